@@ -1,0 +1,153 @@
+"""The records that travel between the parts of rlvr. Frozen, plain, and free of torch at import time.
+
+Arrays that sit beside tokens always have the same length as the tokens; a mask says which of them count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """`Message(role="user", content="<boe> 3 4 + =")`"""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """One problem: `Example(id="rpn-3 4 +", messages=(Message(...),), answer="7", metadata={"num_operators": 1})`"""
+
+    id: str
+    messages: tuple[Message, ...]
+    answer: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class StopReason(StrEnum):
+    """Why a completion, or a whole episode, ended. Truncation is `LENGTH`; it is never inferred from the length."""
+
+    STOP = "stop"  # a stop token was sampled
+    LENGTH = "length"  # max_tokens or the context ran out before a stop token
+    MAX_TURNS = "max_turns"  # the environment would have gone on
+    ABORTED = "aborted"  # the engine gave the request up
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingParams:
+    """How one completion is drawn. `temperature=0` is greedy; `top_k=0`, `top_p=1`, `min_p=0` truncate nothing.
+
+    `stop_ids` end the completion and are part of it. The draw is a function of `seed` and the token's position only,
+    so it does not depend on the batch the request sits in.
+    """
+
+    max_tokens: int
+    stop_ids: frozenset[int]
+    seed: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+
+    @property
+    def truncates(self) -> bool:
+        """True when sampling leaves out part of the vocabulary."""
+        return self.temperature > 0 and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """What the engine sampled after a prompt.
+
+    `Completion(token_ids=(5, 12), behavior_logprobs=(-0.1, -0.02), sampling_logprobs=(-0.1, -0.02),
+    stop_reason=StopReason.STOP, policy_version=3)`
+
+    `behavior_logprobs[i]` is the log-probability of `token_ids[i]` under softmax(logits / temperature) over the whole
+    vocabulary; `sampling_logprobs[i]` the one under the truncated distribution that was really sampled from (the same
+    number where nothing is truncated). For greedy requests both are taken at temperature 1.
+    """
+
+    token_ids: tuple[int, ...]
+    behavior_logprobs: tuple[float, ...]
+    sampling_logprobs: tuple[float, ...]
+    stop_reason: StopReason
+    policy_version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """`prompt_ids` is everything the model saw before it sampled `completion` (earlier turns included)."""
+
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """A verifier's verdict: three states, never mixed up.
+
+    - `scored`: `value` is the reward.
+    - `invalid`: the completion could not be parsed; `value` is the reward for that (usually 0) and it is counted.
+    - `error`: the verifier itself failed; `value` is NaN and the episode is left out of group mean, std and loss.
+    """
+
+    value: float
+    status: Literal["scored", "invalid", "error"] = "scored"
+    parts: Mapping[str, float] = field(default_factory=dict)
+    diagnostics: Mapping[str, float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Episode:
+    """One rollout of one example: `turns[i + 1].prompt_ids` starts with turn i's prompt + completion."""
+
+    example_id: str
+    sample_index: int
+    seed: int
+    turns: tuple[Turn, ...]
+    score: Score
+    stop_reason: StopReason
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """The episodes of one example that are compared with each other."""
+
+    example: Example
+    episodes: tuple[Episode, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenBatch:
+    """Rows of tokens ready to be scored and trained on. B rows, T tokens, right-padded; shapes in brackets.
+
+    A row is an episode's whole token sequence (an episode whose template rewrote history gives several rows).
+    For the episode `prompt=[1, 7] completion=[5, 9]`, with 9 the stop token:
+
+        ids                1     7     5     9
+        loss_mask          0     0     1     1      sampled tokens only
+        behavior_logprobs  0     0    -.3   -.1     logprob of ids[t] given ids[:t], at the sampling temperature
+    """
+
+    ids: Tensor  # [B, T] int64
+    lengths: Tensor  # [B] int64, tokens in the row (the rest is padding)
+    prompt_lengths: Tensor  # [B] int64, tokens before the first sampled one; shared by the rows of a group
+    loss_mask: Tensor  # [B, T] bool
+    behavior_logprobs: Tensor  # [B, T] float32, 0 where loss_mask is False
+    rewards: Tensor  # [B] float32, the episode's reward (0 where not valid)
+    groups: Tensor  # [B] int64, index of the row's group
+    valid: Tensor  # [B] bool, False for verifier errors: out of group statistics and loss
+    truncated: Tensor  # [B] bool, the episode stopped for length
+    old_logprobs: Tensor | None = None  # [B, T] the policy before the update, recomputed by the trainer
+    reference_logprobs: Tensor | None = None  # [B, T] the frozen reference
+    values: Tensor | None = None  # [B, T] the critic's, before the update
+    advantages: Tensor | None = None  # [B, T], 0 where loss_mask is False
+    returns: Tensor | None = None  # [B, T], targets of the critic
