@@ -1,0 +1,57 @@
+"""95 % confidence intervals: Wilson for proportions, bootstrap over examples for several samples of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """An estimate and its confidence interval: `Interval(value=0.95, low=0.92, high=0.97)`"""
+
+    value: float
+    low: float
+    high: float
+
+
+def wilson(num_correct: int, num_examples: int, confidence: float = CONFIDENCE) -> Interval:
+    """Wilson's score interval of a proportion (JASA 1927); unlike the normal one it is right near 0 and 1.
+
+    Raises:
+        ValueError: no examples, or more correct ones than examples.
+    """
+    from scipy.stats import binomtest
+
+    interval = binomtest(num_correct, num_examples).proportion_ci(confidence, method="wilson")
+    return Interval(value=num_correct / num_examples, low=float(interval.low), high=float(interval.high))
+
+
+def bootstrap(
+    per_example: ArrayLike, *, seed: int, num_resamples: int = 2000, confidence: float = CONFIDENCE
+) -> Interval:
+    """Percentile bootstrap of the mean of `per_example` [N], one value per example in [0, 1].
+
+    Examples are drawn, never single samples: the samples of one example stand or fall together, and treating them as
+    independent makes intervals too narrow. If every example has the same value 0, or 1, no resample can differ; then
+    Wilson's interval over the examples is given instead of one without width.
+
+    Raises:
+        ValueError: no examples.
+    """
+    import numpy as np
+
+    values: NDArray[np.float64] = np.asarray(per_example, dtype=np.float64)
+    if values.ndim != 1 or len(values) == 0:
+        raise ValueError(f"bootstrap needs one value per example and at least one example, not shape {values.shape}")
+    if values.min() == values.max() and values[0] in (0.0, 1.0):
+        return wilson(int(values.sum()), len(values), confidence)
+    rng = np.random.default_rng(seed)
+    means = np.array([values[rng.integers(0, len(values), len(values))].mean() for _ in range(num_resamples)])
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(value=float(values.mean()), low=float(low), high=float(high))

@@ -1,0 +1,144 @@
+"""One episode, token-in token-out: a prompt is only ever extended, never rendered again, never decoded and re-encoded.
+
+Two turns, 9 being the stop token and 2 3 the environment's reply with the header of the next completion:
+
+    turn 0   prompt 1 7            completion 5 9
+    turn 1   prompt 1 7 5 9 2 3    completion 6 9      starts with all of turn 0, then the reply
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from typing import Protocol
+
+from rlvr.engines.base import Engine
+from rlvr.envs.base import Env, TurnText
+from rlvr.errors import UserError
+from rlvr.types import Episode, Example, Message, SamplingParams, Score, StopReason, Turn
+
+Sampling = Callable[[int], SamplingParams]
+"""turn -> how to draw that turn's completion"""
+
+
+class ChatCodec(Protocol):
+    """What an episode needs of the chat layer: messages to token ids and back."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The tokens that end a completion."""
+        ...
+
+    def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The token ids of a first prompt, header of the first completion included."""
+        ...
+
+    def encode_reply(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The ids to append after a completion: the environment's reply and the header of the next completion."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, special tokens kept."""
+        ...
+
+
+async def run_episode(
+    example: Example,
+    env: Env,
+    engine: Engine,
+    chat: ChatCodec,
+    sampling: Sampling,
+    *,
+    sample_index: int,
+    seed: int,
+    max_context_tokens: int,
+    max_turns: int | None = None,
+) -> Episode:
+    """Let the policy and `env` take turns until one of them ends the episode, then have it scored.
+
+    `sampling(turn).max_tokens` is cut to what the context still holds. `seed` is only recorded; the draws use the
+    seeds of `sampling`. A verifier that raises gives a score with status "error", never an exception.
+
+    Raises:
+        UserError: the first prompt leaves no room for a completion.
+    """
+    session = object()  # equal to nothing else: episodes of one example never share an engine session
+    try:
+        prompt_ids = _first_prompt(example, chat.encode_prompt(await env.start()), max_context_tokens)
+        limits = _Limits(max_context_tokens=max_context_tokens, max_turns=max_turns)
+        turns, stop_reason = await _take_turns(prompt_ids, env, engine, chat, sampling, session, limits)
+    finally:
+        engine.release(session)  # before scoring: a slow verifier holds no place in the engine's batch
+    score = await _score(env, chat, turns, stop_reason)
+    return Episode(
+        example_id=example.id,
+        sample_index=sample_index,
+        seed=seed,
+        turns=tuple(turns),
+        score=score,
+        stop_reason=stop_reason,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Limits:
+    max_context_tokens: int
+    max_turns: int | None
+
+
+def _first_prompt(example: Example, ids: Sequence[int], max_context_tokens: int) -> tuple[int, ...]:
+    if len(ids) >= max_context_tokens:
+        raise UserError(
+            f"the prompt of example {example.id!r} has {len(ids)} tokens, which leaves no room for a completion in the "
+            f"context of {max_context_tokens} tokens; use a shorter prompt or a model with a longer context"
+        )
+    return tuple(ids)
+
+
+async def _take_turns(
+    prompt_ids: tuple[int, ...],
+    env: Env,
+    engine: Engine,
+    chat: ChatCodec,
+    sampling: Sampling,
+    session: object,
+    limits: _Limits,
+) -> tuple[list[Turn], StopReason]:
+    turns: list[Turn] = []
+    while True:
+        params = sampling(len(turns))
+        params = replace(params, max_tokens=min(params.max_tokens, limits.max_context_tokens - len(prompt_ids)))
+        completion = await engine.generate(prompt_ids, params, session=session)
+        turns.append(Turn(prompt_ids=prompt_ids, completion=completion))
+        if completion.stop_reason != StopReason.STOP:
+            return turns, completion.stop_reason  # an unfinished message cannot be answered
+        reply = await env.step(chat.decode(completion.token_ids))
+        if reply.done:
+            return turns, StopReason.STOP
+        if len(turns) == limits.max_turns:
+            return turns, StopReason.MAX_TURNS
+        prompt_ids = prompt_ids + completion.token_ids + tuple(chat.encode_reply(reply.messages))
+        if len(prompt_ids) >= limits.max_context_tokens:
+            return turns, StopReason.LENGTH
+
+
+async def _score(env: Env, chat: ChatCodec, turns: list[Turn], stop_reason: StopReason) -> Score:
+    if stop_reason == StopReason.ABORTED:
+        return _error("the engine gave the request up")
+    texts = [
+        TurnText(
+            prompt=chat.decode(turn.prompt_ids),
+            completion=chat.decode(turn.completion.token_ids),
+            stop_reason=turn.completion.stop_reason,
+        )
+        for turn in turns
+    ]
+    try:
+        return await env.score(texts)
+    except Exception as error:  # verifiers run foreign code; what they raise is counted and left out of the loss
+        return _error(f"{type(error).__name__}: {error}")
+
+
+def _error(message: str) -> Score:
+    return Score(value=nan, status="error", diagnostics={"error": message[:500]})
