@@ -1,0 +1,79 @@
+"""Writing files so that they are whole or absent, and saying plainly why a write failed."""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlvr.errors import UserError
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.EFBIG: "the file would exceed the limit on file sizes (ulimit -f); raise it",
+    errno.EACCES: "permission denied; choose a folder you may write to",
+    errno.EPERM: "permission denied; choose a folder you may write to",
+    errno.EROFS: "the file system is read-only; choose a folder you may write to",
+    errno.ENOTDIR: "a part of the path is a file, not a folder; choose another folder",
+    errno.EEXIST: "there is a file of that name; choose another folder",
+}
+
+
+def write_error(path: Path, number: int, text: str) -> UserError:
+    """The sentence for a failed write of `path`; `number` is the errno."""
+    return UserError(f"Cannot write {path}: {_REMEDIES.get(number, text)}.")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an operating system error inside the block into a `UserError` that names the file and the remedy.
+
+    safetensors and tokenizers are written in Rust: their errors are no `OSError`s but end in `(os error 28)`.
+    """
+    try:
+        yield
+    except OSError as error:
+        file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path
+        raise write_error(file, error.errno or 0, error.strerror or str(error)) from error
+    except Exception as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if not found:
+            raise
+        raise write_error(path, int(found[1]), str(error)) from error
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file's bytes are on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until a folder's entries (creations, renames) are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that it has either its old or its new content at any moment.
+
+    Raises:
+        UserError: the disk is full, or the path cannot be written; the old content is still there.
+    """
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            if temporary.exists():  # only after a failure; `unlink` itself must not hide the reason
+                temporary.unlink()
+        sync_folder(path.parent)

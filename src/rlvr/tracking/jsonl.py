@@ -1,0 +1,110 @@
+"""`metrics.jsonl`: one JSON object a line, one line a step."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from io import TextIOWrapper
+from pathlib import Path
+
+from rlvr.errors import UserError
+from rlvr.tracking.files import write_atomically, writing
+
+
+def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
+    """`metrics_line(3, {"reward/mean": 0.5, "loss/kl": nan})` is `{"step": 3, "loss/kl": null, "reward/mean": 0.5}`.
+
+    Names are sorted and floats have their shortest round-trip form, so equal numbers give equal bytes. JSON has no NaN
+    and no infinity: both are written as null, so that every line stays readable to every tool.
+    """
+    values = {name: _json_number(metrics[name]) for name in sorted(metrics) if name != "step"}
+    return json.dumps({"step": step} | values, allow_nan=False) + "\n"
+
+
+def _json_number(value: float) -> int | float | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+class MetricsFile:
+    """Appends to `metrics.jsonl` and cuts it back for a resume.
+
+    Every line is handed to the operating system at once, so a killed process loses at most half of the last line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: TextIOWrapper | None = None
+        self._last_step = -1
+
+    def append(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write one line. Steps rise; a step is written once.
+
+        Raises:
+            UserError: no space, or not writable.
+        """
+        if step <= self._last_step:
+            raise ValueError(f"step {step} is logged after step {self._last_step}")
+        with writing(self.path):
+            if self._file is None:
+                self._file = self.path.open("a", encoding="utf-8")
+            self._file.write(metrics_line(step, metrics))
+            self._file.flush()
+        self._last_step = step
+
+    def cut_back(self, step: int) -> None:
+        """Drop the lines after `step` and a half-written last line; atomic. `cut_back(-1)` drops everything."""
+        self.close()
+        self._last_step = step
+        if not self.path.exists():
+            return
+        kept = [line for line, number in _complete_lines(self.path) if number <= step]
+        write_atomically(self.path, "".join(kept).encode())
+
+    def sync(self) -> None:
+        """Wait until all lines are on the disk: a checkpoint must not outlive the lines before it."""
+        if self._file is not None:
+            with writing(self.path):
+                os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file; `append` opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The lines of a metrics file; null becomes NaN, a half-written last line is left out.
+
+    Raises:
+        UserError: a line inside the file is not a JSON object with a step.
+    """
+    rows = [json.loads(line) for line, _ in _complete_lines(path)]
+    return [{name: math.nan if value is None else value for name, value in row.items()} for row in rows]
+
+
+def _complete_lines(path: Path) -> list[tuple[str, int]]:
+    """Each complete line with its step. What follows the last line feed was cut off by a kill and is left out."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [(_decode(line, path, number), _step(line, path, number)) for number, line in enumerate(lines, start=1)]
+
+
+def _decode(line: bytes, path: Path, number: int) -> str:
+    try:
+        return line.decode() + "\n"
+    except UnicodeDecodeError as error:
+        raise _damaged(path, number) from error
+
+
+def _step(line: bytes, path: Path, number: int) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(path, number) from error
+
+
+def _damaged(path: Path, number: int) -> UserError:
+    return UserError(f"{path}, line {number}, is damaged (not a JSON object with a step): delete that line.")

@@ -1,0 +1,223 @@
+"""`rollouts/step_000010.jsonl.gz`: what was sampled at a step and how it was trained on, one line an episode.
+
+docs/rollouts.md describes every field. Nothing here needs torch to be imported: tensors come in, plain lists go out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlvr.errors import UserError
+from rlvr.tracking.files import write_atomically, writing
+from rlvr.types import Episode, Group, TokenBatch, Turn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Decode = Callable[[Sequence[int]], str]
+Numbers = list[float | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnRecord:
+    """One turn: what the model saw and what it sampled, as the engine returned it."""
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    prompt: str
+    completion: str
+    stop_reason: str
+    policy_version: int
+    behavior_logprobs: Numbers
+    sampling_logprobs: Numbers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowRecord:
+    """One row of the training batch, without padding; every list has one entry a token, None where not finite.
+
+    The lists that the algorithm did not need are None as a whole.
+    """
+
+    ids: list[int]
+    loss_mask: list[int]
+    behavior_logprobs: Numbers
+    trainer_logprobs: Numbers | None
+    reference_logprobs: Numbers | None
+    values: Numbers | None
+    advantages: Numbers | None
+    returns: Numbers | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodeRecord:
+    """One line of a rollout file."""
+
+    example_id: str
+    answer: str
+    group: int
+    sample_index: int
+    seed: int
+    policy_version: int
+    reward: float | None
+    reward_parts: dict[str, float | None]
+    score_status: str
+    diagnostics: dict[str, float | str | None]
+    stop_reason: str
+    advantage: float | None
+    turns: list[TurnRecord]
+    rows: list[RowRecord]
+
+
+def make_records(
+    groups: Sequence[Group], batch: TokenBatch, decode: Decode, *, trainer_logprobs: Tensor | None = None
+) -> list[EpisodeRecord]:
+    """The records of `groups`, whose i-th episode (counted over all groups) is row i of `batch`.
+
+    `batch` may have more rows: they belong to groups that are not recorded. `trainer_logprobs` [B, T] are the policy's
+    before the update; without it `batch.old_logprobs` are taken (None when the algorithm needed none).
+    """
+    episodes = [(index, group, episode) for index, group in enumerate(groups) for episode in group.episodes]
+    if len(episodes) > len(batch.lengths):
+        raise ValueError(f"{len(episodes)} episodes, but the batch has {len(batch.lengths)} rows")
+    logprobs = batch.old_logprobs if trainer_logprobs is None else trainer_logprobs
+    return [
+        _episode_record(index, group, episode, _row_record(batch, row, logprobs), decode)
+        for row, (index, group, episode) in enumerate(episodes)
+    ]
+
+
+def _episode_record(index: int, group: Group, episode: Episode, row: RowRecord, decode: Decode) -> EpisodeRecord:
+    return EpisodeRecord(
+        example_id=episode.example_id,
+        answer=group.example.answer,
+        group=index,
+        sample_index=episode.sample_index,
+        seed=episode.seed,
+        policy_version=min(turn.completion.policy_version for turn in episode.turns),
+        reward=_finite(episode.score.value),
+        reward_parts={name: _finite(value) for name, value in sorted(episode.score.parts.items())},
+        score_status=episode.score.status,
+        diagnostics={
+            name: value if isinstance(value, str) else _finite(value)
+            for name, value in sorted(episode.score.diagnostics.items())
+        },
+        stop_reason=str(episode.stop_reason),
+        advantage=_mean_advantage(row),
+        turns=[_turn_record(turn, decode) for turn in episode.turns],
+        rows=[row],
+    )
+
+
+def _turn_record(turn: Turn, decode: Decode) -> TurnRecord:
+    completion = turn.completion
+    return TurnRecord(
+        prompt_ids=list(turn.prompt_ids),
+        completion_ids=list(completion.token_ids),
+        prompt=decode(turn.prompt_ids),
+        completion=decode(completion.token_ids),
+        stop_reason=str(completion.stop_reason),
+        policy_version=completion.policy_version,
+        behavior_logprobs=[_finite(value) for value in completion.behavior_logprobs],
+        sampling_logprobs=[_finite(value) for value in completion.sampling_logprobs],
+    )
+
+
+def _row_record(batch: TokenBatch, row: int, logprobs: Tensor | None) -> RowRecord:
+    length = int(batch.lengths[row])
+
+    def numbers(tensor: Tensor | None) -> Numbers | None:
+        return None if tensor is None else _short_floats(tensor[row, :length])
+
+    return RowRecord(
+        ids=batch.ids[row, :length].tolist(),
+        loss_mask=batch.loss_mask[row, :length].int().tolist(),
+        behavior_logprobs=_short_floats(batch.behavior_logprobs[row, :length]),
+        trainer_logprobs=numbers(logprobs),
+        reference_logprobs=numbers(batch.reference_logprobs),
+        values=numbers(batch.values),
+        advantages=numbers(batch.advantages),
+        returns=numbers(batch.returns),
+    )
+
+
+def _short_floats(tensor: Tensor) -> Numbers:
+    """Float32 numbers in their shortest exact form: 0.3, not 0.30000001192092896; exact again once cast to float32."""
+    array = tensor.detach().float().cpu().numpy()
+    return [float(str(value)) if math.isfinite(value) else None for value in array]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _mean_advantage(row: RowRecord) -> float | None:
+    """Mean over the sampled tokens: the episode's advantage where all of its tokens share one."""
+    if row.advantages is None:
+        return None
+    kept = [value for value, mask in zip(row.advantages, row.loss_mask, strict=True) if mask and value is not None]
+    return math.fsum(kept) / len(kept) if kept else None
+
+
+# --------------------------------------------------------------------------------------------------------- files
+
+
+def rollouts_path(folder: Path, step: int) -> Path:
+    """`rollouts_path(Path("rollouts"), 10)` is `rollouts/step_000010.jsonl.gz`."""
+    return folder / f"step_{step:06d}.jsonl.gz"
+
+
+def write_rollouts(path: Path, records: Sequence[EpisodeRecord]) -> None:
+    """Write one rollout file; whole or absent, and equal records give equal bytes.
+
+    Raises:
+        UserError: no space, or not writable.
+    """
+    lines = [json.dumps(record, default=_fields, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    # a lone surrogate in a decoded text must not lose the file of a whole step
+    data = "".join(lines).encode("utf-8", errors="backslashreplace")
+    write_atomically(path, gzip.compress(data, compresslevel=6, mtime=0))
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """A record as a JSON object. `dataclasses.asdict` does the same but copies every number of every list."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def read_rollouts(path: Path) -> list[EpisodeRecord]:
+    """The records of one rollout file.
+
+    Raises:
+        UserError: the file is damaged or was written by another version.
+    """
+    try:
+        lines = gzip.decompress(path.read_bytes()).decode().split("\n")[:-1]
+        return [_episode_from(json.loads(line)) for line in lines]
+    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} is damaged or not a rollout file ({error}): delete it.") from error
+
+
+def _episode_from(data: Mapping[str, Any]) -> EpisodeRecord:
+    turns = [TurnRecord(**turn) for turn in data["turns"]]
+    rows = [RowRecord(**row) for row in data["rows"]]
+    return EpisodeRecord(**{**data, "turns": turns, "rows": rows})
+
+
+def cut_back(folder: Path, step: int) -> None:
+    """Remove the files of steps after `step`, and temporary files that a kill left behind."""
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        found = re.fullmatch(r"step_(\d{6,})\.jsonl\.gz", path.name)
+        if (found and int(found[1]) > step) or re.fullmatch(r"\.step_\d+\.jsonl\.gz\.tmp-\d+", path.name):
+            path.unlink()

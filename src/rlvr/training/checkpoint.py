@@ -1,0 +1,226 @@
+"""Checkpoints that are complete or absent, never half, and that prove what they hold.
+
+    checkpoints/step_000050/
+        manifest.json         format version, step, size and SHA-256 of every other file
+        state.json            counters, cursors, scalars
+        tensors.safetensors   optimizer moments, random states, whatever else is a tensor
+        model/                the policy in Hub format
+
+A checkpoint is written into a hidden sibling folder, pushed to the disk, and renamed. Only safetensors and JSON:
+loading one never runs code.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rlvr.errors import UserError
+from rlvr.tracking.files import sync_file, sync_folder, writing
+
+FORMAT = 1
+MANIFEST, STATE, TENSORS, MODEL = "manifest.json", "state.json", "tensors.safetensors", "model"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """A checkpoint read back and verified; `model_path` is a Hub-format folder."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    model_path: Path
+
+
+# ---------------------------------------------------------------------------------------------------------- save
+
+
+def save_checkpoint(
+    folder: Path,
+    step: int,
+    *,
+    model_saver: Callable[[Path], None],
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+) -> Path:
+    """Write `folder/step_000050` and return it. `model_saver` fills the folder it is given.
+
+    Raises:
+        UserError: no space, or not writable; earlier checkpoints are untouched and nothing half is left.
+    """
+    final = folder / f"step_{step:06d}"
+    temporary = temporary_folder(final)
+    with writing(final):
+        try:
+            (temporary / MODEL).mkdir(parents=True)
+            model_saver(temporary / MODEL)
+            # clones: safetensors refuses tensors that share memory, and wants them contiguous
+            save_file(
+                {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, temporary / TENSORS
+            )
+            (temporary / STATE).write_text(json.dumps(state, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            (temporary / MANIFEST).write_text(_manifest(temporary, step), encoding="utf-8")
+            replace_folder(temporary, final)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return final
+
+
+def _manifest(folder: Path, step: int) -> str:
+    files = {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    return json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1) + "\n"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def temporary_folder(final: Path) -> Path:
+    """The hidden sibling to write into before `replace_folder`."""
+    return final.with_name(f".{final.name}.tmp-{os.getpid()}")
+
+
+def replace_folder(temporary: Path, final: Path) -> None:
+    """Push everything in `temporary` to the disk, then put it in the place of `final`, which may exist.
+
+    A folder that is not empty cannot be renamed over: the old one steps aside first. A kill between the two renames
+    leaves it under its hidden name, from where `clean_leftovers` brings it back.
+    """
+    for path in sorted(temporary.rglob("*")):
+        (sync_folder if path.is_dir() else sync_file)(path)
+    sync_folder(temporary)
+    aside = final.with_name(f".{final.name}.old-{os.getpid()}")
+    if final.exists():
+        final.rename(aside)
+    temporary.rename(final)
+    sync_folder(final.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def clean_leftovers(folder: Path) -> None:
+    """Remove what a killed process left of unfinished saves and deletions; bring back what only stepped aside."""
+    if not folder.is_dir():
+        return
+    with writing(folder):
+        for path in sorted(folder.iterdir()):
+            found = re.fullmatch(r"\.(.+)\.(tmp|old)-\d+", path.name)
+            if found and found[2] == "old" and not (folder / found[1]).exists():
+                path.rename(folder / found[1])
+            elif found and path.is_dir():
+                shutil.rmtree(path)
+
+
+# ---------------------------------------------------------------------------------------------------- find, prune
+
+
+def list_checkpoints(folder: Path) -> dict[int, Path]:
+    """The checkpoints in a folder by step, oldest first."""
+    if not folder.is_dir():
+        return {}
+    found = {path: re.fullmatch(r"step_(\d{6,})", path.name) for path in folder.iterdir() if path.is_dir()}
+    steps = {int(match[1]): path for path, match in found.items() if match}
+    return dict(sorted(steps.items()))
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint, or None; leftovers of a killed save are cleaned up first."""
+    clean_leftovers(folder)
+    return next(reversed(list_checkpoints(folder).values()), None)
+
+
+def prune(folder: Path, keep_last: int, keep: int | None = None) -> None:
+    """Delete all but the `keep_last` newest checkpoints and the one of step `keep` (the best)."""
+    checkpoints = list_checkpoints(folder)
+    for step in list(checkpoints)[:-keep_last]:
+        if step != keep:
+            with writing(checkpoints[step]):
+                # renamed first, so that a kill in the middle of the deletion leaves no half checkpoint
+                doomed = temporary_folder(checkpoints[step])
+                checkpoints[step].rename(doomed)
+                shutil.rmtree(doomed)
+
+
+# ---------------------------------------------------------------------------------------------------------- load
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Verify a checkpoint against its manifest and read it.
+
+    Raises:
+        UserError: a file is missing, cut short or changed; the sentence names it and says how to go on.
+    """
+    step = verify(path)
+    return Checkpoint(
+        step=step,
+        tensors=load_file(path / TENSORS),
+        state=json.loads((path / STATE).read_text(encoding="utf-8")),
+        model_path=path / MODEL,
+    )
+
+
+def verify(path: Path) -> int:
+    """Compare every file of a checkpoint with its manifest; the checkpoint's step. Errors as in `load_checkpoint`."""
+    if not path.is_dir():
+        raise UserError(f"There is no checkpoint {path}.")
+    manifest = _read_manifest(path)
+    files = manifest["files"]
+    for name in [STATE, TENSORS]:
+        if name not in files:
+            raise _damage(path, MANIFEST, f"does not list {name}")
+    for name, entry in files.items():
+        problem = _file_problem(path / name, entry)
+        if problem:
+            raise _damage(path, name, problem)
+    return manifest["step"]
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        version, step, files = manifest["format"], manifest["step"], manifest["files"]
+        well_formed = isinstance(files, dict) and all(
+            isinstance(entry, dict) and {"size", "sha256"} <= entry.keys() for entry in files.values()
+        )
+    except FileNotFoundError as error:
+        raise _damage(path, MANIFEST, "is missing") from error
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise _damage(path, MANIFEST, "cannot be read") from error
+    if version != FORMAT:
+        raise UserError(
+            f"Checkpoint {path} has format {version!r}, this version of rlvr reads format {FORMAT}: "
+            "use the version that wrote it."
+        )
+    if not well_formed or path.name != f"step_{step:06d}":
+        raise _damage(path, MANIFEST, f"is not the manifest of {path.name}")
+    return manifest
+
+
+def _file_problem(file: Path, entry: Mapping[str, Any]) -> str | None:
+    if not file.is_file():
+        return "is missing"
+    size = file.stat().st_size
+    if size != entry["size"]:
+        return f"has {size} bytes instead of {entry['size']}"
+    if _sha256(file) != entry["sha256"]:
+        return "was changed (its SHA-256 differs from the manifest's)"
+    return None
+
+
+def _damage(path: Path, name: str, problem: str) -> UserError:
+    names = [other.name for other in list_checkpoints(path.parent).values()]
+    earlier = names[: names.index(path.name)] if path.name in names else []
+    go_on = f"go on from {earlier[-1]}" if earlier else "start the run anew"
+    return UserError(f"Checkpoint {path} is damaged: {name} {problem}; delete that folder to {go_on}.")
