@@ -1,0 +1,109 @@
+"""Messages to token ids and back: the only place where text becomes tokens.
+
+Append-only: a prompt is rendered once, and what follows a completion is encoded by itself and put behind the sampled
+ids. Sampled ids are never decoded and encoded again.
+
+    encode_prompt(user "<boe> 3 4 + =")        [1, 10, 11, 4, 3]
+    ... the engine samples                     [14, 2]                 "7 <eoe>"
+    encode_reply(next messages)                [...]                   the next prompt is all three, in this order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlvr.errors import ConfigError
+from rlvr.types import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_PLACE = "rlvr-completion-goes-here"  # stands for the completion while a template is asked what follows one
+
+
+class Chat:
+    """Renders with the tokenizer's chat template where it has one, else as plain text.
+
+    `stop_ids` end a completion: every end token that the tokenizer, the model's config or its generation config names
+    (base models list another one than their tokenizer), plus the task's stop words.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        stop_words: Iterable[str] = (),
+        *,
+        model: PreTrainedModel | None = None,
+    ) -> None:
+        """ConfigError if a stop word is not exactly one token."""
+        self._tokenizer = tokenizer
+        self._has_template = bool(tokenizer.chat_template)
+        words = {_word_id(tokenizer, word) for word in stop_words}
+        self.stop_ids: frozenset[int] = frozenset(words | end_ids(tokenizer, model))
+
+    def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The first prompt, up to where the model speaks."""
+        if self._has_template:
+            return self._encode(self._render(messages))
+        return self._begin(self._encode(_plain(messages)))
+
+    def encode_reply(self, messages: Sequence[Message], *, last_id: int | None = None) -> tuple[int, ...]:
+        """What comes after a completion: the end of its turn, the messages, the header of the next turn.
+
+        The completion ended with the token `last_id`; the template's own end of turn is left out if it is that token
+        (None: it is), for then it was sampled and is already there.
+        """
+        if not self._has_template:
+            return self._encode(_plain(messages))
+        question = Message(role="user", content="x")
+        answer = Message(role="assistant", content=_PLACE)
+        tail = self._render([question, answer, *messages]).rpartition(_PLACE)[2]
+        ids = self._encode(tail)
+        ended = ids[:1] and ids[0] in self.stop_ids and last_id in (None, ids[0])
+        return ids[1:] if ended else ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of the ids, special tokens included."""
+        text = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _begin(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Plain text after the beginning token that the tokenizer puts before a text, unless it is there already."""
+        bos = self._tokenizer.bos_token_id
+        if bos is None or ids[:1] == (bos,):
+            return ids
+        begun = self._tokenizer.encode("", add_special_tokens=True)[:1] == [bos]
+        return (bos, *ids) if begun else ids
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        conversation: list[dict[str, str]] = [{"role": m.role, "content": m.content} for m in messages]
+        text: Any = self._tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+        return text
+
+
+def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None) -> set[int]:
+    """Every end-of-sequence id that tokenizer, config and generation config name; each may name one, several or none."""
+    named = [tokenizer.eos_token_id]
+    if model is not None:
+        named.append(model.config.get_text_config().eos_token_id)
+        named.append(getattr(model.generation_config, "eos_token_id", None))
+    return {token for value in named if value is not None for token in ([value] if isinstance(value, int) else value)}
+
+
+def _plain(messages: Sequence[Message]) -> str:
+    return "\n".join(message.content for message in messages)
+
+
+def _word_id(tokenizer: PreTrainedTokenizerBase, word: str) -> int:
+    token = tokenizer.get_vocab().get(word)
+    if token is None:
+        raise ConfigError(
+            f"the stop word {word!r} is not one token of the tokenizer {tokenizer.name_or_path!r}: "
+            "use a model whose tokenizer has it, or model=scratch."
+        )
+    return token

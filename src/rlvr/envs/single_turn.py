@@ -1,0 +1,40 @@
+"""One prompt, one completion, one score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlvr.envs.base import Reply, TurnText
+from rlvr.rewards.base import Verifier, run_verifier
+from rlvr.types import Example, Message, Score
+
+
+class SingleTurnEnv:
+    """Ends after one completion, which the verifier scores against the example's answer.
+
+    The verifier sees the text of the example's messages, not the rendered prompt: a chat template's markers are no
+    part of the problem.
+    """
+
+    def __init__(self, example: Example, verifier: Verifier) -> None:
+        self._example = example
+        self._verifier = verifier
+        self._started = False
+
+    async def start(self) -> tuple[Message, ...]:
+        """The example's messages; RuntimeError the second time."""
+        if self._started:
+            raise RuntimeError(f"the environment of example {self._example.id!r} is single-use and was started before")
+        self._started = True
+        return self._example.messages
+
+    async def step(self, completion_text: str) -> Reply:
+        """Done, whatever was said."""
+        return Reply(messages=(), done=True)
+
+    async def score(self, turns: Sequence[TurnText]) -> Score:
+        """One checked verdict on the one turn."""
+        if len(turns) != 1:
+            raise ValueError(f"example {self._example.id!r} is single-turn, but its episode has {len(turns)} turns")
+        prompt = "\n".join(message.content for message in self._example.messages)
+        return run_verifier(self._verifier, prompt=prompt, completion=turns[0].completion, answer=self._example.answer)

@@ -1,0 +1,50 @@
+"""What a verifier is, and the contract that every score must meet."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from rlvr.types import Score
+
+
+class RewardError(Exception):
+    """A verifier returned something that is not one finite score: a bug in the verifier, not in the completion."""
+
+
+class Verifier(Protocol):
+    """Scores one completion of one prompt."""
+
+    @property
+    def name(self) -> str:
+        """What errors and metrics call it."""
+        ...
+
+    def verify(self, prompt: str, completion: str, answer: str) -> Score:
+        """The verdict; it must not raise for any completion."""
+        ...
+
+
+def checked(name: str, score: object) -> Score:
+    """`score` itself if it is one finite verdict (NaN for `error`), else RewardError naming the reward.
+
+    A list, a bare number, NaN or infinity would otherwise be broadcast over a group or poison its mean in silence.
+    """
+    if not isinstance(score, Score):
+        raise RewardError(f"reward {name!r} returned {type(score).__name__} {score!r:.80} instead of one Score.")
+    numbers = {"value": score.value, **score.parts} if score.status != "error" else dict(score.parts)
+    for key, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise RewardError(f"reward {name!r} returned {key}={number!r}, which is not a finite number.")
+    if score.status == "error" and not math.isnan(score.value):
+        raise RewardError(f"reward {name!r} returned value={score.value!r} with status 'error', which must be NaN.")
+    return score
+
+
+def run_verifier(verifier: Verifier, *, prompt: str, completion: str, answer: str) -> Score:
+    """The checked verdict; an exception of the verifier is `error` (left out of the group), never a wrong answer."""
+    try:
+        score = verifier.verify(prompt, completion, answer)
+    except Exception as error:
+        return Score(value=math.nan, status="error", diagnostics={"error": f"{type(error).__name__}: {error}"[:500]})
+    return checked(verifier.name, score)

@@ -1,0 +1,223 @@
+"""Reverse Polish arithmetic, generated without end: `<boe> 4 0 1 + + = 4 1 + = 5 <eoe>`.
+
+A hash of the expression's text says whether it is held out, for every run seed alike: held-out expressions are never a
+training prompt or a demonstration, and evaluation uses no others. The *lines* of a derivation are not filtered: a
+held-out expression of fewer than `complexity_range[1]` operators can occur as an intermediate line of a longer training
+expression (`4 1 +` above). Those with the most operators can occur nowhere in training, so the accuracy on them is the
+strict number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from rlvr.envs.base import Env
+from rlvr.envs.single_turn import SingleTurnEnv
+from rlvr.errors import ConfigError
+from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate, parse
+from rlvr.rewards.rpn import BEGIN, END, EQUALS, RpnVerifier
+from rlvr.seeding import derive_seed
+from rlvr.tasks.rpn_checks import check_settings, prompt_tokens
+from rlvr.tasks.shapes import OPERAND, chain_shape, count_shapes, unrank_shape
+from rlvr.types import Example, Message
+
+if TYPE_CHECKING:
+    from rlvr.config.schema import RpnReward
+    from rlvr.config.schema import RpnTask as RpnSettings
+
+PAD = "<pad>"
+EVAL_SEED = 12345  # the held-out examples are the same in every run, whatever its seed
+SHAPE_TRIES, FILL_TRIES = 50, 200  # draws before an expression is held to be impossible
+
+
+class RpnTask:
+    """The task: a stream of examples, held-out examples, demonstrations and environments.
+
+    Everything is a function of (settings, seed, index); held-out examples do not depend on the seed.
+    """
+
+    name = "rpn"
+    stop_words = (END,)
+
+    def __init__(self, settings: RpnSettings, seed: int, reward: RpnReward) -> None:
+        """ConfigError if the settings contradict each other, or leave nothing to train or evaluate on."""
+        check_settings(settings)
+        self.settings = settings
+        self.seed = seed
+        self.arithmetic = make_arithmetic(settings)
+        self.verifier = RpnVerifier(reward, self.arithmetic)
+        self.vocabulary = (PAD, BEGIN, END, EQUALS, *settings.operators, *self.arithmetic.values)
+        low, high = settings.operand_range
+        self._operands = tuple(str(value) for value in range(low, high + 1))
+        self._sizes = range(settings.complexity_range[0], settings.complexity_range[1] + 1)
+        self._cumulative = tuple(accumulate(settings.complexity_weights or [1.0] * len(self._sizes)))
+        self._check_sizes()
+
+    @property
+    def longest_prompt_tokens(self) -> int:
+        """Tokens of `<boe> expression =` with the most operators."""
+        return prompt_tokens(self._sizes[-1])
+
+    @property
+    def longest_worked_tokens(self) -> int:
+        """Tokens of the longest completion that writes every step, `<eoe>` included: k^2 + k for k operators.
+
+        k lines of 2k - 1, ..., 3, 1 words (a chain), k - 1 `=` between them, one `<eoe>`.
+        """
+        return self._sizes[-1] ** 2 + self._sizes[-1]
+
+    def train_example(self, index: int) -> Example:
+        """Example `index` of the endless training stream; never held out."""
+        return self._example(self._train_words(self._rng("train", index)))
+
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
+        """Prompt and completion text for supervised training; never held out.
+
+        A share `worked_share` of them write the steps, `4 1 + = 5 <eoe>`; the others answer directly, `5 <eoe>`.
+        Which expression it is does not depend on the share.
+        """
+        rng = self._rng("demonstration", index)
+        worked = rng.random() < worked_share
+        lines = derivation(self._train_words(rng), self.arithmetic)
+        completion = f" {EQUALS} ".join(lines[1:] if worked else lines[-1:])
+        return f"{BEGIN} {lines[0]} {EQUALS}", f"{completion} {END}"
+
+    def eval_examples(self, num: int) -> list[Example]:
+        """`num` different held-out examples, the same for every run; fewer if there are not so many.
+
+        The number of operators is drawn with eval_complexity_weights; one whose held-out expressions are used up leaves
+        the draw, and the others fill its place.
+        """
+        rng = random.Random(derive_seed(EVAL_SEED, "rpn", "eval"))
+        weights = dict(zip(self._sizes, self.settings.eval_complexity_weights or [1.0] * len(self._sizes), strict=True))
+        examples: dict[str, Example] = {}
+        while len(examples) < num and weights:
+            (size,) = rng.choices(tuple(weights), tuple(weights.values()))
+            words = self._draw(rng, size, lambda text: self.is_held_out(text) and text not in examples)
+            if words is None:
+                del weights[size]
+            else:
+                examples[" ".join(words)] = self._example(words)
+        return list(examples.values())
+
+    def example(self, expression: str) -> Example:
+        """The example of a user's expression; ExpressionError if it is not valid, or its prompt too long."""
+        words = parse(expression, self.arithmetic)
+        if len(words) + 2 > self.settings.max_prompt_tokens:
+            limit = f"task.max_prompt_tokens={self.settings.max_prompt_tokens}"
+            raise ExpressionError(f"'{' '.join(words)}' makes a prompt of {len(words) + 2} tokens, above {limit}.")
+        return self._example(words)
+
+    def env(self, example: Example) -> Env:
+        """A fresh single-turn environment."""
+        return SingleTurnEnv(example, self.verifier)
+
+    def is_held_out(self, expression: str) -> bool:
+        """True for expressions that are never trained on."""
+        return is_held_out(expression, self._share)
+
+    @property
+    def _share(self) -> float:
+        return self.settings.held_out_share
+
+    def _rng(self, stream: str, index: int) -> random.Random:
+        return random.Random(derive_seed(self.seed, "rpn", stream, index))
+
+    def _example(self, words: Sequence[str]) -> Example:
+        expression = " ".join(words)
+        return Example(
+            id=expression,
+            messages=(Message(role="user", content=f"{BEGIN} {expression} {EQUALS}"),),
+            answer=str(evaluate(words, self.arithmetic)),
+            metadata={"num_operators": len(words) // 2, "expression": expression},
+        )
+
+    def _train_words(self, rng: random.Random) -> list[str]:
+        size = self._sizes[bisect(self._cumulative, rng.random() * self._cumulative[-1], hi=len(self._sizes) - 1)]
+        words = self._draw(rng, size, self._is_trained)
+        if words is None:
+            raise self._nothing_fits(size)
+        return words
+
+    def _is_trained(self, text: str) -> bool:
+        return not self.is_held_out(text)
+
+    def _draw(self, rng: random.Random, size: int, accept: Callable[[str], bool]) -> list[str] | None:
+        """Words of an accepted expression with `size` operators, or None if many draws found none.
+
+        A rejected draw keeps its shape, so shapes stay uniform; one that cannot be filled is replaced in the end.
+        """
+        for _ in range(SHAPE_TRIES):
+            shape = self._shape(rng, size)
+            for _ in range(FILL_TRIES):
+                words = self._fill(rng, shape)
+                if self._has_words(words) and accept(" ".join(words)):
+                    return words
+        return None
+
+    def _shape(self, rng: random.Random, size: int) -> str:
+        if self.settings.shape == "chain":
+            return chain_shape(size)
+        return unrank_shape(size, rng.randrange(count_shapes(size)))
+
+    def _fill(self, rng: random.Random, shape: str) -> list[str]:
+        draw, operands, operators = rng.random, self._operands, self.settings.operators
+        num_operands, num_operators = len(operands), len(operators)
+        return [
+            operands[int(draw() * num_operands)] if symbol == OPERAND else operators[int(draw() * num_operators)]
+            for symbol in shape
+        ]
+
+    def _has_words(self, words: Sequence[str]) -> bool:
+        """True if every intermediate result is in the vocabulary, which a modulus takes care of."""
+        if self.arithmetic.modulus is not None:
+            return True
+        try:
+            evaluate(words, self.arithmetic)
+        except ExpressionError:
+            return False
+        return True
+
+    def _check_sizes(self) -> None:
+        """Every number of operators has something to train on, and one at least something to evaluate on."""
+        for size in self._sizes:
+            if self._draw(random.Random(size), size, self._is_trained) is None:
+                raise self._nothing_fits(size)
+        if not self.eval_examples(1):
+            raise ConfigError(
+                f"task.held_out_share={self._share} leaves no held-out expression with complexity_range="
+                f"{list(self.settings.complexity_range)}: raise the share, or allow more operators or operands."
+            )
+
+    def _nothing_fits(self, size: int) -> ConfigError:
+        if self.settings.max_abs_value is not None:
+            return ConfigError(
+                f"task.max_abs_value={self.settings.max_abs_value} leaves no expression of {size} operators with "
+                f"operand_range={list(self.settings.operand_range)}: raise it, or lower operand_range or "
+                "complexity_range."
+            )
+        return ConfigError(
+            f"task.held_out_share={self._share} leaves no expression of {size} operators to train on: lower it, or "
+            "allow more operators or operands."
+        )
+
+
+def make_arithmetic(settings: RpnSettings) -> Arithmetic:
+    """Words 0..modulus-1, or -max_abs_value..max_abs_value for plain integers."""
+    if settings.modulus is not None:
+        smallest, largest = 0, settings.modulus - 1
+    else:
+        bound = settings.max_abs_value or 0
+        smallest, largest = -bound, bound
+    return Arithmetic(operators=settings.operators, smallest=smallest, largest=largest, modulus=settings.modulus)
+
+
+def is_held_out(expression: str, share: float) -> bool:
+    """True for about `share` of all expressions; a hash of the text alone, so no seed or setting moves the split."""
+    digest = hashlib.blake2b(expression.encode(), digest_size=8, person=b"rlvr-rpn-split").digest()
+    return int.from_bytes(digest, "big") < share * 2**64

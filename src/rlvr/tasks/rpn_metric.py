@@ -1,0 +1,25 @@
+"""The metric of RPN arithmetic: exact answer. Shares no code with the rewards, so no reward setting can move it."""
+
+import re
+
+from rlvr.types import Verdict
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+
+
+def judge(prompt: str, completion: str, expected: str) -> Verdict:
+    """Is the last thing the completion says, before the first `<eoe>`, `= expected`?
+
+    The `=` may be the prompt's last word, so a direct answer counts:
+
+        prompt `<boe> 3 4 + =`, completion `7 <eoe>`          answer 7
+        prompt `<boe> 3 4 + =`, completion `3 4 + = 7 <eoe>`  answer 7
+        prompt `<boe> 3 4 + =`, completion `7 7 <eoe>`        no answer: not an operand after `=`
+        prompt `<boe> 3 4 + =`, completion `7`                no answer: never finished
+    """
+    said, ended, _ = completion.partition("<eoe>")
+    words = prompt.split() + said.split()
+    if not ended or len(words) < 2 or words[-2] != "=" or not _INTEGER.fullmatch(words[-1]):
+        return Verdict(answer=None, correct=False)
+    answer = str(int(words[-1]))
+    return Verdict(answer=answer, correct=int(answer) == int(expected))
