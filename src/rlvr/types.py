@@ -106,6 +106,14 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """A metric's finding, apart from any reward: `Verdict(answer="7", correct=True)`; `answer=None`: could not parse."""
+
+    answer: str | None
+    correct: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Episode:
     """One rollout of one example: `turns[i + 1].prompt_ids` starts with turn i's prompt + completion."""
 

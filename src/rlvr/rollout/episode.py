@@ -123,10 +123,9 @@ async def _take_turns(
             return turns, StopReason.LENGTH
 
 
-async def _score(env: Env, chat: ChatCodec, turns: list[Turn], stop_reason: StopReason) -> Score:
-    if stop_reason == StopReason.ABORTED:
-        return _error("the engine gave the request up")
-    texts = [
+def turn_texts(chat: ChatCodec, turns: Sequence[Turn]) -> list[TurnText]:
+    """The turns as text, special tokens kept, for verifiers and metrics."""
+    return [
         TurnText(
             prompt=chat.decode(turn.prompt_ids),
             completion=chat.decode(turn.completion.token_ids),
@@ -134,8 +133,13 @@ async def _score(env: Env, chat: ChatCodec, turns: list[Turn], stop_reason: Stop
         )
         for turn in turns
     ]
+
+
+async def _score(env: Env, chat: ChatCodec, turns: list[Turn], stop_reason: StopReason) -> Score:
+    if stop_reason == StopReason.ABORTED:
+        return _error("the engine gave the request up")
     try:
-        return await env.score(texts)
+        return await env.score(turn_texts(chat, turns))
     except Exception as error:  # verifiers run foreign code; what they raise is counted and left out of the loss
         return _error(f"{type(error).__name__}: {error}")
 

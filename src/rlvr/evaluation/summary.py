@@ -1,0 +1,102 @@
+"""From judged episodes to the numbers of docs/metrics.md, each with its 95 % interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlvr.evaluation.intervals import Interval, bootstrap, wilson
+from rlvr.evaluation.pass_at_k import majority_vote, pass_at_k, powers_of_two
+from rlvr.types import StopReason
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationRecord:
+    """One judged episode. `sample_index` 0 is the greedy one, 1..k are sampled.
+
+    `EvaluationRecord(example_id="rpn-3 4 +", sample_index=0, prompt="<boe> 3 4 + =", completions=("7 <eoe>",),
+    expected="7", answer="7", correct=True, reward=1.0, stop_reason=StopReason.STOP, num_completion_tokens=2,
+    tags=("1_operators",), diagnostics={})`
+    """
+
+    example_id: str
+    sample_index: int
+    prompt: str
+    completions: tuple[str, ...]
+    expected: str
+    answer: str | None
+    correct: bool
+    reward: float
+    stop_reason: StopReason
+    num_completion_tokens: int
+    tags: tuple[str, ...]
+    diagnostics: Mapping[str, float | str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationResult:
+    """`metrics`: `{"eval/rpn/accuracy": 0.95, "eval/rpn/accuracy_low": 0.93, "eval/rpn/accuracy_high": 0.97, ...}`."""
+
+    metrics: Mapping[str, float]
+    records: tuple[EvaluationRecord, ...]
+
+
+def summarize(task_name: str, records: Sequence[EvaluationRecord], *, seed: int) -> dict[str, float]:
+    """All metrics of an evaluation. `seed` is the one of the bootstrap."""
+    greedy = [record for record in records if record.sample_index == 0]
+    metrics = {"num_examples": float(len(greedy))} | _accuracy("accuracy", greedy)
+    for tag in sorted({tag for record in greedy for tag in record.tags}):
+        metrics |= _accuracy(f"accuracy_{tag}", [record for record in greedy if tag in record.tags])
+    metrics |= _behavior(greedy)
+    samples: dict[str, list[EvaluationRecord]] = {}
+    for record in records:
+        if record.sample_index > 0:
+            samples.setdefault(record.example_id, []).append(record)
+    if samples:
+        metrics |= _sampled(list(samples.values()), seed)
+    return {f"eval/{task_name}/{name}": value for name, value in metrics.items()}
+
+
+def _accuracy(name: str, records: Sequence[EvaluationRecord]) -> dict[str, float]:
+    return _with_bounds(name, wilson(sum(record.correct for record in records), len(records)))
+
+
+def _with_bounds(name: str, interval: Interval) -> dict[str, float]:
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def _behavior(records: Sequence[EvaluationRecord]) -> dict[str, float]:
+    """How the greedy answers look: what accuracy alone does not show."""
+    metrics = {
+        "parse_failures": _mean([record.answer is None for record in records]),
+        "truncated": _mean([record.stop_reason == StopReason.LENGTH for record in records]),
+        "completion_tokens": _mean([record.num_completion_tokens for record in records]),
+        "verifier_errors": _mean([math.isnan(record.reward) for record in records]),
+    }
+    rewards = [record.reward for record in records if not math.isnan(record.reward)]
+    if rewards:
+        metrics["reward"] = _mean(rewards)
+    for name in sorted({name for record in records for name in record.diagnostics}):
+        found = [record.diagnostics.get(name) for record in records]
+        numbers = [value for value in found if isinstance(value, int | float)]
+        if numbers:
+            metrics[name] = _mean(numbers)
+    return metrics
+
+
+def _sampled(samples: Sequence[Sequence[EvaluationRecord]], seed: int) -> dict[str, float]:
+    """avg@k (`sampled_accuracy`), pass@1, 2, 4, ... and maj@k; `samples` holds one list of k records per example."""
+    size = len(samples[0])
+    correct = [sum(record.correct for record in of_one) for of_one in samples]
+    metrics = _with_bounds("sampled_accuracy", bootstrap([c / size for c in correct], seed=seed))
+    for k in powers_of_two(size)[1:]:  # pass@1 is sampled_accuracy
+        metrics |= _with_bounds(f"pass_at_{k}", bootstrap([pass_at_k(size, c, k) for c in correct], seed=seed))
+    votes = [majority_vote([r.answer for r in of_one], [r.correct for r in of_one]) for of_one in samples]
+    if size > 1:
+        metrics |= _with_bounds(f"maj_at_{size}", bootstrap(votes, seed=seed))
+    return metrics | {"samples_per_example": float(size)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
