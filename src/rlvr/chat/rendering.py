@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.types import Message
 
 if TYPE_CHECKING:
@@ -70,11 +70,15 @@ class Chat:
         return text
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        try:
+            return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        except Exception as error:  # tokenizers raises bare Exceptions; a word-level one does so for unknown words
+            name = self._tokenizer.name_or_path
+            raise UserError(f"the tokenizer {name!r} cannot encode {text[:200]!r}: use a model made for it.") from error
 
     def _begin(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         """Plain text after the beginning token that the tokenizer puts before a text, unless it is there already."""
-        bos = self._tokenizer.bos_token_id
+        bos: Any = self._tokenizer.bos_token_id
         if bos is None or ids[:1] == (bos,):
             return ids
         begun = self._tokenizer.encode("", add_special_tokens=True)[:1] == [bos]
@@ -87,8 +91,8 @@ class Chat:
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None) -> set[int]:
-    """Every end-of-sequence id that tokenizer, config and generation config name; each may name one, several or none."""
-    named = [tokenizer.eos_token_id]
+    """Every end-of-sequence id that tokenizer, config and generation config name: each one, several or none."""
+    named: list[Any] = [tokenizer.eos_token_id]
     if model is not None:
         named.append(model.config.get_text_config().eos_token_id)
         named.append(getattr(model.generation_config, "eos_token_id", None))
@@ -101,7 +105,7 @@ def _plain(messages: Sequence[Message]) -> str:
 
 def _word_id(tokenizer: PreTrainedTokenizerBase, word: str) -> int:
     token = tokenizer.get_vocab().get(word)
-    if token is None:
+    if token is None or tokenizer.encode(word, add_special_tokens=False) != [token]:
         raise ConfigError(
             f"the stop word {word!r} is not one token of the tokenizer {tokenizer.name_or_path!r}: "
             "use a model whose tokenizer has it, or model=scratch."

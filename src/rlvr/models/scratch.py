@@ -55,14 +55,18 @@ def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed
         initializer_range=settings.init_std,
         rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
         tie_word_embeddings=False,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=_id(tokenizer, PAD),
+        bos_token_id=_id(tokenizer, BOS),
+        eos_token_id=_id(tokenizer, EOS),
         dtype="float32",
     )
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.random.default_generator.manual_seed(derive_seed(seed, "model"))
-        return LlamaForCausalLM(config).to(torch.float32)
+        torch.default_generator.manual_seed(derive_seed(seed, "model"))  # torch.manual_seed would reseed GPUs too
+        return LlamaForCausalLM(config)
+
+
+def _id(tokenizer: PreTrainedTokenizerFast, word: str) -> int:
+    return tokenizer.get_vocab()[word]
 
 
 def check_heads(settings: ScratchModel) -> None:

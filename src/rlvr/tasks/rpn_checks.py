@@ -45,7 +45,8 @@ def _check_complexity(settings: RpnSettings) -> None:
     if prompt_tokens(most) > settings.max_prompt_tokens:
         raise ConfigError(
             f"task.max_prompt_tokens={settings.max_prompt_tokens} is too small for complexity_range="
-            f"[{fewest}, {most}]: {most} operators make a prompt of {prompt_tokens(most)} tokens; raise it or lower complexity_range."
+            f"[{fewest}, {most}]: {most} operators make a prompt of {prompt_tokens(most)} tokens; raise it or lower "
+            "complexity_range."
         )
 
 
