@@ -107,7 +107,10 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """A metric's finding, apart from any reward: `Verdict(answer="7", correct=True)`; `answer=None`: could not parse."""
+    """A metric's finding, apart from any reward: `Verdict(answer="7", correct=True)`.
+
+    `answer` is None if the completion could not be parsed.
+    """
 
     answer: str | None
     correct: bool

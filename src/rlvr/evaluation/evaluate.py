@@ -1,8 +1,8 @@
 """Held-out evaluation: greedy accuracy, and with k samples per example avg@k, pass@k and maj@k; always with intervals.
 
 The verdict is the task's metric, code apart from the training reward: a run that learns to please its reward without
-getting better must not look better here. Examples, draws and resamples are fixed, so two evaluations of the same weights
-agree and two models meet the same problems.
+getting better must not look better here. Examples, draws and resamples are fixed, so two evaluations of the same
+weights agree and two models meet the same problems.
 """
 
 from __future__ import annotations

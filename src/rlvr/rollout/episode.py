@@ -34,8 +34,8 @@ class ChatCodec(Protocol):
         """The token ids of a first prompt, header of the first completion included."""
         ...
 
-    def encode_reply(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The ids to append after a completion: the environment's reply and the header of the next completion."""
+    def encode_reply(self, messages: Sequence[Message], *, last_id: int | None = None) -> tuple[int, ...]:
+        """The ids to append after a completion that ended with the token `last_id`: reply, header of the next one."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -118,7 +118,8 @@ async def _take_turns(
             return turns, StopReason.STOP
         if len(turns) == limits.max_turns:
             return turns, StopReason.MAX_TURNS
-        prompt_ids = prompt_ids + completion.token_ids + tuple(chat.encode_reply(reply.messages))
+        reply_ids = chat.encode_reply(reply.messages, last_id=completion.token_ids[-1])
+        prompt_ids = prompt_ids + completion.token_ids + reply_ids
         if len(prompt_ids) >= limits.max_context_tokens:
             return turns, StopReason.LENGTH
 

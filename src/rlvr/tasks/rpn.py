@@ -16,15 +16,16 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from rlvr.envs.base import Env
+from rlvr.envs.base import Env, TurnText
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError
 from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate, parse
 from rlvr.rewards.rpn import BEGIN, END, EQUALS, RpnVerifier
 from rlvr.seeding import derive_seed
+from rlvr.tasks import rpn_metric
 from rlvr.tasks.rpn_checks import check_settings, prompt_tokens
 from rlvr.tasks.shapes import OPERAND, chain_shape, count_shapes, unrank_shape
-from rlvr.types import Example, Message
+from rlvr.types import Example, Message, Verdict
 
 if TYPE_CHECKING:
     from rlvr.config.schema import RpnReward
@@ -116,6 +117,15 @@ class RpnTask:
     def env(self, example: Example) -> Env:
         """A fresh single-turn environment."""
         return SingleTurnEnv(example, self.verifier)
+
+    def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+        """The metric, exact answer: code apart from the rewards, so no reward setting moves it."""
+        prompt = "\n".join(message.content for message in example.messages)
+        return rpn_metric.judge(prompt, turns[-1].completion, example.answer)
+
+    def tags(self, example: Example) -> tuple[str, ...]:
+        """Accuracy is reported by number of operators: `("3_operators",)`."""
+        return (f"{example.metadata['num_operators']}_operators",)
 
     def is_held_out(self, expression: str) -> bool:
         """True for expressions that are never trained on."""
