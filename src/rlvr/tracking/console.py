@@ -1,0 +1,172 @@
+"""What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere. Always on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self, TextIO
+
+from rlvr.tracking.health import WINDOW, hints
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.progress import Progress, TaskID
+
+Mode = Literal["auto", "live", "plain", "none"]
+
+
+def format_duration(seconds: float) -> str:
+    """`format_duration(75)` is `1:15`, `format_duration(3675)` is `1:01:15`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def summarize(metrics: Mapping[str, float]) -> str:
+    """The few numbers worth a glance: `reward 0.512  accuracy 0.830 [0.794, 0.861]  5,120 tokens/s`."""
+    parts = [f"loss {metrics['loss']:.3f}"] if "loss" in metrics else []
+    if "reward/mean" in metrics:
+        parts.append(f"reward {metrics['reward/mean']:.3f}")
+    for name in sorted(metrics):
+        pieces = name.split("/")
+        if pieces[0] == "eval" and pieces[-1] == "accuracy":
+            parts.append(f"accuracy {metrics[name]:.3f}{_interval(metrics, name)}")
+    if "time/tokens_per_s" in metrics:
+        parts.append(f"{metrics['time/tokens_per_s']:,.0f} tokens/s")
+    return "  ".join(parts)
+
+
+def _interval(metrics: Mapping[str, float], name: str) -> str:
+    low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
+    return "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+
+
+class Console:
+    """`with Console("auto", log_every=10, total_steps=80) as console: console.stage("training", 80); ...`
+
+    Showing progress must never end a run: when stderr is closed or its reader has gone, the console falls silent.
+    """
+
+    def __init__(
+        self,
+        mode: Mode,
+        log_every: int,
+        total_steps: int,
+        *,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._mode = _resolve(mode, self._stream)
+        self._log_every, self._total_steps, self._clock = log_every, total_steps, clock
+        self._name, self._total, self._first, self._started = "training", total_steps, 0, clock()
+        self._done: int | None = None
+        self._history: list[dict[str, float]] = []
+        self._accuracy: dict[str, float] = {}
+        self._said: set[str] = set()
+        self._rich: RichConsole | None = None
+        self._progress: Progress | None = None
+        self._bar: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if self._mode == "live":
+            self._rich, self._progress = _live(self._stream)
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()  # shows the cursor again
+            self._progress = None
+
+    def stage(self, name: str, total: int | None = None, *, done: int = 0) -> None:
+        """Begin a stage of `total` steps (default: the run's), `done` of which a resumed run has behind it."""
+        self._name, self._total = name, self._total_steps if total is None else total
+        self._first, self._started, self._done = done, self._clock(), done
+        if self._progress is not None:
+            if self._bar is not None:
+                self._progress.remove_task(self._bar)
+            self._bar = self._progress.add_task(name, total=self._total, completed=done, numbers="", eta="")
+        else:
+            self._print(f"{name}: {self._total - done} steps")
+
+    def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
+        """Move the stage's bar to `step` of its total; `metrics` as in `summarize` ("loss" for the warm start)."""
+        self._show(step, summarize(metrics or {}), step % self._log_every == 0 or step == self._total)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show a training step, evaluations always; then say what looks wrong, each thing once."""
+        evaluated = {name: value for name, value in metrics.items() if name.startswith("eval/")}
+        self._accuracy = evaluated or self._accuracy
+        due = bool(evaluated) or step % self._log_every == 0 or step == self._total
+        shown = dict(metrics) | (self._accuracy if self._mode == "live" else evaluated)
+        self._show(step, summarize(shown), due)
+        self._remember(step, metrics)
+        for hint in hints(self._history):
+            if hint.key not in self._said:
+                self._said.add(hint.key)
+                self.note(f"step {step}: {hint.text}")
+
+    def note(self, text: str) -> None:
+        """One sentence, above the live line."""
+        self._print(text)
+
+    def _remember(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep what `hints` looks at: all evaluations, and the last steps whole."""
+        kept = [{n: v for n, v in old.items() if n.startswith("eval/")} for old in self._history[:-WINDOW]]
+        self._history = [old for old in kept if old] + self._history[-WINDOW:] + [dict(metrics)]
+
+    def _eta(self, step: int) -> str:
+        """Time left at the stage's mean speed so far; empty before the first step."""
+        if step <= self._first or step >= self._total:
+            return ""
+        return format_duration((self._clock() - self._started) / (step - self._first) * (self._total - step))
+
+    def _show(self, step: int, numbers: str, due: bool) -> None:
+        eta = self._eta(step)
+        if self._progress is not None and self._bar is not None:
+            self._progress.update(self._bar, completed=step, numbers=numbers, eta=eta and f"eta {eta}")
+        elif due:
+            parts = [f"{self._name} {step}/{self._total}", numbers, eta and f"eta {eta}"]
+            self._print("  ".join(part for part in parts if part))
+
+    def _print(self, text: str) -> None:
+        if self._mode == "none":
+            return
+        try:
+            if self._rich is not None and self._progress is not None:
+                self._rich.print(text, markup=False, highlight=False)
+            else:
+                print(text, file=self._stream, flush=True)
+        except (OSError, ValueError):  # the reader of a pipe has gone, or the stream is closed
+            self._mode = "none"
+
+
+def _resolve(mode: Mode, stream: TextIO | None) -> Mode:
+    if stream is None or stream.closed:
+        return "none"
+    if mode == "auto":
+        return "live" if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb" else "plain"
+    return mode
+
+
+def _live(stream: TextIO) -> tuple[RichConsole, Progress]:
+    """rich is imported here: plain runs do not pay for it."""
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = RichConsole(file=stream, force_terminal=True)
+    columns = [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}", markup=False),
+        TextColumn("{task.fields[eta]}", markup=False),
+    ]
+    # four frames a second: more would take time from a run that has one core
+    return console, Progress(*columns, console=console, refresh_per_second=4)

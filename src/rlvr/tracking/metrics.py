@@ -1,0 +1,155 @@
+"""Every name that may stand in `metrics.jsonl`; docs/metrics.md is printed from this table."""
+
+# ruff: noqa: E501 - the table below has one row a line
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the catalogue. `<part>` and `<task>` in a name stand for a word, `<k>` for a whole number."""
+
+    name: str
+    unit: str
+    meaning: str
+    bad: str
+
+
+_LOW, _HIGH = "lower end of its 95 % interval", "upper end of its 95 % interval"
+
+CATALOGUE: tuple[Metric, ...] = (
+    Metric("step", "count", "updates made when the line was written; 0 is before the first update", "-"),
+    # loss
+    Metric("loss/total", "loss", "what the optimizer minimizes: the sum of the terms below, weighted", "null; growing without end"),
+    Metric("loss/policy", "loss", "the policy term alone; near 0 when old and current policy agree, so its level says little", "null; jumps of many times its usual size"),
+    Metric("loss/value", "loss", "the critic's squared error, before value_coef", "not falling over the first tens of steps"),
+    Metric("loss/kl", "loss", "the KL term of the loss, times kl_coef", "larger than loss/policy: it outweighs the reward"),
+    Metric("loss/entropy", "loss", "the entropy bonus of the loss, times entropy_coef, with its sign", "larger than loss/policy: it outweighs the reward"),
+    # reward
+    Metric("reward/mean", "reward", "mean reward of the step's episodes, without verifier errors", "flat for hundreds of steps; 0 from the start"),
+    Metric("reward/std", "reward", "standard deviation over all episodes of the step", "0: every episode got the same reward"),
+    Metric("reward/within_group_std", "reward", "standard deviation inside a group, averaged over groups: what there is to learn from", "near 0: completions of one example are all alike"),
+    Metric("reward/<part>", "reward", "mean of one named part of the reward, before its weight (rpn: boxed, correct)", "0 while the others rise: the model games the others"),
+    # rollout
+    Metric("rollout/episodes", "count", "episodes sampled for the step", "fewer than prompts_per_step x group_size with dynamic sampling: refills ran out"),
+    Metric("rollout/groups", "count", "groups that were trained on", "fewer than prompts_per_step: groups were dropped"),
+    Metric("rollout/refilled_groups", "count", "groups that dynamic sampling threw away and replaced", "many times prompts_per_step: the task is too hard or too easy"),
+    Metric("rollout/zero_advantage_share", "share", "groups whose rewards are all equal: they teach a group algorithm nothing", "over 0.9 while accuracy is low: no signal; near 1 at high accuracy is success"),
+    Metric("rollout/trained_token_share", "share", "sampled tokens whose row could move the gradient", "near 0: almost nothing is learned from the step"),
+    Metric("rollout/truncated_share", "share", "episodes that ended because max_completion_tokens or the context ran out", "over 0.2: the model is cut off before its answer"),
+    Metric("rollout/invalid_share", "share", "episodes whose answer could not be parsed", "over 0.5 after the first steps: the format is not learned"),
+    Metric("rollout/error_share", "share", "episodes whose verifier failed; they are left out of statistics and loss", "anything above 0"),
+    Metric("rollout/completion_tokens_mean", "tokens", "sampled tokens per episode, mean", "rising without the reward: padding or rambling; falling to 1: collapse"),
+    Metric("rollout/completion_tokens_max", "tokens", "sampled tokens of the longest episode", "always max_completion_tokens"),
+    Metric("rollout/entropy", "nats", "minus the mean behavior logprob of the sampled tokens", "near 0 at low reward: the model no longer explores"),
+    Metric("rollout/staleness_mean", "updates", "updates between sampling and training, mean over episodes", "above max_staleness"),
+    Metric("rollout/staleness_max", "updates", "the same, of the oldest episode", "above max_staleness"),
+    # policy
+    Metric("policy/entropy", "nats", "entropy of the policy's distribution, mean over trained tokens", "falling to 0 while the reward is low: collapse; rising steadily: noise"),
+    Metric("policy/clip_fraction", "share", "trained tokens whose ratio was clipped", "over 0.3: the update is too large; exactly 0 over several epochs: it is too small"),
+    Metric("policy/clip_fraction_low", "share", "trained tokens clipped at 1 - clip_low", "as clip_fraction"),
+    Metric("policy/clip_fraction_high", "share", "trained tokens clipped at 1 + clip_high", "as clip_fraction"),
+    Metric("policy/ratio_mean", "ratio", "mean of current / old probability over trained tokens", "not 1 within 0.1: old logprobs are wrong or the update is too large"),
+    Metric("policy/approx_kl", "nats", "KL(old || current) per token, estimated with k3", "over 0.1: the update is too large"),
+    Metric("policy/reference_kl", "nats", "KL(current || reference) per token", "growing without bound while the reward stands still"),
+    Metric("policy/mismatch_kl", "nats", "KL between the engine's logprobs and the trainer's for the same weights", "over 0.01: sampler and trainer disagree (precision, kernels, stale weights)"),
+    Metric("policy/mismatch_weight", "ratio", "mean weight of the mismatch correction", "far from 1: most of the batch is weighted away"),
+    Metric("policy/clamped_tokens", "count", "tokens whose log-ratio was extreme, missing or infinite and was clamped", "above 0 in most steps"),
+    Metric("policy/grad_norm", "norm", "norm of the gradient before clipping, mean over the step's updates", "0: nothing is learned; always far above max_grad_norm: lower the learning rate"),
+    Metric("policy/learning_rate", "1", "learning rate of the step's last update", "0 before the end of the schedule"),
+    Metric("policy/changed_weight_share", "share", "weights whose stored value changed in the step", "near 0: steps are lost in rounding; keep the weights in float32"),
+    Metric("policy/updates", "count", "optimizer steps made in this step", "fewer than num_epochs x num_minibatches: target_kl stopped them"),
+    # critic
+    Metric("critic/value_mean", "reward", "mean of the critic's predictions", "far from reward/mean after the first tens of steps"),
+    Metric("critic/explained_variance", "share", "1 - var(return - value) / var(return); 1 is perfect", "below 0: worse than predicting the mean"),
+    # evaluation
+    Metric("eval/<task>/accuracy", "share", "the task's headline metric on held-out examples, greedy", "falling while reward/mean rises: the reward is being gamed"),
+    Metric("eval/<task>/accuracy_low", "share", f"accuracy: {_LOW}", "an interval wider than the gain you look for: raise evaluation.num_examples"),
+    Metric("eval/<task>/accuracy_high", "share", f"accuracy: {_HIGH}", "as accuracy_low"),
+    Metric("eval/<task>/accuracy_<k>_operators", "share", "greedy accuracy on held-out examples with exactly k operators", "rising for small k only: no generalization"),
+    Metric("eval/<task>/completion_tokens_mean", "tokens", "tokens per greedy completion, mean", "rising without accuracy"),
+    Metric("eval/<task>/invalid_share", "share", "greedy completions whose answer could not be parsed", "above a few percent after training"),
+    Metric("eval/<task>/truncated_share", "share", "greedy completions cut off for length", "above a few percent: raise max_completion_tokens"),
+    Metric("eval/<task>/error_share", "share", "completions whose verifier failed", "anything above 0"),
+    Metric("eval/<task>/sampled_accuracy", "share", "accuracy of sampled completions, mean over samples (avg@k)", "far below accuracy: right answers are luck of the mode"),
+    Metric("eval/<task>/sampled_accuracy_low", "share", f"sampled accuracy: {_LOW}", "as accuracy_low"),
+    Metric("eval/<task>/sampled_accuracy_high", "share", f"sampled accuracy: {_HIGH}", "as accuracy_low"),
+    Metric("eval/<task>/pass_at_<k>", "share", "unbiased estimate of the chance that at least one of k samples is right", "falling while accuracy rises: diversity is lost"),
+    # clock and machine: everything that may differ between two equal runs
+    Metric("time/step_s", "seconds", "wall clock of the whole step", "rising: completions grow, or the machine is shared"),
+    Metric("time/generation_share", "share", "part of the step spent sampling", "-"),
+    Metric("time/scoring_share", "share", "part of the step spent on old and reference logprobs and values", "-"),
+    Metric("time/update_share", "share", "part of the step spent on forward, backward and the optimizer", "-"),
+    Metric("time/evaluation_share", "share", "part of the step spent on held-out evaluation", "over 0.5 in most steps: raise evaluation.every"),
+    Metric("time/checkpoint_share", "share", "part of the step spent on writing checkpoints and rollouts", "over 0.2: raise trainer.checkpoint_every"),
+    Metric("time/other_share", "share", "the rest", "over 0.2"),
+    Metric("time/tokens_per_s", "tokens/s", "sampled tokens per second of the step", "falling"),
+    Metric("system/peak_memory_mb", "MB", "largest resident memory of the process so far", "rising without end"),
+)  # fmt: skip
+
+_PLACEHOLDERS = {"part": r"[^/]+", "task": r"[^/]+", "k": r"\d+"}
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    """`eval/<task>/pass_at_<k>` as a regular expression."""
+    pieces = re.split(r"<(\w+)>", name)
+    return re.compile("".join(_PLACEHOLDERS[p] if i % 2 else re.escape(p) for i, p in enumerate(pieces)))
+
+
+def describe(name: str) -> Metric | None:
+    """The catalogue's row for a name, exact names before patterns; None if there is none."""
+    exact = next((metric for metric in CATALOGUE if metric.name == name), None)
+    return exact or next((metric for metric in CATALOGUE if _pattern(metric.name).fullmatch(name)), None)
+
+
+def undocumented(names: Iterable[str]) -> list[str]:
+    """The names that the catalogue does not know, sorted."""
+    return sorted(name for name in set(names) if describe(name) is None)
+
+
+_SECTIONS = {
+    "step": "Step",
+    "loss": "Loss",
+    "reward": "Reward",
+    "rollout": "Rollouts",
+    "policy": "Policy and update",
+    "critic": "Critic (ppo)",
+    "eval": "Held-out evaluation (only on the steps that evaluate)",
+    "time": "Time",
+    "system": "Machine",
+}
+
+_INTRODUCTION = """\
+# Metrics
+
+`metrics.jsonl` in a run folder has one JSON object a line, one line a step: `step` first, then the names below in
+alphabetical order. A number that is not finite is written as `null`. The line of step 0 holds the evaluation before
+the first update. Names that do not apply to a run (the critic's without a critic) are absent.
+
+Two runs with one seed give equal lines on one machine, except for everything under `time/` and `system/`.
+
+`<task>` is the task's name, `<part>` the name of a part of the reward, `<k>` a whole number. A share lies between 0
+and 1. This page is generated: `python -m rlvr.tracking.metrics > docs/metrics.md`.
+"""
+
+
+def _row(*cells: str) -> str:
+    """A line of a Markdown table; a bar inside a cell would begin the next one."""
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def document() -> str:
+    """The text of docs/metrics.md."""
+    parts = [_INTRODUCTION]
+    for prefix, title in _SECTIONS.items():
+        rows = [metric for metric in CATALOGUE if metric.name.split("/")[0] == prefix]
+        table = [_row(f"`{m.name}`", m.unit, m.meaning, m.bad) for m in rows]
+        header = ["| name | unit | meaning | looks wrong when |", "|---|---|---|---|"]
+        parts.append("\n".join([f"## {title}", "", *header, *table, ""]))
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(document(), end="")
