@@ -1,0 +1,1 @@
+"""Typed configuration. Import from the modules: `rlvr.config.compose.load_config`, `rlvr.config.schema.Config`."""

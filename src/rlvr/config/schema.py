@@ -118,7 +118,9 @@ RewardConfig = RpnReward
 class Rollout(Section):
     """How completions are sampled for training."""
 
-    prompts_per_step: PositiveInt = Field(description="examples per step; a step samples group_size completions of each")
+    prompts_per_step: PositiveInt = Field(
+        description="examples per step; a step samples group_size completions of each"
+    )
     group_size: PositiveInt = Field(description="completions of one example, compared with each other")
     max_completion_tokens: PositiveInt = Field(description="longest completion; longer ones are truncated")
     temperature: PositiveFloat = Field(description="sampling temperature; the trainer's logprobs use it too")
@@ -233,9 +235,7 @@ class Ppo(Clip):
     )
 
 
-AlgorithmConfig = Annotated[
-    Grpo | DrGrpo | Dapo | Rloo | ReinforcePP | Gspo | Cispo | Ppo, Field(discriminator="name")
-]
+AlgorithmConfig = Annotated[Grpo | DrGrpo | Dapo | Rloo | ReinforcePP | Gspo | Cispo | Ppo, Field(discriminator="name")]
 
 # ------------------------------------------------------------------------------------------------------- trainer
 

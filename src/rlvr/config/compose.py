@@ -1,0 +1,248 @@
+"""From a command line to a `Config`: Hydra composes the YAML groups, the schema and the rules check the result.
+
+Hydra's loader is used directly, not its application: it has no global state, makes no folders, and lets the user's
+`--config-dir` add root configurations as well as groups.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.core.utils import setup_globals
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from yaml import YAMLError
+
+from rlvr.config import messages, rules
+from rlvr.config.catalog import has_value, sections, value_of
+from rlvr.config.schema import Config
+from rlvr.errors import ConfigError
+
+DEFAULT_CONFIG = "rpn"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a configuration comes from."""
+
+    config_name: str
+    config_dir: str | None
+    loader: ConfigLoaderImpl
+
+    @property
+    def root_configs(self) -> list[str]:
+        """Names for `--config-name`; Hydra's own (`config`, `hydra`) lie elsewhere in its search path."""
+        folders = [Path(__file__).parents[1] / "conf", *([Path(self.config_dir)] if self.config_dir else [])]
+        return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+
+    def options(self, group: str) -> list[str]:
+        """The choices of a group."""
+        return self.loader.get_group_options(group)
+
+    def is_group(self, key: str) -> bool:
+        """Whether `key` names a group of configuration files."""
+        return bool(self.loader.get_group_options(key, ObjectType.CONFIG))
+
+
+def load_config(
+    overrides: Sequence[str], *, config_name: str = DEFAULT_CONFIG, config_dir: str | None = None
+) -> Config:
+    """Compose, check and freeze a configuration. Raises ConfigError: one sentence with key, value and remedy."""
+    source = _open(config_name, config_dir)
+    parsed = parse_overrides(overrides)
+    for override in parsed:
+        _check_override(override, source)
+    values = _compose(source, parsed)
+    chosen = messages.chosen_names(values)
+    try:
+        config = Config.model_validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        raise ConfigError(messages.invalid(error, chosen)) from None
+    rules.check(config, _changed(config, source, parsed))
+    return config
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved configuration; it can be read back with `--config-dir` and `--config-name`."""
+    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json")))
+
+
+def to_run_yaml(config: Config) -> str:
+    """`config.yaml` of a run folder: repeating it makes a new run, so it neither names this folder nor resumes."""
+    return to_yaml(config.model_copy(update={"run_dir": None, "resume": False}))
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Hydra's override grammar; a line it cannot read is a ConfigError."""
+    parser = OverridesParser.create()
+    parsed = []
+    for line in overrides:
+        try:
+            parsed.append(parser.parse_override(line))
+        except HydraException as error:
+            if "=" not in line:
+                raise ConfigError(f"{line}: an override is written key=value, e.g. trainer.max_steps=5.") from None
+            reason = str(error).splitlines()[0]
+            hint = "put quotes around special characters, e.g. 'name=\"a b\"'"
+            raise ConfigError(f"{line}: Hydra cannot read this value ({reason}); {hint}.") from None
+    return parsed
+
+
+def _open(config_name: str, config_dir: str | None) -> Source:
+    path = ConfigSearchPathImpl()
+    path.append("hydra", "pkg://hydra.conf")
+    if config_dir is not None:
+        folder = Path(config_dir)
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir {config_dir}: there is no such folder.")
+        path.append("user", f"file://{folder.resolve()}")
+    path.append("main", "pkg://rlvr.conf")
+    path.append("schema", "structured://")
+    Plugins.instance()  # registers the readers of pkg:// and file://
+    setup_globals()  # registers ${now:...}
+    name = config_name.removesuffix(".yaml")
+    source = Source(config_name=name, config_dir=config_dir, loader=ConfigLoaderImpl(config_search_path=path))
+    if name not in source.root_configs:
+        raise ConfigError(messages.unknown_config(name, source.root_configs))
+    return source
+
+
+def _check_override(override: Override, source: Source) -> None:
+    """What Hydra would say at length, or not at all."""
+    key, line = override.key_or_group, override.input_line
+    if override.is_sweep_override():
+        raise ConfigError(f"{line}: several values make a sweep; add --multirun, or write a list as {key}=[...].")
+    if key == "hydra" or key.startswith(("hydra.", "hydra/")):
+        raise ConfigError(f"{line}: Hydra's own settings have no effect here; run_dir=... sets the run folder.")
+    section, _, last = key.partition(".")
+    if last == "name" and section in sections() and not override.is_delete():
+        raise ConfigError(f"{line}: the name only says what was chosen; choose with {section}={override.value()}.")
+    if override.is_delete() or not source.is_group(key):
+        return
+    value = override.value()
+    if not isinstance(value, str) or value not in source.options(key):
+        raise ConfigError(messages.unknown_choice(key, value, source.options(key)))
+
+
+def _compose(source: Source, overrides: Sequence[Override]) -> dict[str, Any]:
+    """The composed and resolved values, not yet validated."""
+    return _resolve(_composed(source, overrides))
+
+
+def _composed(source: Source, overrides: Sequence[Override]) -> DictConfig:
+    try:
+        return _load(source, [override.input_line for override in overrides])
+    except HydraException as error:
+        raise ConfigError(_explain(error, source, overrides)) from None
+    except (OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise ConfigError(f"--config-name {source.config_name}: {_one_line(error)}") from None
+
+
+def _resolve(composed: DictConfig) -> dict[str, Any]:
+    try:
+        values = OmegaConf.to_container(composed, resolve=True)
+        missing = sorted(OmegaConf.missing_keys(composed))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {_one_line(error.msg or error)}.") from None
+    if missing:
+        raise ConfigError(f"{missing[0]}=???: has no default; say {missing[0]}=...")
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def _load(source: Source, lines: list[str]) -> DictConfig:
+    composed = source.loader.load_configuration(source.config_name, lines, run_mode=RunMode.RUN, from_shell=False)
+    OmegaConf.set_struct(composed, False)
+    del composed["hydra"]
+    return composed
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())
+
+
+def _explain(error: HydraException, source: Source, overrides: Sequence[Override]) -> str:
+    """Which override Hydra choked on: compose without the value overrides and look for each key."""
+    choices = [override for override in overrides if source.is_group(override.key_or_group)]
+    try:
+        base = _load(source, [override.input_line for override in choices])
+    except HydraException as base_error:
+        return _explain_choice(base_error, source, choices)
+    values = OmegaConf.to_container(base, resolve=False)
+    assert isinstance(values, dict)
+    chosen = messages.chosen_names({str(key): value for key, value in values.items()})
+    for override in overrides:
+        key = override.key_or_group
+        if override not in choices and not override.is_force_add() and not override.is_add() and not _has(values, key):
+            return messages.unknown_key(key, override.value(), chosen)
+    return _one_line(error)
+
+
+def _explain_choice(error: HydraException, source: Source, choices: Sequence[Override]) -> str:
+    """A group choice on a configuration that is already resolved, or a broken defaults list."""
+    for override in choices:
+        if f"Could not override '{override.key_or_group}'" in str(error):
+            return (
+                f"{override.input_line}: {source.config_name} is a resolved configuration, whose choices are fixed; "
+                f"override values ({override.key_or_group}.KEY=...), or choose on top of --config-name {DEFAULT_CONFIG}."
+            )
+    return f"--config-name {source.config_name}: {_one_line(error)}"
+
+
+def _has(values: Any, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(values, dict) or part not in values:
+            return False
+        values = values[part]
+    return True
+
+
+def _changed(config: Config, source: Source, overrides: Sequence[Override]) -> rules.Changed:
+    """Tells whether a value is the user's: it differs from the composition without value overrides, or, where the
+    user's own folder takes part, from every value that rlvr ships for the key."""
+    base = OmegaConf.to_container(_composed(source, [o for o in overrides if source.is_group(o.key_or_group)]))
+    overridden = {override.key_or_group for override in overrides}
+
+    def changed(path: str) -> bool:
+        if not has_value(config, path):
+            return False
+        value = value_of(config, path)
+        if path in overridden:
+            return not _has(base, path) or _plain(_get(base, path)) != _plain(value)
+        return source.config_dir is not None and _plain(value) not in shipped_values(path)
+
+    return changed
+
+
+def _get(values: Any, path: str) -> Any:
+    for part in path.split("."):
+        values = values[part]
+    return values
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def shipped_values(path: str) -> list[Any]:
+    """Every value that the packaged YAML files give to a key, e.g. `trainer.max_steps` -> [40, 30, 100, ...]."""
+    section, _, name = path.partition(".")
+    folder = Path(__file__).parents[1] / "conf"
+    found = []
+    for file in sorted(folder.glob(f"{section}/*.yaml")) + sorted(folder.glob("*.yaml")):
+        values = OmegaConf.to_container(OmegaConf.load(file))
+        local = path if file.parent == folder else name
+        if local and _has(values, local):
+            found.append(_get(values, local))
+    return found

@@ -1,0 +1,304 @@
+"""Rules that span sections, as one table: what contradicts something, and what would have no effect.
+
+A value without effect is an error only where the user changed it; defaults never speak.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlvr.config.catalog import value_of
+from rlvr.config.messages import shown
+from rlvr.config.schema import Config, Dapo, PretrainedModel, RpnReward, RpnTask, ScratchModel
+from rlvr.errors import ConfigError
+
+Changed = Callable[[str], bool]  # dotted key -> whether the user set it to something else than rlvr's value
+
+GROUP_ALGORITHMS = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`broken` says whether the rule applies to a configuration; `message` is filled with it as `c`.
+
+    With `idle` keys, the rule says that these have no effect when `broken`, and only the changed ones are reported:
+    `<key>=<value>: has no effect <message>`. `only_changed` rules speak if one of these keys was changed.
+    """
+
+    broken: Callable[[Config], bool]
+    message: str
+    idle: tuple[str, ...] = ()
+    only_changed: tuple[str, ...] = ()
+
+
+def _rpn(c: Config) -> RpnTask | None:
+    return c.task if isinstance(c.task, RpnTask) else None
+
+
+def _one_update(c: Config) -> bool:
+    """One update per batch: the ratio to the old policy is exactly 1, nothing can be clipped or stopped early."""
+    return c.algorithm.num_epochs * c.algorithm.num_minibatches == 1
+
+
+def _rows(c: Config) -> int:
+    return c.rollout.prompts_per_step * c.rollout.group_size
+
+
+def _truncates(c: Config) -> bool:
+    return c.rollout.top_p < 1 or c.rollout.top_k > 0 or c.rollout.min_p > 0
+
+
+def _operands_out_of_range(c: Config) -> bool:
+    low, high = c.task.operand_range
+    if c.task.modulus is not None:
+        return low < 0 or high >= c.task.modulus
+    return c.task.max_abs_value is not None and max(abs(low), abs(high)) > c.task.max_abs_value
+
+
+def _weights_do_not_fit(c: Config, weights: tuple[float, ...] | None) -> bool:
+    low, high = c.task.complexity_range
+    return weights is not None and low <= high and len(weights) != high - low + 1
+
+
+def _context_too_small(c: Config) -> bool:
+    needed = c.task.max_prompt_tokens + c.rollout.max_completion_tokens
+    return isinstance(c.model, ScratchModel) and c.model.max_context_tokens < needed
+
+
+def _heads_do_not_fit(c: Config) -> bool:
+    return isinstance(c.model, ScratchModel) and c.model.hidden_size % (2 * c.model.num_heads) != 0
+
+
+def _dapo(c: Config) -> Dapo | None:
+    return c.algorithm if isinstance(c.algorithm, Dapo) else None
+
+
+_COMPLEXITY = "task.complexity_range=[{c.task.complexity_range[0]},{c.task.complexity_range[1]}]"
+_OPERANDS = "task.operand_range=[{c.task.operand_range[0]},{c.task.operand_range[1]}]"
+
+TASK_RULES = (
+    Rule(
+        lambda c: _rpn(c) is not None and len(set(c.task.operators)) < len(c.task.operators),
+        "task.operators: names an operator twice; name each once.",
+    ),
+    Rule(
+        lambda c: _rpn(c) is not None and c.task.complexity_range[0] > c.task.complexity_range[1],
+        f"{_COMPLEXITY}: the fewest operators come first; write "
+        "[{c.task.complexity_range[1]},{c.task.complexity_range[0]}].",
+    ),
+    Rule(
+        lambda c: _rpn(c) is not None and c.task.operand_range[0] > c.task.operand_range[1],
+        f"{_OPERANDS}: the smallest operand comes first; write [{{c.task.operand_range[1]}},{{c.task.operand_range[0]}}].",
+    ),
+    Rule(
+        lambda c: _rpn(c) is not None and c.task.modulus is None and c.task.max_abs_value is None,
+        "task.modulus=null: plain integers need a bound on intermediate results; set task.max_abs_value, e.g. 99.",
+    ),
+    Rule(
+        lambda c: _rpn(c) is not None and c.task.modulus is not None and c.task.max_abs_value is not None,
+        "task.max_abs_value={c.task.max_abs_value}: has no effect with task.modulus={c.task.modulus}; set one of them to "
+        "null.",
+    ),
+    Rule(
+        lambda c: _rpn(c) is not None and _operands_out_of_range(c),
+        f"{_OPERANDS}: operands must lie in 0..modulus-1, or within +-max_abs_value for plain integers "
+        "(task.modulus={c.task.modulus}, task.max_abs_value={c.task.max_abs_value}); narrow task.operand_range.",
+    ),
+    Rule(
+        lambda c: _rpn(c) is not None and _weights_do_not_fit(c, c.task.complexity_weights),
+        f"task.complexity_weights: needs one weight for each number of operators in {_COMPLEXITY}; "
+        "give as many, or null for uniform.",
+    ),
+    Rule(
+        lambda c: _rpn(c) is not None and _weights_do_not_fit(c, c.task.eval_complexity_weights),
+        f"task.eval_complexity_weights: needs one weight for each number of operators in {_COMPLEXITY}; "
+        "give as many, or null for uniform.",
+    ),
+    Rule(
+        lambda c: _rpn(c) is not None and c.task.max_prompt_tokens < 2 * c.task.complexity_range[1] + 3,
+        f"task.max_prompt_tokens={{c.task.max_prompt_tokens}}: too short for {_COMPLEXITY}, whose longest prompt has "
+        "2 x operators + 3 tokens; raise it or lower task.complexity_range.",
+    ),
+)
+
+MODEL_RULES = (
+    Rule(
+        _heads_do_not_fit,
+        "model.num_heads={c.model.num_heads}: model.hidden_size={c.model.hidden_size} does not split into so many heads "
+        "of even size; choose hidden_size as a multiple of 2 x num_heads.",
+    ),
+    Rule(
+        _context_too_small,
+        "model.max_context_tokens={c.model.max_context_tokens}: too small for task.max_prompt_tokens="
+        "{c.task.max_prompt_tokens} + rollout.max_completion_tokens={c.rollout.max_completion_tokens}; raise it to their "
+        "sum or lower one of them.",
+    ),
+    Rule(
+        lambda c: c.warm_start.enabled and isinstance(c.model, PretrainedModel),
+        "warm_start.enabled=true: a pretrained model (model=hf) starts from its own weights; set "
+        "warm_start.enabled=false.",
+    ),
+    Rule(
+        lambda c: not c.warm_start.enabled,
+        "with warm_start.enabled=false",
+        idle=tuple(
+            f"warm_start.{key}"
+            for key in (
+                "num_steps",
+                "batch_size",
+                "learning_rate",
+                "warmup_steps",
+                "final_learning_rate_share",
+                "weight_decay",
+                "worked_share",
+                "final_phase_steps",
+                "final_worked_share",
+            )
+        ),
+    ),
+    Rule(
+        lambda c: c.warm_start.enabled and c.warm_start.final_phase_steps > c.warm_start.num_steps,
+        "warm_start.final_phase_steps={c.warm_start.final_phase_steps}: is more than warm_start.num_steps="
+        "{c.warm_start.num_steps}; lower it to at most that.",
+    ),
+    Rule(
+        lambda c: c.warm_start.final_phase_steps == 0,
+        "with warm_start.final_phase_steps=0",
+        idle=("warm_start.final_worked_share",),
+    ),
+    Rule(
+        lambda c: c.warm_start.final_phase_steps == c.warm_start.num_steps,
+        "with warm_start.final_phase_steps equal to warm_start.num_steps; set warm_start.final_worked_share",
+        idle=("warm_start.worked_share",),
+    ),
+    Rule(
+        lambda c: c.warm_start.warmup_steps > c.warm_start.num_steps,
+        "warm_start.warmup_steps={c.warm_start.warmup_steps}: is more than warm_start.num_steps={c.warm_start.num_steps}; "
+        "lower it.",
+        only_changed=("warm_start.warmup_steps",),
+    ),
+)
+
+REWARD_RULES = (
+    Rule(
+        lambda c: (
+            isinstance(c.reward, RpnReward)
+            and c.reward.type == "combined"
+            and c.reward.boxed_weight + c.reward.correct_weight == 0
+        ),
+        "reward.boxed_weight=0 and reward.correct_weight=0: every reward would be 0; make one of them positive.",
+    ),
+    Rule(
+        lambda c: c.reward.type != "combined",
+        "with reward.type={c.reward.type}; set reward.type=combined",
+        idle=("reward.boxed_weight", "reward.correct_weight"),
+    ),
+)
+
+ALGORITHM_RULES = (
+    Rule(
+        lambda c: c.algorithm.name in GROUP_ALGORITHMS and c.rollout.group_size < 2,
+        "rollout.group_size={c.rollout.group_size}: algorithm={c.algorithm.name} compares the completions of a group and "
+        "needs at least 2; raise it, or choose algorithm=ppo or algorithm=reinforce_pp.",
+    ),
+    Rule(
+        lambda c: _rows(c) % c.algorithm.num_minibatches != 0,
+        "algorithm.num_minibatches={c.algorithm.num_minibatches}: does not divide the batch of rollout.prompts_per_step="
+        "{c.rollout.prompts_per_step} x rollout.group_size={c.rollout.group_size} rows; choose a divisor.",
+    ),
+    Rule(
+        lambda c: c.algorithm.mismatch_correction != "none" and _truncates(c),
+        "algorithm.mismatch_correction={c.algorithm.mismatch_correction}: needs sampling from the whole vocabulary, not "
+        "rollout.top_p={c.rollout.top_p}, top_k={c.rollout.top_k}, min_p={c.rollout.min_p}; set these to 1, 0 and 0, or "
+        "algorithm.mismatch_correction=none.",
+    ),
+    Rule(
+        lambda c: c.algorithm.mismatch_correction == "none",
+        "with algorithm.mismatch_correction=none",
+        idle=("algorithm.mismatch_cap",),
+    ),
+    Rule(
+        lambda c: c.algorithm.kl_coef == 0,
+        "with algorithm.kl_coef=0",
+        idle=("algorithm.kl_estimator", "algorithm.kl_placement"),
+    ),
+    Rule(
+        _one_update,
+        "with one update per batch, where the ratio to the old policy is exactly 1; raise algorithm.num_epochs or "
+        "algorithm.num_minibatches",
+        idle=("algorithm.clip_low", "algorithm.clip_high", "algorithm.value_clip", "algorithm.target_kl"),
+    ),
+    Rule(
+        lambda c: getattr(c.algorithm, "clip_low", 0) >= 1,
+        "algorithm.clip_low={c.algorithm.clip_low}: a ratio is never below 1 - 1 = 0, so nothing would be clipped; "
+        "choose a number below 1.",
+        only_changed=("algorithm.clip_low",),
+    ),
+    Rule(
+        lambda c: getattr(c.algorithm, "value_coef", 1) == 0,
+        "with algorithm.value_coef=0",
+        idle=("algorithm.value_clip",),
+    ),
+    Rule(
+        lambda c: (dapo := _dapo(c)) is not None and not dapo.dynamic_sampling,
+        "with algorithm.dynamic_sampling=false",
+        idle=("algorithm.max_refills",),
+    ),
+    Rule(
+        lambda c: (dapo := _dapo(c)) is not None and dapo.overlong_buffer_tokens == 0,
+        "with algorithm.overlong_buffer_tokens=0",
+        idle=("algorithm.overlong_penalty",),
+    ),
+    Rule(
+        lambda c: (dapo := _dapo(c)) is not None and dapo.overlong_penalty == 0,
+        "with algorithm.overlong_penalty=0",
+        idle=("algorithm.overlong_buffer_tokens",),
+    ),
+    Rule(
+        lambda c: (dapo := _dapo(c)) is not None and dapo.overlong_buffer_tokens >= c.rollout.max_completion_tokens,
+        "algorithm.overlong_buffer_tokens={c.algorithm.overlong_buffer_tokens}: must be less than "
+        "rollout.max_completion_tokens={c.rollout.max_completion_tokens}; lower it.",
+    ),
+)
+
+TRAINER_RULES = (
+    Rule(
+        lambda c: c.trainer.schedule == "constant",
+        "with trainer.schedule=constant; set trainer.schedule=linear or cosine",
+        idle=("trainer.final_learning_rate_share",),
+    ),
+    Rule(
+        lambda c: c.trainer.warmup_steps > c.trainer.max_steps,
+        "trainer.warmup_steps={c.trainer.warmup_steps}: is more than trainer.max_steps={c.trainer.max_steps}, so the "
+        "learning rate would never be reached; lower it.",
+        only_changed=("trainer.warmup_steps",),
+    ),
+    Rule(
+        lambda c: c.tracker.rollouts_every is None,
+        "with tracker.rollouts_every=null",
+        idle=("tracker.rollouts_max_groups",),
+    ),
+    Rule(
+        lambda c: c.tracker.console == "none",
+        "with tracker.console=none",
+        idle=("tracker.log_every",),
+    ),
+    Rule(
+        lambda c: c.resume and c.run_dir is None,
+        "resume=true: needs the folder of the run to go on with; add run_dir=FOLDER.",
+    ),
+)
+
+RULES = TASK_RULES + MODEL_RULES + REWARD_RULES + ALGORITHM_RULES + TRAINER_RULES
+
+
+def check(config: Config, changed: Changed) -> None:
+    """Raise ConfigError for the first rule that is broken."""
+    for rule in RULES:
+        if not rule.broken(config):
+            continue
+        message = rule.message.format(c=config)
+        for key in rule.idle:
+            if changed(key):
+                raise ConfigError(f"{key}={shown(value_of(config, key))}: has no effect {message}.")
+        if not rule.idle and (not rule.only_changed or any(map(changed, rule.only_changed))):
+            raise ConfigError(message)
