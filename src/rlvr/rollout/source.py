@@ -1,0 +1,139 @@
+"""Where the training groups come from: fresh prompts, sampled with the current policy, delivered in issue order."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from rlvr.config.schema import Rollout
+from rlvr.engines.base import Engine
+from rlvr.envs.base import Env
+from rlvr.errors import UserError
+from rlvr.rollout.episode import ChatCodec, run_episode
+from rlvr.seeding import derive_seed
+from rlvr.types import Episode, Example, Group, SamplingParams
+
+MAX_ERROR_SHARE = 0.2
+"""More verifier errors than this share of a step's episodes stop the run: the rewards cannot be trusted."""
+
+
+class TrainTask(Protocol):
+    """What the source needs of a task."""
+
+    def train_example(self, index: int) -> Example:
+        """Example `index` of the endless, seeded training stream."""
+        ...
+
+    def env(self, example: Example) -> Env:
+        """A fresh single-use environment."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refill:
+    """Dynamic sampling (DAPO): groups for which `is_dead` holds are replaced, in at most `max_rounds` rounds."""
+
+    is_dead: Callable[[Sequence[float]], bool]
+    max_rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """One step's groups in issue order, and how many were replaced on the way."""
+
+    groups: tuple[Group, ...]
+    num_refilled: int
+
+
+class RolloutSource:
+    """Samples groups. Its whole state is `cursor`, the index of the next training example: resume needs nothing else."""
+
+    def __init__(
+        self,
+        *,
+        task: TrainTask,
+        engine: Engine,
+        chat: ChatCodec,
+        settings: Rollout,
+        refill: Refill | None,
+        seed: int,
+        max_context_tokens: int,
+    ) -> None:
+        self.cursor = 0
+        self._task, self._engine, self._chat = task, engine, chat
+        self._settings, self._refill, self._seed = settings, refill, seed
+        self._max_context_tokens = max_context_tokens
+        self._sampling = SamplingParams(
+            max_tokens=settings.max_completion_tokens,
+            stop_ids=chat.stop_ids,
+            seed=0,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            min_p=settings.min_p,
+        )
+
+    async def next_batch(self) -> Rollouts:
+        """The next step's groups. Dead ones are replaced in place while rounds are left, then dropped.
+
+        Raises UserError when verifiers fail too often.
+        """
+        wanted = self._settings.prompts_per_step
+        groups = list(await self._sample(wanted))
+        if self._refill is None:
+            return Rollouts(groups=tuple(groups), num_refilled=0)
+        num_refilled = 0
+        for _ in range(self._refill.max_rounds):
+            dead = [i for i, group in enumerate(groups) if self._is_dead(group)]
+            if not dead:
+                break
+            num_refilled += len(dead)
+            for i, group in zip(dead, await self._sample(len(dead)), strict=True):
+                groups[i] = group
+        alive = [group for group in groups if not self._is_dead(group)]
+        return Rollouts(groups=tuple(alive or groups), num_refilled=num_refilled)
+
+    def _is_dead(self, group: Group) -> bool:
+        assert self._refill is not None
+        rewards = [e.score.value for e in group.episodes if not math.isnan(e.score.value)]
+        return self._refill.is_dead(rewards)
+
+    async def _sample(self, num_groups: int) -> list[Group]:
+        indices = range(self.cursor, self.cursor + num_groups)
+        self.cursor += num_groups
+        groups = await asyncio.gather(*(self._sample_group(index) for index in indices))
+        _check_errors([e for group in groups for e in group.episodes])
+        return groups
+
+    async def _sample_group(self, index: int) -> Group:
+        example = self._task.train_example(index)
+        size = self._settings.group_size
+        episodes = await asyncio.gather(*(self._sample_episode(example, index, sample) for sample in range(size)))
+        return Group(example=example, episodes=tuple(episodes))
+
+    async def _sample_episode(self, example: Example, index: int, sample: int) -> Episode:
+        def sampling(turn: int) -> SamplingParams:
+            return replace(self._sampling, seed=derive_seed(self._seed, "train", index, sample, turn))
+
+        return await run_episode(
+            example,
+            self._task.env(example),
+            self._engine,
+            self._chat,
+            sampling,
+            sample_index=sample,
+            seed=derive_seed(self._seed, "train", index, sample),
+            max_context_tokens=self._max_context_tokens,
+        )
+
+
+def _check_errors(episodes: Sequence[Episode]) -> None:
+    errors = [e for e in episodes if e.score.status == "error"]
+    if len(errors) > MAX_ERROR_SHARE * len(episodes):
+        raise UserError(
+            f"the verifier failed on {len(errors)} of {len(episodes)} episodes of this step "
+            f"(first: {errors[0].score.diagnostics.get('error', 'no message')}); mend it and go on with resume=true"
+        )

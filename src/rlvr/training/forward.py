@@ -1,0 +1,39 @@
+"""Logprobs of the tokens that were sampled, from packed forward passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlvr.models.policy import Policy
+from rlvr.training.packing import Microbatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenScores:
+    """What a forward pass says about the N predicted tokens of a microbatch."""
+
+    logprobs: Tensor  # [N] fp32
+    entropy: Tensor  # [N] fp32, of the distribution the token was drawn from
+    values: Tensor | None  # [N] fp32, the critic's estimate before the token was drawn
+
+
+def forward(
+    policy: Policy, microbatch: Microbatch, temperature: float, *, entropy_grad: bool = False
+) -> TokenScores:
+    """One pass over the packed lines; head and critic run on the predicting positions only."""
+    allowed = microbatch.allowed()
+    positions = None if allowed is None else microbatch.positions
+    hidden = policy.hidden(microbatch.ids, positions, allowed)
+    before = hidden.flatten(0, 1).index_select(0, microbatch.predictors)  # [N, D]
+    targets = microbatch.targets
+    logprobs, entropy = policy.token_scores(before, targets, temperature, entropy_grad=entropy_grad)
+    values = None if policy.value_head is None else policy.value_head(before.float())[:, 0]
+    return TokenScores(logprobs=logprobs, entropy=entropy, values=values)
+
+
+def scatter(flat: Tensor, place: tuple[Tensor, Tensor], shape: torch.Size) -> Tensor:
+    """Put N values at their (row, token) places of a [B, T] array, zeros elsewhere; differentiable."""
+    return torch.zeros(shape, dtype=flat.dtype, device=flat.device).index_put(place, flat)

@@ -1,0 +1,77 @@
+"""Which layout of rows gives the numbers of the rows alone; found out at start, on the user's own model."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from rlvr.models.policy import Policy
+from rlvr.training.forward import forward
+from rlvr.training.packing import Layout, microbatches
+from rlvr.types import TokenBatch
+
+LAYOUTS: tuple[Layout, ...] = ("shared", "packed", "rows")
+
+log = logging.getLogger(__name__)
+
+
+@torch.no_grad()
+def choose_layout(policy: Policy) -> Layout:
+    """The first layout whose logprobs equal those of a plain forward pass over each row by itself."""
+    probe = _probe(int(policy.model.config.vocab_size))
+    tolerance = 1e-3 if policy.dtype == torch.float32 else 0.1
+    alone = torch.cat([_alone(policy, row, prompt) for row, prompt in _rows(probe)])
+    for layout in LAYOUTS:
+        together = _together(policy, probe, layout)
+        if together is not None and torch.allclose(together, alone, rtol=0, atol=tolerance):
+            if layout != "shared":
+                log.warning("this architecture cannot be packed with shared prompts: the slower layout %r is used", layout)
+            return layout
+    return "rows"
+
+
+def _probe(vocab_size: int) -> TokenBatch:
+    """Two groups of two rows with different lengths."""
+    lengths, prompts, groups = [9, 12, 7, 16], [5, 5, 3, 3], [0, 0, 1, 1]
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(vocab_size, (4, 16), generator=generator)
+    ids[1, :5], ids[3, :3] = ids[0, :5], ids[2, :3]
+    place = torch.arange(16)[None]
+    mask = (place >= torch.tensor(prompts)[:, None]) & (place < torch.tensor(lengths)[:, None])
+    zeros = torch.zeros(4)
+    return TokenBatch(
+        ids=ids,
+        lengths=torch.tensor(lengths),
+        prompt_lengths=torch.tensor(prompts),
+        loss_mask=mask,
+        behavior_logprobs=torch.zeros(4, 16),
+        rewards=zeros,
+        groups=torch.tensor(groups),
+        valid=torch.ones(4, dtype=torch.bool),
+        truncated=torch.zeros(4, dtype=torch.bool),
+    )
+
+
+def _rows(batch: TokenBatch) -> list[tuple[Tensor, int]]:
+    lengths, prompts = batch.lengths.tolist(), batch.prompt_lengths.tolist()
+    return [(ids[:length], prompt) for ids, length, prompt in zip(batch.ids, lengths, prompts, strict=True)]
+
+
+def _alone(policy: Policy, ids: Tensor, prompt_length: int) -> Tensor:
+    """Logprobs of the tokens after the prompt, from transformers' own forward pass."""
+    logits = policy.model(input_ids=ids[None].to(policy.model.device), use_cache=False).logits[0].float().cpu()
+    return torch.log_softmax(logits[:-1], -1).gather(1, ids[1:, None])[prompt_length - 1 :, 0]
+
+
+def _together(policy: Policy, batch: TokenBatch, layout: Layout) -> Tensor | None:
+    """The same logprobs from packed lines, in the same order; None if the model does not take them."""
+    out = torch.zeros_like(batch.behavior_logprobs)
+    for microbatch in microbatches(batch, range(4), budget_tokens=64, layout=layout):
+        try:
+            scores = forward(policy, microbatch.to(policy.model.device), temperature=1.0)
+        except (TypeError, ValueError, RuntimeError):  # an architecture that does not know our arguments or mask
+            return None
+        out[microbatch.rows, microbatch.tokens] = scores.logprobs.float().cpu()
+    return out[batch.loss_mask]

@@ -1,0 +1,128 @@
+"""The training loop: sample, score, update, evaluate, record, save. The whole of it stands in `train`."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rlvr.algorithms.algorithm import Algorithm
+from rlvr.engines.base import Engine
+from rlvr.rollout.batch import to_batch
+from rlvr.rollout.metrics import rollout_metrics
+from rlvr.rollout.source import Rollouts, RolloutSource
+from rlvr.training.trainer import NonFiniteError, Trainer
+from rlvr.types import TokenBatch
+
+
+class Recorder(Protocol):
+    """Where numbers and rollouts go."""
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """One line of metrics.jsonl, and the console."""
+        ...
+
+    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+        """One rollout file, on the steps that write one."""
+        ...
+
+    def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
+        """Keep the batch for inspection; returns the error to raise."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """When and where checkpoints are written."""
+
+    def save_if_due(self, step: int, metrics: dict[str, float], *, now: bool) -> None:
+        """Save after `step` updates if the schedule says so, or `now`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Everything the loop calls. `start_step` updates are already made."""
+
+    start_step: int
+    max_steps: int
+    evaluate_every: int
+    rollouts: RolloutSource
+    engine: Engine
+    algorithm: Algorithm
+    trainer: Trainer
+    evaluate: Callable[[], Awaitable[dict[str, float]]]
+    recorder: Recorder
+    checkpoints: Checkpoints
+
+
+def train(run: Run, stopped: Callable[[], bool]) -> int:
+    """Train until max_steps or until `stopped()`, which is asked after each step; returns the number of updates made.
+
+    Line `step` of the metrics tells of update number `step`, so line 0 holds the evaluation before the first one.
+    """
+    with asyncio.Runner() as loop:
+        if run.start_step == 0:
+            clock = Clock()
+            with clock("evaluation"):
+                metrics = loop.run(run.evaluate())
+            run.recorder.log(0, metrics | clock.metrics(num_tokens=0))
+            run.checkpoints.save_if_due(0, metrics, now=False)
+        for step in range(run.start_step, run.max_steps):
+            if stopped():
+                return step
+            clock = Clock()
+            with clock("generation"):
+                rollouts = loop.run(run.rollouts.next_batch())
+            batch = to_batch(rollouts.groups)
+            with clock("scoring"):
+                batch = run.algorithm.advantages(run.trainer.score(batch))
+            with clock("update"):
+                metrics, batch = _update(run, batch, step)
+            run.engine.load_weights(step + 1)
+            metrics |= rollout_metrics(rollouts.groups, rollouts.num_refilled)
+            if (step + 1) % run.evaluate_every == 0 or step + 1 == run.max_steps:
+                with clock("evaluation"):
+                    metrics |= loop.run(run.evaluate())
+            run.recorder.rollouts(step + 1, rollouts, batch)
+            run.recorder.log(step + 1, metrics | clock.metrics(int(batch.lengths.sum())))
+            run.checkpoints.save_if_due(step + 1, metrics, now=stopped() or step + 1 == run.max_steps)
+    return run.max_steps
+
+
+def _update(run: Run, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:
+    try:
+        return run.trainer.update(batch, step)
+    except NonFiniteError as error:
+        raise run.recorder.non_finite(step + 1, batch, error) from error
+
+
+@dataclass
+class Clock:
+    """Seconds per stage of one step."""
+
+    start: float = field(default_factory=time.perf_counter)
+    stages: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Count the block's time as `stage`."""
+        begin = time.perf_counter()
+        yield
+        self.stages[stage] = self.stages.get(stage, 0.0) + time.perf_counter() - begin
+
+    def metrics(self, num_tokens: int) -> dict[str, float]:
+        """`time/...` and `system/...`: all that depends on the clock and the machine."""
+        total = time.perf_counter() - self.start
+        shares = {f"time/{stage}_share": seconds / total for stage, seconds in self.stages.items()}
+        shares["time/other_share"] = max(0.0, 1 - sum(shares.values()))
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
+        return shares | {
+            "time/step_s": total,
+            "time/tokens_per_s": num_tokens / total,
+            "system/peak_memory_mb": kilobytes / 1024,
+        }

@@ -1,0 +1,234 @@
+"""Rows of a batch laid out without padding, so that no forward pass is spent on nothing.
+
+The rows of a group share their prompt. It is laid out once, and each row's tail follows it; a tail sees the prompt and
+itself, never another tail. Two rows `[p q a b]` and `[p q c]` become one line of 5 tokens:
+
+    ids        p  q  a  b  c
+    positions  0  1  2  3  2
+    segment    0  0  1  1  2      a token sees earlier tokens of its own segment ...
+    parent     0  0  0  0  0      ... and of its parent segment, the prompt
+
+The logits at q predict both a and c; those at a predict b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rlvr.types import TokenBatch
+
+Layout = Literal["shared", "packed", "rows"]
+"""shared: as above; packed: several rows a line, prompts not shared; rows: one right-padded row a line, for models that
+do not take a mask of ours."""
+
+MIN_LINE_TOKENS = 128
+"""Lines are at least this long where the batch fills them: short lines waste less attention, long ones less filling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Microbatch:
+    """R lines of L tokens, and for each of its N predicted tokens where it came from. Shapes in brackets."""
+
+    ids: Tensor  # [R, L] int64
+    positions: Tensor  # [R, L] int64
+    segments: Tensor  # [R, L] int64, -1 for filling
+    parents: Tensor  # [R, L] int64
+    layout: Layout
+    predictors: Tensor  # [N] index into the R * L flattened tokens whose hidden state predicts the token
+    rows: Tensor  # [N] row of the predicted token in the batch that was packed
+    tokens: Tensor  # [N] its index in that row
+    targets: Tensor  # [N] the predicted token's id
+
+    def allowed(self) -> Tensor | None:
+        """[R, L, L] bool: query may see key; None for plain causal rows.
+
+        Filling sees itself only, so that no softmax is empty.
+        """
+        if self.layout == "rows":
+            return None
+        query, key = self.segments[:, :, None], self.segments[:, None, :]
+        same = (key == query) | (key == self.parents[:, :, None])
+        length = self.ids.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=self.ids.device).tril()
+        itself = torch.eye(length, dtype=torch.bool, device=self.ids.device)
+        return (same & causal & (query >= 0)) | itself
+
+    def to(self, device: torch.device) -> Microbatch:
+        """The same on another device."""
+        names = (name for name in self.__dataclass_fields__ if name != "layout")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unit:
+    """A prompt and tails that follow it: the smallest thing that is not cut."""
+
+    rows: tuple[int, ...]
+    num_tokens: int
+
+
+@dataclass(kw_only=True)
+class _Line:
+    """A line under construction, with the lists that become one row of a microbatch."""
+
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    segments: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    predictors: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    num_segments: int = 0
+
+    def add_segment(self, ids: list[int], first_position: int, parent: int | None) -> int:
+        """Append a prompt (parent None) or a tail; returns its segment number."""
+        segment = self.num_segments
+        self.num_segments += 1
+        self.ids += ids
+        self.positions += range(first_position, first_position + len(ids))
+        self.segments += [segment] * len(ids)
+        self.parents += [segment if parent is None else parent] * len(ids)
+        return segment
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """A batch as plain lists, which cost less than tensors to take apart."""
+
+    ids: list[list[int]]
+    mask: list[list[bool]]
+    lengths: list[int]
+    prompt_lengths: list[int]
+    groups: list[int]
+
+
+def _add_unit(line: _Line, unit: _Unit, rows: _Rows) -> None:
+    first = unit.rows[0]
+    prompt_length = rows.prompt_lengths[first]
+    prompt_start = len(line.ids)
+    prompt = line.add_segment(rows.ids[first][:prompt_length], 0, None)
+    for row in unit.rows:
+        tail_start, length, mask = len(line.ids), rows.lengths[row], rows.mask[row]
+        line.add_segment(rows.ids[row][prompt_length:length], prompt_length, prompt)
+        for token in range(prompt_length, length):
+            if mask[token]:
+                before = prompt_start + prompt_length - 1 if token == prompt_length else tail_start + token - prompt_length - 1
+                line.predictors.append(before)
+                line.rows.append(row)
+                line.tokens.append(token)
+                line.targets.append(rows.ids[row][token])
+
+
+def _units(rows: _Rows, chosen: Sequence[int], line_tokens: int, layout: Layout) -> list[_Unit]:
+    """Cut the chosen rows, which come group by group, into units of at most line_tokens (or of one row)."""
+    units: list[_Unit] = []
+    members: list[int] = []
+    size = 0
+    for row in chosen:
+        prompt_length = rows.prompt_lengths[row]
+        tail = rows.lengths[row] - prompt_length
+        joins = (
+            layout == "shared"
+            and members
+            and size + tail <= line_tokens
+            and rows.groups[row] == rows.groups[members[0]]
+            and rows.ids[row][:prompt_length] == rows.ids[members[0]][: rows.prompt_lengths[members[0]]]
+        )
+        if joins:
+            members.append(row)
+            size += tail
+        else:
+            if members:
+                units.append(_Unit(rows=tuple(members), num_tokens=size))
+            members, size = [row], rows.lengths[row]
+    if members:
+        units.append(_Unit(rows=tuple(members), num_tokens=size))
+    return units
+
+
+def _fill_lines(units: Sequence[_Unit], line_tokens: int) -> list[list[_Unit]]:
+    """First fit, largest first; ties keep their order, so the layout is a function of the lengths only."""
+    lines: list[list[_Unit]] = []
+    room: list[int] = []
+    for unit in sorted(units, key=lambda u: -u.num_tokens):
+        place = next((i for i, free in enumerate(room) if free >= unit.num_tokens), None)
+        if place is None:
+            lines.append([unit])
+            room.append(line_tokens - unit.num_tokens)
+        else:
+            lines[place].append(unit)
+            room[place] -= unit.num_tokens
+    return lines
+
+
+def _stack(lines: Sequence[_Line], layout: Layout) -> Microbatch:
+    length = max(len(line.ids) for line in lines)
+
+    def padded(name: str, filling: int) -> Tensor:
+        return torch.tensor([getattr(line, name) + [filling] * (length - len(line.ids)) for line in lines])
+
+    def joined(name: str, stride: int = 0) -> Tensor:
+        return torch.tensor([v + i * stride for i, line in enumerate(lines) for v in getattr(line, name)], dtype=torch.int64)
+
+    return Microbatch(
+        ids=padded("ids", 0),
+        positions=padded("positions", 0),
+        segments=padded("segments", -1),
+        parents=padded("parents", -1),
+        layout=layout,
+        predictors=joined("predictors", stride=length),
+        rows=joined("rows"),
+        tokens=joined("tokens"),
+        targets=joined("targets"),
+    )
+
+
+def microbatches(
+    batch: TokenBatch, chosen: Sequence[int], *, budget_tokens: int, layout: Layout = "shared"
+) -> Iterator[Microbatch]:
+    """Lay out the chosen rows of the batch in microbatches of at most budget_tokens tokens (at least one line each)."""
+    if not chosen:
+        return
+    rows = _Rows(
+        ids=batch.ids.tolist(),
+        mask=batch.loss_mask.tolist(),
+        lengths=batch.lengths.tolist(),
+        prompt_lengths=batch.prompt_lengths.tolist(),
+        groups=batch.groups.tolist(),
+    )
+    longest = max(rows.lengths[row] for row in chosen)
+    line_tokens = max(longest, min(MIN_LINE_TOKENS, budget_tokens))
+    units = _units(rows, chosen, line_tokens, layout)
+    if layout == "rows":
+        lines = [[unit] for unit in sorted(units, key=lambda u: u.num_tokens)]  # by length: little padding
+    else:
+        lines = _fill_lines(units, line_tokens)
+    for part in _budgeted(lines, budget_tokens):
+        yield _stack([_build_line(units, rows) for units in part], layout)
+
+
+def _budgeted(lines: Sequence[list[_Unit]], budget_tokens: int) -> Iterator[list[list[_Unit]]]:
+    """Consecutive lines whose rectangle, number x longest, stays within the budget."""
+    part: list[list[_Unit]] = []
+    longest = 0
+    for line in lines:
+        length = sum(unit.num_tokens for unit in line)
+        if part and (len(part) + 1) * max(longest, length) > budget_tokens:
+            yield part
+            part, longest = [], 0
+        part.append(line)
+        longest = max(longest, length)
+    yield part
+
+
+def _build_line(units: Sequence[_Unit], rows: _Rows) -> _Line:
+    line = _Line()
+    for unit in units:
+        _add_unit(line, unit, rows)
+    return line

@@ -1,0 +1,62 @@
+"""Writes a run's numbers and rollouts into its folder and shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rlvr.config.schema import Tracker
+from rlvr.errors import UserError
+from rlvr.rollout.source import Rollouts
+from rlvr.tracking.console import Console
+from rlvr.tracking.files import writing
+from rlvr.tracking.jsonl import MetricsFile
+from rlvr.tracking.rollouts import make_records, rollouts_path, write_rollouts
+from rlvr.training.trainer import NonFiniteError
+from rlvr.types import TokenBatch
+
+
+class FolderRecorder:
+    """The loop's recorder: metrics.jsonl, rollouts/, console."""
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        metrics_file: MetricsFile,
+        console: Console,
+        settings: Tracker,
+        decode: Callable[[Sequence[int]], str],
+    ) -> None:
+        self._folder, self._metrics_file, self._console = folder, metrics_file, console
+        self._settings, self._decode = settings, decode
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One line of metrics.jsonl, and the console."""
+        self._metrics_file.append(step, metrics)
+        self._console.log(step, metrics)
+
+    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+        """One rollout file on every `rollouts_every`-th step, the first one included."""
+        every = self._settings.rollouts_every
+        if every is None or (step != 1 and step % every):
+            return
+        groups = rollouts.groups[: self._settings.rollouts_max_groups]
+        path = rollouts_path(self._folder / "rollouts", step)
+        write_rollouts(path, make_records(groups, batch, self._decode))
+
+    def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
+        """Keep the batch in `non_finite/step_000012.safetensors`."""
+        path = self._folder / "non_finite" / f"step_{step:06d}.safetensors"
+        fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file({name: value.contiguous() for name, value in fields.items() if isinstance(value, Tensor)}, path)
+        rows = ", ".join(map(str, error.rows[:8])) + (", ..." if len(error.rows) > 8 else "")
+        return UserError(
+            f"{error.what} of step {step} is not finite; the batch is kept in {path} (rows {rows}) and the weights are "
+            "those before the step: lower trainer.learning_rate, or look at those rows, and go on with resume=true"
+        )
