@@ -1,0 +1,90 @@
+"""Bugs of evaluation and episodes."""
+
+from tests.mutants.mutant import Mutant
+
+EVALUATE = "tests/unit/evaluation/test_evaluate.py"
+EPISODE = "tests/unit/rollout/test_episode.py"
+
+MUTANTS = [
+    Mutant(
+        pitfall="38",
+        file="evaluation/evaluate.py",
+        old="correct=verdict.correct,",
+        new="correct=episode.score.value > 0,",
+        test=f"{EVALUATE}::test_pitfall_38_the_reward_is_not_the_metric",
+    ),
+    Mutant(
+        pitfall="38",
+        file="tasks/rpn_metric.py",
+        old="from rlvr.types import Verdict",
+        new="from rlvr.rewards.rpn import boxed_answer as boxed_answer\nfrom rlvr.types import Verdict",
+        test=f"{EVALUATE}::test_pitfall_38_the_metric_shares_no_code_with_the_rewards",
+    ),
+    Mutant(
+        pitfall="38",
+        file="tasks/rpn.py",
+        old='derive_seed(EVAL_SEED, "rpn", "eval")',
+        new='derive_seed(self.seed, "rpn", "eval")',
+        test=f"{EVALUATE}::test_pitfall_38_prompts_and_draws_do_not_depend_on_the_run_seed",
+    ),
+    Mutant(
+        pitfall="38",
+        file="evaluation/evaluate.py",
+        old='seed=derive_seed(seed, "eval", example.id, sample, turn),',
+        new="seed=id(object()) + sample,",
+        test=f"{EVALUATE}::test_pitfall_38_prompts_and_draws_do_not_depend_on_the_run_seed",
+    ),
+    Mutant(
+        pitfall="38",
+        file="evaluation/evaluate.py",
+        old="return drawn if sample > 0 else greedy(drawn)",
+        new="return drawn",
+        test=f"{EVALUATE}::test_pitfall_38_greedy_and_sampled_are_told_apart",
+    ),
+    Mutant(
+        pitfall="38",
+        file="evaluation/intervals.py",
+        old="if values.min() == values.max() and values[0] in (0.0, 1.0):",
+        new="if False:",
+        test="tests/unit/evaluation/test_intervals.py::test_bootstrap_of_a_perfect_score_still_has_a_width",
+    ),
+    Mutant(
+        pitfall="38",
+        file="evaluation/summary.py",
+        old='{"num_examples": float(len(greedy))} | ',
+        new="",
+        test=f"{EVALUATE}::test_pitfall_38_every_accuracy_has_its_interval_and_n",
+    ),
+    Mutant(
+        pitfall="38",
+        file="tasks/rpn.py",
+        old="return not self.is_held_out(text)",
+        new="return True",
+        test=f"{EVALUATE}::test_pitfall_38_no_evaluation_prompt_is_a_training_prompt_or_demonstration",
+    ),
+    Mutant(
+        pitfall="6",
+        file="rollout/episode.py",
+        old="prompt_ids = prompt_ids + completion.token_ids + reply_ids",
+        new=(
+            "text = chat.decode(completion.token_ids[:-1])\n"
+            '        again = chat.encode_prompt([Message(role="assistant", content=text)])\n'
+            "        prompt_ids = prompt_ids + again + completion.token_ids[-1:] + reply_ids"
+        ),
+        test=f"{EPISODE}::test_pitfall_06_ids_trained_on_are_the_ids_sampled_although_their_text_encodes_differently",
+    ),
+    Mutant(
+        pitfall="4",
+        file="rollout/batch.py",
+        old="+ (False,) * len(fresh) + (True,) * len(sampled)",
+        new="+ (row is not None,) * len(fresh) + (True,) * len(sampled)",
+        test=f"{EPISODE}::test_pitfall_04_reply_and_header_tokens_are_in_the_row_but_not_trained_on",
+    ),
+    Mutant(
+        pitfall="7",
+        file="rollout/episode.py",
+        old="prompt_ids = prompt_ids + completion.token_ids + reply_ids",
+        new="prompt_ids = turns[0].prompt_ids + completion.token_ids + reply_ids",
+        test=f"{EPISODE}::test_pitfall_07_each_prompt_starts_with_the_previous_prompt_and_completion",
+    ),
+]

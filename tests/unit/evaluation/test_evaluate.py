@@ -1,0 +1,199 @@
+"""Evaluation of a scripted policy on the real RPN task: metric, prompts, seeds, numbers."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+import rlvr
+from rlvr.config.schema import RpnReward
+from rlvr.config.schema import RpnTask as RpnSettings
+from rlvr.errors import ConfigError
+from rlvr.evaluation.evaluate import evaluate
+from rlvr.evaluation.intervals import wilson
+from rlvr.evaluation.summary import EvaluationResult
+from rlvr.tasks.rpn import RpnTask
+from rlvr.types import Completion, Message, SamplingParams, StopReason
+
+RewardType = Literal["boxed", "correct", "combined"]
+
+
+def make_task(*, seed: int = 0, reward: RewardType = "combined") -> RpnTask:
+    settings = RpnSettings(
+        name="rpn",
+        operators=("+", "-"),
+        operand_range=(0, 9),
+        modulus=10,
+        max_abs_value=None,
+        shape="tree",
+        complexity_range=(1, 3),
+        complexity_weights=None,
+        eval_complexity_weights=None,
+        held_out_share=0.2,
+        max_prompt_tokens=16,
+    )
+    return RpnTask(settings, seed, RpnReward(name="rpn", type=reward, boxed_weight=0.3, correct_weight=0.7))
+
+
+class WordCodec:
+    """Word i of the task's vocabulary is token i."""
+
+    def __init__(self, task: RpnTask) -> None:
+        self.words = task.vocabulary
+        self.stop_ids = frozenset({self.words.index("<eoe>")})
+
+    def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return tuple(self.words.index(word) for message in messages for word in message.content.split())
+
+    def encode_reply(self, messages: Sequence[Message], *, last_id: int | None = None) -> tuple[int, ...]:
+        raise AssertionError("single turn")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(self.words[token] for token in ids)
+
+
+class ScriptedPolicy:
+    """Greedy: right iff the expression has one or two operators. Sampled: right for even seeds. Always boxed."""
+
+    policy_version = 0
+
+    def __init__(self, task: RpnTask, codec: WordCodec) -> None:
+        self.codec = codec
+        self.answers = {codec.encode_prompt(e.messages): e for e in task.eval_examples(500)}
+        self.requests: list[tuple[tuple[int, ...], SamplingParams]] = []
+        self.waiting = self.most_waiting = 0
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+    ) -> Completion:
+        self.waiting += 1
+        self.most_waiting = max(self.most_waiting, self.waiting)
+        await asyncio.sleep(0)
+        self.waiting -= 1
+        self.requests.append((tuple(prompt_ids), sampling))
+        example = self.answers[tuple(prompt_ids)]
+        is_greedy = sampling.temperature == 0
+        right = example.metadata["num_operators"] < 3 if is_greedy else sampling.seed % 2 == 0
+        answer = int(example.answer) if right else (int(example.answer) + 1) % 10
+        ids = (self.codec.words.index(str(answer)), self.codec.words.index("<eoe>"))
+        return Completion(
+            token_ids=ids,
+            behavior_logprobs=(0.0, 0.0),
+            sampling_logprobs=(0.0, 0.0),
+            stop_reason=StopReason.STOP,
+            policy_version=0,
+        )
+
+    def release(self, session: Hashable) -> None:
+        pass
+
+    def load_weights(self, version: int) -> None:
+        raise AssertionError("evaluation does not touch the weights")
+
+    def close(self) -> None:
+        pass
+
+
+def run(task: RpnTask, *, num_examples: int = 60, samples: int = 0) -> tuple[EvaluationResult, ScriptedPolicy]:
+    codec = WordCodec(task)
+    policy = ScriptedPolicy(task, codec)
+    evaluation = evaluate(
+        policy,
+        codec,
+        task,
+        num_examples=num_examples,
+        samples_per_example=samples,
+        max_completion_tokens=8,
+        max_context_tokens=64,
+    )
+    return asyncio.run(evaluation), policy
+
+
+def test_accuracy_is_the_share_of_exact_answers_by_number_of_operators() -> None:
+    metrics = run(make_task())[0].metrics
+    examples = make_task().eval_examples(60)
+    easy = sum(example.metadata["num_operators"] < 3 for example in examples)
+    assert metrics["eval/rpn/accuracy"] == easy / 60
+    assert metrics["eval/rpn/accuracy_1_operators"] == 1.0
+    assert metrics["eval/rpn/accuracy_3_operators"] == 0.0
+    assert metrics["eval/rpn/completion_tokens"] == 2.0
+    assert metrics["eval/rpn/parse_failures"] == metrics["eval/rpn/truncated"] == 0.0
+
+
+def test_pitfall_38_the_reward_is_not_the_metric() -> None:
+    """Every answer is boxed and many are wrong: the reward `boxed` is perfect, accuracy does not move."""
+    results = {reward: run(make_task(reward=reward))[0].metrics for reward in ("boxed", "correct", "combined")}
+    accuracies = {metrics["eval/rpn/accuracy"] for metrics in results.values()}
+    assert len(accuracies) == 1
+    assert results["boxed"]["eval/rpn/reward"] == 1.0 > accuracies.pop()
+    assert len({metrics["eval/rpn/reward"] for metrics in results.values()}) == 3
+
+
+def test_pitfall_38_the_metric_shares_no_code_with_the_rewards() -> None:
+    source = (Path(rlvr.__file__).parent / "tasks" / "rpn_metric.py").read_text()
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in imports}
+    assert modules == {"re", "rlvr.types"}
+
+
+def test_pitfall_38_prompts_and_draws_do_not_depend_on_the_run_seed() -> None:
+    first, second = (run(make_task(seed=seed), samples=2)[1].requests for seed in (0, 7))
+    assert first == second
+    assert len({params.seed for _, params in first}) == len(first)  # and no two draws share a stream
+
+
+def test_pitfall_38_greedy_and_sampled_are_told_apart() -> None:
+    result, policy = run(make_task(), samples=4)
+    temperatures = [params.temperature for _, params in policy.requests]
+    assert temperatures.count(0.0) == 60
+    assert temperatures.count(1.0) == 240
+    sampled = [record.correct for record in result.records if record.sample_index > 0]
+    assert result.metrics["eval/rpn/sampled_accuracy"] == pytest.approx(sum(sampled) / len(sampled))
+    assert result.metrics["eval/rpn/accuracy"] == run(make_task())[0].metrics["eval/rpn/accuracy"]
+
+
+def test_pitfall_38_every_accuracy_has_its_interval_and_n() -> None:
+    metrics = run(make_task(), samples=4)[0].metrics
+    assert metrics["eval/rpn/num_examples"] == 60
+    assert metrics["eval/rpn/samples_per_example"] == 4
+    scores = [name for name in metrics if "accuracy" in name or "_at_" in name]
+    values = [name for name in scores if not name.endswith(("_low", "_high"))]
+    for name in values:
+        assert metrics[f"{name}_low"] <= metrics[name] <= metrics[f"{name}_high"]
+        assert metrics[f"{name}_low"] < metrics[f"{name}_high"]
+    exact = wilson(round(60 * metrics["eval/rpn/accuracy"]), 60)
+    assert metrics["eval/rpn/accuracy_low"] == exact.low
+    assert {"eval/rpn/pass_at_2", "eval/rpn/pass_at_4", "eval/rpn/maj_at_4"} <= set(values)
+
+
+def test_pitfall_38_no_evaluation_prompt_is_a_training_prompt_or_demonstration() -> None:
+    task = make_task()
+    held_out = {example.messages[0].content for example in task.eval_examples(400)}
+    assert len(held_out) == 400
+    trained = {task.train_example(index).messages[0].content for index in range(3000)}
+    demonstrated = {task.demonstration(index, 0.5)[0] for index in range(3000)}
+    assert not held_out & (trained | demonstrated)
+
+
+def test_all_requests_are_issued_at_once() -> None:
+    assert run(make_task(), samples=1)[1].most_waiting == 120
+
+
+def test_pass_at_k_grows_with_k() -> None:
+    metrics = run(make_task(), samples=8)[0].metrics
+    values = [metrics[f"eval/rpn/{name}"] for name in ("sampled_accuracy", "pass_at_2", "pass_at_4", "pass_at_8")]
+    assert values == sorted(values)
+
+
+def test_two_evaluations_of_the_same_policy_agree() -> None:
+    assert run(make_task(), samples=3)[0] == run(make_task(), samples=3)[0]
+
+
+def test_no_examples_is_a_clear_error() -> None:
+    with pytest.raises(ConfigError, match="num_examples=0"):
+        run(make_task(), num_examples=0)

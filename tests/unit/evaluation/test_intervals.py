@@ -1,0 +1,82 @@
+"""Intervals against scipy and against exact enumeration."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rlvr.evaluation.intervals import bootstrap, wilson
+
+
+@pytest.mark.parametrize(("correct", "n"), [(0, 10), (1, 10), (5, 10), (10, 10), (0, 1), (1, 1), (475, 500), (3, 7)])
+def test_wilson_solves_its_defining_equation(correct: int, n: int) -> None:
+    """The bounds are the p with |p_hat - p| = z sqrt(p (1 - p) / n): the score test does not reject inside them."""
+    interval = wilson(correct, n)
+    z = stats.norm.ppf(0.975)
+    for bound in (interval.low, interval.high):
+        if 0 < bound < 1:
+            assert abs(correct / n - bound) == pytest.approx(z * np.sqrt(bound * (1 - bound) / n))
+    assert 0 <= interval.low <= interval.value <= interval.high <= 1
+    assert interval.low < interval.high
+
+
+def test_wilson_covers_the_truth_about_95_times_in_100() -> None:
+    """Exact coverage, averaged over p: sum over all outcomes of their probability where the interval holds p."""
+    n = 40
+    intervals = [wilson(correct, n) for correct in range(n + 1)]
+    coverage = []
+    for p in np.linspace(0.02, 0.98, 49):
+        probabilities = stats.binom.pmf(np.arange(n + 1), n, p)
+        coverage.append(sum(q for q, i in zip(probabilities, intervals, strict=True) if i.low <= p <= i.high))
+    assert 0.94 < np.mean(coverage) < 0.965
+
+
+def test_wilson_refuses_no_examples_and_too_many_correct() -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        wilson(0, 0)
+    with pytest.raises(ValueError, match=r".+"):
+        wilson(3, 2)
+
+
+def test_bootstrap_agrees_with_the_enumeration_of_all_resamples() -> None:
+    values = [0.0, 0.25, 0.5, 1.0, 1.0]
+    means = [np.mean(resample) for resample in itertools.product(values, repeat=len(values))]
+    low, high = np.quantile(means, [0.025, 0.975])
+    interval = bootstrap(values, seed=0, num_resamples=20_000)
+    assert interval.value == pytest.approx(np.mean(values))
+    assert (interval.low, interval.high) == (pytest.approx(low, abs=0.03), pytest.approx(high, abs=0.03))
+
+
+def test_bootstrap_agrees_with_scipy() -> None:
+    values = np.random.default_rng(1).choice([0.0, 0.25, 0.75, 1.0], size=300)
+    theirs = stats.bootstrap((values,), np.mean, method="percentile", rng=np.random.default_rng(2)).confidence_interval
+    ours = bootstrap(values, seed=0)
+    assert (ours.low, ours.high) == (pytest.approx(theirs.low, abs=0.01), pytest.approx(theirs.high, abs=0.01))
+
+
+def test_bootstrap_is_a_function_of_its_seed() -> None:
+    values = np.random.default_rng(0).random(50)
+    assert bootstrap(values, seed=3) == bootstrap(values, seed=3)
+    assert bootstrap(values, seed=3) != bootstrap(values, seed=4)
+
+
+def test_bootstrap_over_examples_is_wider_than_over_samples_that_stand_and_fall_together() -> None:
+    """25 examples with 8 equal samples each hold 25 facts, not 200."""
+    examples = [1.0] * 15 + [0.0] * 10
+    over_examples = bootstrap(examples, seed=0)
+    over_samples = bootstrap(np.repeat(examples, 8), seed=0)
+    ratio = (over_examples.high - over_examples.low) / (over_samples.high - over_samples.low)
+    assert ratio == pytest.approx(np.sqrt(8), rel=0.1)
+
+
+def test_bootstrap_of_a_perfect_score_still_has_a_width() -> None:
+    assert bootstrap([1.0] * 20, seed=0) == wilson(20, 20)
+    assert bootstrap([0.0] * 20, seed=0) == wilson(0, 20)
+
+
+def test_bootstrap_refuses_no_examples() -> None:
+    with pytest.raises(ValueError, match="at least one example"):
+        bootstrap([], seed=0)
