@@ -5,6 +5,7 @@ Hydra's loader is used directly, not its application: it has no global state, ma
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,12 @@ def to_run_yaml(config: Config) -> str:
     return to_yaml(config.model_copy(update={"run_dir": None, "resume": False}))
 
 
+def inclusive_range(line: str) -> str:
+    """`seed=1..10` in Hydra's grammar: `seed=range(1,11)`; every other line as it is."""
+    match = re.fullmatch(r"([\w./@+]+)=(\d+)\.\.(\d+)", line)
+    return f"{match[1]}=range({match[2]},{int(match[3]) + 1})" if match else line
+
+
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Hydra's override grammar; a line it cannot read is a ConfigError."""
     parser = OverridesParser.create()
@@ -120,8 +127,8 @@ def _open(config_name: str, config_dir: str | None) -> Source:
 
 def _check_override(override: Override, source: Source) -> None:
     """What Hydra would say at length, or not at all."""
-    key, line = override.key_or_group, override.input_line
-    if override.is_sweep_override():
+    key, line = override.key_or_group, override.input_line or ""
+    if override.is_sweep_override() or inclusive_range(line) != line:
         raise ConfigError(f"{line}: several values make a sweep; add --multirun, or write a list as {key}=[...].")
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
         raise ConfigError(f"{line}: Hydra's own settings have no effect here; run_dir=... sets the run folder.")
@@ -142,7 +149,7 @@ def _compose(source: Source, overrides: Sequence[Override]) -> dict[str, Any]:
 
 def _composed(source: Source, overrides: Sequence[Override]) -> DictConfig:
     try:
-        return _load(source, [override.input_line for override in overrides])
+        return _load(source, overrides)
     except HydraException as error:
         raise ConfigError(_explain(error, source, overrides)) from None
     except (OmegaConfBaseException, YAMLError, ValueError) as error:
@@ -161,7 +168,8 @@ def _resolve(composed: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _load(source: Source, lines: list[str]) -> DictConfig:
+def _load(source: Source, overrides: Sequence[Override]) -> DictConfig:
+    lines = [override.input_line or "" for override in overrides]
     composed = source.loader.load_configuration(source.config_name, lines, run_mode=RunMode.RUN, from_shell=False)
     OmegaConf.set_struct(composed, False)
     del composed["hydra"]
@@ -176,7 +184,7 @@ def _explain(error: HydraException, source: Source, overrides: Sequence[Override
     """Which override Hydra choked on: compose without the value overrides and look for each key."""
     choices = [override for override in overrides if source.is_group(override.key_or_group)]
     try:
-        base = _load(source, [override.input_line for override in choices])
+        base = _load(source, choices)
     except HydraException as base_error:
         return _explain_choice(base_error, source, choices)
     values = OmegaConf.to_container(base, resolve=False)
@@ -195,7 +203,8 @@ def _explain_choice(error: HydraException, source: Source, choices: Sequence[Ove
         if f"Could not override '{override.key_or_group}'" in str(error):
             return (
                 f"{override.input_line}: {source.config_name} is a resolved configuration, whose choices are fixed; "
-                f"override values ({override.key_or_group}.KEY=...), or choose on top of --config-name {DEFAULT_CONFIG}."
+                f"override values ({override.key_or_group}.KEY=...), or choose on top of --config-name "
+                f"{DEFAULT_CONFIG}."
             )
     return f"--config-name {source.config_name}: {_one_line(error)}"
 

@@ -26,18 +26,16 @@ def shown(value: Any) -> str:
 def unknown_choice(group: str, value: object, options: Sequence[str]) -> str:
     """`algorithm=grp`"""
     near = nearest(str(value), options)
-    return (
-        f"{group}={shown(value)}: there is no such {group}; "
-        + (f"did you mean {group}={near}? " if near else "")
-        + f"the choices are {', '.join(options)}."
-    )
+    choices = ", ".join(options)
+    hint = f"did you mean {group}={near}? (choices: {choices})" if near else f"the choices are {choices}."
+    return f"{group}={shown(value)}: there is no such {group}; {hint}"
 
 
 def unknown_config(name: str, options: Sequence[str]) -> str:
     """`--config-name rnp`"""
     near = nearest(name, options)
-    hint = f"did you mean {near}? " if near else ""
-    return f"--config-name {name}: there is no such configuration; {hint}there are {', '.join(options)}."
+    hint = f"did you mean {near}? (there are {', '.join(options)})" if near else f"there are {', '.join(options)}."
+    return f"--config-name {name}: there is no such configuration; {hint}"
 
 
 def unknown_key(key: str, value: object, chosen: dict[str, str]) -> str:
@@ -99,7 +97,7 @@ def invalid(error: ValidationError, chosen: dict[str, str]) -> str:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """`("algorithm", "grpo", "clip_low")` -> `algorithm.clip_low`: pydantic puts the choice's name into the location."""
+    """`("algorithm", "grpo", "clip_low")` -> `algorithm.clip_low`: pydantic locates by choice, too."""
     parts = list(location)
     if len(parts) > 1 and str(parts[0]) in sections() and len(choice_models(str(parts[0]))) > 1:
         parts.pop(1)

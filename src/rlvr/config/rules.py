@@ -87,7 +87,8 @@ TASK_RULES = (
     ),
     Rule(
         lambda c: _rpn(c) is not None and c.task.operand_range[0] > c.task.operand_range[1],
-        f"{_OPERANDS}: the smallest operand comes first; write [{{c.task.operand_range[1]}},{{c.task.operand_range[0]}}].",
+        f"{_OPERANDS}: the smallest operand comes first; write "
+        "[{c.task.operand_range[1]},{c.task.operand_range[0]}].",
     ),
     Rule(
         lambda c: _rpn(c) is not None and c.task.modulus is None and c.task.max_abs_value is None,
@@ -95,8 +96,8 @@ TASK_RULES = (
     ),
     Rule(
         lambda c: _rpn(c) is not None and c.task.modulus is not None and c.task.max_abs_value is not None,
-        "task.max_abs_value={c.task.max_abs_value}: has no effect with task.modulus={c.task.modulus}; set one of them to "
-        "null.",
+        "task.max_abs_value={c.task.max_abs_value}: has no effect with task.modulus={c.task.modulus}; set one of them "
+        "to null.",
     ),
     Rule(
         lambda c: _rpn(c) is not None and _operands_out_of_range(c),
@@ -123,14 +124,14 @@ TASK_RULES = (
 MODEL_RULES = (
     Rule(
         _heads_do_not_fit,
-        "model.num_heads={c.model.num_heads}: model.hidden_size={c.model.hidden_size} does not split into so many heads "
-        "of even size; choose hidden_size as a multiple of 2 x num_heads.",
+        "model.num_heads={c.model.num_heads}: model.hidden_size={c.model.hidden_size} does not split into so many "
+        "heads of even size; choose hidden_size as a multiple of 2 x num_heads.",
     ),
     Rule(
         _context_too_small,
         "model.max_context_tokens={c.model.max_context_tokens}: too small for task.max_prompt_tokens="
-        "{c.task.max_prompt_tokens} + rollout.max_completion_tokens={c.rollout.max_completion_tokens}; raise it to their "
-        "sum or lower one of them.",
+        "{c.task.max_prompt_tokens} + rollout.max_completion_tokens={c.rollout.max_completion_tokens}; raise it to "
+        "their sum or lower one of them.",
     ),
     Rule(
         lambda c: c.warm_start.enabled and isinstance(c.model, PretrainedModel),
@@ -172,8 +173,8 @@ MODEL_RULES = (
     ),
     Rule(
         lambda c: c.warm_start.warmup_steps > c.warm_start.num_steps,
-        "warm_start.warmup_steps={c.warm_start.warmup_steps}: is more than warm_start.num_steps={c.warm_start.num_steps}; "
-        "lower it.",
+        "warm_start.warmup_steps={c.warm_start.warmup_steps}: is more than "
+        "warm_start.num_steps={c.warm_start.num_steps}; lower it.",
         only_changed=("warm_start.warmup_steps",),
     ),
 )
@@ -197,19 +198,20 @@ REWARD_RULES = (
 ALGORITHM_RULES = (
     Rule(
         lambda c: c.algorithm.name in GROUP_ALGORITHMS and c.rollout.group_size < 2,
-        "rollout.group_size={c.rollout.group_size}: algorithm={c.algorithm.name} compares the completions of a group and "
-        "needs at least 2; raise it, or choose algorithm=ppo or algorithm=reinforce_pp.",
+        "rollout.group_size={c.rollout.group_size}: algorithm={c.algorithm.name} compares the completions of a group "
+        "and needs at least 2; raise it, or choose algorithm=ppo or algorithm=reinforce_pp.",
     ),
     Rule(
         lambda c: _rows(c) % c.algorithm.num_minibatches != 0,
-        "algorithm.num_minibatches={c.algorithm.num_minibatches}: does not divide the batch of rollout.prompts_per_step="
-        "{c.rollout.prompts_per_step} x rollout.group_size={c.rollout.group_size} rows; choose a divisor.",
+        "algorithm.num_minibatches={c.algorithm.num_minibatches}: does not divide the batch of "
+        "rollout.prompts_per_step={c.rollout.prompts_per_step} x rollout.group_size={c.rollout.group_size} rows; "
+        "choose a divisor.",
     ),
     Rule(
         lambda c: c.algorithm.mismatch_correction != "none" and _truncates(c),
-        "algorithm.mismatch_correction={c.algorithm.mismatch_correction}: needs sampling from the whole vocabulary, not "
-        "rollout.top_p={c.rollout.top_p}, top_k={c.rollout.top_k}, min_p={c.rollout.min_p}; set these to 1, 0 and 0, or "
-        "algorithm.mismatch_correction=none.",
+        "algorithm.mismatch_correction={c.algorithm.mismatch_correction}: needs sampling from the whole vocabulary, "
+        "not rollout.top_p={c.rollout.top_p}, top_k={c.rollout.top_k}, min_p={c.rollout.min_p}; set these to 1, 0 and "
+        "0, or algorithm.mismatch_correction=none.",
     ),
     Rule(
         lambda c: c.algorithm.mismatch_correction == "none",

@@ -253,7 +253,7 @@ class Trainer(Section):
     weight_decay: NonNegativeFloat = Field(description="AdamW")
     max_grad_norm: PositiveFloat = Field(description="the gradient is clipped to this norm")
     microbatch_tokens: PositiveInt = Field(
-        description="tokens per forward and backward pass; gradients accumulate exactly, so only memory and speed change"
+        description="tokens per forward and backward pass; gradients accumulate exactly, only memory and speed change"
     )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         description="autocast of forward and backward; auto: bf16 on a GPU and for models over 20M parameters"

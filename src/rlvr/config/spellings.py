@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """`theirs` is a last component or a dotted key; `ours` are dotted keys of the schema; `note` says how they differ."""
+    """`theirs` is a last component or a dotted key; `ours` are keys of the schema; `note` says how they differ."""
 
     theirs: str
     ours: tuple[str, ...]

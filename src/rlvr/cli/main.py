@@ -1,0 +1,89 @@
+"""The command `rlvr`: parse, run one command, turn errors into one sentence and an exit status.
+
+Exit status: 0 done, 1 failed, 2 wrong usage or setting, 130 Ctrl-C, 143 SIGTERM (both after saving).
+"""
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from rlvr import __version__
+from rlvr.cli.errors import sentence
+from rlvr.errors import UserError
+
+DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
+EXAMPLE = """example:
+  rlvr train                  learn arithmetic on this machine in under a minute
+  rlvr train --help           how to change anything about it
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with one-line errors; long options are never guessed from a prefix."""
+
+    def __init__(self, **options: object) -> None:
+        options |= {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        super().__init__(**options)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"rlvr: error: {message}; see `{self.prog} --help`\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: `sys.argv[1:]`) and return the exit status."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch loads: idle threads must not spin
+    try:
+        code = _run(sys.argv[1:] if argv is None else list(argv))
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:  # argparse, or the second signal
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read stdout has gone (`rlvr ... | head`); keep the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (UserError, OSError) as error:
+        print(f"rlvr: error: {sentence(error)}", file=sys.stderr)
+        return error.exit_code if isinstance(error, UserError) else 1
+
+
+def _run(argv: list[str]) -> int:
+    parser, commands = _parsers()
+    if argv and not argv[0].startswith("-") and argv[0] not in commands:
+        near = difflib.get_close_matches(argv[0], commands, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(commands)}"
+        parser.error(f"there is no command {argv[0]}; {hint}")
+    args, rest = parser.parse_known_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    # argparse fills a list of positionals once; overrides may come before and after options.
+    dashed = [word for word in rest if word.startswith("-")]
+    if rest and (dashed or not hasattr(args, "overrides")):
+        word = (dashed or rest)[0]
+        hint = f"; an override has no dashes: {word.lstrip('-')}" if dashed and "=" in word else ""
+        commands[args.command].error(f"unknown argument {word}{hint}")
+    if rest:
+        args.overrides += rest
+    return args.run(args)
+
+
+def _parsers() -> tuple[Parser, dict[str, Parser]]:
+    """The parser and its commands. A command's module loads nothing heavy before its `run`."""
+    from rlvr.cli import train
+
+    parser = Parser(prog="rlvr", description=DESCRIPTION, epilog=EXAMPLE)
+    parser.add_argument("--version", action="version", version=f"rlvr {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for module in (train,):
+        module.add_parser(subparsers)
+    return parser, subparsers.choices  # type: ignore[return-value]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

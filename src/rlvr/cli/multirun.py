@@ -1,0 +1,124 @@
+"""`rlvr train --multirun`: the runs of a sweep, one after another, and a table of how they ended."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from hydra.errors import HydraException
+
+from rlvr.cli.errors import sentence
+from rlvr.config.compose import inclusive_range, load_config, parse_overrides, to_yaml
+from rlvr.config.schema import Config
+from rlvr.errors import ConfigError, UserError
+
+MAX_FOLDER_LENGTH = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run: `Job(swept=("seed=1",), overrides=("trainer.max_steps=5", "seed=1"))`."""
+
+    swept: tuple[str, ...]
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended; `accuracy` is the last held-out one that it wrote."""
+
+    job: Job
+    run_dir: str
+    status: str
+    accuracy: float | None
+
+
+def expand(overrides: Sequence[str]) -> list[Job]:
+    """All combinations of the swept values, the last key changing fastest: `a=1,2 b=x,y` -> 4 jobs.
+
+    Hydra's grammar (`a=1,2`, `a=choice(1,2)`, `seed=range(1,11)`) and `seed=1..10`, which includes 10.
+    """
+    axes: list[list[str]] = []
+    swept_keys = []
+    for override in parse_overrides([inclusive_range(line) for line in overrides]):
+        line = override.input_line or ""
+        if not override.is_sweep_override():
+            axes.append([line])
+            continue
+        key = override.get_key_element()
+        if key == "run_dir":
+            raise ConfigError(f"{line}: run_dir is the parent folder of all runs of a sweep; give it one value.")
+        try:
+            values = list(override.sweep_string_iterator())
+        except HydraException:  # glob(...) and interval(...)
+            raise ConfigError(f"{line}: cannot be expanded; list the values, e.g. {key}=a,b.") from None
+        axes.append([f"{key}={value}" for value in values])
+        swept_keys.append(len(axes) - 1)
+    return [Job(swept=tuple(point[i] for i in swept_keys), overrides=tuple(point)) for point in product(*axes)]
+
+
+def folder_names(jobs: Sequence[Job]) -> list[str]:
+    """`seed=1,algorithm=ppo`, or plain numbers where such a name would be too long, odd or not unique."""
+    names = [",".join(job.swept) for job in jobs]
+    plain = all(0 < len(name) <= MAX_FOLDER_LENGTH and not set(name) & set("/\\:'\"{}$ ") for name in names)
+    return names if plain and len(set(names)) == len(names) else [str(number) for number in range(len(jobs))]
+
+
+def run_sweep(args: argparse.Namespace) -> int:
+    """Check all configurations, then run them; the exit status is 1 if any failed."""
+    jobs = expand(args.overrides)
+    configs = [load_config(job.overrides, config_name=args.config_name, config_dir=args.config_dir) for job in jobs]
+    parent = _parent(configs[0])
+    folders = [parent / name for name in folder_names(jobs)]
+    configs = [c.model_copy(update={"run_dir": str(folder)}) for c, folder in zip(configs, folders, strict=True)]
+    if args.cfg:
+        sys.stdout.write("---\n".join(to_yaml(config) for config in configs))
+        return 0
+    return _run_all(jobs, configs)
+
+
+def _parent(config: Config) -> Path:
+    if config.run_dir is not None:
+        return Path(config.run_dir)
+    return Path("runs") / f"{config.name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
+    from rlvr.build import train
+    from rlvr.cli.signals import stop_on_signals
+
+    outcomes = []
+    with stop_on_signals() as stop:
+        for number, (job, config) in enumerate(zip(jobs, configs, strict=True), start=1):
+            print(f"rlvr: run {number} of {len(jobs)}: {' '.join(job.swept)}", file=sys.stderr, flush=True)
+            folder, accuracy = str(config.run_dir), None
+            try:
+                result = train(config, stop.stopped)
+                status = "done" if result.finished else "stopped"
+                accuracy = result.metrics.get(f"eval/{config.task.name}/accuracy")
+            except (UserError, OSError) as error:
+                status = f"failed: {sentence(error)}"
+                print(f"rlvr: error: {sentence(error)}", file=sys.stderr, flush=True)
+            outcomes.append(Outcome(job=job, run_dir=folder, status=status, accuracy=accuracy))
+            if stop.stopped():
+                break
+    print(table(outcomes, num_jobs=len(jobs)))
+    return stop.exit_code or int(any(outcome.status != "done" for outcome in outcomes))
+
+
+def table(outcomes: Sequence[Outcome], *, num_jobs: int) -> str:
+    """One line per run."""
+    rows = [("run", "accuracy", "folder", "status")]
+    for outcome in outcomes:
+        accuracy = "-" if outcome.accuracy is None else f"{outcome.accuracy:.3f}"
+        rows.append((" ".join(outcome.job.swept) or "-", accuracy, outcome.run_dir, outcome.status))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
+    ]
+    if num_jobs > len(outcomes):
+        lines.append(f"{num_jobs - len(outcomes)} more runs were not started")
+    return "\n".join(lines)

@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM: the first one asks the run to stop after its step, the second stops at once."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(kw_only=True)
+class StopFlag:
+    """`requested` is the number of the signal that asked to stop. The handler writes it, the loop polls `stopped`."""
+
+    requested: int | None = None
+
+    def stopped(self) -> bool:
+        """Whether the run should save and end after this step."""
+        return self.requested is not None
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell reports for a command that a signal ended: 130 for Ctrl-C, 143 for SIGTERM; 0 without one."""
+        return 0 if self.requested is None else 128 + self.requested
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopFlag]:
+    """Within the block, the first signal sets the flag; the second raises SystemExit with its exit code."""
+    flag = StopFlag()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if flag.requested is not None:
+            raise SystemExit(128 + number)
+        flag.requested = number
+        print("rlvr: stopping after this step; once more stops at once, without saving", file=sys.stderr, flush=True)
+
+    previous = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield flag
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

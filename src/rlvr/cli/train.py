@@ -1,0 +1,55 @@
+"""`rlvr train`: compose a configuration and train, once or for every point of a sweep."""
+
+import argparse
+import os
+import sys
+
+from rlvr.errors import ConfigError
+
+DESCRIPTION = (
+    """Train a model as a configuration says. Without arguments: the configuration `rpn`, arithmetic on this machine."""
+)
+EXAMPLE = """examples:
+  rlvr train                                            the default, under a minute
+  rlvr train --config-name rpn_ppo seed=3               another configuration, another seed
+  rlvr train algorithm=dapo trainer.max_steps=60        another choice of a group, another value
+  rlvr train --cfg job                                  print the resolved configuration and stop
+  rlvr train --multirun seed=range(1,11) run_dir=runs/seeds   ten runs, one after another
+  rlvr train run_dir=runs/x resume=true                 go on from the last checkpoint
+  rlvr train --config-dir runs/x --config-name config   repeat a run
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `train` to the command line."""
+    parser = subparsers.add_parser("train", help="train a model", description=DESCRIPTION, epilog=EXAMPLE)
+    parser.add_argument(
+        "--config-name", default="rpn", metavar="NAME", help="configuration to start from (default: rpn)"
+    )
+    parser.add_argument("--config-dir", metavar="DIR", help="folder with your own configurations and groups")
+    parser.add_argument("--cfg", choices=["job"], help="print the resolved configuration and stop")
+    parser.add_argument("-m", "--multirun", action="store_true", help="run every combination of a=1,2 b=x,y")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="group=choice or section.key=value")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train; the exit status."""
+    from rlvr.cli.multirun import run_sweep
+    from rlvr.config.compose import load_config, to_yaml
+
+    if args.multirun:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError("--multirun: does not work under torchrun; start one run per launch.")
+        return run_sweep(args)
+    config = load_config(args.overrides, config_name=args.config_name, config_dir=args.config_dir)
+    if args.cfg:
+        sys.stdout.write(to_yaml(config))
+        return 0
+
+    from rlvr.build import train
+    from rlvr.cli.signals import stop_on_signals
+
+    with stop_on_signals() as stop:
+        result = train(config, stop.stopped)
+    return 0 if result.finished else stop.exit_code
