@@ -1,0 +1,129 @@
+import pytest
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+from rlvr.chat.rendering import Chat
+from rlvr.errors import ConfigError, UserError
+from rlvr.models.scratch import build_tokenizer
+from rlvr.types import Message
+from tests.unit.chat.tokenizers import BOS, CHATML, END, START, TEXT_END, byte_tokenizer
+
+WORDS = ["<pad>", "<boe>", "<eoe>", "=", "+", *map(str, range(7))]
+
+
+def user(content: str) -> Message:
+    return Message(role="user", content=content)
+
+
+def tiny_model(eos: int | list[int] | None, generation_eos: int | list[int] | None) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=270, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, eos_token_id=eos
+    )
+    model = LlamaForCausalLM(config)
+    model.generation_config = GenerationConfig(eos_token_id=generation_eos)
+    return model
+
+
+# ------------------------------------------------------------------------------------------------------ plain text
+
+
+def test_words_are_encoded_as_they_are() -> None:
+    chat = Chat(build_tokenizer(WORDS), ["<eoe>"])
+    ids = chat.encode_prompt([user("<boe> 3 4 + =")])
+    assert ids == (1, 8, 9, 4, 3)
+    assert chat.decode((*ids, 5, 2, 0)) == "<boe> 3 4 + = 0 <eoe> <pad>"
+    assert chat.stop_ids == frozenset({2})
+    assert chat.encode_reply([user("3 +")]) == (8, 4)
+
+
+def test_an_unknown_word_is_one_clear_error() -> None:
+    with pytest.raises(UserError, match="cannot encode '<boe> 99 ='"):
+        Chat(build_tokenizer(WORDS)).encode_prompt([user("<boe> 99 =")])
+
+
+def test_messages_of_plain_text_are_joined_by_lines() -> None:
+    chat = Chat(byte_tokenizer(template=None))
+    assert chat.decode(chat.encode_prompt([Message(role="system", content="Add."), user("1+1=")])) == "Add.\n1+1="
+
+
+@pytest.mark.parametrize("text", ["1+1=", f"{BOS}1+1="])
+def test_the_beginning_token_stands_there_once(text: str) -> None:
+    adds = Chat(byte_tokenizer(template=None, adds_bos=True))
+    assert adds.decode(adds.encode_prompt([user(text)])) == f"{BOS}1+1="
+    leaves = Chat(byte_tokenizer(template=None))
+    assert leaves.decode(leaves.encode_prompt([user(text)])) == text
+
+
+# -------------------------------------------------------------------------------------------------- chat templates
+
+
+def test_a_prompt_is_the_template_with_the_header_of_the_answer() -> None:
+    for adds_bos in (False, True):
+        chat = Chat(byte_tokenizer(adds_bos=adds_bos))
+        prompt = chat.encode_prompt([Message(role="system", content="Add."), user("1+1")])
+        assert chat.decode(prompt) == (f"{START}system\nAdd.{END}\n{START}user\n1+1{END}\n{START}assistant\n")
+
+
+def test_a_template_with_a_beginning_token_gets_no_second_one() -> None:
+    chat = Chat(byte_tokenizer(template="{{ bos_token }}" + CHATML, adds_bos=True))
+    assert chat.decode(chat.encode_prompt([user("1")])).count(BOS) == 1
+    assert BOS not in chat.decode(chat.encode_reply([user("1")]))
+
+
+def test_pitfall_04_turns_put_together_are_the_template_and_only_sampled_ids_are_completions() -> None:
+    tokenizer = byte_tokenizer()
+    chat = Chat(tokenizer)
+    sampled = [tuple(tokenizer.encode(f"{answer}{END}")) for answer in ("one", "two ", "three")]
+    ids = chat.encode_prompt([user("count")])
+    mask = [False] * len(ids)
+    for turn, completion in enumerate(sampled):
+        reply = chat.encode_reply([user(f"go on {turn}")]) if turn < 2 else ()
+        ids += completion + reply
+        mask += [True] * len(completion) + [False] * len(reply)
+    assert chat.decode(ids) == (
+        f"{START}user\ncount{END}\n{START}assistant\none{END}\n"
+        f"{START}user\ngo on 0{END}\n{START}assistant\ntwo {END}\n"
+        f"{START}user\ngo on 1{END}\n{START}assistant\nthree{END}"
+    )
+    trained = [token for token, counts in zip(ids, mask, strict=True) if counts]
+    assert chat.decode(trained) == f"one{END}two {END}three{END}"
+
+
+def test_a_completion_that_ended_otherwise_is_closed_by_the_template() -> None:
+    tokenizer = byte_tokenizer()
+    chat = Chat(tokenizer, [TEXT_END])
+    closed = tokenizer.convert_tokens_to_ids(END)
+    other = tokenizer.convert_tokens_to_ids(TEXT_END)
+    tail = f"{START}user\nx{END}\n{START}assistant\n"
+    assert chat.decode(chat.encode_reply([user("x")], last_id=closed)) == f"\n{tail}"
+    assert chat.decode(chat.encode_reply([user("x")], last_id=other)) == f"{END}\n{tail}"
+
+
+def test_a_template_that_rewrites_history_does_not_reach_the_reply() -> None:
+    forgetful = CHATML.replace(
+        "{{ m['content'] }}",
+        "{{ m['content'] if loop.last or m.role != 'assistant' else m['content'].split('</think>')[-1] }}",
+    )
+    chat = Chat(byte_tokenizer(template=forgetful))
+    assert chat.decode(chat.encode_reply([user("x")])) == f"\n{START}user\nx{END}\n{START}assistant\n"
+
+
+# ------------------------------------------------------------------------------------------------------ stop tokens
+
+
+def test_pitfall_03_every_end_token_stops_also_where_config_and_tokenizer_disagree() -> None:
+    tokenizer = byte_tokenizer(eos=END)
+    end, text_end = (tokenizer.convert_tokens_to_ids(word) for word in (END, TEXT_END))
+    assert Chat(tokenizer).stop_ids == {end}
+    assert Chat(tokenizer, model=tiny_model(text_end, None)).stop_ids == {end, text_end}
+    assert Chat(tokenizer, model=tiny_model(None, text_end)).stop_ids == {end, text_end}
+    assert Chat(tokenizer, model=tiny_model([7, text_end], [8, 9])).stop_ids == {end, text_end, 7, 8, 9}
+    assert Chat(tokenizer, [START], model=tiny_model(None, None)).stop_ids == {
+        end,
+        tokenizer.convert_tokens_to_ids(START),
+    }
+
+
+@pytest.mark.parametrize("word", ["<eoe>", "stop", ""])
+def test_a_stop_word_that_is_not_one_token_is_an_error(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"the stop word '{word}' is not one token"):
+        Chat(byte_tokenizer(), [word])

@@ -1,0 +1,30 @@
+"""Small tokenizers for the tests: bytes with chat markers, and words."""
+
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+START, END, TEXT_END, BOS = "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|bos|>"
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def byte_tokenizer(*, template: str | None = CHATML, eos: str = END, adds_bos: bool = False) -> PreTrainedTokenizerFast:
+    """One token per byte, plus the markers; `adds_bos` puts `<|bos|>` before every text, as Llama's does."""
+    alphabet = sorted(ByteLevel.alphabet())
+    tokenizer = Tokenizer(BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    tokenizer.add_special_tokens([AddedToken(word, special=True) for word in (START, END, TEXT_END, BOS)])
+    if adds_bos:
+        bos = (BOS, tokenizer.token_to_id(BOS))
+        tokenizer.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[bos])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, bos_token=BOS, pad_token=TEXT_END)
+    fast.chat_template = template
+    return fast

@@ -1,0 +1,82 @@
+import asyncio
+import math
+
+import pytest
+
+from rlvr.envs.base import Reply, TurnText
+from rlvr.envs.single_turn import SingleTurnEnv
+from rlvr.rewards.base import RewardError
+from rlvr.types import Score, StopReason
+from tests.unit.tasks.settings import make_task
+
+
+def turn(completion: str, prompt: str = "<boe> 3 1 + =") -> TurnText:
+    return TurnText(prompt=prompt, completion=completion, stop_reason=StopReason.STOP)
+
+
+def score(completion: str, prompt: str = "<boe> 3 1 + =") -> Score:
+    task = make_task()
+    return asyncio.run(task.env(task.example("3 1 +")).score([turn(completion, prompt)]))
+
+
+def test_an_episode_is_one_completion() -> None:
+    task = make_task()
+
+    async def episode() -> None:
+        env = task.env(task.example("3 1 +"))
+        assert await env.start() == task.example("3 1 +").messages
+        assert await env.step("4 <eoe>") == Reply(messages=(), done=True)
+        assert (await env.score([turn("4 <eoe>")])).value == 1.0
+
+    asyncio.run(episode())
+
+
+def test_the_score_is_the_verifiers() -> None:
+    assert score("4 <eoe>").parts == {"boxed": 1.0, "correct": 1.0}
+    assert score("5 <eoe>").value == 0.0
+    assert score("4").status == "invalid"
+
+
+def test_markers_of_a_chat_template_do_not_reach_the_verifier() -> None:
+    assert score("4 <eoe>", prompt="<|im_start|>user <boe> 3 1 + =<|im_end|> <|im_start|>assistant").value == 1.0
+
+
+def test_an_env_is_single_use() -> None:
+    task = make_task()
+
+    async def twice() -> None:
+        env = task.env(task.example("3 1 +"))
+        await env.start()
+        await env.start()
+
+    with pytest.raises(RuntimeError, match=r"'3 1 \+' is single-use"):
+        asyncio.run(twice())
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_another_number_of_turns_is_an_error(number: int) -> None:
+    task = make_task()
+    with pytest.raises(ValueError, match=f"single-turn, but its episode has {number} turns"):
+        asyncio.run(task.env(task.example("3 1 +")).score([turn("4 <eoe>")] * number))
+
+
+class Broken:
+    """A verifier that returns NaN for one completion only."""
+
+    name = "broken"
+
+    def verify(self, prompt: str, completion: str, answer: str) -> Score:
+        return Score(value=math.nan if completion == "bad" else float(completion))
+
+
+def test_pitfall_29_every_completion_gets_its_own_finite_score_in_order() -> None:
+    example = make_task().example("3 1 +")
+
+    async def group(completions: list[str]) -> list[float]:
+        envs = [SingleTurnEnv(example, Broken()) for _ in completions]
+        scores = await asyncio.gather(*(e.score([turn(c)]) for e, c in zip(envs, completions, strict=True)))
+        return [one.value for one in scores]
+
+    assert asyncio.run(group(["0", "3", "1", "2"])) == [0.0, 3.0, 1.0, 2.0]
+    with pytest.raises(RewardError, match="reward 'broken' returned value=nan"):
+        asyncio.run(group(["0", "bad", "1"]))

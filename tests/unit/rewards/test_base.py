@@ -1,0 +1,66 @@
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from rlvr.rewards.base import RewardError, checked, run_verifier
+from rlvr.types import Score
+
+
+@dataclass
+class Returns:
+    """A verifier that returns, or raises, what it was given."""
+
+    result: object
+    name: str = "mine"
+
+    def verify(self, prompt: str, completion: str, answer: str) -> Score:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result  # type: ignore[return-value]
+
+
+def run(result: object) -> Score:
+    return run_verifier(Returns(result), prompt="p", completion="c", answer="a")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        Score(value=math.nan),
+        Score(value=math.inf),
+        Score(value=math.nan, status="invalid"),
+        Score(value=0.0, status="error"),
+        Score(value=1.0, parts={"correct": math.nan}),
+        Score(value=True),
+        Score(value=[1.0, 0.0]),  # type: ignore[arg-type]
+        Score(value="1"),  # type: ignore[arg-type]
+        1.0,
+        None,
+        [Score(value=1.0)],
+    ],
+)
+def test_pitfall_29_anything_but_one_finite_score_is_an_error_naming_the_reward(result: object) -> None:
+    with pytest.raises(RewardError, match="reward 'mine' returned"):
+        run(result)
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        Score(value=1.0, parts={"correct": 1.0}),
+        Score(value=-1),
+        Score(value=0.0, status="invalid"),
+        Score(value=math.nan, status="error"),
+    ],
+)
+def test_good_scores_pass_unchanged(score: Score) -> None:
+    assert checked("mine", score) is score
+    assert run(score) is score
+
+
+def test_pitfall_26_an_exception_is_an_error_and_not_a_wrong_answer() -> None:
+    score = run(ZeroDivisionError("boom"))
+    assert score.status == "error"
+    assert math.isnan(score.value)
+    assert score.diagnostics == {"error": "ZeroDivisionError: boom"}

@@ -1,0 +1,96 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.errors import UserError
+from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate, parse, reduce_once
+
+MOD_13 = Arithmetic(operators=("+", "-", "*"), smallest=0, largest=12, modulus=13)
+INTEGERS = Arithmetic(operators=("+", "-", "*"), smallest=-20, largest=20, modulus=None)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [("4 0 1 + +", 5), ("9 8 +", 4), ("3 5 -", 11), ("3 4 + 5 *", 9), ("3 4 5 + *", 1), ("7", 7), ("10 2 3 * -", 4)],
+)
+def test_values_modulo_13(expression: str, value: int) -> None:
+    assert evaluate(parse(expression, MOD_13), MOD_13) == value
+
+
+@pytest.mark.parametrize(("expression", "value"), [("3 5 -", -2), ("3 -4 *", -12), ("4 5 * 3 -", 17), ("-3 -5 -", 2)])
+def test_values_of_plain_integers(expression: str, value: int) -> None:
+    assert evaluate(parse(expression, INTEGERS), INTEGERS) == value
+
+
+def test_one_pass_reduces_every_triple_and_chains_no_result() -> None:
+    assert reduce_once(["4", "0", "1", "+", "+"], MOD_13) == ["4", "1", "+"]
+    assert reduce_once(["1", "2", "+", "3", "4", "+", "*"], MOD_13) == ["3", "7", "*"]
+    assert reduce_once(["1", "2", "+", "3", "+"], MOD_13) == ["3", "3", "+"]
+    assert reduce_once(["2", "3", "-"], MOD_13) == ["12"]
+
+
+@pytest.mark.parametrize("text", ["", "5", "+", "1 +", "+ + +", "1 2 3", "x 2 +", "= 1 2", "1 2 ="])
+def test_a_pass_copies_what_it_cannot_reduce(text: str) -> None:
+    assert reduce_once(text.split(), MOD_13) == text.split()
+
+
+@given(st.lists(st.sampled_from(["0", "5", "13", "+", "*", "=", "<eoe>", "x"]), max_size=12))
+def test_a_pass_is_safe_on_any_text(words: list[str]) -> None:
+    reduced = reduce_once(words, MOD_13)
+    assert (len(words) - len(reduced)) % 2 == 0
+    assert len(reduced) <= len(words)
+
+
+def test_a_derivation_ends_with_the_value() -> None:
+    assert derivation(["4", "0", "1", "+", "+"], MOD_13) == ["4 0 1 + +", "4 1 +", "5"]
+    assert derivation(["1", "2", "+", "3", "4", "+", "*"], MOD_13) == ["1 2 + 3 4 + *", "3 7 *", "8"]
+    assert derivation(["1", "2", "+"], MOD_13) == ["1 2 +", "3"]
+    assert derivation(["7"], MOD_13) == ["7"]
+
+
+@pytest.mark.parametrize("text", ["1 2", "1 +", ""])
+def test_a_derivation_of_nonsense_ends_with_an_error_or_the_text(text: str) -> None:
+    if text:
+        with pytest.raises(ExpressionError, match="nothing in it can be reduced"):
+            derivation(text.split(), MOD_13)
+    else:
+        assert derivation([], MOD_13) == [""]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("3 +", r"operator '\+' \(word 2\) has 1 operands before it, not 2"),
+        ("* 3 4", r"operator '\*' \(word 1\) has 0 operands before it"),
+        ("3 4 + 5", "2 values are left over, not 1"),
+        ("", "it has no words"),
+        ("3 four +", r"unknown word 'four' \(word 2\): operands are 0\.\.12, operators \+ - \*"),
+        ("3 13 +", r"operand '13' \(word 2\) is not in the vocabulary: operands are 0\.\.12"),
+        ("3 -4 +", r"operand '-4' \(word 2\) is not in the vocabulary"),
+        ("3 04 +", r"operand '04' \(word 2\) is not in the vocabulary"),
+        ("3 4 + =", "unknown word '='"),
+        ("3 4 /", "unknown word '/'"),
+        ("3+4", "unknown word '3\\+4'"),
+    ],
+)
+def test_an_invalid_expression_is_an_error_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(ExpressionError, match=reason) as caught:
+        parse(text, MOD_13)
+    assert isinstance(caught.value, UserError)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_an_operator_that_is_not_configured_is_an_error() -> None:
+    plus = Arithmetic(operators=("+",), smallest=0, largest=12, modulus=13)
+    with pytest.raises(ExpressionError, match=r"operator '\*' \(word 3\) is not one of \+"):
+        parse("3 4 *", plus)
+
+
+def test_an_intermediate_result_without_a_word_is_an_error() -> None:
+    with pytest.raises(ExpressionError, match=r"7 8 \* is 56, outside -20\.\.20"):
+        parse("7 8 * 20 -", INTEGERS)
+
+
+def test_only_exact_words_are_operands() -> None:
+    assert set(MOD_13.values) == {str(value) for value in range(13)}
+    assert {"05", "+5", "13", "-1", "٣", "5.0", ""}.isdisjoint(MOD_13.values)

@@ -1,0 +1,361 @@
+import random
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from rlvr.errors import ConfigError
+from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate
+from rlvr.tasks.rpn import RpnTask, is_held_out
+from rlvr.types import Example, Message
+from tests.unit.tasks.settings import INTEGERS, make_reward, make_settings, make_task
+
+
+def shape_of(expression: str) -> str:
+    return "".join("o" if word in "+-*" else "n" for word in expression.split())
+
+
+def is_uniform(counts: list[int], weights: list[float] | None = None) -> bool:
+    """True unless a chi-square test at 0.1 % says otherwise."""
+    total, weights = sum(counts), weights or [1.0] * len(counts)
+    return chisquare(counts, [total * weight / sum(weights) for weight in weights]).pvalue > 0.001
+
+
+# ------------------------------------------------------------------------------------------------------ examples
+
+
+def test_an_example_is_one_user_message_ending_in_equals() -> None:
+    assert make_task(modulus=13, operand_range=(0, 12)).example("4 0 1 + +") == Example(
+        id="4 0 1 + +",
+        messages=(Message(role="user", content="<boe> 4 0 1 + + ="),),
+        answer="5",
+        metadata={"num_operators": 2, "expression": "4 0 1 + +"},
+    )
+
+
+def test_the_stream_is_a_function_of_seed_and_index_only() -> None:
+    task, again = make_task(seed=3), make_task(seed=3)
+    forward = [task.train_example(index) for index in range(50)]
+    assert [again.train_example(index) for index in reversed(range(50))] == forward[::-1]
+    assert [make_task(seed=4).train_example(index) for index in range(50)] != forward
+    assert len({example.id for example in forward}) > 40
+
+
+def test_training_examples_and_demonstrations_are_different_streams() -> None:
+    task = make_task()
+    prompts = [task.train_example(index).messages[0].content for index in range(30)]
+    assert [task.demonstration(index, 1.0)[0] for index in range(30)] != prompts
+
+
+@pytest.mark.parametrize("num_operators", [3, 4])
+def test_tree_shapes_are_uniform(num_operators: int) -> None:
+    size = {"complexity_range": (num_operators, num_operators), "max_prompt_tokens": 11}
+    task = make_task(**size)
+    counts = Counter(shape_of(task.train_example(index).id) for index in range(4000))
+    assert len(counts) == {3: 5, 4: 14}[num_operators]
+    assert is_uniform(list(counts.values()))
+
+
+def test_tree_shapes_stay_uniform_where_a_bound_rejects_most_products() -> None:
+    task = make_task(modulus=None, operand_range=(0, 9), max_abs_value=12, complexity_range=(3, 3))
+    counts = Counter(shape_of(task.train_example(index).id) for index in range(2000))
+    assert len(counts) == 5
+    assert is_uniform(list(counts.values()))
+
+
+def test_chains_have_one_shape() -> None:
+    task = make_task(shape="chain", complexity_range=(3, 3))
+    assert {shape_of(task.train_example(index).id) for index in range(50)} == {"nnonono"}
+
+
+def test_operands_and_operators_are_uniform() -> None:
+    task = make_task(complexity_range=(3, 3))
+    words = Counter(word for index in range(3000) for word in task.train_example(index).id.split())
+    assert is_uniform([words[str(operand)] for operand in range(7)])
+    assert is_uniform([words[operator] for operator in "+-*"])
+
+
+def test_weights_say_how_often_each_number_of_operators_is_drawn() -> None:
+    def sizes(examples: list[Example]) -> list[int]:
+        counts = Counter(example.metadata["num_operators"] for example in examples)
+        return [counts[size] for size in (1, 2, 3)]
+
+    task = make_task(complexity_weights=(1, 2, 4), eval_complexity_weights=(3, 1, 2), **(INTEGERS | {"shape": "chain"}))
+    assert is_uniform(sizes([task.train_example(index) for index in range(3000)]), [1, 2, 4])
+    assert is_uniform(sizes([make_task().train_example(index) for index in range(3000)]))
+    assert is_uniform(sizes(make_task(modulus=97, operand_range=(0, 96)).eval_examples(600)))
+    weighted = make_task(modulus=97, operand_range=(0, 96), eval_complexity_weights=(3, 1, 2))
+    assert is_uniform(sizes(weighted.eval_examples(600)), [3, 1, 2])
+
+
+def test_plain_integers_keep_every_intermediate_result_inside_the_bound() -> None:
+    task = make_task(**INTEGERS)
+    words = {word for index in range(500) for word in " ".join(task.demonstration(index, 1.0)).split()}
+    assert words <= set(task.vocabulary)
+    values = {int(word) for word in words if word.lstrip("-").isdigit()}
+    assert max(map(abs, values)) <= 20
+    assert max(values) > 6
+    assert min(values) < -6
+
+
+# ------------------------------------------------------------------------------------------------------ the split
+
+
+def test_pitfall_38_no_held_out_expression_is_ever_trained_on() -> None:
+    held_out = {example.id for example in make_task().eval_examples(500)}
+    assert len(held_out) == 500
+    for seed in range(5):
+        task = make_task(seed=seed)
+        trained = {task.train_example(index).id for index in range(2000)}
+        shown = {" ".join(task.demonstration(index, 0.5)[0].split()[1:-1]) for index in range(2000)}
+        assert not held_out & trained
+        assert not held_out & shown
+        assert not any(is_held_out(expression, 0.1) for expression in trained | shown)
+
+
+def test_pitfall_38_held_out_examples_are_the_same_for_every_run() -> None:
+    first = make_task(seed=0).eval_examples(200)
+    assert make_task(seed=1, complexity_weights=(5, 1, 1)).eval_examples(200) == first
+    assert make_task(seed=0).eval_examples(50) == first[:50]
+    assert all(is_held_out(example.id, 0.1) for example in first)
+    assert [example.id for example in first[:3]] == ["3 2 - 3 +", "0 4 +", "1 2 - 5 +"]  # pinned
+
+
+def test_the_hash_holds_out_the_share_asked_for() -> None:
+    task = make_task(modulus=97, operand_range=(0, 96))
+    rng = random.Random(0)
+    expressions = [f"{rng.randrange(97)} {rng.randrange(97)} {rng.randrange(97)} + *" for _ in range(20000)]
+    assert sum(task.is_held_out(expression) for expression in expressions) == pytest.approx(2000, abs=150)
+    assert not any(is_held_out(expression, 0.05) > is_held_out(expression, 0.1) for expression in expressions)
+
+
+def test_the_longest_held_out_expressions_are_no_line_of_any_derivation() -> None:
+    task = make_task()
+    held_out = {example.id for example in task.eval_examples(500) if example.metadata["num_operators"] == 3}
+    lines = {
+        line.strip()
+        for index in range(3000)
+        for line in " ".join(task.demonstration(index, 1.0)).removeprefix("<boe> ").removesuffix(" <eoe>").split("=")
+    }
+    assert len(held_out) > 100
+    assert not held_out & lines
+
+
+def test_a_small_space_gives_what_it_has_and_no_duplicates() -> None:
+    task = make_task(complexity_range=(1, 1))
+    every = [f"{a} {b} {operator}" for a in range(7) for b in range(7) for operator in "+-*"]
+    examples = task.eval_examples(500)
+    assert sorted(example.id for example in examples) == sorted(filter(task.is_held_out, every))
+
+
+def test_a_used_up_number_of_operators_leaves_its_place_to_the_others() -> None:
+    examples = make_task(complexity_range=(1, 2), eval_complexity_weights=(100, 1)).eval_examples(300)
+    assert len({example.id for example in examples}) == 300
+    assert 10 < sum(example.metadata["num_operators"] == 1 for example in examples) < 20
+
+
+# ------------------------------------------------------------------------------------------------ demonstrations
+
+
+def test_demonstrations_are_worked_or_direct() -> None:
+    task = make_task()
+    for index in range(200):
+        prompt, worked = task.demonstration(index, 1.0)
+        same_prompt, direct = task.demonstration(index, 0.0)
+        lines = derivation(prompt.split()[1:-1], task.arithmetic)
+        assert same_prompt == prompt == f"<boe> {lines[0]} ="
+        assert worked == " = ".join(lines[1:]) + " <eoe>"
+        assert direct == f"{lines[-1]} <eoe>"
+        assert (worked == direct) == (len(lines) == 2)
+
+
+def test_the_worked_demonstration_of_the_specification() -> None:
+    task = make_task(
+        operators=("+",), modulus=13, operand_range=(0, 12), complexity_range=(2, 2), shape="tree", held_out_share=0.01
+    )
+    found = dict(task.demonstration(index, 1.0) for index in range(20000))
+    assert found["<boe> 4 0 1 + + ="] == "4 1 + = 5 <eoe>"
+
+
+def test_worked_share_is_the_share_of_worked_demonstrations() -> None:
+    task = make_task(complexity_range=(2, 3))
+    worked = sum("=" in task.demonstration(index, 0.15)[1] for index in range(4000))
+    assert worked == pytest.approx(600, abs=80)
+
+
+def test_lengths_are_those_of_the_specification() -> None:
+    for most, whole in {1: 7, 2: 13, 3: 21, 5: 43}.items():
+        task = make_task(complexity_range=(most, most), shape="chain", max_prompt_tokens=13)
+        prompt, completion = (len(text.split()) for text in task.demonstration(0, 1.0))
+        assert (prompt, completion) == (task.longest_prompt_tokens, task.longest_worked_tokens)
+        assert prompt + completion == whole == (most + 1) ** 2 + most + 2
+
+
+# -------------------------------------------------------------------------------- vocabulary and gold answers
+
+
+def test_the_vocabulary_of_the_specification_has_18_words() -> None:
+    task = make_task(operators=("+",), modulus=13, operand_range=(0, 12))
+    assert task.vocabulary == ("<pad>", "<boe>", "<eoe>", "=", "+", *(str(value) for value in range(13)))
+    assert len(make_task().vocabulary) == 14
+    assert len(make_task(modulus=None, max_abs_value=50, operand_range=(0, 4)).vocabulary) == 108
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> RpnTask:
+    fewest = draw(st.integers(1, 4))
+    most = draw(st.integers(fewest, 5))
+    operators = draw(st.lists(st.sampled_from("+-*"), min_size=1, unique=True))
+    if draw(st.booleans()):
+        modulus = draw(st.integers(3, 19))
+        values = {"modulus": modulus, "max_abs_value": None, "operand_range": (0, modulus - 1)}
+    else:
+        values = {"modulus": None, "max_abs_value": draw(st.integers(10, 60)), "operand_range": (-2, 3)}
+    try:
+        return make_task(
+            seed=draw(st.integers(0, 10**9)),
+            reward=make_reward(type="combined", boxed_weight=0.25, correct_weight=0.75),
+            operators=operators,
+            shape=draw(st.sampled_from(["tree", "chain"])),
+            complexity_range=(fewest, most),
+            max_prompt_tokens=13,
+            held_out_share=0.3,
+            **values,
+        )
+    except ConfigError:  # so few expressions that none of them is held out, or all are
+        reject()
+
+
+@settings(max_examples=150, deadline=None)
+@given(tasks(), st.integers(0, 10**6), st.sampled_from([0.0, 1.0]), st.data())
+def test_pitfall_28_every_gold_scores_full_marks_and_a_perturbed_one_none(
+    task: RpnTask, index: int, worked_share: float, data: st.DataObject
+) -> None:
+    prompt, completion = task.demonstration(index, worked_share)
+    assert set(f"{prompt} {completion}".split()) <= set(task.vocabulary)
+    answer = str(evaluate(prompt.split()[1:-1], task.arithmetic))
+    score = task.verifier.verify(prompt, completion, answer)
+    assert (score.value, score.status, dict(score.parts)) == (1.0, "scored", {"boxed": 1.0, "correct": 1.0})
+    assert score.diagnostics.get("valid_steps", 1.0) == 1.0
+
+    wrong = data.draw(st.sampled_from([word for word in task.arithmetic.values if word != answer]))
+    perturbed = completion.rsplit(maxsplit=2)[:-2]
+    score = task.verifier.verify(prompt, " ".join([*perturbed, wrong, "<eoe>"]), answer)
+    assert (score.value, dict(score.parts)) == (0.25, {"boxed": 1.0, "correct": 0.0})
+
+
+def test_lines_of_a_demonstration_all_have_the_same_value() -> None:
+    task = make_task(**INTEGERS)
+    for index in range(200):
+        lines = " ".join(task.demonstration(index, 1.0)).removeprefix("<boe> ").removesuffix(" <eoe>").split(" = ")
+        assert all(
+            evaluate(before.split(), task.arithmetic) == evaluate(after.split(), task.arithmetic)
+            for before, after in pairwise(lines)
+        )
+
+
+# ----------------------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("operators", {"operators": ("+",)}),
+        ("operand_range", {"operand_range": (2, 4)}),
+        ("modulus", {"modulus": 11}),
+        ("max_abs_value", {"modulus": None, "max_abs_value": 30}),
+        ("shape", {"shape": "chain"}),
+        ("complexity_range", {"complexity_range": (2, 3)}),
+        ("complexity_weights", {"complexity_weights": (1, 2, 9)}),
+        ("eval_complexity_weights", {"eval_complexity_weights": (1, 2, 9)}),
+        ("held_out_share", {"held_out_share": 0.5}),
+    ],
+)
+def test_every_setting_changes_the_examples(key: str, changes: dict[str, object]) -> None:
+    def content(task: RpnTask) -> tuple[list[Example], list[Example]]:
+        return [task.train_example(index) for index in range(100)], task.eval_examples(100)
+
+    train, held_out = content(make_task())
+    changed_train, changed_held_out = content(make_task(**changes))
+    assert (changed_train != train) == (key != "eval_complexity_weights")
+    assert (changed_held_out != held_out) == (key != "complexity_weights")
+
+
+def test_the_env_of_an_example_uses_the_reward_settings() -> None:
+    wrong = [
+        make_task(reward=make_reward(type=kind)).verifier.verify("<boe> 3 4 + =", "1 <eoe>", "0") for kind in KINDS
+    ]
+    assert [score.value for score in wrong] == [1.0, 0.0, 0.3]
+
+
+KINDS = ("boxed", "correct", "combined")
+
+
+def test_a_users_expression_is_checked() -> None:
+    task = make_task()
+    assert task.example("  3 4   + ").id == "3 4 +"
+    with pytest.raises(ExpressionError, match="left over"):
+        task.example("3 4")
+    with pytest.raises(ExpressionError, match=r"11 tokens, above task\.max_prompt_tokens=9"):
+        task.example("1 1 + 1 + 1 + 1 +")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"operators": ("+", "+")}, r"task\.operators=\['\+', '\+'\].*once"),
+        ({"complexity_range": (3, 1)}, r"task\.complexity_range=\[3, 1\] is the wrong way round.*\[1, 3\]"),
+        ({"complexity_weights": (1, 2)}, r"task\.complexity_weights=\[1\.0, 2\.0\] has 2 weights.*needs 3"),
+        ({"eval_complexity_weights": (1,)}, r"task\.eval_complexity_weights=\[1\.0\] has 1 weights.*needs 3"),
+        ({"max_prompt_tokens": 8}, r"task\.max_prompt_tokens=8 is too small.*9 tokens"),
+        ({"operand_range": (4, 2)}, r"task\.operand_range=\[4, 2\] is the wrong way round"),
+        ({"operand_range": (0, 7)}, r"task\.operand_range=\[0, 7\] is not inside 0\.\.6"),
+        ({"operand_range": (-1, 6)}, r"task\.operand_range=\[-1, 6\] is not inside 0\.\.6"),
+        ({"max_abs_value": 9}, r"task\.max_abs_value=9 has no effect with modulus=7"),
+        ({"modulus": None}, r"task\.max_abs_value=null with modulus=null"),
+        ({"modulus": None, "max_abs_value": 5}, r"task\.operand_range=\[0, 6\] goes beyond max_abs_value=5"),
+        (
+            {"modulus": None, "max_abs_value": 6, "operand_range": (4, 6), "operators": ("+",)},
+            r"task\.max_abs_value=6 leaves no expression of 1 operators",
+        ),
+        (
+            {"modulus": 2, "operand_range": (1, 1), "operators": ("+",), "complexity_range": (1, 1)},
+            r"task\.held_out_share=0\.1 leaves no held-out expression",
+        ),
+        (
+            {"modulus": 2, "operand_range": (1, 1), "complexity_range": (1, 1), "held_out_share": 0.999},
+            r"task\.held_out_share=0\.999 leaves no expression of 1 operators to train on",
+        ),
+    ],
+)
+def test_contradicting_settings_are_named_with_their_remedy(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_task(**changes)
+
+
+def test_shapes_that_cannot_be_filled_are_replaced() -> None:
+    # 5 5 - 5 - 5 - is -10, beyond the bound; 5 5 - 5 5 - - is 0
+    task = make_task(
+        modulus=None,
+        max_abs_value=9,
+        operand_range=(5, 5),
+        operators=("-",),
+        complexity_range=(3, 3),
+        held_out_share=0.5,
+    )
+    shapes = {shape_of(task.train_example(index).id) for index in range(20)}
+    assert shapes
+    assert "nnonono" not in shapes
+
+
+def test_the_eval_seed_is_not_the_run_seed() -> None:
+    assert make_task(seed=12345).eval_examples(20) == make_task(seed=0).eval_examples(20)
+
+
+def test_the_arithmetic_follows_the_settings() -> None:
+    assert RpnTask(make_settings(**INTEGERS), 0, make_reward()).arithmetic == Arithmetic(
+        operators=("+", "-", "*"), smallest=-20, largest=20, modulus=None
+    )
