@@ -1,0 +1,139 @@
+"""The algorithms: one row each, made of the functions next door.
+
+A function's keyword-only parameters are settings of the same name: `token_clip(..., *, clip_low, clip_high)` gets
+`algorithm.clip_low` and `algorithm.clip_high` of the configuration. A new algorithm is a row here, its section in
+`config/schema.py`, a YAML file and, at most, one new function.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from inspect import Parameter, signature
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from rlvr.algorithms.advantages import (
+    Estimate,
+    as_given,
+    batch_normalized_returns,
+    generalized_advantages,
+    group_centered,
+    group_normalized,
+    is_dead_group,
+    leave_one_out,
+    soft_overlong,
+)
+from rlvr.algorithms.aggregation import AGGREGATIONS
+from rlvr.algorithms.algorithm import Algorithm
+from rlvr.algorithms.kl import ESTIMATORS
+from rlvr.algorithms.losses import Surrogate, clipped_value_loss, detached_clip, sequence_clip, token_clip
+from rlvr.algorithms.objective import (
+    Objective,
+    Shaping,
+    estimate_advantages,
+    minibatch_weights,
+    rows_with_gradient,
+    total_loss,
+)
+from rlvr.algorithms.ratios import CORRECTIONS
+from rlvr.config.schema import AlgorithmConfig
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """`Row(advantage=group_normalized, surrogate=token_clip)` is GRPO."""
+
+    advantage: Callable[..., Estimate]
+    surrogate: Callable[..., Surrogate]
+    reward: Callable[..., Tensor] = as_given
+    critic: Callable[..., Tensor] | None = None
+
+
+TABLE: Mapping[str, Row] = MappingProxyType(
+    {
+        "grpo": Row(advantage=group_normalized, surrogate=token_clip),
+        "dr_grpo": Row(advantage=group_centered, surrogate=token_clip),
+        "dapo": Row(advantage=group_normalized, surrogate=token_clip, reward=soft_overlong),
+        "rloo": Row(advantage=leave_one_out, surrogate=token_clip),
+        "reinforce_pp": Row(advantage=batch_normalized_returns, surrogate=token_clip),
+        "gspo": Row(advantage=group_normalized, surrogate=sequence_clip),
+        "cispo": Row(advantage=group_normalized, surrogate=detached_clip),
+        "ppo": Row(advantage=generalized_advantages, surrogate=token_clip, critic=clipped_value_loss),
+    }
+)
+
+
+def make_algorithm(settings: AlgorithmConfig, *, max_completion_tokens: int) -> Algorithm:
+    """The row `settings.name` with its numbers filled in."""
+    row = TABLE[settings.name]
+    numbers: dict[str, Any] = settings.model_dump() | {"max_completion_tokens": max_completion_tokens}
+    kl_coefs = {"loss": 0.0, "reward": 0.0} | {settings.kl_placement: settings.kl_coef}
+    value_coef = numbers.get("value_coef", 0.0)
+    needs = needed_tensors(settings, row)
+    shaping = Shaping(
+        reward=bind(row.reward, numbers),
+        kl_estimator=ESTIMATORS[settings.kl_estimator],
+        kl_coef=kl_coefs["reward"],
+        advantage=bind(row.advantage, numbers),
+        truncated=settings.truncated,
+    )
+    objective = Objective(
+        old_is_given="old_logprobs" in needs,
+        surrogate=bind(row.surrogate, numbers),
+        correction=bind(CORRECTIONS[settings.mismatch_correction], numbers),
+        mismatch_cap=settings.mismatch_cap,
+        kl_estimator=ESTIMATORS[settings.kl_estimator],
+        kl_coef=kl_coefs["loss"],
+        entropy_coef=settings.entropy_coef,
+        critic=bind(row.critic, numbers) if row.critic else None,
+        value_coef=value_coef,
+    )
+    return Algorithm(
+        name=settings.name,
+        needs=needs,
+        num_epochs=settings.num_epochs,
+        num_minibatches=settings.num_minibatches,
+        target_kl=numbers.get("target_kl"),
+        entropy_coef=settings.entropy_coef,
+        dynamic_sampling=numbers.get("dynamic_sampling", False),
+        max_refills=numbers.get("max_refills", 0),
+        is_dead_group=is_dead_group,
+        advantages=partial(estimate_advantages, shaping=shaping),
+        weights=partial(
+            minibatch_weights,
+            aggregation=bind(AGGREGATIONS[settings.aggregation], numbers),
+            truncated=settings.truncated,
+        ),
+        trainable=partial(
+            rows_with_gradient,
+            always=kl_coefs["loss"] > 0 or settings.entropy_coef > 0 or value_coef > 0,
+            truncated=settings.truncated,
+        ),
+        loss=partial(total_loss, objective=objective),
+    )
+
+
+def needed_tensors(settings: AlgorithmConfig, row: Row) -> frozenset[str]:
+    """What the trainer has to compute before `advantages`.
+
+    With one update per batch the old policy is the current one, and recomputing it would be a wasted forward pass;
+    unless something compares it with another policy: the sampler's (mismatch) or the reference (KL in the reward).
+    """
+    kl_in_reward = settings.kl_coef > 0 and settings.kl_placement == "reward"
+    several_updates = settings.num_epochs * settings.num_minibatches > 1
+    wanted = {
+        "old_logprobs": several_updates or settings.mismatch_correction != "none" or kl_in_reward,
+        "reference_logprobs": settings.kl_coef > 0,
+        "values": row.critic is not None,
+    }
+    return frozenset(name for name, needed in wanted.items() if needed)
+
+
+def bind(function: Callable[..., Result], numbers: Mapping[str, Any]) -> Callable[..., Result]:
+    """`function` with each keyword-only parameter set to the number of that name; KeyError if there is none."""
+    parameters = signature(function).parameters.values()
+    return partial(function, **{p.name: numbers[p.name] for p in parameters if p.kind is Parameter.KEYWORD_ONLY})
