@@ -11,6 +11,7 @@ STOPS = CHAT_TEST + "test_pitfall_03_every_end_token_stops_also_where_config_and
 FIRST_END = REWARD_TEST + "test_pitfall_03_words_after_the_first_end_are_not_scored"
 TURNS = CHAT_TEST + "test_pitfall_04_turns_put_together_are_the_template_and_only_sampled_ids_are_completions"
 EXPLOITS = REWARD_TEST + "test_pitfall_28_exploits_score_nothing"
+SIGNS = REWARD_TEST + "test_pitfall_28_signs_count"
 GOLD = TASK_TEST + "test_pitfall_28_every_gold_scores_full_marks_and_a_perturbed_one_none"
 ONE_SCORE = (
     "tests/unit/rewards/test_base.py::test_pitfall_29_anything_but_one_finite_score_is_an_error_naming_the_reward"
@@ -100,7 +101,7 @@ MUTANTS = [
         file=REWARD,
         old="correct = float(found == answer)",
         new='correct = float(found.lstrip("-") == answer.lstrip("-"))',
-        test=GOLD,
+        test=SIGNS,
     ),
     Mutant(  # golds without the modulus
         pitfall="28",

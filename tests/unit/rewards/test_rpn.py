@@ -78,6 +78,12 @@ def test_pitfall_28_exploits_score_nothing(completion: str, prompt: str) -> None
     assert (value, correct) == (0.0, 0.0)
 
 
+def test_pitfall_28_signs_count() -> None:
+    verifier = RpnVerifier(make_reward(), Arithmetic(operators=("-",), smallest=-9, largest=9, modulus=None))
+    assert [verifier.verify("<boe> 3 5 - =", f"{word} <eoe>", "-2").value for word in ("-2", "2")] == [1.0, 0.0]
+    assert [verifier.verify("<boe> 5 3 - =", f"{word} <eoe>", "2").value for word in ("-2", "2")] == [0.0, 1.0]
+
+
 def test_pitfall_03_words_after_the_first_end_are_not_scored() -> None:
     assert verdict("5 <eoe> = 6 <eoe>") == (1.0, "scored", 1.0, 1.0)
     assert verdict("5 <eoe> 6 7 <pad>") == (1.0, "scored", 1.0, 1.0)
