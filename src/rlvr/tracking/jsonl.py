@@ -2,13 +2,11 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping
-from io import TextIOWrapper
 from pathlib import Path
 
 from rlvr.errors import UserError
-from rlvr.tracking.files import write_atomically, writing
+from rlvr.tracking.files import sync_file, write_atomically, writing
 
 
 def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
@@ -36,7 +34,6 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: TextIOWrapper | None = None
         self._last_step = -1
 
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -47,33 +44,23 @@ class MetricsFile:
         """
         if step <= self._last_step:
             raise ValueError(f"step {step} is logged after step {self._last_step}")
-        with writing(self.path):
-            if self._file is None:
-                self._file = self.path.open("a", encoding="utf-8")
-            self._file.write(metrics_line(step, metrics))
-            self._file.flush()
+        with writing(self.path), self.path.open("ab") as file:
+            file.write(metrics_line(step, metrics).encode())
         self._last_step = step
 
     def cut_back(self, step: int) -> None:
         """Drop the lines after `step` and a half-written last line; atomic. `cut_back(-1)` drops everything."""
-        self.close()
-        self._last_step = step
-        if not self.path.exists():
-            return
-        kept = [line for line, number in _complete_lines(self.path) if number <= step]
-        write_atomically(self.path, "".join(kept).encode())
+        lines = _complete_lines(self.path) if self.path.exists() else []
+        kept = {number: line for line, number in lines if number <= step}
+        self._last_step = max(kept, default=-1)
+        if self.path.exists():
+            write_atomically(self.path, "".join(kept.values()).encode())
 
     def sync(self) -> None:
         """Wait until all lines are on the disk: a checkpoint must not outlive the lines before it."""
-        if self._file is not None:
-            with writing(self.path):
-                os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file; `append` opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        with writing(self.path):
+            if self.path.exists():
+                sync_file(self.path)
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

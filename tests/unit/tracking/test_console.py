@@ -1,0 +1,164 @@
+"""What is shown, where, and that showing never ends a run."""
+
+import io
+import os
+
+import pytest
+
+from rlvr.tracking.console import Console, format_duration, summarize
+
+
+class Clock:
+    """One second passes whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def metrics(step: int) -> dict[str, float]:
+    return {"reward/mean": step / 10, "time/tokens_per_s": 5120.4}
+
+
+def run(console: Console, steps: int = 10) -> None:
+    with console:
+        console.stage("warm start", 4)
+        for step in range(1, 5):
+            console.advance(step, {"loss": 1 / step})
+        console.stage("training")
+        for step in range(1, steps + 1):
+            console.log(step, metrics(step))
+
+
+def test_plain_lines() -> None:
+    stream = io.StringIO()
+    run(Console("plain", 4, 10, stream=stream, clock=Clock()))
+    assert stream.getvalue().splitlines() == [
+        "warm start: 4 steps",
+        "warm start 4/4  loss 0.250",
+        "training: 10 steps",
+        "training 4/10  reward 0.400  5,120 tokens/s  eta 0:06",
+        "training 8/10  reward 0.800  5,120 tokens/s  eta 0:02",
+        "training 10/10  reward 1.000  5,120 tokens/s",
+    ]
+
+
+def test_every_evaluation_has_its_line_with_its_interval() -> None:
+    stream = io.StringIO()
+    scores = {"eval/rpn/accuracy": 0.5, "eval/rpn/accuracy_low": 0.46, "eval/rpn/accuracy_high": 0.54}
+    Console("plain", 100, 100, stream=stream).log(0, scores)
+    assert stream.getvalue() == "training 0/100  accuracy 0.500 [0.460, 0.540]\n"
+
+
+def test_a_resumed_stage_counts_only_its_own_steps_for_the_eta() -> None:
+    stream = io.StringIO()
+    console = Console("plain", 1, 100, stream=stream, clock=Clock())
+    console.stage("training", done=90)
+    console.log(91, {})
+    assert stream.getvalue().splitlines() == ["training: 10 steps", "training 91/100  eta 0:09"]
+
+
+def test_auto_is_plain_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    run(Console("auto", 10, 10, stream=stream, clock=Clock()))
+    assert "\x1b" not in stream.getvalue()
+    assert "training 10/10" in stream.getvalue()
+
+
+def test_none_shows_nothing() -> None:
+    stream = io.StringIO()
+    run(Console("none", 1, 10, stream=stream))
+    assert stream.getvalue() == ""
+
+
+def test_stdout_stays_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    run(Console("auto", 1, 10))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "training 10/10" in captured.err
+
+
+def terminal_output(monkeypatch: pytest.MonkeyPatch, term: str) -> str:
+    """What a run writes to a real (pseudo) terminal."""
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLUMNS", "200")
+    parent, child = os.openpty()
+    with os.fdopen(child, "w") as stream:
+        console = Console("auto", 1, 10, stream=stream)
+        run(console)
+        stream.flush()
+        text = os.read(parent, 1 << 16).decode()
+    os.close(parent)
+    return text
+
+
+def test_a_terminal_gets_a_live_line_and_its_cursor_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = terminal_output(monkeypatch, "xterm")
+    assert "training" in text
+    assert "10/10" in text
+    assert "reward 1.000" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in terminal_output(monkeypatch, "dumb")
+
+
+def test_the_cursor_comes_back_after_an_error() -> None:
+    stream = io.StringIO()
+    console = Console("live", 1, 10, stream=stream)
+    console.stage("training")
+    with pytest.raises(KeyboardInterrupt), console:
+        raise KeyboardInterrupt
+    assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize("mode", ["plain", "live"])
+def test_brackets_of_a_text_are_shown_as_they_are(mode) -> None:
+    stream = io.StringIO()
+    with Console(mode, 1, 10, stream=stream) as console:
+        console.stage("training")
+        console.note("see [bold]x[/bold]")
+    assert "see [bold]x[/bold]" in stream.getvalue()
+
+
+def test_a_hint_is_said_once() -> None:
+    stream = io.StringIO()
+    console = Console("plain", 100, 100, stream=stream)
+    for step in range(1, 30):
+        console.log(step, {"reward/mean": 0.0})
+    assert stream.getvalue().count("Every reward of the last 5 steps is 0") == 1
+    assert stream.getvalue().startswith("step 5: ")
+
+
+def test_memory_does_not_grow_with_the_steps() -> None:
+    console = Console("none", 1, 10_000)
+    for step in range(200):
+        console.log(step, {"reward/mean": 1.0} | ({"eval/rpn/accuracy": 1.0} if step % 50 == 0 else {}))
+    assert len(console._history) < 15
+
+
+class Gone(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_reader_that_has_gone_does_not_end_the_run() -> None:
+    run(Console("plain", 1, 10, stream=Gone()))
+
+
+def test_a_closed_stream_is_no_error() -> None:
+    stream = io.StringIO()
+    stream.close()
+    run(Console("auto", 1, 10, stream=stream))
+
+
+def test_durations() -> None:
+    assert [format_duration(s) for s in (0, 59.6, 75, 3675)] == ["0:00", "1:00", "1:15", "1:01:15"]
+
+
+def test_a_summary_without_numbers_is_empty() -> None:
+    assert summarize({}) == ""

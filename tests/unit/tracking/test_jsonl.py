@@ -1,0 +1,96 @@
+"""metrics.jsonl: equal numbers, equal bytes; always valid JSON; cut back exactly."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.errors import UserError
+from rlvr.tracking.jsonl import MetricsFile, metrics_line, read_metrics
+
+
+def write(path: Path, *steps: int) -> MetricsFile:
+    file = MetricsFile(path)
+    for step in steps:
+        file.append(step, {"reward/mean": step / 3})
+    return file
+
+
+def test_a_line_has_the_step_first_and_sorted_names() -> None:
+    line = metrics_line(3, {"reward/mean": 0.1, "loss/kl": 2, "step": 3})
+    assert line == '{"step": 3, "loss/kl": 2, "reward/mean": 0.1}\n'
+
+
+def test_numbers_that_are_not_finite_become_null() -> None:
+    line = metrics_line(1, {"a": math.nan, "b": math.inf, "c": -math.inf})
+    assert json.loads(line, parse_constant=pytest.fail) == {"step": 1, "a": None, "b": None, "c": None}
+
+
+@given(st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False)))
+def test_floats_come_back_bit_for_bit(metrics: dict[str, float]) -> None:
+    metrics.pop("step", None)
+    assert json.loads(metrics_line(0, metrics)) == {"step": 0} | metrics
+
+
+def test_lines_are_readable_while_the_file_is_open(tmp_path: Path) -> None:
+    write(tmp_path / "m.jsonl", 0, 1)
+    assert [row["step"] for row in read_metrics(tmp_path / "m.jsonl")] == [0, 1]
+
+
+def test_null_is_read_as_nan(tmp_path: Path) -> None:
+    MetricsFile(tmp_path / "m.jsonl").append(1, {"a": math.nan})
+    assert math.isnan(read_metrics(tmp_path / "m.jsonl")[0]["a"])
+
+
+def test_a_step_is_logged_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="step 1 is logged after step 1"):
+        write(tmp_path / "m.jsonl", 1, 1)
+
+
+def test_pitfall_37_cut_back_and_go_on_equals_an_uninterrupted_file(tmp_path: Path) -> None:
+    write(tmp_path / "whole.jsonl", *range(10))
+    write(tmp_path / "m.jsonl", *range(8))  # killed after step 7; the checkpoint is of step 5
+    resumed = MetricsFile(tmp_path / "m.jsonl")
+    resumed.cut_back(5)
+    for step in range(6, 10):
+        resumed.append(step, {"reward/mean": step / 3})
+    assert (tmp_path / "m.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20, 27])
+def test_pitfall_37_a_half_written_last_line_is_dropped(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "m.jsonl"
+    write(path, 0, 1, 2)
+    path.write_bytes(path.read_bytes() + metrics_line(3, {"reward/mean": 1.0}).encode()[:cut])
+    assert [row["step"] for row in read_metrics(path)] == [0, 1, 2]
+    file = MetricsFile(path)
+    file.cut_back(3)
+    file.append(3, {"reward/mean": 1.0})
+    assert [row["step"] for row in read_metrics(path)] == [0, 1, 2, 3]
+
+
+def test_cut_back_of_a_file_that_does_not_exist(tmp_path: Path) -> None:
+    MetricsFile(tmp_path / "m.jsonl").cut_back(3)
+    assert not (tmp_path / "m.jsonl").exists()
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b'{"a": 1}', b"\xff"])
+def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 2}\n')
+    with pytest.raises(UserError, match="line 2, is damaged"):
+        read_metrics(path)
+
+
+def test_a_full_disk_is_a_sentence() -> None:
+    with pytest.raises(UserError, match=r"^Cannot write /dev/full: the disk is full; free some space\.$"):
+        MetricsFile(Path("/dev/full")).append(0, {"a": 1.0})
+
+
+def test_a_parent_that_is_a_file_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("x")
+    with pytest.raises(UserError, match="a part of the path is a file"):
+        MetricsFile(tmp_path / "run" / "m.jsonl").append(0, {"a": 1.0})

@@ -1,0 +1,175 @@
+"""Rollout files: everything the trainer saw, in bytes that depend on nothing else."""
+
+import dataclasses
+import gzip
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlvr.errors import UserError
+from rlvr.tracking.rollouts import (
+    EpisodeRecord,
+    RowRecord,
+    TurnRecord,
+    cut_back,
+    make_records,
+    read_rollouts,
+    rollouts_path,
+    write_rollouts,
+)
+from rlvr.types import Completion, Episode, Example, Group, Message, Score, StopReason, TokenBatch, Turn
+
+DOCS = Path(__file__).parents[3] / "docs" / "rollouts.md"
+
+
+def episode(sample: int, score: Score) -> Episode:
+    completion = Completion(
+        token_ids=(5, 9),
+        behavior_logprobs=(-0.3, -0.1),
+        sampling_logprobs=(-0.25, -math.inf),
+        stop_reason=StopReason.STOP,
+        policy_version=4,
+    )
+    return Episode(
+        example_id="e",
+        sample_index=sample,
+        seed=100 + sample,
+        turns=(Turn(prompt_ids=(1, 7), completion=completion),),
+        score=score,
+        stop_reason=StopReason.STOP,
+    )
+
+
+def group() -> Group:
+    scores = [
+        Score(value=0.5, parts={"correct": 1.0}, diagnostics={"note": "x"}),
+        Score(value=math.nan, status="error"),
+    ]
+    example = Example(id="e", messages=(Message(role="user", content="p"),), answer="7")
+    return Group(example=example, episodes=tuple(episode(i, score) for i, score in enumerate(scores)))
+
+
+def batch(rows: int = 2) -> TokenBatch:
+    """Rows of 4 tokens and 2 of padding."""
+    mask = torch.tensor([[0, 0, 1, 1, 0, 0]], dtype=torch.bool).expand(rows, 6)
+    return TokenBatch(
+        ids=torch.tensor([[1, 7, 5, 9, 0, 0]]).expand(rows, 6),
+        lengths=torch.full((rows,), 4),
+        prompt_lengths=torch.full((rows,), 2),
+        loss_mask=mask,
+        behavior_logprobs=torch.where(mask, -0.3, 0.0),
+        rewards=torch.zeros(rows),
+        groups=torch.zeros(rows, dtype=torch.int64),
+        valid=torch.ones(rows, dtype=torch.bool),
+        truncated=torch.zeros(rows, dtype=torch.bool),
+        old_logprobs=torch.where(mask, -0.2, 0.0),
+        advantages=torch.where(mask, 0.7, 0.0),
+    )
+
+
+def decode(ids: Sequence[int]) -> str:
+    return " ".join(f"w{i}" for i in ids)
+
+
+def test_a_record_holds_what_was_sampled_and_what_was_trained_on() -> None:
+    first, second = make_records([group()], batch(), decode)
+    [row], [turn] = first.rows, first.turns
+    assert row.ids == [1, 7, 5, 9]
+    assert row.loss_mask == [0, 0, 1, 1]
+    assert row.behavior_logprobs == [0.0, 0.0, -0.3, -0.3]
+    assert row.trainer_logprobs == [0.0, 0.0, -0.2, -0.2]
+    assert row.reference_logprobs is None
+    assert first.advantage == pytest.approx(0.7)
+    assert (turn.prompt, turn.completion) == ("w1 w7", "w5 w9")
+    assert turn.sampling_logprobs == [-0.25, None]
+    assert (first.policy_version, first.stop_reason, first.reward_parts) == (4, "stop", {"correct": 1.0})
+    assert (second.reward, second.score_status, second.seed) == (None, "error", 101)
+
+
+def test_numbers_of_the_trainer_are_the_same_float32_bits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logprobs = torch.randn(2, 6, generator=generator) * 10.0 ** torch.randint(-30, 30, (2, 6), generator=generator)
+    records = make_records([group()], batch(), decode, trainer_logprobs=logprobs)
+    for record, expected in zip(records, logprobs, strict=True):
+        assert torch.equal(torch.tensor(record.rows[0].trainer_logprobs), expected[:4])
+
+
+def test_groups_beyond_the_recorded_ones_are_left_out() -> None:
+    assert len(make_records([group()], batch(rows=6), decode)) == 2
+    with pytest.raises(ValueError, match="2 episodes, but the batch has 1 rows"):
+        make_records([group()], batch(rows=1), decode)
+
+
+def test_what_is_written_is_read_back_and_valid_json(tmp_path: Path) -> None:
+    path = rollouts_path(tmp_path / "rollouts", 10)
+    records = make_records([group()], batch(), decode)
+    write_rollouts(path, records)
+    assert path.name == "step_000010.jsonl.gz"
+    assert read_rollouts(path) == records
+    for line in gzip.decompress(path.read_bytes()).decode().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+
+
+def test_text_of_any_kind_survives(tmp_path: Path) -> None:
+    texts = ["\u2028 \x85 \n \x00 </script>", "\ud800 lone surrogate"]
+    records = make_records([group()], batch(), lambda ids: texts[ids[0] == 5])
+    write_rollouts(tmp_path / "r.jsonl.gz", records)
+    assert read_rollouts(tmp_path / "r.jsonl.gz") == records
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
+    records = make_records([group()], batch(), decode)
+    write_rollouts(tmp_path / "a.gz", records)
+    write_rollouts(tmp_path / "b.gz", records)
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    assert (tmp_path / "a.gz").read_bytes()[4:8] == bytes(4)  # gzip's time stamp
+
+
+def test_pitfall_37_cut_back_removes_the_files_of_later_steps(tmp_path: Path) -> None:
+    for step in (5, 10, 15):
+        write_rollouts(rollouts_path(tmp_path, step), [])
+    (tmp_path / ".step_000020.jsonl.gz.tmp-123").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    cut_back(tmp_path, 10)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "step_000005.jsonl.gz", "step_000010.jsonl.gz"]
+    cut_back(tmp_path / "absent", 10)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-9], lambda b: b[:30] + b"\x00" + b[31:], lambda b: b"text", lambda b: b""]
+)
+def test_a_damaged_file_is_a_sentence(tmp_path: Path, damage) -> None:
+    path = tmp_path / "r.jsonl.gz"
+    write_rollouts(path, make_records([group()], batch(), decode))
+    path.write_bytes(damage(path.read_bytes()))
+    if path.read_bytes():
+        with pytest.raises(UserError, match=r"r\.jsonl\.gz is damaged or not a rollout file"):
+            read_rollouts(path)
+    else:
+        assert read_rollouts(path) == []
+
+
+def test_a_folder_that_is_a_file_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "rollouts").write_text("x")
+    with pytest.raises(UserError, match=r"Cannot write .*rollouts: there is a file of that name"):
+        write_rollouts(rollouts_path(tmp_path / "rollouts", 1), [])
+
+
+@pytest.mark.parametrize(("title", "record"), [("Episode", EpisodeRecord), ("Turn", TurnRecord), ("Row", RowRecord)])
+def test_the_documentation_lists_exactly_the_fields(title: str, record: type) -> None:
+    section = DOCS.read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [field.name for field in dataclasses.fields(record)]
+
+
+def test_tracking_does_not_import_torch() -> None:
+    code = (
+        "import sys, rlvr.tracking.rollouts, rlvr.tracking.console, rlvr.tracking.jsonl; print('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
