@@ -1,9 +1,9 @@
-"""The composition root: the only place that knows every component. A configuration comes in, a finished run comes out."""
+"""The composition root: the only place that knows every component. A configuration comes in, a run comes out."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,10 @@ import torch
 from rlvr.algorithms.algorithm import Algorithm
 from rlvr.algorithms.table import make_algorithm
 from rlvr.chat.rendering import Chat
+from rlvr.config.compose import load_config
 from rlvr.config.schema import Config, PretrainedModel, ScratchModel
 from rlvr.engines.local import LocalEngine
+from rlvr.errors import UserError
 from rlvr.evaluation.evaluate import evaluate
 from rlvr.models.loading import load_pretrained, value_head
 from rlvr.models.policy import Policy
@@ -28,9 +30,11 @@ from rlvr.tracking.rollouts import cut_back
 from rlvr.training.checkpoint import (
     clean_leftovers,
     latest_checkpoint,
+    list_checkpoints,
     load_checkpoint,
     replace_folder,
     temporary_folder,
+    verify,
 )
 from rlvr.training.layout import choose_layout
 from rlvr.training.loop import Run
@@ -62,7 +66,9 @@ def train(config: Config, stopped: Stopped = lambda: False) -> TrainResult:
 
     Raises UserError for everything that is the user's to mend.
     """
-    task = RpnTask(config.task, config.seed, config.reward)  # settings that contradict the task fail before anything is written
+    task = RpnTask(
+        config.task, config.seed, config.reward
+    )  # settings that contradict the task fail before anything is written
     with open_run_folder(config) as folder, _console(config) as console:
         console.note(f"run folder: {folder.root}")
         policy = _initial_policy(config, task, folder, console, stopped)
@@ -135,9 +141,7 @@ def assemble(config: Config, task: RpnTask, policy: Policy, folder: RunFolder, c
     )
 
 
-def _restore(
-    folder: RunFolder, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: LocalEngine
-) -> int:
+def _restore(folder: RunFolder, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: LocalEngine) -> int:
     """Go back to the last complete checkpoint, or to the start; numbers and rollouts written after it are cut off."""
     latest = latest_checkpoint(folder.checkpoints)
     step = 0
@@ -242,3 +246,86 @@ def _last_evaluation(path: Path) -> dict[str, float]:
 
 def _console(config: Config) -> Console:
     return Console(config.tracker.console, config.tracker.log_every, config.trainer.max_steps)
+
+
+# ----------------------------------------------------------------------------------------------------- inference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """A model with the task and settings to try it on."""
+
+    source: str  # the folder or Hub id that the weights came from
+    config: Config
+    task: RpnTask
+    policy: Policy
+    chat: Chat
+    engine: LocalEngine
+    max_context_tokens: int
+
+
+def load_for_inference(model: str, overrides: Sequence[str], *, config_name: str | None = None) -> Inference:
+    """A run folder, checkpoint, model folder or Hub id, ready to generate.
+
+    The settings are those of the configuration `config_name`; without it those of the run that the model belongs to.
+
+    Raises:
+        UserError: there is no such model, it is damaged, or it belongs to no run and `config_name` is None.
+    """
+    root = run_of(Path(model))
+    if config_name is not None:
+        config = load_config(overrides, config_name=config_name)
+    elif root is not None:
+        config = load_config(overrides, config_name="config", config_dir=str(root))
+    else:
+        source = _weights(Path(model), root)  # a missing folder is the better complaint
+        raise UserError(f"{source} is no run folder and so has no task of its own: add --task, e.g. --task rpn.")
+    task = RpnTask(config.task, config.seed, config.reward)
+    source = _weights(Path(model), root)
+    settings = config.model if isinstance(config.model, PretrainedModel) else None
+    network, tokenizer = load_pretrained(
+        source,
+        dtype=getattr(torch, settings.dtype) if settings else torch.float32,
+        trust_remote_code=settings.trust_remote_code if settings else False,
+    )
+    policy = Policy(model=network, tokenizer=tokenizer)
+    _set_threads(config, policy)
+    context = int(network.config.get_text_config().max_position_embeddings)
+    return Inference(
+        source=source,
+        config=config,
+        task=task,
+        policy=policy,
+        chat=Chat(tokenizer, task.stop_words, model=network),
+        engine=LocalEngine(network, max_batch_size=config.engine.max_batch_size, max_context_tokens=context),
+        max_context_tokens=context,
+    )
+
+
+def run_of(path: Path) -> Path | None:
+    """The run folder that `runs/x`, `runs/x/final`, `runs/x/warm_start` or `runs/x/checkpoints/step_000010` is in."""
+    path = path.absolute()
+    candidates = {path: True, path.parent: path.name in ("final", "warm_start")}
+    candidates[path.parent.parent] = path.parent.name == "checkpoints"
+    candidates[path.parent.parent.parent] = path.name == "model" and path.parent.parent.name == "checkpoints"
+    return next((root for root, fits in candidates.items() if fits and (root / "config.yaml").is_file()), None)
+
+
+def _weights(path: Path, root: Path | None) -> str:
+    """The Hub-format folder (or Hub id) to load: `final/` of a run, or its newest checkpoint."""
+    if root is not None and path.absolute() == root:
+        if (root / "final").is_dir():
+            return str(path / "final")
+        checkpoints = list_checkpoints(path / "checkpoints")
+        if not checkpoints:
+            raise UserError(
+                f"{path} has neither final/ nor a checkpoint yet: let the run go on, or use {path}/warm_start."
+            )
+        path = checkpoints[max(checkpoints)]
+    if (path / "manifest.json").is_file():
+        verify(path)
+        return str(path / "model")
+    is_folder_name = path.is_absolute() or len(path.parts) > 2 or (path.parent != Path() and path.parent.is_dir())
+    if is_folder_name and not path.exists():
+        raise UserError(f"there is no folder {path}: name a run folder, a checkpoint, a model folder or a Hub id.")
+    return str(path)

@@ -30,8 +30,8 @@ MUTANTS = [
     Mutant(
         pitfall="38",
         file="evaluation/evaluate.py",
-        old='seed=derive_seed(seed, "eval", example.id, sample, turn),',
-        new="seed=id(object()) + sample,",
+        old='drawn = replace(sampling, seed=derive_seed(sampling.seed, "eval", example.id, sample, turn))',
+        new="drawn = replace(sampling, seed=id(object()) + sample)",
         test=f"{EVALUATE}::test_pitfall_38_prompts_and_draws_do_not_depend_on_the_run_seed",
     ),
     Mutant(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from rlvr.engines.base import Engine
@@ -21,6 +22,9 @@ from rlvr.types import Episode, Example, SamplingParams, Verdict
 
 EVAL_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""
+
+Progress = Callable[[int, int], None]
+"""Called after each episode with how many are done, and of how many."""
 
 
 class EvalTask(Protocol):
@@ -62,12 +66,11 @@ async def evaluate(
     top_k: int = 0,
     min_p: float = 0.0,
     seed: int = EVAL_SEED,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> EvaluationResult:
     """Greedy on `num_examples` held-out examples, plus `samples_per_example` samples of each.
 
-    Temperature, top_p, top_k and min_p are those of the samples. All requests are issued at once and the engine batches
-    them. `on_progress(done, total)` is called after each episode.
+    Temperature, top_p, top_k and min_p are those of the samples.
 
     Raises:
         ConfigError: the task has no held-out example.
@@ -75,24 +78,54 @@ async def evaluate(
     examples = task.eval_examples(num_examples)
     if not examples:
         raise ConfigError(
-            f"task {task.name} gives no held-out example for num_examples={num_examples}; ask for 1 or more"
+            f"task {task.name} gives no held-out example for num_examples={num_examples}: ask for 1 or more."
         )
-    requests = [(example, sample) for example in examples for sample in range(samples_per_example + 1)]
-    done = 0
+    sampling = SamplingParams(
+        max_tokens=max_completion_tokens,
+        stop_ids=chat.stop_ids,
+        seed=seed,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+    )
+    records = await attempt(
+        engine,
+        chat,
+        task,
+        examples,
+        sampling,
+        num_samples=samples_per_example,
+        max_context_tokens=max_context_tokens,
+        on_progress=on_progress,
+    )
+    return EvaluationResult(metrics=summarize(task.name, records, seed=seed), records=records)
+
+
+async def attempt(
+    engine: Engine,
+    chat: ChatCodec,
+    task: EvalTask,
+    examples: Sequence[Example],
+    sampling: SamplingParams,
+    *,
+    num_samples: int,
+    max_context_tokens: int,
+    on_progress: Progress | None = None,
+) -> tuple[EvaluationRecord, ...]:
+    """Each example once greedily (sample 0) and `num_samples` times as `sampling` says (1, 2, ...), judged.
+
+    All requests are issued at once and the engine batches them. The draw of each is a function of `sampling.seed`, the
+    example's id, the sample's index and the turn.
+    """
+    requests = [(example, sample) for example in examples for sample in range(num_samples + 1)]
+    num_done = 0
 
     async def judged(example: Example, sample: int) -> EvaluationRecord:
-        nonlocal done
+        nonlocal num_done
 
-        def sampling(turn: int) -> SamplingParams:
-            drawn = SamplingParams(
-                max_tokens=max_completion_tokens,
-                stop_ids=chat.stop_ids,
-                seed=derive_seed(seed, "eval", example.id, sample, turn),
-                temperature=temperature,
-                top_p=top_p,
-                top_k=top_k,
-                min_p=min_p,
-            )
+        def params(turn: int) -> SamplingParams:
+            drawn = replace(sampling, seed=derive_seed(sampling.seed, "eval", example.id, sample, turn))
             return drawn if sample > 0 else greedy(drawn)
 
         episode = await run_episode(
@@ -100,23 +133,22 @@ async def evaluate(
             task.env(example),
             engine,
             chat,
-            sampling,
+            params,
             sample_index=sample,
-            seed=derive_seed(seed, "eval", example.id, sample),
+            seed=derive_seed(sampling.seed, "eval", example.id, sample),
             max_context_tokens=max_context_tokens,
         )
-        done += 1
+        num_done += 1
         if on_progress is not None:
-            on_progress(done, len(requests))
+            on_progress(num_done, len(requests))
         return judge_episode(task, chat, example, episode)
 
-    records = tuple(await asyncio.gather(*(judged(example, sample) for example, sample in requests)))
-    return EvaluationResult(metrics=summarize(task.name, records, seed=seed), records=records)
+    return tuple(await asyncio.gather(*(judged(example, sample) for example, sample in requests)))
 
 
 def greedy(params: SamplingParams) -> SamplingParams:
     """The same request without chance."""
-    return SamplingParams(max_tokens=params.max_tokens, stop_ids=params.stop_ids, seed=params.seed, temperature=0.0)
+    return replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
 def judge_episode(task: EvalTask, chat: ChatCodec, example: Example, episode: Episode) -> EvaluationRecord:
@@ -137,3 +169,30 @@ def judge_episode(task: EvalTask, chat: ChatCodec, example: Example, episode: Ep
         tags=task.tags(example),
         diagnostics=episode.score.diagnostics,
     )
+
+
+class TrainTask(EvalTask, Protocol):
+    """A task whose training stream can be evaluated too."""
+
+    def train_example(self, index: int) -> Example:
+        """Example `index` of the training stream."""
+        ...
+
+
+class TrainSplit:
+    """The task with its training examples in the place of the held-out ones: how much of a score is memory?"""
+
+    def __init__(self, task: TrainTask) -> None:
+        self._task = task
+        self.name = task.name
+        self.env, self.judge, self.tags = task.env, task.judge, task.tags
+
+    def eval_examples(self, num: int) -> list[Example]:
+        """The first `num` different training examples; fewer if 20 x num draws hold no more."""
+        examples: dict[str, Example] = {}
+        for index in range(20 * num):
+            example = self._task.train_example(index)
+            examples.setdefault(example.id, example)
+            if len(examples) == num:
+                break
+        return list(examples.values())

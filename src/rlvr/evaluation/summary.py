@@ -69,10 +69,10 @@ def _with_bounds(name: str, interval: Interval) -> dict[str, float]:
 def _behavior(records: Sequence[EvaluationRecord]) -> dict[str, float]:
     """How the greedy answers look: what accuracy alone does not show."""
     metrics = {
-        "parse_failures": _mean([record.answer is None for record in records]),
-        "truncated": _mean([record.stop_reason == StopReason.LENGTH for record in records]),
-        "completion_tokens": _mean([record.num_completion_tokens for record in records]),
-        "verifier_errors": _mean([math.isnan(record.reward) for record in records]),
+        "invalid_share": _mean([record.answer is None for record in records]),
+        "truncated_share": _mean([record.stop_reason == StopReason.LENGTH for record in records]),
+        "completion_tokens_mean": _mean([record.num_completion_tokens for record in records]),
+        "error_share": _mean([math.isnan(record.reward) for record in records]),
     }
     rewards = [record.reward for record in records if not math.isnan(record.reward)]
     if rewards:

@@ -121,8 +121,8 @@ def test_accuracy_is_the_share_of_exact_answers_by_number_of_operators() -> None
     assert metrics["eval/rpn/accuracy"] == easy / 60
     assert metrics["eval/rpn/accuracy_1_operators"] == 1.0
     assert metrics["eval/rpn/accuracy_3_operators"] == 0.0
-    assert metrics["eval/rpn/completion_tokens"] == 2.0
-    assert metrics["eval/rpn/parse_failures"] == metrics["eval/rpn/truncated"] == 0.0
+    assert metrics["eval/rpn/completion_tokens_mean"] == 2.0
+    assert metrics["eval/rpn/invalid_share"] == metrics["eval/rpn/truncated_share"] == 0.0
 
 
 def test_pitfall_38_the_reward_is_not_the_metric() -> None:

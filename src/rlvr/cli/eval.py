@@ -1,0 +1,110 @@
+"""`rlvr eval`: held-out accuracy of a model, with its interval."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rlvr.cli.model_arguments import add_model_arguments, at_least, load, progress
+
+if TYPE_CHECKING:
+    from rlvr.build import Inference
+    from rlvr.evaluation.summary import EvaluationResult
+
+DESCRIPTION = """Measure a model on held-out examples: greedy accuracy and, with samples, avg@k, pass@k and maj@k.
+Every number comes with its 95 % interval. The verdict is the task's metric, not the training reward."""
+EXAMPLE = """examples:
+  rlvr eval runs/latest                                   greedy accuracy on the run's own task
+  rlvr eval runs/latest --samples-per-example 8           sampled accuracy, pass@k and maj@8 too
+  rlvr eval runs/latest/warm_start --num-examples 1000    the model before RL
+  rlvr eval some/folder --task rpn --json                 any model, as one JSON line
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `eval` to the command line."""
+    parser = subparsers.add_parser("eval", help="measure a model", description=DESCRIPTION, epilog=EXAMPLE)
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--split",
+        choices=["test", "train"],
+        default="test",
+        help="test: held out (default); train: the training stream",
+    )
+    parser.add_argument("--num-examples", type=at_least(1), metavar="N", help="default: evaluation.num_examples")
+    parser.add_argument(
+        "--samples-per-example", type=at_least(0), metavar="K", help="default: evaluation.samples_per_example"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate and print; the exit status."""
+    chosen = {"num_examples": args.num_examples, "samples_per_example": args.samples_per_example}
+    inference = load(args, [f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None])
+    result = _evaluate(inference, args.split)
+    if args.output:
+        from rlvr.evaluation.files import write_jsonl
+
+        write_jsonl(args.output, result.records)
+    if args.json:
+        import json
+
+        line = {"model": inference.source, "task": inference.task.name, "split": args.split, **result.metrics}
+        print(json.dumps(line))
+    else:
+        sys.stdout.write(table(inference.source, inference.task.name, args.split, result.metrics))
+    return 0
+
+
+def _evaluate(inference: Inference, split: str) -> EvaluationResult:
+    import asyncio
+
+    from rlvr.evaluation.evaluate import TrainSplit, evaluate
+
+    config, task = inference.config, inference.task
+    with progress("evaluating") as on_progress:
+        evaluation = evaluate(
+            inference.engine,
+            inference.chat,
+            TrainSplit(task) if split == "train" else task,
+            num_examples=config.evaluation.num_examples,
+            samples_per_example=config.evaluation.samples_per_example,
+            max_completion_tokens=config.rollout.max_completion_tokens,
+            max_context_tokens=inference.max_context_tokens,
+            temperature=config.rollout.temperature,
+            top_p=config.rollout.top_p,
+            top_k=config.rollout.top_k,
+            min_p=config.rollout.min_p,
+            on_progress=on_progress,
+        )
+        return asyncio.run(evaluation)
+
+
+def table(source: str, task: str, split: str, metrics: Mapping[str, float]) -> str:
+    """The metrics for a reader: scores in percent with their interval, then everything else."""
+    values = {name.removeprefix(f"eval/{task}/"): value for name, value in metrics.items()}
+    examples = "held-out examples" if split == "test" else "training examples"
+    lines = [f"{source} on {task}, {values.pop('num_examples'):.0f} {examples}", f"{'':32}{'':>8}   95 % interval"]
+    scores = [name for name in values if f"{name}_low" in values]
+    for name in scores:
+        value, low, high = values.pop(name), values.pop(f"{name}_low"), values.pop(f"{name}_high")
+        lines.append(f"{_readable(name):32}{value:>8.1%}   {low:.1%} to {high:.1%}")
+    lines += [f"{_readable(name):32}{_number(name, value):>8}" for name, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _readable(name: str) -> str:
+    """`pass_at_4` as `pass@4`, `accuracy_3_operators` as `accuracy, 3 operators`."""
+    if name.startswith("accuracy_"):
+        name = "accuracy, " + name.removeprefix("accuracy_")
+    name = name.replace("pass_at_", "pass@").replace("maj_at_", "maj@")
+    return name.replace("1_operators", "1 operator").replace("_", " ")
+
+
+def _number(name: str, value: float) -> str:
+    if name.endswith("_share") or name == "valid_steps":
+        return f"{value:.1%}"
+    return f"{value:.0f}" if value == int(value) else f"{value:.2f}"

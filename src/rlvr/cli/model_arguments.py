@@ -1,0 +1,65 @@
+"""What `eval` and `predict` share: which model on which task, and progress on stderr."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlvr.build import Inference
+
+MODEL_HELP = "run folder, checkpoint folder, model folder or Hub id"
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """MODEL, --task, --set, --output and --json."""
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument(
+        "--task", metavar="T", help="configuration whose task and settings to use (default: those of MODEL's own run)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a setting, e.g. --set rollout.max_completion_tokens=40; may be repeated",
+    )
+    parser.add_argument("--output", metavar="FILE", help="also write what the model said, one JSON line a completion")
+    parser.add_argument("--json", action="store_true", help="print JSON lines on stdout")
+
+
+def load(args: argparse.Namespace, more: Sequence[str] = ()) -> Inference:
+    """The model that the arguments name. torch loads here, after the arguments were found to make sense."""
+    import os
+
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    from rlvr.build import load_for_inference
+
+    return load_for_inference(args.model, [*args.set, *more], config_name=args.task)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """An argparse type: a whole number, `least` or more."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is not a whole number of {least} or more")
+        return int(text)
+
+    return parse
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr while the block runs, if stderr is a terminal; gives `on_progress(done, total)`."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not Console(stderr=True).is_terminal) as bar:
+        line = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(line, completed=done, total=total)

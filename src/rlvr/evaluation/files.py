@@ -1,0 +1,38 @@
+"""Judged completions as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rlvr.evaluation.summary import EvaluationRecord
+from rlvr.tracking.files import write_atomically, writing
+
+
+def to_json(record: EvaluationRecord) -> str:
+    """One line without its end; an infinite or missing number is null."""
+    return json.dumps({field.name: _plain(getattr(record, field.name)) for field in fields(record)}, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def write_jsonl(path: str, records: Iterable[EvaluationRecord]) -> None:
+    """Write a file of JSON lines, whole or not at all.
+
+    Raises:
+        UserError: no space, or not writable.
+    """
+    target = Path(path)
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    # a lone surrogate in a decoded text must not lose the file
+    text = "".join(to_json(record) + "\n" for record in records)
+    write_atomically(target, text.encode("utf-8", errors="backslashreplace"))
