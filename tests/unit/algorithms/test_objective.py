@@ -1,0 +1,223 @@
+"""The whole loss: identity at the first update, extreme values, masked tokens, metrics."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlvr.algorithms import LossTerms
+from rlvr.types import TokenBatch
+from tests.unit.algorithms.cases import MODES, NAMES, algorithm, batch_of, noisy, ragged_batch
+
+EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "truncate"}
+
+
+def means(terms: LossTerms) -> dict[str, float]:
+    """Sums divided by the number of tokens, as the trainer does."""
+    return {name: (x / terms.sums["tokens"]).item() for name, x in terms.sums.items()}
+
+
+def current(batch: TokenBatch) -> Tensor:
+    """The old logprobs as the current policy's."""
+    assert batch.old_logprobs is not None
+    return batch.old_logprobs.clone().requires_grad_()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("num_epochs", [1, 2])
+def test_pitfall_21_nothing_differs_before_the_first_update(name: str, num_epochs: int):
+    batch = ragged_batch()
+    batch = replace(batch, behavior_logprobs=current(batch).detach(), reference_logprobs=batch.old_logprobs)
+    chosen = algorithm(name, **EVERY_TERM | {"mismatch_correction": "none"}, num_epochs=num_epochs)
+    scored = chosen.advantages(batch)
+    terms = chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones_like(current(batch)), batch.values)
+    found = means(terms)
+    assert found["ratio"] == found["mismatch_weight"] == 1
+    for key in ("clip_fraction", "clip_low", "clip_high", "approx_kl", "reference_kl", "mismatch_kl"):
+        assert found[key] == 0, key
+    assert found["clamped_tokens"] == found["mismatch_capped"] == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pitfall_22_after_an_update_the_ratio_is_not_one(name: str):
+    batch, chosen = ragged_batch(), algorithm(name)
+    assert "old_logprobs" in chosen.needs
+    batch = replace(batch, behavior_logprobs=batch.behavior_logprobs - 5.0)  # must not be taken for the old policy
+    scored = chosen.advantages(batch)
+    moved = current(batch).detach() + 0.1
+    terms = chosen.loss(scored, chosen.weights(scored), moved, torch.ones_like(moved), batch.values)
+    assert means(terms)["ratio"] == pytest.approx(1.105170918)
+    assert means(terms)["approx_kl"] == pytest.approx(1.105170918 - 1.1)
+
+
+def test_pitfall_22_old_logprobs_are_demanded_not_guessed():
+    batch, chosen = ragged_batch(), algorithm("grpo")
+    scored = replace(chosen.advantages(batch), old_logprobs=None)
+    with pytest.raises(ValueError, match="needs"):
+        chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones_like(current(batch)), None)
+
+
+def test_with_one_update_the_old_policy_is_the_current_one():
+    chosen = algorithm("grpo", num_epochs=1)
+    batch = replace(chosen.advantages(ragged_batch()), old_logprobs=None)
+    logprobs, entropy, _ = noisy(ragged_batch())
+    terms = chosen.loss(batch, chosen.weights(batch), logprobs, entropy, None)
+    terms.loss.backward()
+    assert batch.advantages is not None
+    torch.testing.assert_close(logprobs.grad, -chosen.weights(batch) * batch.advantages)
+    assert means(terms)["ratio"] == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("extreme", [-torch.inf, -1e30, -200.0, 0.0])
+def test_pitfall_16_extreme_logprobs_stay_finite_and_are_counted(name: str, estimator: str, extreme: float):
+    for which in ("logprobs", "old_logprobs", "behavior_logprobs", "reference_logprobs"):
+        batch = batch_of([[0, 1, 1], [0, 1, 1]], [1.0, 0.0])
+        tensors = {"logprobs": torch.full((2, 3), -60.0)} | {
+            key: torch.full((2, 3), -60.0) for key in ("old_logprobs", "behavior_logprobs", "reference_logprobs")
+        }
+        tensors[which][:, 1] = extreme
+        logprobs = tensors.pop("logprobs").requires_grad_()
+        chosen = algorithm(name, **EVERY_TERM | {"kl_estimator": estimator})
+        scored = chosen.advantages(replace(batch, rewards=batch.rewards.float(), **tensors))
+        values = torch.zeros(2, 3, requires_grad=True)
+        terms = chosen.loss(scored, chosen.weights(scored), logprobs, torch.ones(2, 3), values)
+        terms.loss.backward()
+        assert terms.loss.isfinite()
+        assert logprobs.grad is not None
+        assert logprobs.grad.isfinite().all()
+        assert all(x.isfinite() for x in terms.sums.values())
+        assert terms.sums["clamped_tokens"] == 2
+
+
+@pytest.mark.parametrize("correction", ["none", "truncate", "mask"])
+def test_pitfall_16_missing_behavior_logprobs_are_weight_one_and_counted(correction: str):
+    batch = ragged_batch()
+    assert batch.old_logprobs is not None
+    chosen = algorithm("grpo", mismatch_correction=correction)
+    missing = torch.zeros_like(batch.loss_mask)
+    missing[0, 3] = missing[1, 4] = True
+    gone = chosen.advantages(
+        replace(batch, behavior_logprobs=torch.where(missing, float("nan"), batch.behavior_logprobs))
+    )
+    same = chosen.advantages(
+        replace(batch, behavior_logprobs=torch.where(missing, batch.old_logprobs, batch.behavior_logprobs))
+    )
+    logprobs, entropy, _ = noisy(batch)
+    one = chosen.loss(gone, chosen.weights(gone), logprobs, entropy, None)
+    other = chosen.loss(same, chosen.weights(same), logprobs, entropy, None)
+    assert one.loss.isfinite()
+    assert torch.equal(one.loss, other.loss)
+    assert one.sums["clamped_tokens"] == 2
+    assert other.sums["clamped_tokens"] == 0
+
+
+def test_a_nan_of_the_policy_reaches_the_loss():
+    batch, chosen = ragged_batch(), algorithm("grpo")
+    scored = chosen.advantages(batch)
+    logprobs = current(batch).detach()
+    logprobs[0, 3] = float("nan")
+    terms = chosen.loss(scored, chosen.weights(scored), logprobs, torch.ones_like(logprobs), None)
+    assert terms.loss.isnan()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("junk", [float("nan"), float("inf"), -float("inf"), 3.0])
+def test_pitfall_05_masked_positions_change_no_term(name: str, junk: float):
+    batch, chosen = ragged_batch(), algorithm(name, **EVERY_TERM)
+    scored = chosen.advantages(batch)
+    weights = chosen.weights(scored)
+    logprobs, entropy, values = noisy(batch)
+
+    def spoil(x: Tensor | None) -> Tensor:
+        assert x is not None
+        return torch.where(weights > 0, x, junk)
+
+    spoiled = replace(
+        scored,
+        advantages=spoil(scored.advantages),
+        old_logprobs=spoil(scored.old_logprobs),
+        reference_logprobs=spoil(scored.reference_logprobs),
+        behavior_logprobs=spoil(scored.behavior_logprobs),
+        values=spoil(scored.values),
+        returns=None if scored.returns is None else spoil(scored.returns),
+    )
+    clean = chosen.loss(scored, weights, logprobs, entropy, values)
+    clean.loss.backward()
+    expected, logprobs.grad = logprobs.grad, None
+    dirty = chosen.loss(spoiled, weights, spoil(logprobs), spoil(entropy), spoil(values))
+    dirty.loss.backward()
+    assert torch.equal(clean.loss, dirty.loss)
+    assert expected is not None
+    assert logprobs.grad is not None
+    assert torch.equal(expected, logprobs.grad)
+    assert all(torch.equal(clean.sums[key], dirty.sums[key]) for key in clean.sums)
+
+
+def test_pitfall_23_metrics_report_weights_before_the_cap():
+    batch = batch_of([[1, 1]], [1.0], behavior_logprobs=torch.tensor([[-1.0, -4.0]]).double())  # weights 1 and e^3
+    for correction in ("none", "truncate", "mask"):
+        chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=2.0)
+        scored = chosen.advantages(batch)
+        terms = chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones(1, 2), None)
+        assert terms.sums["mismatch_weight"].item() == pytest.approx(21.0855369)
+        assert terms.sums["mismatch_capped"].item() == 1
+        assert terms.sums["mismatch_kl"].item() == pytest.approx(20.0855369 - 1 - 3)
+
+
+@pytest.mark.parametrize(("correction", "factors"), [("none", [1, 1]), ("truncate", [1, 2]), ("mask", [1, 0])])
+def test_the_mismatch_weight_multiplies_the_policy_term_alone(correction: str, factors: list[float]):
+    behavior = torch.tensor([[-1.0, -4.0]]).double()
+    batch = replace(batch_of([[1, 1]], [1.0], behavior_logprobs=behavior), advantages=torch.ones(1, 2).double())
+    chosen = algorithm("grpo", mismatch_correction=correction, kl_coef=0.5, kl_estimator="k1", entropy_coef=0.25)
+    logprobs, entropy = current(batch), torch.ones(1, 2, dtype=torch.float64, requires_grad=True)
+    chosen.loss(batch, chosen.weights(batch), logprobs, entropy, None).loss.backward()
+    torch.testing.assert_close(logprobs.grad, 0.5 * (0.5 - torch.tensor([factors]).double()))
+    torch.testing.assert_close(entropy.grad, torch.full((1, 2), -0.125).double())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_value_loss_has_the_weights_of_the_policy_loss(mode: str):
+    batch, chosen = ragged_batch(), algorithm("ppo", aggregation=mode, value_clip=None, value_coef=0.3)
+    scored = chosen.advantages(batch)
+    logprobs, entropy, values = noisy(batch)
+    chosen.loss(scored, chosen.weights(scored), logprobs, entropy, values).loss.backward()
+    assert scored.returns is not None
+    torch.testing.assert_close(values.grad, chosen.weights(scored) * 0.3 * (values.detach() - scored.returns))
+
+
+def test_sums_are_over_trained_tokens_and_carry_no_gradient():
+    batch, chosen = ragged_batch(), algorithm("ppo", **EVERY_TERM, truncated="mask")
+    scored = chosen.advantages(batch)
+    logprobs, entropy, values = noisy(batch)
+    terms = chosen.loss(scored, chosen.weights(scored), logprobs, entropy, values)
+    trained = batch.loss_mask & batch.valid[:, None] & ~batch.truncated[:, None]
+    assert terms.sums["tokens"] == trained.sum()
+    torch.testing.assert_close(terms.sums["entropy"], entropy.detach()[trained].sum())
+    torch.testing.assert_close(terms.sums["clip_fraction"], terms.sums["clip_low"] + terms.sums["clip_high"])
+    assert not any(x.requires_grad for x in terms.sums.values())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({}, [True, True, False, False]),
+        ({"kl_coef": 0.1}, [True, True, True, False]),
+        ({"kl_coef": 0.1, "kl_placement": "reward"}, [True, True, False, False]),
+        ({"entropy_coef": 0.1}, [True, True, True, False]),
+    ],
+)
+def test_rows_that_can_move_the_gradient(overrides: dict[str, object], expected: list[bool]):
+    groups, valid = torch.tensor([0, 0, 1, 1]), torch.tensor([True, True, True, False])
+    batch = batch_of([[0, 1]] * 4, [1.0, 0.0, 1.0, 0.0], groups=groups, valid=valid)
+    chosen = algorithm("grpo", **overrides)
+    assert chosen.trainable(chosen.advantages(batch)).tolist() == expected
+    if expected[2]:
+        return
+    logprobs = current(batch)
+    scored = chosen.advantages(batch)
+    chosen.loss(scored, chosen.weights(scored), logprobs, torch.ones(4, 2), None).loss.backward()
+    assert logprobs.grad is not None
+    assert (logprobs.grad[2:] == 0).all()
