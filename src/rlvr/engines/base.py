@@ -1,0 +1,36 @@
+"""What every engine can do: sample completions from token ids, and take new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+from rlvr.types import Completion, SamplingParams
+
+
+class Engine(Protocol):
+    """Token ids in, token ids out. Calls that are awaited together are batched together."""
+
+    policy_version: int  # of the weights the next token is sampled with
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+    ) -> Completion:
+        """Sample one completion.
+
+        `session` names the episode: the engine may keep what it computed for the prompt and the completion, for the
+        next call of the same session, whose prompt starts with both. End it with `release`.
+        """
+        ...
+
+    def release(self, session: Hashable) -> None:
+        """Forget the session; unknown ones are ignored."""
+        ...
+
+    def load_weights(self, version: int) -> None:
+        """The policy's weights have changed: forget everything computed with the old ones."""
+        ...
+
+    def close(self) -> None:
+        """Free what the engine holds. Waiting callers get a cancellation."""
+        ...

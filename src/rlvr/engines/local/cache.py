@@ -1,0 +1,146 @@
+"""Keys and values of the running rows, each row with its own length.
+
+Per layer one buffer `[slots, kv_heads, capacity, head_dim]`. A row's key of position p is in column p, so key positions
+are column numbers, and "key column <= query position" is the whole causal mask: what lies beyond a row's length (stale
+or padding) is never looked at before it is overwritten. The running rows are the first n slots, so a step reads a slice
+and gathers nothing.
+
+transformers' own caches do not fit: DynamicCache has one length for all rows, and keeps only the window of sliding
+layers, so that it can be neither refilled row by row nor cut back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+StoredKeysValues = tuple[tuple[Tensor, Tensor], ...]  # per layer, each [kv_heads, tokens, head_dim]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """The next forward starts `U` sequences; sequence u goes to the slots `first_row + i` with `copies[i] == u`."""
+
+    first_row: int
+    copies: Tensor  # [R] int64, values 0..U-1
+    group_size: int | None  # copies == 0 0 .. 1 1 .., each this often; None: anything else
+
+
+@dataclass(frozen=True, kw_only=True)
+class Append:
+    """The next forward adds tokens to the slots `first_row .. first_row + R`."""
+
+    first_row: int
+    positions: Tensor  # [R, Q] columns to write
+    num_columns: int  # columns to attend to: every position + 1 at least
+
+
+class SlotCache(Cache):
+    """Told by `plan` what the next forward means, then filled by the model through `update`."""
+
+    def __init__(self, max_slots: int):
+        super().__init__(layers=[])
+        self.max_slots = max_slots
+        self.num_slots = 0
+        self.capacity = 0
+        self.plan: Fresh | Append | None = None
+        self._buffers: list[tuple[Tensor, Tensor] | None] = []
+        self._columns: dict[int, Tensor] = {}  # kv_heads -> flat index of the columns to write, for one plan
+
+    def reserve(self, num_slots: int, num_tokens: int) -> None:
+        """Make room, by doubling what has grown too small; keeps what is stored."""
+        if num_slots <= self.num_slots and num_tokens <= self.capacity:
+            return
+        if num_slots > self.num_slots:
+            self.num_slots = min(self.max_slots, max(num_slots, 2 * self.num_slots))
+        if num_tokens > self.capacity:
+            self.capacity = max(num_tokens + 15 & ~15, 2 * self.capacity)
+        for layer, buffers in enumerate(self._buffers):
+            if buffers is not None:
+                self._buffers[layer] = self._grown(buffers[0]), self._grown(buffers[1])
+
+    def start(self, plan: Fresh | Append) -> None:
+        """Say what the next forward's keys and values are."""
+        self.plan = plan
+        self._columns = {}
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs
+    ) -> tuple[Tensor, Tensor]:
+        """Store `[R, kv_heads, Q, head_dim]` and return what the layer attends to."""
+        keys, values = self._layer(layer_idx, key_states, value_states)
+        if isinstance(self.plan, Fresh):
+            self._store_fresh(keys, key_states, self.plan)
+            self._store_fresh(values, value_states, self.plan)
+            return key_states, value_states
+        assert self.plan is not None, "start() says what a forward means"
+        columns = self._flat_columns(keys.shape[1], self.plan)
+        keys.view(-1, keys.shape[3]).index_copy_(0, columns, key_states.reshape(-1, keys.shape[3]))
+        values.view(-1, values.shape[3]).index_copy_(0, columns, value_states.reshape(-1, values.shape[3]))
+        rows = slice(self.plan.first_row, self.plan.first_row + key_states.shape[0])
+        return keys[rows, :, : self.plan.num_columns], values[rows, :, : self.plan.num_columns]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """0: only asked for in a `Fresh` forward, where the model makes its own causal mask."""
+        return 0
+
+    def move(self, sources: Tensor, targets: Tensor, num_tokens: int) -> None:
+        """Copy whole rows, the first `num_tokens` columns."""
+        for keys, values in self._filled():
+            keys[targets, :, :num_tokens] = keys[sources, :, :num_tokens]
+            values[targets, :, :num_tokens] = values[sources, :, :num_tokens]
+
+    def save(self, row: int, num_tokens: int) -> StoredKeysValues:
+        """A copy of one row."""
+        return tuple((k[row, :, :num_tokens].clone(), v[row, :, :num_tokens].clone()) for k, v in self._filled())
+
+    def load(self, row: int, stored: StoredKeysValues, num_tokens: int) -> None:
+        """Put the first `num_tokens` tokens of a saved row back, into any slot."""
+        for (keys, values), (saved_keys, saved_values) in zip(self._filled(), stored, strict=True):
+            keys[row, :, :num_tokens] = saved_keys[:, :num_tokens]
+            values[row, :, :num_tokens] = saved_values[:, :num_tokens]
+
+    def _filled(self) -> Sequence[tuple[Tensor, Tensor]]:
+        return [buffers for buffers in self._buffers if buffers is not None]
+
+    def _layer(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        while len(self._buffers) <= layer:
+            self._buffers.append(None)
+        buffers = self._buffers[layer]
+        if buffers is None:
+            buffers = self._empty(keys), self._empty(values)
+            self._buffers[layer] = buffers
+        return buffers
+
+    def _empty(self, like: Tensor) -> Tensor:
+        # zeros: a masked column has weight 0, and 0 times the NaN of uninitialized memory would be NaN
+        return like.new_zeros(self.num_slots, like.shape[1], self.capacity, like.shape[3])
+
+    def _grown(self, old: Tensor) -> Tensor:
+        new = self._empty(old)
+        new[: old.shape[0], :, : old.shape[2]] = old
+        return new
+
+    def _store_fresh(self, buffer: Tensor, states: Tensor, plan: Fresh) -> None:
+        num_rows = len(plan.copies)
+        target = buffer[plan.first_row : plan.first_row + num_rows, :, : states.shape[2]]
+        if plan.group_size is None:
+            target.copy_(states[plan.copies])
+        else:
+            target.unflatten(0, (len(states), plan.group_size)).copy_(states.unsqueeze(1))
+
+    def _flat_columns(self, num_heads: int, plan: Append) -> Tensor:
+        """Row numbers of the buffer seen as `[slots * kv_heads * capacity, head_dim]`, in the order of the states."""
+        columns = self._columns.get(num_heads)
+        if columns is None:
+            device = plan.positions.device
+            rows = torch.arange(plan.first_row, plan.first_row + len(plan.positions), device=device)
+            heads = torch.arange(num_heads, device=device)
+            starts = (rows[:, None] * num_heads + heads) * self.capacity  # [R, H]
+            columns = (starts[:, :, None] + plan.positions[:, None, :]).flatten()  # [R, H, Q] as the states are
+            self._columns[num_heads] = columns
+        return columns

@@ -1,0 +1,217 @@
+"""The local engine: an asynchronous front of the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from transformers import PreTrainedModel
+
+from rlvr.engines.local.rows import Request
+from rlvr.engines.local.runner import make_runner
+from rlvr.engines.local.scheduler import Scheduler
+from rlvr.types import Completion, SamplingParams, StopReason
+
+
+class LocalEngine:
+    """Continuous batching in this process, over the weights of `model` itself: no copy, nothing to synchronize.
+
+    At most `max_batch_size` completions run at a time. Calls are admitted in the order they were made, so the result
+    of a program that makes them in a fixed order is fixed. One task of the event loop steps the batch while there is
+    work, and lets other tasks run between two steps.
+
+    After the weights have changed call `load_weights(version)`: until then cached keys and values are the old ones.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, max_batch_size: int, max_context_tokens: int):
+        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        if limit is not None and max_context_tokens > limit:
+            raise ValueError(f"max_context_tokens={max_context_tokens} exceeds the model's {limit} positions")
+        self._model = model
+        self._modules = list(model.modules())
+        self._max_context_tokens = max_context_tokens
+        with self._serving():
+            runner, reason = make_runner(model, max_batch_size)
+        if reason is not None:
+            warnings.warn(
+                f"{type(model).__name__} has {reason}: completions are sampled without a key/value cache, slowly",
+                stacklevel=2,
+            )
+        self._scheduler = Scheduler(
+            runner,
+            num_slots=max_batch_size,
+            max_cached_tokens=max_batch_size * max_context_tokens,
+            device=model.device,
+        )
+        self._driver: asyncio.Task[None] | None = None
+
+    @property
+    def policy_version(self) -> int:
+        """Of the weights the next token is sampled with."""
+        return self._scheduler.policy_version
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+    ) -> Completion:
+        """Sample one completion; see `Engine.generate`.
+
+        A completion that does not fit the context is cut, with `StopReason.LENGTH`. Raises ValueError for an empty
+        prompt and for one longer than the context, and whatever a step of the batch it was in raised.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
+        request = self._submit(prompt_ids, sampling, session, future)
+        if request is None:
+            return future.result()
+        if self._driver is None or self._driver.done() or self._driver.get_loop() is not loop:
+            self._driver = loop.create_task(self._drive())
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._scheduler.abort(request)
+            raise
+
+    def generate_batch(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Completion]:
+        """Sample completions without an event loop, in the order of the requests."""
+        futures = [_Result() for _ in requests]
+        for (prompt_ids, sampling), future in zip(requests, futures, strict=True):
+            self._submit(prompt_ids, sampling, None, future)
+        while not all(future.done() for future in futures):
+            self._step()
+        return [future.result() for future in futures]
+
+    def release(self, session: Hashable) -> None:
+        """Forget what is kept of a session; unknown ones are ignored."""
+        self._scheduler.release(session)
+
+    def load_weights(self, version: int) -> None:
+        """The weights have changed: drop every cached key and value.
+
+        Completions in flight go on under the new weights, and keep the version they began with.
+        """
+        self._scheduler.new_weights(version)
+        self._modules = list(self._model.modules())
+
+    def close(self) -> None:
+        """Drop what is cached; callers that wait are cancelled."""
+        if self._driver is not None and not self._driver.done():
+            self._driver.cancel()
+        self._fail_all(asyncio.CancelledError())
+
+    def _submit(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        session: Hashable | None,
+        future: asyncio.Future[Completion] | _Result,
+    ) -> Request | None:
+        """Queue a request; None if there is no room for a single token and the future is resolved already."""
+        if not len(prompt_ids):
+            raise ValueError("the prompt is empty: there is nothing to continue")
+        room = self._max_context_tokens - len(prompt_ids)
+        if room < 0:
+            raise ValueError(
+                f"the prompt has {len(prompt_ids)} tokens, more than max_context_tokens={self._max_context_tokens}"
+            )
+        max_tokens = min(room, sampling.max_tokens)
+        if max_tokens <= 0:
+            future.set_result(
+                Completion(
+                    token_ids=(),
+                    behavior_logprobs=(),
+                    sampling_logprobs=(),
+                    stop_reason=StopReason.LENGTH,
+                    policy_version=self.policy_version,
+                )
+            )
+            return None
+        request = Request(
+            prompt_ids=tuple(prompt_ids),
+            sampling=sampling,
+            max_tokens=max_tokens,
+            session=session,
+            on_done=lambda completion: None if future.done() else future.set_result(completion),
+            on_error=lambda error: None if future.done() else _fail(future, error),
+        )
+        self._scheduler.submit(request)
+        return request
+
+    async def _drive(self) -> None:
+        """Step while there is work."""
+        try:
+            while self._scheduler.has_work:
+                await self._settle()
+                if self._scheduler.has_work:
+                    self._step()
+        except asyncio.CancelledError as error:
+            self._fail_all(error)
+            raise
+        except Exception:  # every waiting caller has got it from _step: nobody reads this task's result
+            return
+
+    async def _settle(self) -> None:
+        """Let the other tasks run, and go on as long as they keep making new requests: those are batched together."""
+        waiting = -1
+        while waiting != self._scheduler.num_waiting:
+            waiting = self._scheduler.num_waiting
+            await asyncio.sleep(0)
+
+    def _step(self) -> None:
+        try:
+            with self._serving():
+                self._scheduler.step()
+        except BaseException as error:
+            self._fail_all(error)
+            raise
+
+    def _fail_all(self, error: BaseException) -> None:
+        """Nothing of a broken step can be trusted: every caller gets the error, every cache is dropped."""
+        for request in self._scheduler.drop_all():
+            request.on_error(error)
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        """No gradients, and no dropout; modules that were in training mode are put back."""
+        training = [module for module in self._modules if module.training]
+        for module in training:
+            module.training = False
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            for module in training:
+                module.training = True
+
+
+class _Result:
+    """A future without an event loop."""
+
+    def __init__(self) -> None:
+        self._value: Completion | None = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        return self._value is not None or self._error is not None
+
+    def set_result(self, value: Completion) -> None:
+        self._value = value
+
+    def set_exception(self, error: BaseException) -> None:
+        self._error = error
+
+    def result(self) -> Completion:
+        if self._error is not None:
+            raise self._error
+        assert self._value is not None
+        return self._value
+
+
+def _fail(future: asyncio.Future[Completion] | _Result, error: BaseException) -> None:
+    """Hand an error to a caller; a cancellation cancels."""
+    if isinstance(error, asyncio.CancelledError) and isinstance(future, asyncio.Future):
+        future.cancel()
+    else:
+        future.set_exception(error)

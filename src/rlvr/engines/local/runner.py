@@ -1,0 +1,222 @@
+"""The model's forward for rows of different lengths: with a slot cache, or in full where that cannot serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlvr.engines.local.cache import Append, Fresh, SlotCache, StoredKeysValues
+from rlvr.models.attention import attention_mask, unsupported_attention
+
+Tokens = Sequence[int]
+
+
+class Runner(Protocol):
+    """Next-token logits `[R, V]` for rows in slots. All of it runs without gradients."""
+
+    def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
+        """Start rows: the slot `first_row + i` gets `prompts[copies[i]]`. R = len(copies)."""
+        ...
+
+    def extend(
+        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[StoredKeysValues], known: Sequence[int]
+    ) -> Tensor:
+        """Start rows whose first `known[i]` tokens are stored; only the rest goes through the model."""
+        ...
+
+    def decode(self, ids: Tensor, lengths: Tensor, longest: int) -> Tensor:
+        """One more token `ids` `[R]` for the first R slots, at the positions `lengths` `[R]` (at most `longest`)."""
+        ...
+
+    def move(self, sources: Tensor, targets: Tensor, num_tokens: int) -> None:
+        """Copy whole slots."""
+        ...
+
+    def save(self, row: int, num_tokens: int) -> StoredKeysValues | None:
+        """A copy of a slot's keys and values, or None where there are none."""
+        ...
+
+
+def make_runner(model: PreTrainedModel, max_slots: int) -> tuple[Runner, str | None]:
+    """The fast runner, or the slow one and why."""
+    reason = unsupported_attention(model.config) or _probe(model)
+    if reason is None:
+        return CachedRunner(model, max_slots), None
+    return FullForwardRunner(model, max_slots), reason
+
+
+class CachedRunner:
+    """Slot cache; every token goes through the model once."""
+
+    def __init__(self, model: PreTrainedModel, max_slots: int):
+        self._model = model
+        self._cache = SlotCache(max_slots)
+        self._device = model.device
+        self._columns = torch.arange(0, device=model.device)
+
+    def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
+        """One right-padded forward; what is to the right of a token cannot reach it, so no mask is needed."""
+        ids, lengths = right_padded(prompts, self._device)
+        self._cache.reserve(first_row + len(copies), ids.shape[1] + 1)
+        plan = Fresh(
+            first_row=first_row,
+            copies=torch.tensor(copies, device=self._device),
+            group_size=_group_size(copies, len(prompts)),
+        )
+        self._cache.start(plan)
+        positions = torch.arange(ids.shape[1], device=self._device)[None]
+        return self._forward(ids, positions, None, lengths - 1)[plan.copies]
+
+    def extend(
+        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[StoredKeysValues], known: Sequence[int]
+    ) -> Tensor:
+        """One right-padded forward of what is new."""
+        ids, lengths = right_padded([p[k:] for p, k in zip(prompts, known, strict=True)], self._device)
+        starts = torch.tensor(known, device=self._device)
+        positions = starts[:, None] + torch.arange(ids.shape[1], device=self._device)
+        num_columns = max(known) + ids.shape[1]
+        self._cache.reserve(first_row + len(prompts), num_columns)
+        for i, keys_values in enumerate(stored):
+            self._cache.load(first_row + i, keys_values, known[i])
+        self._cache.start(Append(first_row=first_row, positions=positions, num_columns=num_columns))
+        return self._forward(ids, positions, self._mask(positions, num_columns), lengths - 1)
+
+    def decode(self, ids: Tensor, lengths: Tensor, longest: int) -> Tensor:
+        """One token a row."""
+        num_columns = longest + 1
+        self._cache.reserve(len(ids), num_columns)
+        positions = lengths[:, None].clone()
+        self._cache.start(Append(first_row=0, positions=positions, num_columns=num_columns))
+        return self._forward(ids[:, None], positions, self._mask(positions, num_columns), None)
+
+    def move(self, sources: Tensor, targets: Tensor, num_tokens: int) -> None:
+        """Copy whole slots."""
+        self._cache.move(sources, targets, num_tokens)
+
+    def save(self, row: int, num_tokens: int) -> StoredKeysValues:
+        """A copy of a slot."""
+        return self._cache.save(row, num_tokens)
+
+    def _mask(self, positions: Tensor, num_columns: int) -> Tensor | dict[str, Tensor]:
+        if len(self._columns) < num_columns:
+            self._columns = torch.arange(2 * num_columns, device=self._device)
+        columns = self._columns[None, :num_columns]
+        allowed = columns[:, None, None] <= positions[:, None, :, None]
+        return attention_mask(self._model.config, allowed, positions, columns, self._model.dtype)
+
+    def _forward(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor] | None, last: Tensor | None
+    ) -> Tensor:
+        with _only_last(self._model, last):
+            output = self._model(
+                input_ids=ids,
+                position_ids=positions,
+                attention_mask=mask,
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+        return output.logits[:, -1]
+
+
+class FullForwardRunner:
+    """No cache: the whole sequence goes through the model for every token. Slow, and right for any causal model."""
+
+    def __init__(self, model: PreTrainedModel, max_slots: int):
+        self._model = model
+        self._ids = torch.zeros(max_slots, 16, dtype=torch.int64, device=model.device)
+
+    def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
+        """Store the prompts and score them."""
+        ids, lengths = right_padded(prompts, self._model.device)
+        self._reserve(ids.shape[1] + 1)
+        index = torch.tensor(copies, device=self._model.device)
+        self._ids[first_row : first_row + len(copies), : ids.shape[1]] = ids[index]
+        return self._forward(ids, lengths)[index]
+
+    def extend(
+        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[StoredKeysValues], known: Sequence[int]
+    ) -> Tensor:
+        """Never called: `save` gives nothing to extend."""
+        raise NotImplementedError
+
+    def decode(self, ids: Tensor, lengths: Tensor, longest: int) -> Tensor:
+        """Store one token a row and score the sequences."""
+        self._reserve(longest + 1)
+        self._ids[torch.arange(len(ids), device=ids.device), lengths] = ids
+        return self._forward(self._ids[: len(ids), : longest + 1], lengths + 1)
+
+    def move(self, sources: Tensor, targets: Tensor, num_tokens: int) -> None:
+        """Copy whole slots."""
+        self._ids[targets] = self._ids[sources]
+
+    def save(self, row: int, num_tokens: int) -> None:
+        """Nothing to keep."""
+
+    def _reserve(self, num_tokens: int) -> None:
+        width = self._ids.shape[1]
+        if num_tokens > width:
+            self._ids = torch.nn.functional.pad(self._ids, (0, max(num_tokens, 2 * width) - width))
+
+    def _forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        mask = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()
+        with _only_last(self._model, lengths - 1):
+            output = self._model(input_ids=ids, attention_mask=mask, use_cache=False)
+        return output.logits[:, -1]
+
+
+def right_padded(prompts: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids `[R, longest]`, padded with 0 on the right, and lengths `[R]`."""
+    longest = max(len(prompt) for prompt in prompts)
+    ids = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=device)
+    return ids, torch.tensor([len(prompt) for prompt in prompts], device=device)
+
+
+def _group_size(copies: Sequence[int], num_prompts: int) -> int | None:
+    """G if `copies` is 0 (G times) 1 (G times) ..."""
+    size = len(copies) // num_prompts
+    regular = [u for u in range(num_prompts) for _ in range(size)]
+    return size if list(copies) == regular else None
+
+
+@contextmanager
+def _only_last(model: PreTrainedModel, last: Tensor | None) -> Iterator[None]:
+    """Let only the hidden state at `last` `[R]` of each row through the head: its logits become `[R, 1, V]`.
+
+    A hook on the head, because it works for every architecture, scaled logits and adapters included.
+    """
+    head = model.get_output_embeddings()
+    if last is None or head is None:
+        yield
+        return
+    rows = torch.arange(len(last), device=last.device)
+    handle = head.register_forward_pre_hook(lambda module, args: (args[0][rows, last].unsqueeze(1), *args[1:]))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _probe(model: PreTrainedModel) -> str | None:
+    """Run a few tokens through the cache and through a plain forward; None if they agree, else what went wrong."""
+    vocabulary = model.config.get_text_config().vocab_size
+    rows = [[(7 * row + 3 * i + 1) % vocabulary for i in range(6 + row)] for row in (0, 1, 2)]
+    runner = CachedRunner(model, 3)
+    try:
+        runner.prefill(0, [row[:-2] for row in rows], [0, 1, 2])
+        for step in (2, 1):
+            ids = torch.tensor([row[-step] for row in rows], device=model.device)
+            lengths = torch.tensor([len(row) - step for row in rows], device=model.device)
+            logits = runner.decode(ids, lengths, int(lengths.max()))
+    except Exception as error:
+        return f"a cache the model cannot use ({type(error).__name__}: {error})"
+    plain = [model(input_ids=torch.tensor([row], device=model.device), use_cache=False).logits[0, -1] for row in rows]
+    gap = (torch.log_softmax(logits.float(), -1) - torch.log_softmax(torch.stack(plain).float(), -1)).abs()
+    single = model.dtype == torch.float32
+    if float(gap.max() if single else gap.mean()) > (1e-3 if single else 0.1):
+        return f"logprobs that differ by {float(gap.max()):.2g} from a plain forward"
+    return None

@@ -1,0 +1,148 @@
+"""Drawing tokens: vectorized over rows, without random state.
+
+The draw of a token is a function of the request's seed and of the token's position in its sequence. One uniform number
+comes from a counter-based hash (the finalizer of SplitMix64, Steele, Lea & Flood 2014) and is put through the inverse
+of the distribution function. So it does not depend on the batch, on the rows beside it or on what was drawn before.
+
+The order of truncation is vLLM's: temperature, then `min_p` (relative to the most likely token of the distribution at
+that temperature), then `top_k`, then `top_p` over what the first two left. For temperature 1 and probabilities
+`.5 .3 .15 .05`:
+
+    top_p=.6          .5 .3          the token that crosses .6 stays
+    top_k=3 top_p=.9  .5 .3 .15      .5/.95 + .3/.95 = .84 < .9, so the third is needed
+    min_p=.2          .5 .3 .15      .05 < .2 * .5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MAX_CHUNK_ELEMENTS = 2**24  # float64 work space of one chunk of rows: 128 MiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSampling:
+    """How each of R rows is drawn. A greedy row has temperature 1 here and `greedy` set."""
+
+    streams: Tensor  # [R] int64, streams(seeds)
+    temperature: Tensor  # [R] float32
+    greedy: Tensor  # [R] bool
+    top_p: Tensor  # [R] float64
+    top_k: Tensor  # [R] int64, 0: all
+    min_p: Tensor  # [R] float64
+    any_greedy: bool
+    any_truncates: bool
+
+    def rows(self, first: int, last: int) -> RowSampling:
+        """The rows `first .. last`."""
+        part = slice(first, last)
+        return RowSampling(
+            streams=self.streams[part],
+            temperature=self.temperature[part],
+            greedy=self.greedy[part],
+            top_p=self.top_p[part],
+            top_k=self.top_k[part],
+            min_p=self.min_p[part],
+            any_greedy=self.any_greedy,
+            any_truncates=self.any_truncates,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """One token a row."""
+
+    ids: Tensor  # [R] int64
+    behavior_logprobs: Tensor  # [R] float32, under the whole vocabulary
+    sampling_logprobs: Tensor  # [R] float32, under what truncation left
+
+
+def sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:
+    """Draw the tokens that stand at `positions` `[R]` of their sequences, from `logits` `[R, V]`."""
+    num_rows, vocabulary = logits.shape
+    size = max(1, MAX_CHUNK_ELEMENTS // vocabulary)
+    if num_rows <= size:
+        return _sample(logits, positions, sampling)
+    parts = [
+        _sample(logits[i : i + size], positions[i : i + size], sampling.rows(i, i + size))
+        for i in range(0, num_rows, size)
+    ]
+    return Draw(
+        ids=torch.cat([part.ids for part in parts]),
+        behavior_logprobs=torch.cat([part.behavior_logprobs for part in parts]),
+        sampling_logprobs=torch.cat([part.sampling_logprobs for part in parts]),
+    )
+
+
+def _sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:
+    logprobs = torch.log_softmax(logits.float() / sampling.temperature[:, None], dim=-1)
+    probs = logprobs.double().exp_()
+    keep = None
+    if sampling.any_truncates:
+        keep = kept_tokens(probs, sampling)
+        probs = probs * keep
+    cumulative = probs.cumsum_(-1)  # [R, V] float64, not normalized: the last column is what truncation left
+    total = cumulative[:, -1]
+    if not total.isfinite().all():
+        raise FloatingPointError(f"the model's logits are not finite in {int((~total.isfinite()).sum())} rows")
+    target = uniform(sampling.streams, positions) * total
+    # the first token whose cumulative probability exceeds the target: never one of probability 0
+    ids = torch.searchsorted(cumulative, target[:, None], right=True)
+    if sampling.any_greedy:
+        ids = torch.where(sampling.greedy[:, None], logits.argmax(-1, keepdim=True), ids)
+    behavior = logprobs.gather(1, ids)[:, 0]
+    sampled = behavior
+    if keep is not None:
+        sampled = behavior - torch.where(keep.all(-1), 0.0, total.log()).float()
+    return Draw(ids=ids[:, 0], behavior_logprobs=behavior, sampling_logprobs=sampled)
+
+
+def kept_tokens(probs: Tensor, sampling: RowSampling) -> Tensor:
+    """`[R, V]` bool: the tokens truncation leaves of `probs` `[R, V]` float64; at least the most likely one."""
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(probs.shape[1], device=probs.device)
+    top_k = torch.where(sampling.top_k > 0, sampling.top_k, probs.shape[1])
+    keep = (ranks < top_k[:, None]) & (ordered >= sampling.min_p[:, None] * ordered[:, :1])
+    left = ordered * keep
+    before = left.cumsum(-1) - left  # probability of the tokens ahead: the one that crosses top_p stays
+    keep &= (before < sampling.top_p[:, None] * left.sum(-1, keepdim=True)) | (sampling.top_p[:, None] >= 1)
+    keep[:, 0] = True
+    return torch.zeros_like(keep).scatter_(1, order, keep)
+
+
+def uniform(streams: Tensor, positions: Tensor) -> Tensor:
+    """A uniform number in [0, 1), float64 with 52 bits, for each row's token at `positions` `[R]`."""
+    bits = _mix(streams + (positions + 1) * _GOLDEN)
+    return ((bits >> 12) & _mask(12)).double() * 2.0**-52
+
+
+def streams(seeds: Sequence[int]) -> Tensor:
+    """`[R]` int64: where each seed's stream of bits starts; different for different seeds (modulo 2^64)."""
+    return _mix(torch.tensor([_signed(seed) for seed in seeds], dtype=torch.int64) * _GOLDEN + 1)
+
+
+def _signed(value: int) -> int:
+    """The 64-bit two's complement reading of `value` modulo 2^64."""
+    value &= 2**64 - 1
+    return value - 2**64 if value >= 2**63 else value
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_FACTOR_1 = _signed(0xBF58476D1CE4E5B9)
+_FACTOR_2 = _signed(0x94D049BB133111EB)
+
+
+def _mask(shift: int) -> int:
+    """Keeps the bits a logical right shift leaves; torch's shift of int64 is arithmetic."""
+    return 2 ** (64 - shift) - 1
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finalizer on int64 bits; products wrap around."""
+    x = (x ^ ((x >> 30) & _mask(30))) * _FACTOR_1
+    x = (x ^ ((x >> 27) & _mask(27))) * _FACTOR_2
+    return x ^ ((x >> 31) & _mask(31))

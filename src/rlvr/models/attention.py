@@ -1,0 +1,110 @@
+"""Additive attention masks in the form each architecture takes: one tensor, or one per kind of layer.
+
+transformers 5 takes a ready mask in two ways, and adds nothing of its own to either: a 4-D tensor, used by all layers
+(Llama, Mistral, Mixtral, ...), or a dict `{"full_attention": ..., "sliding_attention": ...}` where `config.layer_types`
+names both (Qwen2, Qwen3, Gemma3, ...). Ready masks carry everything, so the sliding window is applied here.
+
+For the packed rows `a b | c d` with a window of 2 the positions are `0 1 0 1`; `allowed` keeps `c` and `d` from `a` and
+`b`, and the window compares positions, which are right inside a segment:
+
+    allowed       sliding (position of key > position of query - 2)
+    1 0 0 0       1 0 0 0
+    1 1 0 0       1 1 0 0
+    0 0 1 0       0 0 1 0
+    0 0 1 1       0 0 1 1
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PretrainedConfig
+
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
+
+def layer_kinds(config: PretrainedConfig) -> frozenset[str]:
+    """The kinds of attention layers, e.g. `{"full_attention", "sliding_attention"}` for Gemma3.
+
+    Mistral, Mixtral, Phi3 and Starcoder2 have no `layer_types`: every layer slides if `sliding_window` is set.
+    """
+    config = config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return frozenset(kinds)
+    return frozenset({FULL if sliding_window(config) is None else SLIDING})
+
+
+def sliding_window(config: PretrainedConfig) -> int | None:
+    """Keys a query of a sliding layer sees, itself included; None where nothing slides."""
+    config = config.get_text_config()
+    if getattr(config, "use_sliding_window", True) is False:
+        return None
+    return getattr(config, "sliding_window", None)
+
+
+def unsupported_attention(config: PretrainedConfig) -> str | None:
+    """Why ready masks and a plain key/value cache cannot serve this architecture; None if they can.
+
+    Only what the configuration tells: `"layers of kind linear_attention"`, for example.
+    """
+    text = config.get_text_config()
+    if config.is_encoder_decoder:
+        return "an encoder-decoder"
+    other = layer_kinds(config) - {FULL, SLIDING}
+    if other:
+        return f"layers of kind {', '.join(sorted(other))}"
+    if SLIDING in layer_kinds(config) and sliding_window(config) is None:
+        return "sliding layers without a sliding_window"
+    if getattr(text, "use_bidirectional_attention", False) or not getattr(text, "is_causal", True):
+        return "attention that is not causal"
+    if getattr(text, "alibi", False):
+        return "ALiBi positions"
+    rope = getattr(text, "rope_parameters", None) or {}
+    kinds = {rope.get("rope_type")} | {r.get("rope_type") for r in rope.values() if isinstance(r, dict)}
+    if kinds & {"dynamic", "longrope"}:
+        return "rotary positions that depend on the longest row of the batch"
+    if config._attn_implementation not in ("sdpa", "eager"):
+        return f"attn_implementation={config._attn_implementation!r}, which takes no ready mask (use sdpa)"
+    return None
+
+
+def attention_mask(
+    config: PretrainedConfig,
+    allowed: Tensor,
+    query_positions: Tensor,
+    key_positions: Tensor,
+    dtype: torch.dtype,
+) -> Tensor | dict[str, Tensor]:
+    """The mask(s) to pass as `attention_mask`: 0 where a query may look, the dtype's minimum elsewhere.
+
+    Args:
+        allowed: `[R, 1, Q, K]` bool, causality, padding and segments; the sliding window is added here.
+        query_positions: `[R, Q]` positions inside the query's own sequence.
+        key_positions: `[R, K]` or `[1, K]`, the same for keys.
+
+    Returns `[R, 1, Q, K]`, or a dict of two where the layers differ. The minimum and not minus infinity: a padding
+    query that may look nowhere then averages garbage instead of making NaN. Float and not bool: torch's attention on
+    the CPU is 2.4 times slower with a bool mask.
+    """
+    kinds = layer_kinds(config)
+    masks: dict[str, Tensor] = {}
+    if FULL in kinds:
+        masks[FULL] = _additive(allowed, dtype)
+    if SLIDING in kinds:
+        window = sliding_window(config)
+        assert window is not None, "sliding layers without a sliding_window"
+        near = key_positions[:, None, None, :] > query_positions[:, None, :, None] - window
+        masks[SLIDING] = _additive(allowed & near, dtype)
+    return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where allowed, the dtype's minimum elsewhere."""
+    zero = torch.zeros((), dtype=dtype, device=allowed.device)
+    return torch.where(allowed, zero, torch.finfo(dtype).min)

@@ -1,0 +1,50 @@
+"""Rows leave and the rest closes up."""
+
+import torch
+
+from rlvr.engines.local.rows import Request, Rows
+from rlvr.engines.local.sampler import Draw
+from tests.unit.engines.tiny import sampling
+
+
+def request(length: int, max_tokens: int = 9) -> Request:
+    return Request(
+        prompt_ids=tuple(range(length)),
+        sampling=sampling(length),
+        max_tokens=max_tokens,
+        session=None,
+        on_done=lambda completion: None,
+        on_error=lambda error: None,
+    )
+
+
+def drawn(*ids: int) -> Draw:
+    values = -torch.tensor(ids, dtype=torch.float32)
+    return Draw(ids=torch.tensor(ids), behavior_logprobs=values, sampling_logprobs=values)
+
+
+def test_the_example_of_the_docstring():
+    rows = Rows(num_slots=8, device=torch.device("cpu"))
+    requests = [request(n + 1) for n in range(5)]
+    rows.add(requests)
+    rows.record(drawn(10, 11, 12, 13, 14))
+    finished, sources, targets = rows.take(torch.tensor([False, True, False, True, False]))
+    assert [left.request for left in finished] == [requests[1], requests[3]]
+    assert [left.completion.token_ids for left in finished] == [(11,), (13,)]
+    assert [left.num_cached for left in finished] == [2, 4]
+    assert (sources.tolist(), targets.tolist()) == ([4], [1])
+    assert rows.requests == [requests[0], requests[4], requests[2]]
+    assert rows.last_ids[:3].tolist() == [10, 14, 12]
+    assert rows.lengths[:3].tolist() == [1, 5, 3]
+    assert rows.longest == 5
+
+
+def test_the_room_for_sampled_tokens_grows():
+    rows = Rows(num_slots=2, device=torch.device("cpu"))
+    rows.add([request(3, max_tokens=1000)])
+    for step in range(200):
+        done = rows.record(drawn(step))
+    assert not done.any()
+    finished, _, _ = rows.take(torch.tensor([True]))
+    assert finished[0].completion.token_ids == tuple(range(200))
+    assert finished[0].completion.behavior_logprobs == tuple(-float(i) for i in range(200))

@@ -1,0 +1,53 @@
+"""The slow path gives the same completions, and is taken where the fast one would be wrong."""
+
+import asyncio
+
+import pytest
+import torch
+
+from rlvr.engines.local import LocalEngine
+from rlvr.engines.local.runner import CachedRunner, FullForwardRunner, make_runner
+from tests.unit.engines.tiny import ARCHITECTURES, plain_logprobs, prompt, sampling, tiny_model
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_architectures_we_name_get_the_fast_path(name):
+    with torch.no_grad():
+        runner, reason = make_runner(tiny_model(name).eval(), 4)
+    assert isinstance(runner, CachedRunner)
+    assert reason is None
+
+
+def test_the_slow_path_gives_the_same_completions_after_one_warning(monkeypatch):
+    model = tiny_model()
+    requests = [(prompt(4 + i // 3), sampling(i, stop_ids=frozenset({5, 10}))) for i in range(9)]
+    fast = LocalEngine(model, max_batch_size=4, max_context_tokens=64).generate_batch(requests)
+    monkeypatch.setattr("rlvr.engines.local.runner.unsupported_attention", lambda config: "layers of kind mamba")
+    with pytest.warns(UserWarning, match="LlamaForCausalLM has layers of kind mamba") as warned:
+        engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
+    assert len(warned) == 1
+    slow = engine.generate_batch(requests)
+    assert [c.token_ids for c in slow] == [c.token_ids for c in fast]
+    assert [c.stop_reason for c in slow] == [c.stop_reason for c in fast]
+    for (ids, _), completion in zip(requests, slow, strict=True):
+        expected = plain_logprobs(model, ids, completion)
+        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=1e-5, rtol=0)
+    asyncio.run(engine.generate(prompt(4), sampling(0), session="a"))
+    assert engine._scheduler.num_parked == 0
+
+
+def test_a_cache_that_gives_other_logits_is_noticed_at_the_start(monkeypatch):
+    monkeypatch.setattr(CachedRunner, "_mask", lambda self, positions, num_columns: None)
+    with torch.no_grad():
+        runner, reason = make_runner(tiny_model().eval(), 4)
+    assert isinstance(runner, FullForwardRunner)
+    assert reason is not None
+
+
+def test_only_the_last_position_goes_through_the_head():
+    model = tiny_model().eval()
+    shapes = []
+    model.get_output_embeddings().register_forward_hook(lambda module, args, output: shapes.append(output.shape))
+    with torch.no_grad():
+        CachedRunner(model, 4).prefill(0, [prompt(9), prompt(5)], [0, 0, 1, 1])
+    assert shapes == [(2, 1, 40)]

@@ -1,0 +1,90 @@
+"""Tiny random models of the architectures the engine serves, and the oracle: a plain forward of one sequence."""
+
+import torch
+from torch import Tensor
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rlvr.types import Completion, SamplingParams
+
+VOCABULARY = 40
+COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.15,
+}
+MIXED = ["sliding_attention", "sliding_attention", "full_attention"]
+ARCHITECTURES = ("llama", "qwen2", "qwen2_sliding", "qwen3", "gemma3", "mistral", "mixtral", "gpt2")
+
+
+def tiny_model(name: str = "llama", seed: int = 0) -> PreTrainedModel:
+    """A random float32 model, in training mode as a trainer would leave it."""
+    torch.manual_seed(seed)
+    match name:
+        case "llama":
+            model = LlamaForCausalLM(LlamaConfig(**COMMON))
+        case "qwen2":
+            model = Qwen2ForCausalLM(Qwen2Config(**COMMON))
+        case "qwen2_sliding":
+            config = Qwen2Config(**COMMON, use_sliding_window=True, sliding_window=5, max_window_layers=1)
+            model = Qwen2ForCausalLM(config)
+        case "qwen3":
+            model = Qwen3ForCausalLM(Qwen3Config(**COMMON, head_dim=16))
+        case "gemma3":
+            config = Gemma3TextConfig(**COMMON, head_dim=16, sliding_window=5, layer_types=MIXED)
+            model = Gemma3ForCausalLM(config)
+        case "mistral":
+            model = MistralForCausalLM(MistralConfig(**COMMON, sliding_window=5))
+        case "mixtral":
+            config = MixtralConfig(**COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=None)
+            model = MixtralForCausalLM(config)
+        case "gpt2":
+            sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.15}
+            model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, **sizes, bos_token_id=0, eos_token_id=0))
+        case _:
+            raise ValueError(name)
+    return model.train()
+
+
+def sampling(seed: int = 0, **changes) -> SamplingParams:
+    """Eight tokens at most, no stop ids, unless changed."""
+    settings = {"max_tokens": 8, "stop_ids": frozenset(), "seed": seed} | changes
+    return SamplingParams(**settings)
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    """Random ids."""
+    generator = torch.Generator().manual_seed(1000 * length + seed)
+    return torch.randint(1, VOCABULARY, (length,), generator=generator).tolist()
+
+
+@torch.no_grad()
+def plain_logprobs(model: PreTrainedModel, ids: list[int], completion: Completion, temperature: float = 1.0) -> Tensor:
+    """The completion's log-probabilities by one full forward of prompt + completion alone, without a cache."""
+    was_training = model.training
+    model.eval()
+    sequence = torch.tensor([[*ids, *completion.token_ids]])
+    logits = model(input_ids=sequence, use_cache=False).logits[0, len(ids) - 1 : -1]
+    model.train(was_training)
+    logprobs = torch.log_softmax(logits / temperature, -1)
+    return logprobs.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
