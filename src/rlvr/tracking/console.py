@@ -89,8 +89,6 @@ class Console:
         self._name, self._total = name, self._total_steps if total is None else total
         self._first, self._started, self._done = done, self._clock(), done
         if self._progress is not None:
-            if self._bar is not None:
-                self._progress.remove_task(self._bar)
             self._bar = self._progress.add_task(name, total=self._total, completed=done, numbers="", eta="")
         else:
             self._print(f"{name}: {self._total - done} steps")

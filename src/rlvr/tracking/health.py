@@ -33,7 +33,7 @@ _RULES = (
         "Look at what the model writes (rollouts/), then make the task easier or warm-start longer.",
     ),
     _Rule(
-        "no_signal", "rollout/zero_advantage_share", lambda x: x > 0.9,
+        "no_signal", "rollout/zero_variance_share", lambda x: x > 0.9,
         "Over 90 % of the groups had equal rewards in each of the last 5 steps, so almost nothing is learned. "
         "Mix easier and harder examples, raise rollout.group_size, or sample at a higher temperature.",
         unless_solved=True,

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
+from rlvr.config.compose import to_run_yaml
 from rlvr.config.schema import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.tracking.files import write_atomically, writing
@@ -98,7 +99,7 @@ def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime 
         root.mkdir(parents=True, exist_ok=True)
     folder = RunFolder(root=root, lock=_lock(root))
     try:
-        write_atomically(folder.config, saved_config(config).encode())
+        write_atomically(folder.config, to_run_yaml(config).encode())
     except BaseException:
         folder.close()
         raise
@@ -117,7 +118,7 @@ def _resume(config: Config) -> RunFolder:
     try:
         _check_unchanged(read_config(folder), config, root)
         clean_leftovers(root)
-        text = saved_config(config)
+        text = to_run_yaml(config)
         if folder.config.read_text(encoding="utf-8") != text:
             write_atomically(folder.config, text.encode())
     except BaseException:
@@ -184,12 +185,6 @@ def _lock(root: Path) -> IO[bytes]:
 
 
 # -------------------------------------------------------------------------------------------------------- config
-
-
-def saved_config(config: Config) -> str:
-    """The text of `config.yaml`: the whole configuration, but for where it ran and whether it was resumed."""
-    data = config.model_copy(update={"run_dir": None, "resume": False}).model_dump(mode="json")
-    return OmegaConf.to_yaml(OmegaConf.create(data))
 
 
 def read_config(folder: RunFolder) -> Config:

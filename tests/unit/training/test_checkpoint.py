@@ -341,11 +341,11 @@ print(leftovers, step)
 
 
 def test_pitfall_37_a_kill_in_the_middle_of_a_save_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "c"), "30"]
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "c"), "20"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     leftovers, steps = map(int, done.stdout.split())
-    assert leftovers > 5, "no kill hit a save: the test proves nothing"
+    assert leftovers > 3, "no kill hit a save: the test proves nothing"
     assert steps > 4, "no save was completed between kills"
 
 
