@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,13 +43,14 @@ class Policy:
         `positions` [R, L] and `allowed` [R, L, L] (query q sees key k if allowed[r, q, k]) lay out packed lines;
         without them every row is one right-padded sequence.
         """
-        mask = None
+        layout: dict[str, Any] = {}  # nothing is passed for plain rows: not every architecture knows these arguments
         if allowed is not None and positions is not None:
             device = ids.device.type
             dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
             mask = attention_mask(self.model.config, allowed[:, None], positions, positions, dtype)
+            layout = {"position_ids": positions, "attention_mask": mask}
         # use_cache=False: with a cache transformers takes packed lines for one growing sequence
-        output = self.model.base_model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False)
+        output = self.model.base_model(input_ids=ids, use_cache=False, **layout)
         return output.last_hidden_state
 
     @property

@@ -23,7 +23,7 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
         "reward/within_group_std": _mean(spreads),
         "rollout/episodes": float(len(episodes)),
         "rollout/refilled_groups": float(num_refilled),
-        "rollout/zero_variance_share": _mean(len(set(_rewards(g.episodes))) <= 1 for g in groups),
+        "rollout/zero_advantage_share": _mean(len(set(_rewards(g.episodes))) <= 1 for g in groups),
         "rollout/truncated_share": _mean(e.stop_reason is StopReason.LENGTH for e in episodes),
         "rollout/invalid_share": _mean(e.score.status == "invalid" for e in episodes),
         "rollout/error_share": _mean(e.score.status == "error" for e in episodes),

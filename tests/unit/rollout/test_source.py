@@ -1,0 +1,148 @@
+import asyncio
+from collections.abc import Hashable, Sequence
+
+import pytest
+
+from rlvr.config.schema import Rollout
+from rlvr.envs.base import Env, Reply, TurnText
+from rlvr.errors import UserError
+from rlvr.rollout.source import Refill, RolloutSource
+from rlvr.types import Completion, Example, Message, SamplingParams, Score, StopReason
+
+SETTINGS = Rollout(
+    prompts_per_step=3, group_size=2, max_completion_tokens=4, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0
+)
+
+
+class EchoEngine:
+    """Samples one token that is the parity of the seed, and remembers every seed."""
+
+    policy_version = 0
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+    ) -> Completion:
+        self.seeds.append(sampling.seed)
+        return Completion(
+            token_ids=(sampling.seed % 2,),
+            behavior_logprobs=(-0.7,),
+            sampling_logprobs=(-0.7,),
+            stop_reason=StopReason.STOP,
+            policy_version=0,
+        )
+
+    def release(self, session: Hashable) -> None:
+        pass
+
+    def load_weights(self, version: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class PlainChat:
+    stop_ids = frozenset({0, 1})
+
+    def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return (7,)
+
+    def encode_reply(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return ()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+class ParityEnv:
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
+
+    async def start(self) -> tuple[Message, ...]:
+        return (Message(role="user", content="?"),)
+
+    async def step(self, completion_text: str) -> Reply:
+        return Reply(messages=(), done=True)
+
+    async def score(self, turns: Sequence[TurnText]) -> Score:
+        if self.fails:
+            raise RuntimeError("sandbox died")
+        return Score(value=float(turns[0].completion))
+
+
+class ParityTask:
+    def __init__(self, failing: Sequence[int] = ()) -> None:
+        self.failing = set(failing)
+
+    def train_example(self, index: int) -> Example:
+        return Example(id=str(index), messages=(), answer="1", metadata={"index": index})
+
+    def env(self, example: Example) -> Env:
+        return ParityEnv(example.metadata["index"] in self.failing)
+
+
+def source(*, seed: int = 0, refill: Refill | None = None, failing: Sequence[int] = ()) -> tuple[RolloutSource, EchoEngine]:
+    engine = EchoEngine()
+    made = RolloutSource(
+        task=ParityTask(failing),
+        engine=engine,
+        chat=PlainChat(),
+        settings=SETTINGS,
+        refill=refill,
+        seed=seed,
+        max_context_tokens=16,
+    )
+    return made, engine
+
+
+def all_equal(rewards: Sequence[float]) -> bool:
+    return len(set(rewards)) <= 1
+
+
+def test_groups_come_in_issue_order_and_the_cursor_is_the_whole_state() -> None:
+    first, _ = source()
+    batches = [asyncio.run(first.next_batch()) for _ in range(3)]
+    assert [g.example.id for b in batches for g in b.groups] == [str(i) for i in range(9)]
+    resumed, _ = source()
+    resumed.cursor = 6
+    assert asyncio.run(resumed.next_batch()) == batches[2]
+
+
+def test_pitfall_36_every_completion_has_a_seed_of_its_own_and_the_run_seed_reaches_it() -> None:
+    seeds = []
+    for run_seed in (0, 1):
+        made, engine = source(seed=run_seed)
+        for _ in range(4):
+            asyncio.run(made.next_batch())
+        seeds += engine.seeds
+    assert len(seeds) == 2 * 4 * 3 * 2
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_pitfall_13_dead_groups_are_replaced_by_new_prompts_which_are_counted() -> None:
+    plain, _ = source()
+    dead = [all_equal([e.score.value for e in g.episodes]) for g in asyncio.run(plain.next_batch()).groups]
+    assert any(dead)
+    made, _ = source(refill=Refill(is_dead=all_equal, max_rounds=20))
+    rollouts = asyncio.run(made.next_batch())
+    assert len(rollouts.groups) == 3
+    assert not any(all_equal([e.score.value for e in g.episodes]) for g in rollouts.groups)
+    assert rollouts.num_refilled == made.cursor - 3 > 0
+
+
+def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
+    made, _ = source(refill=Refill(is_dead=all_equal, max_rounds=0))
+    rollouts = asyncio.run(made.next_batch())
+    assert 0 < len(rollouts.groups) < 3
+    assert made.cursor == 3
+
+
+def test_pitfall_26_verifier_errors_above_the_limit_stop_the_run_with_their_message() -> None:
+    few, _ = source(failing=[])
+    asyncio.run(few.next_batch())
+    many, _ = source(failing=[0, 1])
+    with pytest.raises(UserError, match=r"4 of 6 episodes .*sandbox died"):
+        asyncio.run(many.next_batch())

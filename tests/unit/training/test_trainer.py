@@ -1,0 +1,163 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlvr.training.trainer import NonFiniteError
+from tests.unit.training.tiny import (
+    gradient,
+    plain_logprobs,
+    take,
+    tiny_batch,
+    tiny_policy,
+    tiny_trainer,
+    update,
+)
+
+ALGORITHMS = ["grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo"]
+AGGREGATIONS = ["token_mean", "sequence_mean", "sequence_sum", "fixed_length"]
+
+
+def settings(algorithm: str) -> list[str]:
+    """One update, so that its gradient is that of the whole batch."""
+    if algorithm == "ppo":
+        return ["algorithm=ppo", "algorithm.num_epochs=1", "algorithm.num_minibatches=1"]
+    return [f"algorithm={algorithm}", "algorithm.num_minibatches=1"]
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal but for the rounding of float32 sums."""
+    return bool((a - b).norm() < 1e-5 * b.norm())
+
+
+@pytest.mark.parametrize("layout", ["packed", "rows"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_pitfall_09_the_gradient_does_not_depend_on_how_the_batch_is_cut(algorithm: str, layout: str) -> None:
+    batch = tiny_batch(tiny_policy())
+    extra = settings(algorithm)
+    whole = gradient(tiny_trainer(tiny_policy(critic=algorithm == "ppo"), *extra), batch)
+    order = torch.randperm(len(batch.ids), generator=torch.Generator().manual_seed(3)).tolist()
+    cut = tiny_trainer(
+        tiny_policy(critic=algorithm == "ppo"), *extra, "trainer.microbatch_tokens=25", layout=layout
+    )
+    assert whole.norm() > 1e-3
+    assert close(gradient(cut, take(batch, order)), whole)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_pitfall_09_nor_for_any_aggregation(aggregation: str) -> None:
+    batch = tiny_batch(tiny_policy())
+    extra = [f"algorithm.aggregation={aggregation}"]
+    whole = gradient(tiny_trainer(tiny_policy(), *extra), batch)
+    cut = gradient(tiny_trainer(tiny_policy(), *extra, "trainer.microbatch_tokens=25"), batch)
+    assert close(cut, whole)
+
+
+def test_rows_that_cannot_move_the_gradient_are_skipped_without_changing_it() -> None:
+    batch = tiny_batch(tiny_policy())
+    skipping = tiny_trainer(tiny_policy())
+    skipped = gradient(skipping, batch)
+    everything = tiny_trainer(tiny_policy())
+    everything.algorithm = replace(
+        everything.algorithm, trainable=lambda rows: torch.ones(len(rows.ids), dtype=torch.bool)
+    )
+    assert torch.allclose(gradient(everything, batch), skipped, atol=1e-7)
+    ready = skipping.algorithm.advantages(batch)
+    assert skipping.algorithm.trainable(ready).tolist()[:4] == [False] * 4  # the group without spread
+
+
+def test_pitfall_10_rows_outside_the_loss_change_nothing() -> None:
+    batch = tiny_batch(tiny_policy())
+    alone = gradient(tiny_trainer(tiny_policy()), take(batch, list(range(8))))
+    failed = replace(batch, valid=torch.arange(12) < 8)
+    assert torch.allclose(gradient(tiny_trainer(tiny_policy()), failed), alone, atol=1e-7)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+def test_pitfall_19_the_trainer_scores_at_the_sampling_temperature(temperature: float) -> None:
+    policy = tiny_policy()
+    batch = tiny_batch(policy)
+    batch = replace(batch, behavior_logprobs=plain_logprobs(policy, batch, temperature) * batch.loss_mask)
+    metrics = update(tiny_trainer(policy, f"rollout.temperature={temperature}", temperature=temperature), batch)
+    assert metrics["policy/mismatch_weight"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-8)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_pitfall_21_before_the_first_update_everything_cancels(algorithm: str) -> None:
+    policy = tiny_policy(critic=algorithm == "ppo")
+    metrics = update(tiny_trainer(policy, *settings(algorithm), "algorithm.kl_coef=0.1"), tiny_batch(policy))
+    assert metrics["policy/ratio"] == 1.0
+    assert metrics["policy/clip_fraction"] == 0.0
+    assert metrics["policy/reference_kl"] == pytest.approx(0.0, abs=1e-9)
+    assert metrics["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_pitfall_22_old_logprobs_stay_those_before_the_first_of_several_updates() -> None:
+    policy = tiny_policy()
+    trainer = tiny_trainer(policy, "algorithm.num_epochs=4", "trainer.learning_rate=0.01")
+    batch = tiny_batch(policy)
+    before = plain_logprobs(policy, batch) * batch.loss_mask
+    ready = trainer.algorithm.advantages(trainer.score(batch))
+    metrics, after = trainer.update(ready, 0)
+    assert after.old_logprobs is not None
+    assert torch.allclose(after.old_logprobs, before, atol=1e-5)
+    assert metrics["policy/updates"] == 4
+    assert metrics["policy/approx_kl"] > 1e-4
+    assert metrics["policy/clip_fraction"] > 0
+
+
+def test_the_batch_comes_back_with_the_logprobs_of_the_update_itself() -> None:
+    policy = tiny_policy()
+    trainer, batch = tiny_trainer(policy), tiny_batch(policy)
+    expected = plain_logprobs(policy, batch)
+    _, after = trainer.update(trainer.algorithm.advantages(trainer.score(batch)), 0)
+    assert after.old_logprobs is not None
+    assert after.old_logprobs[:4].isnan().all()  # the group without spread got no forward pass
+    trained = batch.loss_mask & ~after.old_logprobs.isnan()
+    assert trained[4:].any()
+    assert torch.allclose(after.old_logprobs[trained], expected[trained], atol=1e-5)
+
+
+def test_pitfall_33_an_update_at_a_tiny_learning_rate_is_not_rounded_away() -> None:
+    policy = tiny_policy(initializer_range=0.02)
+    metrics = update(tiny_trainer(policy, "trainer.learning_rate=1e-6"), tiny_batch(policy))
+    assert metrics["policy/changed_weight_share"] > 0.9
+
+
+def test_pitfall_34_dropout_in_the_model_config_stays_off() -> None:
+    policy = tiny_policy(attention_dropout=0.5)
+    metrics = update(tiny_trainer(policy), tiny_batch(policy))
+    assert metrics["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-8)
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched() -> None:
+    policy = tiny_policy()
+    batch = tiny_batch(policy)
+    trainer = tiny_trainer(policy)
+    ready = trainer.algorithm.advantages(trainer.score(batch))
+    assert ready.advantages is not None
+    ready.advantages[5, :] = float("nan")
+    before = [p.clone() for p in policy.parameters()]
+    with pytest.raises(NonFiniteError) as error:
+        trainer.update(ready, 0)
+    assert 5 in error.value.rows
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+
+
+def test_target_kl_ends_the_updates_of_a_batch() -> None:
+    overrides = ["algorithm=ppo", "rollout.group_size=1", "rollout.prompts_per_step=12", "trainer.learning_rate=0.05"]
+    overrides += ["algorithm.num_epochs=6", "algorithm.num_minibatches=1"]
+    free = update(tiny_trainer(tiny_policy(critic=True), *overrides, "algorithm.target_kl=null"), tiny_batch(tiny_policy()))
+    stopped = update(tiny_trainer(tiny_policy(critic=True), *overrides, "algorithm.target_kl=0.01"), tiny_batch(tiny_policy()))
+    assert free["policy/updates"] == 6
+    assert stopped["policy/updates"] < 6
+
+
+def test_minibatches_visit_every_row_once_an_epoch_in_an_order_of_the_seed() -> None:
+    trainer = tiny_trainer(tiny_policy(), "rollout.prompts_per_step=12", "algorithm.num_minibatches=3", "algorithm.num_epochs=2")
+    parts = list(trainer._minibatches(12, step=0))
+    assert [len(part) for part in parts] == [4] * 6
+    assert sorted(sum(parts[:3], [])) == sorted(sum(parts[3:], [])) == list(range(12))
+    assert parts == list(trainer._minibatches(12, step=0))
+    assert parts != list(trainer._minibatches(12, step=1))
