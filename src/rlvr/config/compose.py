@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -220,15 +221,18 @@ def _has(values: Any, key: str) -> bool:
 def _changed(config: Config, source: Source, overrides: Sequence[Override]) -> rules.Changed:
     """Tells whether a value is the user's: it differs from the composition without value overrides, or, where the
     user's own folder takes part, from every value that rlvr ships for the key."""
-    base = OmegaConf.to_container(_composed(source, [o for o in overrides if source.is_group(o.key_or_group)]))
     overridden = {override.key_or_group for override in overrides}
+
+    @cache
+    def untouched() -> Any:
+        return OmegaConf.to_container(_composed(source, [o for o in overrides if source.is_group(o.key_or_group)]))
 
     def changed(path: str) -> bool:
         if not has_value(config, path):
             return False
         value = value_of(config, path)
         if path in overridden:
-            return not _has(base, path) or _plain(_get(base, path)) != _plain(value)
+            return not _has(untouched(), path) or _plain(_get(untouched(), path)) != _plain(value)
         return source.config_dir is not None and _plain(value) not in shipped_values(path)
 
     return changed

@@ -119,6 +119,11 @@ TASK_RULES = (
         f"task.max_prompt_tokens={{c.task.max_prompt_tokens}}: too short for {_COMPLEXITY}, whose longest prompt has "
         "2 x operators + 3 tokens; raise it or lower task.complexity_range.",
     ),
+    Rule(
+        lambda c: _rpn(c) is not None and c.task.complexity_range[1] == 1,
+        f"with {_COMPLEXITY}: one operator has only one shape",
+        idle=("task.shape",),
+    ),
 )
 
 MODEL_RULES = (

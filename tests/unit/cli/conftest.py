@@ -1,0 +1,40 @@
+"""A stand-in for training, so that the command line is tested by itself."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from rlvr.config.schema import Config
+
+
+@dataclass
+class FakeResult:
+    finished: bool = True
+    metrics: dict[str, float] = field(default_factory=lambda: {"eval/rpn/accuracy": 0.75})
+
+
+@dataclass
+class FakeTraining:
+    """Records the configurations it is called with; `act` may raise or send signals."""
+
+    configs: list[Config] = field(default_factory=list)
+    act: Callable[[Config], None] = lambda config: None
+
+    def train(self, config: Config, stopped: Callable[[], bool]) -> FakeResult:
+        self.configs.append(config)
+        self.act(config)
+        return FakeResult(finished=not stopped())
+
+
+@pytest.fixture
+def training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTraining:
+    monkeypatch.chdir(tmp_path)
+    fake = FakeTraining()
+    module = ModuleType("rlvr.build")
+    module.train = fake.train  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "rlvr.build", module)
+    return fake

@@ -1,0 +1,111 @@
+"""Exit statuses, one-line errors, help."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from rlvr.cli.main import _parsers, main
+from rlvr.errors import UserError
+from tests.unit.cli.conftest import FakeTraining
+
+COMMANDS = list(_parsers()[1])
+
+
+def raiser(error: BaseException) -> Callable[[object], None]:
+    def act(config: object) -> None:
+        raise error
+
+    return act
+
+
+def test_help_goes_to_stdout_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out, err = capsys.readouterr()
+    assert "train" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "example" in text
+    assert f"rlvr {command}" in text.partition("example")[2]
+
+
+def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["trian"], ["trian", "did you mean train?"]),
+        (["zzz"], ["zzz", "train"]),
+        (["train", "--foo"], ["--foo", "rlvr train --help"]),
+        (["train", "--trainer.max_steps=4"], ["no dashes: trainer.max_steps=4"]),
+        (["train", "--cfg", "hydra"], ["--cfg", "job"]),
+        (["train", "trainer.max_step=4"], ["trainer.max_step=4", "trainer.max_steps"]),
+        (["train", "--config-name", "rnp"], ["rnp", "did you mean rpn?"]),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_status_2(
+    argv: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("rlvr: error: ")
+    assert err.count("\n") == 1
+    assert [word for word in words if word not in err] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (UserError("the run is\nbroken; mend it."), 1, ["the run is broken; mend it."]),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 1, ["runs/x: no space left", "free some space"]),
+        (PermissionError(errno.EACCES, "Permission denied", "runs"), 1, ["runs: permission denied", "another place"]),
+        (ConnectionResetError("peer went away"), 1, ["peer went away"]),
+    ],
+)
+def test_a_failure_is_one_sentence(
+    error: Exception, code: int, words: list[str], training: FakeTraining, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training.act = raiser(error)
+    assert main(["train"]) == code
+    err = capsys.readouterr().err
+    assert err.startswith("rlvr: error: ")
+    assert err.count("\n") == 1
+    assert [word for word in words if word not in err] == []
+
+
+def test_an_interrupt_outside_training_gives_130(training: FakeTraining) -> None:
+    training.act = raiser(KeyboardInterrupt())
+    assert main(["train"]) == 130
+
+
+def test_a_bug_is_not_hidden(training: FakeTraining) -> None:
+    training.act = raiser(RuntimeError("a bug"))
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["train"])
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = "import sys, os; from rlvr.cli.main import main; os.close(1); r, w = os.pipe(); os.close(r); os.dup2(w, 1); "
+    code += "sys.exit(main(['train', '--cfg', 'job']))"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (141, "")
+
+
+def test_idle_threads_do_not_spin(monkeypatch: pytest.MonkeyPatch, training: FakeTraining) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    seen = []
+    training.act = lambda config: seen.append(os.environ["OMP_WAIT_POLICY"])
+    main(["train"])
+    assert seen == ["PASSIVE"]

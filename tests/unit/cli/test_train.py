@@ -1,0 +1,51 @@
+"""`rlvr train`: overrides anywhere, `--cfg job`, and what a run ends with."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from rlvr.cli.main import main
+from rlvr.config.compose import load_config, to_yaml
+from tests.unit.cli.conftest import FakeTraining
+
+
+def test_overrides_may_stand_anywhere(training: FakeTraining) -> None:
+    assert main(["train", "seed=1", "--config-name", "rpn_ppo", "trainer.max_steps=3", "run_dir=x"]) == 0
+    (config,) = training.configs
+    assert (config.name, config.seed, config.trainer.max_steps, config.run_dir) == ("rpn_ppo", 1, 3, "x")
+
+
+def test_cfg_job_prints_what_would_run(training: FakeTraining, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--cfg", "job", "algorithm=dapo"]) == 0
+    out, err = capsys.readouterr()
+    assert out == to_yaml(load_config(["algorithm=dapo"]))
+    assert err == ""
+    assert training.configs == []
+
+
+def test_printed_configuration_can_be_run(
+    training: FakeTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["train", "--cfg", "job", "algorithm=gspo", "seed=9"])
+    (tmp_path / "config.yaml").write_text(capsys.readouterr().out)
+    assert main(["train", "--config-dir", str(tmp_path), "--config-name", "config"]) == 0
+    assert training.configs == [load_config(["algorithm=gspo", "seed=9"])]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_after_the_step(number: int, code: int, training: FakeTraining) -> None:
+    training.act = lambda config: signal.raise_signal(number)
+    before = signal.getsignal(number)
+    assert main(["train"]) == code
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_signal_stops_at_once(training: FakeTraining) -> None:
+    def act(config: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("still running")
+
+    training.act = act
+    assert main(["train"]) == 130

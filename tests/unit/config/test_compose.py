@@ -1,0 +1,159 @@
+"""Composition, the round trip through a run's config.yaml, the user's own folder, and every error a setting can get."""
+
+from pathlib import Path
+
+import pytest
+
+from rlvr.config.catalog import choice_models, sections
+from rlvr.config.compose import load_config, shipped_values, to_run_yaml, to_yaml
+from rlvr.errors import ConfigError
+
+CONFIGS = ("rpn", "rpn_small", "rpn_large", "rpn_test", "rpn_ppo")
+
+
+def message(*overrides: str, **options: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides, **options)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_configuration_is_valid_and_bears_its_name(name: str) -> None:
+    assert load_config([], config_name=name).name == name
+
+
+@pytest.mark.parametrize("section", sections())
+def test_every_choice_of_every_group_has_a_file_and_composes(section: str) -> None:
+    for choice in choice_models(section):
+        overrides = [f"{section}={choice}"]
+        if choice == "hf":
+            overrides += ["model.name_or_path=somewhere", "warm_start.enabled=false"]
+        assert getattr(getattr(load_config(overrides), section), "name", choice) == choice
+
+
+def test_values_are_overridden_and_types_come_from_the_schema() -> None:
+    config = load_config(["trainer.learning_rate=1", "seed=7", "task.operators=[+]", "trainer.checkpoint_every=null"])
+    assert config.trainer.learning_rate == 1.0
+    assert isinstance(config.trainer.learning_rate, float)
+    assert (config.seed, config.task.operators, config.trainer.checkpoint_every) == (7, ("+",), None)
+
+
+def test_a_configuration_may_be_named_with_its_suffix() -> None:
+    assert load_config([], config_name="rpn_ppo.yaml").algorithm.name == "ppo"
+
+
+ERRORS = {
+    "trainer.learnin_rate=1": ["trainer.learnin_rate=1", "did you mean trainer.learning_rate?"],
+    "+trainer.learnin_rate=1": ["trainer.learnin_rate=1", "did you mean trainer.learning_rate?"],
+    "max_steps=3": ["max_steps=3", "did you mean trainer.max_steps?"],
+    "algoritm=grpo": ["algoritm=grpo", "did you mean algorithm?"],
+    "nonsense=3": ["nonsense=3", "rlvr train --cfg job"],
+    "algorithm=grp": ["algorithm=grp", "did you mean algorithm=grpo?"],
+    "task=arithmetic": ["task=arithmetic", "the choices are rpn"],
+    "trainer=3": ["trainer=3", "the choices are default"],
+    "algorithm=null": ["algorithm=null", "grpo"],
+    "algorithm.target_kl=1": ["algorithm.target_kl=1", "algorithm=grpo has no such key", "algorithm=ppo has"],
+    "+algorithm.target_kl=1": ["algorithm.target_kl=1", "algorithm=ppo has"],
+    "algorithm.name=ppo": ["algorithm.name=ppo", "choose with algorithm=ppo"],
+    "trainer.max_steps=0": ["trainer.max_steps=0", "greater than or equal to 1"],
+    "trainer.max_steps=1.5": ["trainer.max_steps=1.5", "whole number"],
+    "trainer.max_steps=many": ["trainer.max_steps=many", "whole number"],
+    "trainer.keep_best=1": ["trainer.keep_best=1", "true or false"],
+    "trainer.learning_rate=nan": ["trainer.learning_rate", "finite"],
+    "trainer.learning_rate=inf": ["trainer.learning_rate", "finite"],
+    "trainer.schedule=constnt": ["trainer.schedule=constnt", "did you mean constant?"],
+    "trainer.schedule=null": ["trainer.schedule=null", "'constant'"],
+    "name=123": ["name=123", "quotes"],
+    "name=a/b": ["name=a/b", "letters, digits"],
+    "seed=-1": ["seed=-1", "greater than or equal to 0"],
+    "seed.x=3": ["seed.x=3", "set seed itself"],
+    "task.operators=[]": ["task.operators=[]", "at least 1 item"],
+    "task.operators=[+,/]": ["task.operators[1]=/", "'+', '-' or '*'"],
+    "task.operators=+": ["task.operators=+", "must be a list"],
+    "task.complexity_range=[3,1]": ["task.complexity_range=[3,1]", "write [1,3]"],
+    "task.complexity_range=[1,2,3]": ["task.complexity_range=[1,2,3]", "more than 2 items"],
+    "~trainer.max_steps": ["trainer.max_steps is missing"],
+    "~trainer": ["trainer is missing"],
+    "model=hf": ["model.name_or_path", "say model.name_or_path="],
+    "seed=1,2": ["seed=1,2", "--multirun"],
+    "seed=1..10": ["seed=1..10", "--multirun"],
+    "seed=range(1,3)": ["seed=range(1,3)", "--multirun"],
+    "hydra.run.dir=x": ["hydra.run.dir=x", "run_dir="],
+    "hydra/launcher=joblib": ["hydra/launcher=joblib", "no effect"],
+    "seed": ["seed", "key=value"],
+    "name=[1,2": ["name=[1,2", "quotes"],
+    "seed=${nowhere}": ["seed", "nowhere"],
+    "reward_type=boxed": ["reward_type=boxed", "reward.type"],
+    "train.learning_rate=1e-5": ["train.learning_rate=1e-05", "trainer.learning_rate"],
+    "+ppo_epochs=4": ["ppo_epochs=4", "algorithm.num_epochs"],
+    "ppo_epochs=4": ["ppo_epochs=4", "algorithm.num_epochs"],
+    "data_component=finqa": ["data_component=finqa", "called task here"],
+    "train.per_device_train_batch_size=8": ["rollout.prompts_per_step"],
+    "rollout.group_size=1": ["rollout.group_size=1", "algorithm=grpo", "at least 2"],
+}
+
+
+@pytest.mark.parametrize("override", ERRORS)
+def test_an_error_names_the_key_its_value_and_the_remedy(override: str) -> None:
+    text = message(override)
+    assert [part for part in ERRORS[override] if part not in text] == []
+
+
+def test_errors_of_where_the_configuration_comes_from(tmp_path: Path) -> None:
+    assert "did you mean rpn_ppo?" in message(config_name="rpn_pp")
+    assert "--config-dir /nowhere/at/all" in message(config_dir="/nowhere/at/all")
+    (tmp_path / "broken.yaml").write_text("name: [1\n")
+    assert "broken" in message(config_name="broken", config_dir=str(tmp_path))
+    (tmp_path / "wrong.yaml").write_text("defaults:\n  - rpn\n  - override algorithm: grp\n  - _self_\n")
+    assert "algorithm/grp" in message(config_name="wrong", config_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_resolved_yaml_gives_the_same_configuration(name: str, tmp_path: Path) -> None:
+    config = load_config(["seed=5", "name=1e5x"], config_name=name)
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert load_config([], config_name="config", config_dir=str(tmp_path)) == config
+
+
+def test_the_yaml_of_a_run_folder_repeats_the_run_elsewhere(tmp_path: Path) -> None:
+    config = load_config([f"run_dir={tmp_path}", "resume=true", "name='007'", "algorithm=ppo"])
+    (tmp_path / "config.yaml").write_text(to_run_yaml(config))
+    again = load_config([], config_name="config", config_dir=str(tmp_path))
+    assert again == config.model_copy(update={"run_dir": None, "resume": False})
+    assert again.name == "007"
+
+
+def test_a_resolved_configuration_takes_values_but_no_choices(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(to_run_yaml(load_config([])))
+    options = {"config_name": "config", "config_dir": str(tmp_path)}
+    assert load_config(["trainer.max_steps=3"], **options).trainer.max_steps == 3
+    text = message("algorithm=ppo", **options)
+    assert "algorithm=ppo" in text
+    assert "resolved" in text
+    assert "--config-name rpn" in text
+
+
+def test_the_users_folder_adds_configurations_and_choices(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults:\n  - rpn\n  - _self_\nname: mine\ntrainer:\n  max_steps: 3\n")
+    (tmp_path / "algorithm").mkdir()
+    (tmp_path / "algorithm" / "two_epochs.yaml").write_text("defaults:\n  - grpo\nnum_epochs: 2\n")
+    config = load_config(["algorithm=two_epochs"], config_name="mine", config_dir=str(tmp_path))
+    assert (config.name, config.trainer.max_steps, config.algorithm.num_epochs) == ("mine", 3, 2)
+    assert load_config(["algorithm=two_epochs"], config_dir=str(tmp_path)).name == "rpn"
+
+
+def test_an_unknown_key_in_the_users_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults:\n  - rpn\n  - _self_\ntrainer:\n  max_step: 3\n")
+    assert "did you mean trainer.max_steps?" in message(config_name="mine", config_dir=str(tmp_path))
+
+
+def test_a_value_without_effect_in_the_users_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults:\n  - rpn\n  - _self_\nreward:\n  boxed_weight: 0.123\n")
+    assert "reward.boxed_weight=0.123: has no effect" in message(config_name="mine", config_dir=str(tmp_path))
+
+
+def test_shipped_values_come_from_groups_and_configurations() -> None:
+    assert {40, 30}.issubset(shipped_values("trainer.max_steps"))
+    assert 0 in shipped_values("seed")

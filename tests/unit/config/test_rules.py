@@ -1,0 +1,113 @@
+"""Rules that span sections: each seen to fire, and none on a default."""
+
+import pytest
+
+from rlvr.config.catalog import choice_models
+from rlvr.config.compose import load_config
+from rlvr.config.rules import GROUP_ALGORITHMS, RULES
+from rlvr.errors import ConfigError
+
+BROKEN = {
+    # task
+    "task.operators=[+,+]": "task.operators",
+    "task.operand_range=[6,0]": "write [0,6]",
+    "task.operand_range=[0,7]": "task.operand_range=[0,7]",
+    "task.operand_range=[-1,6]": "task.operand_range=[-1,6]",
+    "task.modulus=null": "task.max_abs_value",
+    "task.max_abs_value=50": "task.max_abs_value=50: has no effect with task.modulus=7",
+    "task.modulus=null task.max_abs_value=3": "task.operand_range=[0,6]",
+    "task.complexity_weights=[1,2]": "task.complexity_weights",
+    "task.eval_complexity_weights=[1,2,3,4]": "task.eval_complexity_weights",
+    "task.max_prompt_tokens=8": "task.max_prompt_tokens=8",
+    "task.complexity_range=[1,1] task.complexity_weights=null task.eval_complexity_weights=null task.shape=chain": (
+        "task.shape=chain: has no effect"
+    ),
+    # model and warm start
+    "model.num_heads=5": "model.num_heads=5",
+    "model.num_heads=64": "model.num_heads=64",
+    "model.max_context_tokens=39": "model.max_context_tokens=39",
+    "model=hf model.name_or_path=x": "set warm_start.enabled=false",
+    "warm_start.enabled=false warm_start.num_steps=10": "warm_start.num_steps=10: has no effect",
+    "warm_start.num_steps=10": "warm_start.final_phase_steps=200",
+    "warm_start.final_phase_steps=0 warm_start.final_worked_share=0.5": "final_worked_share=0.5: has no effect",
+    "warm_start.final_phase_steps=1000 warm_start.worked_share=0.5": "warm_start.worked_share=0.5: has no effect",
+    "warm_start.warmup_steps=2000": "warm_start.warmup_steps=2000",
+    # reward
+    "reward.type=combined reward.boxed_weight=0 reward.correct_weight=0": "every reward would be 0",
+    "reward.boxed_weight=0.5": "reward.boxed_weight=0.5: has no effect with reward.type=correct",
+    "reward.type=boxed reward.correct_weight=1": "reward.correct_weight=1.0: has no effect",
+    # algorithm
+    "algorithm=ppo algorithm.num_minibatches=3": "algorithm.num_minibatches=3",
+    "rollout.top_p=0.9 algorithm.mismatch_correction=truncate": "top_p=0.9",
+    "rollout.top_k=5 algorithm.mismatch_correction=mask": "top_k=5",
+    "rollout.min_p=0.1 algorithm.mismatch_correction=mask": "min_p=0.1",
+    "algorithm.mismatch_cap=3": "algorithm.mismatch_cap=3.0: has no effect",
+    "algorithm.kl_estimator=k1": "algorithm.kl_estimator=k1: has no effect with algorithm.kl_coef=0",
+    "algorithm.kl_placement=reward": "algorithm.kl_placement=reward: has no effect",
+    "algorithm.clip_low=0.1": "algorithm.clip_low=0.1: has no effect",
+    "algorithm=cispo algorithm.clip_high=5": "algorithm.clip_high=5.0: has no effect",
+    "algorithm=ppo algorithm.num_epochs=1 algorithm.num_minibatches=1 algorithm.target_kl=0.1": "target_kl=0.1: has no",
+    "algorithm=ppo algorithm.value_coef=0 algorithm.value_clip=0.1": "algorithm.value_clip=0.1: has no effect",
+    "algorithm=ppo algorithm.clip_low=1.5": "algorithm.clip_low=1.5",
+    "algorithm=dapo algorithm.dynamic_sampling=false algorithm.max_refills=9": "algorithm.max_refills=9: has no effect",
+    "algorithm=dapo algorithm.overlong_buffer_tokens=0 algorithm.overlong_penalty=2": "overlong_penalty=2.0: has",
+    "algorithm=dapo algorithm.overlong_penalty=0 algorithm.overlong_buffer_tokens=2": "buffer_tokens=2: has no effect",
+    "algorithm=dapo algorithm.overlong_buffer_tokens=24": "algorithm.overlong_buffer_tokens=24",
+    # trainer and tracker
+    "trainer.final_learning_rate_share=0.5": "final_learning_rate_share=0.5: has no effect with trainer.schedule",
+    "trainer.warmup_steps=50": "trainer.warmup_steps=50",
+    "tracker.rollouts_every=null tracker.rollouts_max_groups=3": "tracker.rollouts_max_groups=3: has no effect",
+    "tracker.console=none tracker.log_every=5": "tracker.log_every=5: has no effect",
+    "resume=true": "run_dir=",
+}
+
+
+@pytest.mark.parametrize("overrides", BROKEN)
+def test_a_broken_rule_names_key_value_and_remedy(overrides: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides.split())
+    assert BROKEN[overrides] in str(caught.value)
+    assert "{" not in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", choice_models("algorithm"))
+def test_only_group_algorithms_need_a_group(algorithm: str) -> None:
+    overrides = [f"algorithm={algorithm}", "rollout.group_size=1"]
+    if algorithm in GROUP_ALGORITHMS:
+        with pytest.raises(ConfigError, match=f"algorithm={algorithm}"):
+            load_config(overrides)
+    else:
+        assert load_config(overrides).rollout.group_size == 1
+
+
+SILENT = (
+    "trainer.max_steps=2",  # shorter than the default warm-up, which nobody touched
+    "trainer.final_learning_rate_share=0.1",  # the default, written out
+    "warm_start.enabled=false",
+    "trainer.schedule=linear trainer.final_learning_rate_share=0.5",
+    "algorithm.num_epochs=2 algorithm.clip_low=0.1",
+    "algorithm=ppo algorithm.target_kl=0.1",
+    "reward.type=combined reward.boxed_weight=0.2 reward.correct_weight=0.8",
+    "rollout.top_p=0.9",
+    "algorithm.kl_coef=0.1 algorithm.kl_estimator=k1 algorithm.kl_placement=reward",
+    "task.modulus=null task.max_abs_value=20 task.operand_range=[0,4]",
+    "algorithm.mismatch_correction=truncate algorithm.mismatch_cap=3",
+)
+
+
+@pytest.mark.parametrize("overrides", SILENT)
+def test_rules_are_silent_where_a_value_works_or_is_untouched(overrides: str) -> None:
+    load_config(overrides.split())
+
+
+def test_turning_the_warm_start_off_is_no_error_in_a_configuration_that_changes_it() -> None:
+    assert not load_config(["warm_start.enabled=false"], config_name="rpn_test").warm_start.enabled
+
+
+def test_every_rule_is_broken_by_an_example() -> None:
+    fired = set()
+    for overrides in [*BROKEN, "rollout.group_size=1", "task.complexity_range=[3,1]"]:
+        with pytest.raises(ConfigError) as caught:
+            load_config(overrides.split())
+        fired |= {rule for rule in RULES if rule.message.partition("{")[0].rstrip("[").strip() in str(caught.value)}
+    assert [rule.message for rule in RULES if rule not in fired] == []

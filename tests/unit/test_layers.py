@@ -1,0 +1,75 @@
+"""A file imports only from lower layers or its own package; siblings of one layer never import each other."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import rlvr
+
+PACKAGE = Path(rlvr.__file__).parent
+
+LAYERS = (
+    ("types", "errors", "seeding"),
+    ("config", "conf"),
+    ("rewards", "retrieval", "chat", "tracking"),
+    ("envs", "models", "algorithms"),
+    ("tasks", "engines"),
+    ("rollout",),
+    ("training", "evaluation", "report", "serve"),
+    ("build",),
+    ("cli",),
+    ("__main__",),
+)
+LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+
+
+def imported_modules(source: str, package: str) -> Iterator[str]:
+    """Absolute names of everything imported anywhere in a file, also inside functions and `TYPE_CHECKING` blocks."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def room_of(module: str) -> str | None:
+    """`rlvr.engines.local.cache` -> `engines`; None outside the package and for `rlvr.__version__`."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "rlvr" and len(parts) > 1 and parts[1] != "__version__" else None
+
+
+def violations(room: str, source: str, package: str) -> list[str]:
+    """The imports of a file in `room` that the layers forbid."""
+    found = []
+    for module in imported_modules(source, package):
+        target = room_of(module)
+        if target is not None and target != room and LEVEL[target] >= LEVEL[room]:
+            found.append(f"{package} ({LEVEL[room]}) imports {module} ({LEVEL[target]})")
+    return found
+
+
+def test_imports_only_go_down() -> None:
+    found = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        relative = file.relative_to(PACKAGE)
+        if relative == Path("__init__.py"):
+            continue
+        package = ".".join(["rlvr", *relative.parent.parts])
+        found += violations(relative.parts[0].removesuffix(".py"), file.read_text(), package)
+    assert found == []
+
+
+def test_every_room_has_a_layer() -> None:
+    rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert rooms - {"__init__"} <= set(LEVEL)
+
+
+def test_the_check_sees_upward_sibling_hidden_and_relative_imports() -> None:
+    assert violations("algorithms", "import rlvr.training.loop", "rlvr.algorithms")
+    assert violations("tasks", "from rlvr.engines import base", "rlvr.tasks")
+    assert violations("tasks", "def f():\n    from rlvr import engines", "rlvr.tasks")
+    assert violations("tasks", "from ..engines.base import Engine", "rlvr.tasks")
+    assert not violations("tasks", "from .rpn import RpnTask\nfrom rlvr.envs import base\nimport torch", "rlvr.tasks")
+    assert not violations("cli", "from rlvr import __version__", "rlvr.cli")
