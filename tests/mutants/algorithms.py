@@ -148,7 +148,7 @@ MUTANTS = [
         "15",
         "kl.py",
         "torch.expm1(-log_ratio) + log_ratio",
-        "torch.expm1(log_ratio) + log_ratio",
+        "log_ratio - torch.expm1(-log_ratio)",
         "test_kl.py::test_pitfall_15_k3_agrees_with_k2_to_first_order_at_the_reference",
     ),
     bug(

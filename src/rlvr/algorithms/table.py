@@ -69,29 +69,11 @@ TABLE: Mapping[str, Row] = MappingProxyType(
 
 def make_algorithm(settings: AlgorithmConfig, *, max_completion_tokens: int) -> Algorithm:
     """The row `settings.name` with its numbers filled in."""
-    row = TABLE[settings.name]
+    row, needs = TABLE[settings.name], needed_tensors(settings)
     numbers: dict[str, Any] = settings.model_dump() | {"max_completion_tokens": max_completion_tokens}
-    kl_coefs = {"loss": 0.0, "reward": 0.0} | {settings.kl_placement: settings.kl_coef}
-    value_coef = numbers.get("value_coef", 0.0)
-    needs = needed_tensors(settings, row)
-    shaping = Shaping(
-        reward=bind(row.reward, numbers),
-        kl_estimator=ESTIMATORS[settings.kl_estimator],
-        kl_coef=kl_coefs["reward"],
-        advantage=bind(row.advantage, numbers),
-        truncated=settings.truncated,
-    )
-    objective = Objective(
-        old_is_given="old_logprobs" in needs,
-        surrogate=bind(row.surrogate, numbers),
-        correction=bind(CORRECTIONS[settings.mismatch_correction], numbers),
-        mismatch_cap=settings.mismatch_cap,
-        kl_estimator=ESTIMATORS[settings.kl_estimator],
-        kl_coef=kl_coefs["loss"],
-        entropy_coef=settings.entropy_coef,
-        critic=bind(row.critic, numbers) if row.critic else None,
-        value_coef=value_coef,
-    )
+    shaping, objective = make_shaping(settings, row, numbers), make_objective(settings, row, numbers, needs)
+    other_terms = objective.kl_coef > 0 or objective.entropy_coef > 0 or objective.value_coef > 0
+    aggregation = bind(AGGREGATIONS[settings.aggregation], numbers)
     return Algorithm(
         name=settings.name,
         needs=needs,
@@ -103,21 +85,39 @@ def make_algorithm(settings: AlgorithmConfig, *, max_completion_tokens: int) -> 
         max_refills=numbers.get("max_refills", 0),
         is_dead_group=is_dead_group,
         advantages=partial(estimate_advantages, shaping=shaping),
-        weights=partial(
-            minibatch_weights,
-            aggregation=bind(AGGREGATIONS[settings.aggregation], numbers),
-            truncated=settings.truncated,
-        ),
-        trainable=partial(
-            rows_with_gradient,
-            always=kl_coefs["loss"] > 0 or settings.entropy_coef > 0 or value_coef > 0,
-            truncated=settings.truncated,
-        ),
+        weights=partial(minibatch_weights, aggregation=aggregation, truncated=settings.truncated),
+        trainable=partial(rows_with_gradient, always=other_terms, truncated=settings.truncated),
         loss=partial(total_loss, objective=objective),
     )
 
 
-def needed_tensors(settings: AlgorithmConfig, row: Row) -> frozenset[str]:
+def make_shaping(settings: AlgorithmConfig, row: Row, numbers: Mapping[str, Any]) -> Shaping:
+    """How this row turns rewards into advantages."""
+    return Shaping(
+        reward=bind(row.reward, numbers),
+        kl_estimator=ESTIMATORS[settings.kl_estimator],
+        kl_coef=settings.kl_coef if settings.kl_placement == "reward" else 0.0,
+        advantage=bind(row.advantage, numbers),
+        truncated=settings.truncated,
+    )
+
+
+def make_objective(settings: AlgorithmConfig, row: Row, numbers: Mapping[str, Any], needs: frozenset[str]) -> Objective:
+    """The terms of this row's loss."""
+    return Objective(
+        old_is_given="old_logprobs" in needs,
+        surrogate=bind(row.surrogate, numbers),
+        correction=bind(CORRECTIONS[settings.mismatch_correction], numbers),
+        mismatch_cap=settings.mismatch_cap,
+        kl_estimator=ESTIMATORS[settings.kl_estimator],
+        kl_coef=settings.kl_coef if settings.kl_placement == "loss" else 0.0,
+        entropy_coef=settings.entropy_coef,
+        critic=bind(row.critic, numbers) if row.critic else None,
+        value_coef=numbers.get("value_coef", 0.0),
+    )
+
+
+def needed_tensors(settings: AlgorithmConfig) -> frozenset[str]:
     """What the trainer has to compute before `advantages`.
 
     With one update per batch the old policy is the current one, and recomputing it would be a wasted forward pass;
@@ -128,7 +128,7 @@ def needed_tensors(settings: AlgorithmConfig, row: Row) -> frozenset[str]:
     wanted = {
         "old_logprobs": several_updates or settings.mismatch_correction != "none" or kl_in_reward,
         "reference_logprobs": settings.kl_coef > 0,
-        "values": row.critic is not None,
+        "values": TABLE[settings.name].critic is not None,
     }
     return frozenset(name for name, needed in wanted.items() if needed)
 
