@@ -1,0 +1,5 @@
+"""Policies: built from scratch or loaded, always transformers models."""
+
+from transformers.utils import logging
+
+logging.disable_progress_bar()  # rlvr shows its own progress; "Writing model shards: 100%" after each save tells nothing
