@@ -34,7 +34,7 @@ def summarize(metrics: Mapping[str, float]) -> str:
         pieces = name.split("/")
         if pieces[0] == "eval" and pieces[-1] == "accuracy":
             parts.append(f"accuracy {metrics[name]:.3f}{_interval(metrics, name)}")
-    if "time/tokens_per_s" in metrics:
+    if metrics.get("time/tokens_per_s", 0) > 0:  # a step that only evaluates samples nothing to train on
         parts.append(f"{metrics['time/tokens_per_s']:,.0f} tokens/s")
     return "  ".join(parts)
 

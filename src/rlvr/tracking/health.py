@@ -24,6 +24,13 @@ class _Rule:
     wrong: Callable[[float], bool]
     text: str
     unless_solved: bool = False
+    unless: Callable[[Metrics], bool] = lambda metrics: False
+
+
+def _trains(metrics: Metrics) -> bool:
+    """Whether most sampled tokens were trained on: critics and batch-wide baselines learn from equal groups, too."""
+    sampled = metrics.get("rollout/episodes", 0.0) * metrics.get("rollout/completion_tokens_mean", 0.0)
+    return metrics.get("policy/trained_tokens", 0.0) > 0.5 * sampled
 
 
 _RULES = (
@@ -33,10 +40,10 @@ _RULES = (
         "Look at what the model writes (rollouts/), then make the task easier or warm-start longer.",
     ),
     _Rule(
-        "no_signal", "rollout/zero_variance_share", lambda x: x > 0.9,
+        "no_signal", "rollout/zero_advantage_share", lambda x: x > 0.9,
         "Over 90 % of the groups had equal rewards in each of the last 5 steps, so almost nothing is learned. "
         "Mix easier and harder examples, raise rollout.group_size, or sample at a higher temperature.",
-        unless_solved=True,
+        unless_solved=True, unless=_trains,
     ),
     _Rule(
         "truncated", "rollout/truncated_share", lambda x: x > 0.5,
@@ -97,7 +104,8 @@ def hints(history: Sequence[Metrics]) -> list[Hint]:
 
 
 def _wrong_throughout(rule: _Rule, recent: Sequence[Metrics]) -> bool:
-    return len(recent) == WINDOW and all(rule.metric in m and rule.wrong(m[rule.metric]) for m in recent)
+    wrong = [rule.metric in m and rule.wrong(m[rule.metric]) and not rule.unless(m) for m in recent]
+    return len(wrong) == WINDOW and all(wrong)
 
 
 def _accuracies(metrics: Metrics, end: str) -> dict[str, float]:

@@ -33,7 +33,7 @@ CATALOGUE: tuple[Metric, ...] = (
     # rollout
     Metric("rollout/episodes", "count", "episodes sampled for the step", "fewer than prompts_per_step x group_size with dynamic sampling: refills ran out"),
     Metric("rollout/refilled_groups", "count", "groups that dynamic sampling threw away and replaced", "many times prompts_per_step: the task is too hard or too easy"),
-    Metric("rollout/zero_variance_share", "share", "groups whose rewards are all equal: the zero-advantage share of a group algorithm, which learns nothing from them", "over 0.9 while accuracy is low: no signal; near 1 at high accuracy is success"),
+    Metric("rollout/zero_advantage_share", "share", "groups whose rewards are all equal, from which a group algorithm learns nothing; 1 with group_size=1", "over 0.9 while accuracy is low: no signal; near 1 at high accuracy is success"),
     Metric("rollout/truncated_share", "share", "episodes that ended because max_completion_tokens or the context ran out", "over 0.2: the model is cut off before its answer"),
     Metric("rollout/invalid_share", "share", "episodes whose answer could not be parsed", "over 0.5 after the first steps: the format is not learned"),
     Metric("rollout/error_share", "share", "episodes whose verifier failed; they are left out of statistics and loss", "anything above 0"),

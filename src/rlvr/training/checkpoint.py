@@ -99,7 +99,10 @@ def replace_folder(temporary: Path, final: Path) -> None:
     A folder that is not empty cannot be renamed over: the old one steps aside first. A kill between the two renames
     leaves it under its hidden name, from where `clean_leftovers` brings it back.
     """
+    usual = temporary.stat().st_mode & 0o666  # what the umask leaves of a new folder's mode
     for path in sorted(temporary.rglob("*")):
+        if path.is_file():
+            path.chmod(usual)  # safetensors makes its files private
         (sync_folder if path.is_dir() else sync_file)(path)
     sync_folder(temporary)
     aside = final.with_name(f".{final.name}.old-{os.getpid()}")

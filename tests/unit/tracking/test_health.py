@@ -8,7 +8,7 @@ from rlvr.tracking.health import WINDOW, hints
 
 HEALTHY = {
     "reward/mean": 0.4,
-    "rollout/zero_variance_share": 0.3,
+    "rollout/zero_advantage_share": 0.3,
     "rollout/truncated_share": 0.0,
     "rollout/invalid_share": 0.1,
     "rollout/error_share": 0.0,
@@ -33,7 +33,7 @@ def test_nothing_is_said_about_a_healthy_run() -> None:
     ("name", "value", "key"),
     [
         ("reward/mean", 0.0, "no_reward"),
-        ("rollout/zero_variance_share", 0.95, "no_signal"),
+        ("rollout/zero_advantage_share", 0.95, "no_signal"),
         ("rollout/truncated_share", 0.6, "truncated"),
         ("rollout/invalid_share", 0.95, "invalid"),
         ("rollout/error_share", 0.2, "errors"),
@@ -52,9 +52,16 @@ def test_a_signal_that_stays_wrong_is_named_after_some_steps(name: str, value: f
 
 
 def test_equal_rewards_of_a_solved_task_are_no_warning() -> None:
-    bad = HEALTHY | {"rollout/zero_variance_share": 1.0, "policy/entropy": 0.0}
+    bad = HEALTHY | {"rollout/zero_advantage_share": 1.0, "policy/entropy": 0.0}
     assert keys([{"eval/rpn/accuracy": 0.97}] + [bad] * WINDOW) == []
     assert keys([{"eval/rpn/accuracy": 0.3}] + [bad] * WINDOW) == ["no_signal", "collapse"]
+
+
+def test_equal_groups_are_no_warning_where_the_batch_is_trained_on_all_the_same() -> None:
+    sampled = HEALTHY | {"rollout/episodes": 8.0, "rollout/completion_tokens_mean": 10.0}
+    ppo = sampled | {"rollout/zero_advantage_share": 1.0, "policy/trained_tokens": 80.0}
+    assert keys([ppo] * WINDOW) == []
+    assert keys([ppo | {"policy/trained_tokens": 4.0}] * WINDOW) == ["no_signal"]
 
 
 def test_a_number_that_is_absent_or_nan_is_not_wrong() -> None:

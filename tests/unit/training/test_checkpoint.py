@@ -76,6 +76,12 @@ def test_nothing_is_pickled(tmp_path: Path) -> None:
     assert names == {".json", ".safetensors"}
 
 
+def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
+    (tmp_path / "usual").touch()
+    modes = {path.stat().st_mode for path in save(tmp_path, 1).rglob("*") if path.is_file()}
+    assert modes == {(tmp_path / "usual").stat().st_mode}
+
+
 def trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
     """Steps whose input is drawn from torch's global generator."""
     for _ in range(steps):
