@@ -278,8 +278,7 @@ def load_for_inference(model: str, overrides: Sequence[str], *, config_name: str
     elif root is not None:
         config = load_config(overrides, config_name="config", config_dir=str(root))
     else:
-        source = _weights(Path(model), root)  # a missing folder is the better complaint
-        raise UserError(f"{source} is no run folder and so has no task of its own: add --task, e.g. --task rpn.")
+        raise _no_task(model)
     task = RpnTask(config.task, config.seed, config.reward)
     source = _weights(Path(model), root)
     settings = config.model if isinstance(config.model, PretrainedModel) else None
@@ -300,6 +299,12 @@ def load_for_inference(model: str, overrides: Sequence[str], *, config_name: str
         engine=LocalEngine(network, max_batch_size=config.engine.max_batch_size, max_context_tokens=context),
         max_context_tokens=context,
     )
+
+
+def _no_task(model: str) -> UserError:
+    if not Path(model).exists():
+        return UserError(f"there is no folder {model}: name a run folder, or a Hub id with --task, e.g. --task rpn.")
+    return UserError(f"{model} is no run folder and so has no task of its own: add --task, e.g. --task rpn.")
 
 
 def run_of(path: Path) -> Path | None:

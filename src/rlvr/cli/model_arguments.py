@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlvr.build import Inference
@@ -32,15 +36,21 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 def load(args: argparse.Namespace, more: Sequence[str] = ()) -> Inference:
     """The model that the arguments name. torch loads here, after the arguments were found to make sense."""
-    import os
+    import logging
 
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from transformers.utils import logging
+    from transformers.utils.logging import disable_progress_bar
 
-    logging.disable_progress_bar()
     from rlvr.build import load_for_inference
 
-    return load_for_inference(args.model, [*args.set, *more], config_name=args.task)
+    disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the failure is told once, in a sentence
+    if not Path(args.model).exists():
+        print(f"looking for {args.model} on the Hub", file=sys.stderr)
+    try:
+        return load_for_inference(args.model, [*args.set, *more], config_name=args.task)
+    except ConfigError as error:
+        # compose speaks of the option that names a configuration for `rlvr train`
+        raise ConfigError(str(error).replace("--config-name", "--task")) from error
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -1,0 +1,196 @@
+"""`rlvr eval` and `rlvr predict` on a run folder with an untrained model: what is printed, what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlvr.cli.eval import table
+from rlvr.cli.main import main
+from rlvr.cli.predict import steps
+from rlvr.config.compose import load_config, to_run_yaml
+from rlvr.config.schema import ScratchModel
+from rlvr.evaluation.summary import EvaluationRecord
+from rlvr.models.policy import Policy
+from rlvr.models.scratch import build_model, build_tokenizer
+from rlvr.tasks.rpn import RpnTask
+from rlvr.types import StopReason
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """config.yaml and final/ of a run whose model knows nothing."""
+    config = load_config([], config_name="rpn_test")
+    assert isinstance(config.model, ScratchModel)
+    task = RpnTask(config.task, config.seed, config.reward)
+    tokenizer = build_tokenizer(task.vocabulary)
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "config.yaml").write_text(to_run_yaml(config))
+    Policy(model=build_model(config.model, tokenizer, seed=0).eval(), tokenizer=tokenizer).save(folder / "final")
+    return folder
+
+
+def test_eval_prints_accuracy_with_its_interval(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(run_folder), "--num-examples", "8", "--samples-per-example", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert "8 held-out examples" in out
+    assert "accuracy" in out
+    assert "pass@2" in out
+    assert " to " in out
+    assert err == ""
+
+
+def test_eval_json_is_one_line_with_metric_n_and_interval(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = []
+    for model in (run_folder, run_folder / "final"):  # a model folder inside a run uses the run's task
+        assert main(["eval", str(model), "--num-examples", "8", "--json"]) == 0
+        lines.append(json.loads(capsys.readouterr().out))
+    assert lines[0] == lines[1]
+    assert lines[0]["eval/rpn/num_examples"] == 8
+    assert lines[0]["eval/rpn/accuracy_low"] <= lines[0]["eval/rpn/accuracy"] <= lines[0]["eval/rpn/accuracy_high"]
+    assert lines[0]["split"] == "test"
+
+
+def test_eval_output_holds_every_completion(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "new" / "records.jsonl"
+    options = ["--num-examples", "3", "--samples-per-example", "2", "--output", str(output), "--json"]
+    assert main(["eval", str(run_folder), *options]) == 0
+    records = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [record["sample_index"] for record in records] == [0, 1, 2] * 3
+    right = sum(record["correct"] for record in records if record["sample_index"] == 0)
+    assert json.loads(capsys.readouterr().out)["eval/rpn/accuracy"] == right / 3
+
+
+def test_eval_of_the_train_split_uses_other_examples(run_folder: Path, tmp_path: Path) -> None:
+    ids = {}
+    for split in ("test", "train"):
+        output = tmp_path / f"{split}.jsonl"
+        options = ["--num-examples", "20", "--split", split, "--output", str(output), "--json"]
+        assert main(["eval", str(run_folder), *options]) == 0
+        ids[split] = {json.loads(line)["example_id"] for line in output.read_text().splitlines()}
+    assert len(ids["test"]) == len(ids["train"]) == 20
+    assert not ids["test"] & ids["train"]
+
+
+def test_a_setting_can_be_changed(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--set", "rollout.max_completion_tokens=1", "--num-examples", "4", "--json"]
+    assert main(["eval", str(run_folder), *options]) == 0
+    assert json.loads(capsys.readouterr().out)["eval/rpn/completion_tokens_mean"] == 1.0
+
+
+def test_predict_prints_steps_and_verdict(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(run_folder), "--prompt", "3  4 +"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("3 4 +\n")
+    assert "7" in out.splitlines()[-1]  # the right answer is named, whatever the model said
+    assert err == ""
+
+
+def test_predict_json_and_input_and_output_agree(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(run_folder), "--prompt", "3 4 +", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert (one["example_id"], one["expected"]) == ("3 4 +", "7")
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"prompt": "3 4 +"}\n\n{"prompt": "5 5 + 1 +"}\n')
+    assert main(["predict", str(run_folder), "--input", str(source), "--output", str(output)]) == 0
+    assert capsys.readouterr().out == ""
+    first, second = (json.loads(line) for line in output.read_text().splitlines())
+    assert first == one
+    assert second["expected"] == "11"
+
+
+def test_predict_on_held_out_examples(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(run_folder), "--num-examples", "3"]) == 0
+    assert len([json.loads(line) for line in capsys.readouterr().out.splitlines()]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["predict", "RUN", "--prompt", "3 + 4"], 2, "'3 + 4' is not an expression in reverse Polish notation"),
+        (["predict", "RUN"], 2, "nothing to predict"),
+        (["predict", "RUN", "--input", "/none.jsonl"], 1, "/none.jsonl: no such file"),
+        (["predict", "RUN", "--input", "TMP/bad.jsonl"], 1, "bad.jsonl, line 2: not a JSON object"),
+        (["predict", "RUN", "--input", "TMP/sum.jsonl"], 1, "sum.jsonl, prompt 1: '3 4' is not an expression"),
+        (["eval", "TMP/none"], 1, "there is no folder"),
+        (["eval", "RUN/final/none", "--task", "rpn"], 1, "there is no folder"),
+        (["eval", "TMP/bare"], 1, "no run folder and so has no task of its own: add --task"),
+        (["eval", "TMP/bare", "--task", "rpn_test"], 1, "has no tokenizer"),
+        (["eval", "TMP", "--task", "rpn_test"], 1, "holds no model"),
+        (["eval", "TMP/empty_run"], 1, "has neither final/ nor a checkpoint yet"),
+        (["eval", "RUN", "--task", "rnp"], 2, "--task rnp: there is no such configuration; did you mean rpn?"),
+        (["eval", "RUN", "--set", "rollout.temprature=1"], 2, "rollout.temperature"),
+        (["eval", "RUN", "--num-examples", "0"], 2, "0 is not a whole number of 1 or more"),
+        (["eval", "RUN", "--num-examples", "2", "--output", "TMP/bad.jsonl/x"], 1, "Cannot write"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    words: list[str],
+    code: int,
+    sentence: str,
+    run_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "3 4 +"}\n["3 4 +"]\n')
+    (tmp_path / "sum.jsonl").write_text('{"prompt": "3 4"}\n')
+    shutil.copytree(run_folder / "final", tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*"))
+    (tmp_path / "empty_run").mkdir()
+    shutil.copy(run_folder / "config.yaml", tmp_path / "empty_run")
+    places = {"RUN": str(run_folder), "TMP": str(tmp_path)}
+    assert main([word.replace("RUN", places["RUN"]).replace("TMP", places["TMP"]) for word in words]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert "Traceback" not in err
+    assert err.strip().splitlines()[-1].startswith("rlvr: error: ")
+
+
+def record(
+    completion: str, answer: str | None, *, correct: bool, stop: StopReason = StopReason.STOP
+) -> EvaluationRecord:
+    return EvaluationRecord(
+        example_id="3 4 + 5 *",
+        sample_index=0,
+        prompt="<boe> 3 4 + 5 * =",
+        completions=(completion,),
+        expected="0",
+        answer=answer,
+        correct=correct,
+        reward=0.0,
+        stop_reason=stop,
+        num_completion_tokens=3,
+        tags=(),
+        diagnostics={},
+    )
+
+
+def test_steps_stand_line_by_line() -> None:
+    assert steps(record("0 5 * = 0 <eoe>", "0", correct=True)) == "3 4 + 5 *\n= 0 5 *\n= 0\nanswer 0: right\n"
+    assert steps(record("2 <eoe>", "2", correct=False)) == "3 4 + 5 *\n= 2\nanswer 2: wrong, 0 is right\n"
+    assert steps(record("2 2 <eoe>", None, correct=False)).endswith("the model gave no answer; 0 is right\n")
+    cut = steps(record("2 2 2", None, correct=False, stop=StopReason.LENGTH))
+    assert cut.endswith("the model was cut off before an answer; 0 is right\n")
+
+
+def test_table_shows_scores_first_with_their_interval() -> None:
+    metrics = {
+        "eval/rpn/num_examples": 40.0,
+        "eval/rpn/accuracy": 0.5,
+        "eval/rpn/accuracy_low": 0.35,
+        "eval/rpn/accuracy_high": 0.65,
+        "eval/rpn/invalid_share": 0.025,
+        "eval/rpn/completion_tokens_mean": 2.5,
+    }
+    lines = table("runs/x", "rpn", "test", metrics).splitlines()
+    assert lines[0] == "runs/x on rpn, 40 held-out examples"
+    assert lines[2].split() == ["accuracy", "50.0%", "35.0%", "to", "65.0%"]
+    assert lines[3].split() == ["invalid", "share", "2.5%"]
+    assert lines[4].split() == ["completion", "tokens", "mean", "2.50"]
