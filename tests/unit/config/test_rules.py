@@ -111,3 +111,10 @@ def test_every_rule_is_broken_by_an_example() -> None:
             load_config(overrides.split())
         fired |= {rule for rule in RULES if rule.message.partition("{")[0].rstrip("[").strip() in str(caught.value)}
     assert [rule.message for rule in RULES if rule not in fired] == []
+
+
+@pytest.mark.parametrize("truncation", ["rollout.top_p=0.9", "rollout.top_k=5", "rollout.min_p=0.1"])
+def test_pitfall_20_a_correction_with_truncated_sampling_is_refused(truncation: str) -> None:
+    # The sampled distribution is renormalized over fewer tokens; the trainer's is not, so the weight would be wrong.
+    with pytest.raises(ConfigError, match="whole vocabulary"):
+        load_config([truncation, "algorithm.mismatch_correction=truncate"])
