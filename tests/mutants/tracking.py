@@ -33,14 +33,21 @@ MUTANTS = [
         file="training/checkpoint.py",
         old="    temporary.rename(final)\n",
         new="    shutil.copytree(temporary, final)\n",
-        test=_CHECKPOINT + "test_pitfall_37_a_kill_in_the_middle_of_a_save_leaves_a_complete_checkpoint",
+        test=_CHECKPOINT + "test_pitfall_37_a_kill_at_any_file_operation_leaves_a_complete_checkpoint",
     ),
     Mutant(  # a checkpoint disappears file by file
         pitfall="37",
         file="training/checkpoint.py",
         old="                checkpoints[step].rename(doomed)\n                shutil.rmtree(doomed)\n",
         new="                shutil.rmtree(checkpoints[step])\n",
-        test=_CHECKPOINT + "test_pitfall_37_a_kill_in_the_middle_of_a_save_leaves_a_complete_checkpoint",
+        test=_CHECKPOINT + "test_pitfall_37_a_kill_at_any_file_operation_leaves_a_complete_checkpoint",
+    ),
+    Mutant(  # the replaced checkpoint is gone before the new one is in its place
+        pitfall="37",
+        file="training/checkpoint.py",
+        old='if found and found[2] == "old" and not',
+        new='if found and found[2] == "" and not',
+        test=_CHECKPOINT + "test_leftovers_of_a_killed_process_are_cleaned_up",
     ),
     Mutant(  # torch's generator starts again
         pitfall="37",

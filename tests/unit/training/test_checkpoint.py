@@ -304,55 +304,117 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path: Path) -> None:
     assert lines[1:] == ["5 ['step_000005']"]
 
 
-# One process imports torch once and forks a child that saves and prunes without end; each child is killed at another
-# moment, and every checkpoint that is then on the disk must be whole. The next child goes on in the same folder.
-KILLED = """
-import os, random, signal, sys, time
+# One process imports torch once and forks children that save and prune. A child is killed, and every checkpoint that is
+# then on the disk must be whole, the newest one usable, and nothing half left after the clean-up.
+CHILDREN = """
+import os, random, shutil, signal, sys, time
 from pathlib import Path
 import torch
 from rlvr.training.checkpoint import latest_checkpoint, list_checkpoints, load_checkpoint, prune, save_checkpoint
 
-folder, rounds = Path(sys.argv[1]), int(sys.argv[2])
+root = Path(sys.argv[1])
 
-def model_saver(path):
-    for name in "ab":
-        path.joinpath(name).write_bytes(bytes(200_000))
+def save(folder, step, size=200):
+    def model_saver(path):
+        for name in "ab":
+            path.joinpath(name).write_bytes(bytes(size))
+    tensors = {"a": torch.full((size // 4,), float(step))}
+    save_checkpoint(folder, step, model_saver=model_saver, tensors=tensors, state={"step": step})
 
+def check(folder, at_least):
+    leftovers = any(path.name.startswith(".") for path in folder.iterdir())
+    found = [load_checkpoint(path) for path in list_checkpoints(folder).values()]
+    assert all(c.state == {"step": c.step} and bool((c.tensors["a"] == c.step).all()) for c in found), found
+    newest = load_checkpoint(latest_checkpoint(folder)).step
+    assert newest >= at_least, (newest, at_least)
+    assert not any(path.name.startswith(".") for path in folder.iterdir())
+    return newest, leftovers
+
+def ended_by_itself(child):
+    return os.waitpid(child, 0)[1] == 0
+"""
+
+# Python announces every file that it writes, renames or removes to an audit hook: killed before the first of these
+# moments, then before the second, ... until the child lives to the end.
+KILLED_EVERYWHERE = """
+count = 0
+
+def kill_at(moment):
+    def hook(event, arguments):
+        global count
+        writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if writes or event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod"):
+            count += 1
+            if count == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+
+for step in (1, 2):
+    save(root / "base", step)
+moment, leftovers = 0, 0
+while True:
+    moment += 1
+    folder = root / f"after_{moment}"
+    shutil.copytree(root / "base", folder)
+    child = os.fork()
+    if child == 0:
+        kill_at(moment)
+        save(folder, 3)
+        save(folder, 3)  # replaces itself
+        prune(folder, 1)
+        os._exit(0)
+    lived = ended_by_itself(child)
+    newest, left = check(folder, at_least=2)
+    leftovers += left
+    shutil.rmtree(folder)
+    if lived:
+        break
+print(moment, leftovers, newest)
+"""
+
+# The same at random times, which also cuts through the middle of a write. The next child goes on in the same folder.
+KILLED_AT_RANDOM = """
 def saves(step, last=1 << 60):
     while step < last:
         step += 1
-        tensors = {"a": torch.full((50_000,), float(step))}
-        save_checkpoint(folder, step, model_saver=model_saver, tensors=tensors, state={"step": step})
-        prune(folder, 2)
+        save(root / "c", step, size=200_000)
+        prune(root / "c", 2)
 
 start = time.monotonic()
 saves(0, 4)
 step, draw, leftovers, several_saves = 4, random.Random(0), 0, time.monotonic() - start
-for _ in range(rounds):
+for _ in range(12):
     child = os.fork()
     if child == 0:
         saves(step)
     time.sleep(draw.random() * several_saves)
     os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    leftovers += any(path.name.startswith(".") for path in folder.iterdir())
-    found = [load_checkpoint(path) for path in list_checkpoints(folder).values()]
-    assert all(c.state == {"step": c.step} and bool((c.tensors["a"] == c.step).all()) for c in found), found
-    path = latest_checkpoint(folder)
-    assert load_checkpoint(path).step == found[-1].step >= step
-    assert not any(path.name.startswith(".") for path in folder.iterdir())
-    step = found[-1].step
-print(leftovers, step)
+    ended_by_itself(child)
+    step, left = check(root / "c", at_least=step)
+    leftovers += left
+print(leftovers)
 """
 
 
-def test_pitfall_37_a_kill_in_the_middle_of_a_save_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "c"), "20"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run_children(code: str, folder: Path) -> list[int]:
+    """The numbers that a script with killed children prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILDREN + code, str(folder)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    leftovers, steps = map(int, done.stdout.split())
-    assert leftovers > 3, "no kill hit a save: the test proves nothing"
-    assert steps > 4, "no save was completed between kills"
+    return [int(number) for number in done.stdout.split()]
+
+
+def test_pitfall_37_a_kill_at_any_file_operation_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
+    moments, leftovers, newest = run_children(KILLED_EVERYWHERE, tmp_path)
+    assert moments > 30
+    assert leftovers > 10
+    assert newest == 3
+
+
+def test_pitfall_37_a_kill_in_the_middle_of_a_save_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
+    [leftovers] = run_children(KILLED_AT_RANDOM, tmp_path)
+    assert leftovers > 2, "no kill hit a save: the test proves nothing"
 
 
 # ------------------------------------------------------------------------------------------------- flatten, unflatten
