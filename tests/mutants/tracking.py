@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 _JSONL = "tests/unit/tracking/test_jsonl.py::"
 _ROLLOUTS = "tests/unit/tracking/test_rollouts.py::"
 _CHECKPOINT = "tests/unit/training/test_checkpoint.py::"
+_STATE = "tests/unit/training/test_checkpoint_state.py::"
 
 MUTANTS = [
     Mutant(  # the lines of steps that are repeated after a resume stay
@@ -54,13 +55,13 @@ MUTANTS = [
         file="training/checkpoint_state.py",
         old='    torch.set_rng_state(state["torch"])\n',
         new="",
-        test=_CHECKPOINT + "test_pitfall_37_training_goes_on_bit_for_bit_from_a_checkpoint",
+        test=_STATE + "test_pitfall_37_training_goes_on_bit_for_bit_from_a_checkpoint",
     ),
     Mutant(  # the optimizer's moments are lost
         pitfall="37",
         file="training/checkpoint_state.py",
         old="return tensors[content].clone()",
         new="return tensors[content].clone() * (0 if 'exp_avg' in content else 1)",
-        test=_CHECKPOINT + "test_pitfall_37_training_goes_on_bit_for_bit_from_a_checkpoint",
+        test=_STATE + "test_pitfall_37_training_goes_on_bit_for_bit_from_a_checkpoint",
     ),
 ]
