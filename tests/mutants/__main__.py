@@ -1,8 +1,11 @@
-"""Plant every known bug in a copy of the tree and demand that its test fails: `python -m tests.mutants [PART ...]`.
+"""Plant every known bug in a copy of the tree and demand that its test fails.
+
+    python -m tests.mutants [--jobs N] [PART ...]
 
 A part is a module of this package that holds a list `MUTANTS`. Exit status 1 if a bug survives.
 """
 
+import argparse
 import importlib
 import os
 import pkgutil
@@ -10,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tests.mutants
@@ -21,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def load(parts: list[str]) -> list[Mutant]:
     """The mutants of the named parts, or of all."""
     names = [m.name for m in pkgutil.iter_modules(tests.mutants.__path__) if m.name not in ("mutant", "__main__")]
-    return [m for name in names if not parts or name in parts for m in importlib.import_module(f"tests.mutants.{name}").MUTANTS]
+    chosen = [name for name in names if not parts or name in parts]
+    return [mutant for name in chosen for mutant in importlib.import_module(f"tests.mutants.{name}").MUTANTS]
 
 
 def run_test(tree: Path, test: str) -> subprocess.CompletedProcess[str]:
@@ -49,14 +54,19 @@ def survives(mutant: Mutant) -> str | None:
 
 def main() -> int:
     """Print one line per mutant."""
-    mutants = load(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help="modules of tests/mutants; none: all")
+    parser.add_argument("--jobs", type=int, default=1, help="bugs tried at the same time")
+    arguments = parser.parse_args()
+    mutants = load(arguments.parts)
     failed = 0
-    for mutant in mutants:
-        problem = survives(mutant)
-        failed += problem is not None
-        print(f"{'SURVIVED' if problem else 'caught  '} pitfall {mutant.pitfall:>4}  {mutant.test}", problem or "", flush=True)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for mutant, problem in zip(mutants, pool.map(survives, mutants), strict=True):
+            failed += problem is not None
+            verdict = "SURVIVED" if problem else "caught  "
+            print(f"{verdict} pitfall {mutant.pitfall:>4}  {mutant.test}", problem or "", flush=True)
     print(f"{len(mutants) - failed} of {len(mutants)} planted bugs caught")
-    return int(failed > 0)
+    return int(failed > 0 or not mutants)
 
 
 if __name__ == "__main__":
