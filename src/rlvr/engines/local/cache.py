@@ -84,6 +84,12 @@ class SlotCache(Cache):
         rows = slice(self.plan.first_row, self.plan.first_row + key_states.shape[0])
         return keys[rows, :, : self.plan.num_columns], values[rows, :, : self.plan.num_columns]
 
+    def buffers(self, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values, `[slots, kv_heads, capacity, head_dim]`."""
+        buffers = self._buffers[layer_idx]
+        assert buffers is not None, f"layer {layer_idx} has stored nothing"
+        return buffers
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """0: only asked for in a `Fresh` forward, where the model makes its own causal mask."""
         return 0
@@ -100,7 +106,8 @@ class SlotCache(Cache):
 
     def load(self, row: int, stored: StoredKeysValues, num_tokens: int) -> None:
         """Put the first `num_tokens` tokens of a saved row back, into any slot."""
-        for (keys, values), (saved_keys, saved_values) in zip(self._filled(), stored, strict=True):
+        for layer, (saved_keys, saved_values) in enumerate(stored):
+            keys, values = self._layer(layer, saved_keys[None], saved_values[None])
             keys[row, :, :num_tokens] = saved_keys[:, :num_tokens]
             values[row, :, :num_tokens] = saved_values[:, :num_tokens]
 

@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from rlvr.engines.local.rows import Request
-from rlvr.engines.local.runner import make_runner
 from rlvr.engines.local.scheduler import Scheduler
+from rlvr.engines.local.select import make_runner
 from rlvr.types import Completion, SamplingParams, StopReason
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlvr.engines.local.cache import Append, Fresh, SlotCache, StoredKeysValues
-from rlvr.models.attention import attention_mask, unsupported_attention
+from rlvr.models.attention import attention_mask
 
 Tokens = Sequence[int]
 
@@ -42,20 +42,12 @@ class Runner(Protocol):
         ...
 
 
-def make_runner(model: PreTrainedModel, max_slots: int) -> tuple[Runner, str | None]:
-    """The fast runner, or the slow one and why."""
-    reason = unsupported_attention(model.config) or _probe(model)
-    if reason is None:
-        return CachedRunner(model, max_slots), None
-    return FullForwardRunner(model, max_slots), reason
-
-
 class CachedRunner:
     """Slot cache; every token goes through the model once."""
 
-    def __init__(self, model: PreTrainedModel, max_slots: int):
+    def __init__(self, model: PreTrainedModel, max_slots: int, cache: SlotCache | None = None):
         self._model = model
-        self._cache = SlotCache(max_slots)
+        self._cache = SlotCache(max_slots) if cache is None else cache
         self._device = model.device
         self._columns = torch.arange(0, device=model.device)
 
@@ -103,22 +95,34 @@ class CachedRunner:
         return self._cache.save(row, num_tokens)
 
     def _mask(self, positions: Tensor, num_columns: int) -> Tensor | dict[str, Tensor]:
-        if len(self._columns) < num_columns:
-            self._columns = torch.arange(2 * num_columns, device=self._device)
-        columns = self._columns[None, :num_columns]
+        columns = self._column_range(num_columns)
         allowed = columns[:, None, None] <= positions[:, None, :, None]
         return attention_mask(self._model.config, allowed, positions, columns, self._model.dtype)
 
+    def _column_range(self, num_columns: int) -> Tensor:
+        """`[1, num_columns]`: 0 1 2 .."""
+        if len(self._columns) < num_columns:
+            self._columns = torch.arange(2 * num_columns, device=self._device)
+        return self._columns[None, :num_columns]
+
     def _forward(
-        self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor] | None, last: Tensor | None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Tensor | dict[str, Tensor] | None,
+        last: Tensor | None,
+        *,
+        past_key_values: SlotCache | None = None,
+        **kwargs: object,
     ) -> Tensor:
         with _only_last(self._model, last):
             output = self._model(
                 input_ids=ids,
                 position_ids=positions,
                 attention_mask=mask,
-                past_key_values=self._cache,
+                past_key_values=self._cache if past_key_values is None else past_key_values,
                 use_cache=True,
+                **kwargs,
             )
         return output.logits[:, -1]
 
@@ -199,24 +203,3 @@ def _only_last(model: PreTrainedModel, last: Tensor | None) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def _probe(model: PreTrainedModel) -> str | None:
-    """Run a few tokens through the cache and through a plain forward; None if they agree, else what went wrong."""
-    vocabulary = model.config.get_text_config().vocab_size
-    rows = [[(7 * row + 3 * i + 1) % vocabulary for i in range(6 + row)] for row in (0, 1, 2)]
-    runner = CachedRunner(model, 3)
-    try:
-        runner.prefill(0, [row[:-2] for row in rows], [0, 1, 2])
-        for step in (2, 1):
-            ids = torch.tensor([row[-step] for row in rows], device=model.device)
-            lengths = torch.tensor([len(row) - step for row in rows], device=model.device)
-            logits = runner.decode(ids, lengths, int(lengths.max()))
-    except Exception as error:
-        return f"a cache the model cannot use ({type(error).__name__}: {error})"
-    plain = [model(input_ids=torch.tensor([row], device=model.device), use_cache=False).logits[0, -1] for row in rows]
-    gap = (torch.log_softmax(logits.float(), -1) - torch.log_softmax(torch.stack(plain).float(), -1)).abs()
-    single = model.dtype == torch.float32
-    if float(gap.max() if single else gap.mean()) > (1e-3 if single else 0.1):
-        return f"logprobs that differ by {float(gap.max()):.2g} from a plain forward"
-    return None

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from rlvr.engines.local import LocalEngine
-from rlvr.engines.local.runner import CachedRunner, FullForwardRunner, make_runner
+from rlvr.engines.local.runner import CachedRunner, FullForwardRunner
+from rlvr.engines.local.select import make_runner
+from rlvr.engines.local.shared_prefix import SharedPrefixCache, SharedPrefixRunner
 from tests.unit.engines.tiny import ARCHITECTURES, plain_logprobs, prompt, sampling, tiny_model
 
 
@@ -14,15 +16,43 @@ from tests.unit.engines.tiny import ARCHITECTURES, plain_logprobs, prompt, sampl
 def test_the_architectures_we_name_get_the_fast_path(name):
     with torch.no_grad():
         runner, reason = make_runner(tiny_model(name).eval(), 4)
-    assert isinstance(runner, CachedRunner)
+    assert isinstance(runner, SharedPrefixRunner)
     assert reason is None
+
+
+def no_sharing(*args, **kwargs):
+    raise ValueError("attention with softcap cannot share prefixes")
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_model_that_cannot_share_prefixes_gets_the_same_completions_from_a_plain_slot_cache(name, monkeypatch):
+    model = tiny_model(name)
+    stop = frozenset(range(0, 40, 5))
+    requests = [(prompt(4 + i // 3), sampling(i, stop_ids=stop)) for i in range(15)]
+    shared = LocalEngine(model, max_batch_size=4, max_context_tokens=64).generate_batch(requests)
+    monkeypatch.setattr(SharedPrefixCache, "attend", no_sharing)
+    engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
+    assert type(engine._scheduler._runner) is CachedRunner
+
+    async def two_turns(ids, settings, session):
+        first = await engine.generate(ids, settings, session=session)
+        ids = [*ids, *first.token_ids, 3]
+        return first, ids, await engine.generate(ids, settings, session=session)
+
+    async def run():
+        return await asyncio.gather(*(two_turns(*request, i) for i, request in enumerate(requests)))
+
+    for expected, (first, ids, second) in zip(shared, asyncio.run(run()), strict=True):
+        assert first.token_ids == expected.token_ids
+        logprobs = plain_logprobs(model, ids, second)
+        torch.testing.assert_close(torch.tensor(second.behavior_logprobs), logprobs, atol=1e-5, rtol=0)
 
 
 def test_the_slow_path_gives_the_same_completions_after_one_warning(monkeypatch):
     model = tiny_model()
     requests = [(prompt(4 + i // 3), sampling(i, stop_ids=frozenset({5, 10}))) for i in range(9)]
     fast = LocalEngine(model, max_batch_size=4, max_context_tokens=64).generate_batch(requests)
-    monkeypatch.setattr("rlvr.engines.local.runner.unsupported_attention", lambda config: "layers of kind mamba")
+    monkeypatch.setattr("rlvr.engines.local.select.unsupported_attention", lambda config: "layers of kind mamba")
     with pytest.warns(UserWarning, match="LlamaForCausalLM has layers of kind mamba") as warned:
         engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
     assert len(warned) == 1
@@ -37,6 +67,7 @@ def test_the_slow_path_gives_the_same_completions_after_one_warning(monkeypatch)
 
 
 def test_a_cache_that_gives_other_logits_is_noticed_at_the_start(monkeypatch):
+    monkeypatch.setattr(SharedPrefixCache, "attend", lambda self, query, keys, values, mask, scaling: query * 0)
     monkeypatch.setattr(CachedRunner, "_mask", lambda self, positions, num_columns: None)
     with torch.no_grad():
         runner, reason = make_runner(tiny_model().eval(), 4)

@@ -1,0 +1,46 @@
+"""Which runner serves a model: the fastest one that gives the logprobs of a plain forward."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel
+
+from rlvr.engines.local.runner import CachedRunner, FullForwardRunner, Runner
+from rlvr.engines.local.shared_prefix import SharedPrefixRunner
+from rlvr.models.attention import unsupported_attention
+
+
+def make_runner(model: PreTrainedModel, max_slots: int) -> tuple[Runner, str | None]:
+    """The fastest runner that is right, and, where that is the slow one, why."""
+    reason = unsupported_attention(model.config)
+    if reason is None:
+        for kind in (SharedPrefixRunner, CachedRunner):
+            reason = _probe(model, kind(model, 4))
+            if reason is None:
+                return kind(model, max_slots), None
+    return FullForwardRunner(model, max_slots), reason
+
+
+def _probe(model: PreTrainedModel, runner: Runner) -> str | None:
+    """Run a few tokens through the runner and through a plain forward; None if they agree, else what went wrong.
+
+    Four rows of three prompts: the first two start together, then part.
+    """
+    vocabulary = model.config.get_text_config().vocab_size
+    prompts = [[(7 * row + 3 * i + 1) % vocabulary for i in range(4 + row)] for row in (0, 1, 2)]
+    copies = [0, 0, 1, 2]
+    rows = [[*prompts[copy], (5 * i + 2) % vocabulary, (i + 3) % vocabulary] for i, copy in enumerate(copies)]
+    try:
+        runner.prefill(0, prompts, copies)
+        for step in (2, 1):
+            ids = torch.tensor([row[-step] for row in rows], device=model.device)
+            lengths = torch.tensor([len(row) - step for row in rows], device=model.device)
+            logits = runner.decode(ids, lengths, int(lengths.max()))
+    except Exception as error:
+        return f"a cache the model cannot use ({type(error).__name__}: {error})"
+    plain = [model(input_ids=torch.tensor([row], device=model.device), use_cache=False).logits[0, -1] for row in rows]
+    gap = (torch.log_softmax(logits.float(), -1) - torch.log_softmax(torch.stack(plain).float(), -1)).abs()
+    single = model.dtype == torch.float32
+    if float(gap.max() if single else gap.mean()) > (1e-3 if single else 0.1):
+        return f"logprobs that differ by {float(gap.max()):.2g} from a plain forward"
+    return None
