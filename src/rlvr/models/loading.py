@@ -26,7 +26,9 @@ def load_pretrained(
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"the model {name_or_path!r} cannot be loaded ({reason}): name a model folder or a Hub id") from error
+        raise UserError(
+            f"the model {name_or_path!r} cannot be loaded ({reason}): name a model folder or a Hub id"
+        ) from error
     except Exception as error:  # safetensors raises its own kinds for damaged files
         raise UserError(f"the model {name_or_path!r} cannot be loaded: its files are damaged ({error})") from error
     return model.eval(), tokenizer

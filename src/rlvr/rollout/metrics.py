@@ -33,7 +33,9 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
         "rollout/entropy": -_mean(logprobs),
     }
     parts = sorted({name for e in judged for name in e.score.parts})
-    return metrics | {f"reward/{name}": _mean(e.score.parts[name] for e in judged if name in e.score.parts) for name in parts}
+    return metrics | {
+        f"reward/{name}": _mean(e.score.parts[name] for e in judged if name in e.score.parts) for name in parts
+    }
 
 
 def _rewards(episodes: Iterable[Episode]) -> list[float]:

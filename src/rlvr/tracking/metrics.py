@@ -56,7 +56,10 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("policy/learning_rate", "1", "learning rate of the step's last update", "0 before the end of the schedule"),
     Metric("policy/changed_weight_share", "share", "weights whose stored value changed in the step", "near 0: steps are lost in rounding; keep the weights in float32"),
     Metric("policy/trained_tokens", "count", "tokens with a weight in the loss, over all updates of the step; rows without a gradient are skipped", "0, or far below rollout/episodes x completion_tokens_mean: little is learned from the step"),
+    Metric("policy/trained_token_share", "share", "of the sampled tokens of all updates, those with a weight in the loss", "near 0: nearly all groups have equal rewards, or are masked"),
     Metric("policy/updates", "count", "optimizer steps made in this step", "fewer than num_epochs x num_minibatches: target_kl stopped them"),
+    Metric("critic/value_mean", "reward", "mean of the critic's values before the update (ppo)", "far from reward/mean after many steps"),
+    Metric("critic/explained_variance", "share", "1 - variance of (return - value) / variance of the return; 0 where the return is constant (ppo)", "below 0 after many steps: the critic hurts; in a short run it explains nothing"),
     # evaluation
     Metric("eval/<task>/accuracy", "share", "the task's headline metric on held-out examples, greedy", "falling while reward/mean rises: the reward is being gamed"),
     Metric("eval/<task>/accuracy_low", "share", f"accuracy: {_LOW}", "an interval wider than the gain you look for: raise evaluation.num_examples"),
@@ -87,7 +90,6 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("time/scoring_share", "share", "part of the step spent on old and reference logprobs and values", "-"),
     Metric("time/update_share", "share", "part of the step spent on forward, backward and the optimizer", "-"),
     Metric("time/evaluation_share", "share", "part of the step spent on held-out evaluation", "over 0.5 in most steps: raise evaluation.every"),
-    Metric("time/checkpoint_share", "share", "part of the step spent on writing checkpoints and rollouts", "over 0.2: raise trainer.checkpoint_every"),
     Metric("time/other_share", "share", "the rest", "over 0.2"),
     Metric("time/tokens_per_s", "tokens/s", "sampled tokens per second of the step", "falling"),
     Metric("system/peak_memory_mb", "MB", "largest resident memory of the process so far", "rising without end"),

@@ -20,9 +20,7 @@ class TokenScores:
     values: Tensor | None  # [N] fp32, the critic's estimate before the token was drawn
 
 
-def forward(
-    policy: Policy, microbatch: Microbatch, temperature: float, *, entropy_grad: bool = False
-) -> TokenScores:
+def forward(policy: Policy, microbatch: Microbatch, temperature: float, *, entropy_grad: bool = False) -> TokenScores:
     """One pass over the packed lines; head and critic run on the predicting positions only."""
     allowed = microbatch.allowed()
     positions = None if allowed is None else microbatch.positions

@@ -27,7 +27,9 @@ def choose_layout(policy: Policy) -> Layout:
         together = _together(policy, probe, layout)
         if together is not None and torch.allclose(together, alone, rtol=0, atol=tolerance):
             if layout != "shared":
-                log.warning("this architecture cannot be packed with shared prompts: the slower layout %r is used", layout)
+                log.warning(
+                    "this architecture cannot be packed with shared prompts: the slower layout %r is used", layout
+                )
             return layout
     return "rows"
 

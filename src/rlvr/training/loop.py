@@ -70,7 +70,7 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
             clock = Clock()
             with clock("evaluation"):
                 metrics = loop.run(run.evaluate())
-            run.recorder.log(0, metrics | clock.metrics(num_tokens=0))
+            run.recorder.log(0, metrics | clock.metrics(num_sampled=0))
             run.checkpoints.save_if_due(0, metrics, now=False)
         for step in range(run.start_step, run.max_steps):
             if stopped():
@@ -89,7 +89,7 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
                 with clock("evaluation"):
                     metrics |= loop.run(run.evaluate())
             run.recorder.rollouts(step + 1, rollouts, batch)
-            run.recorder.log(step + 1, metrics | clock.metrics(int(batch.lengths.sum())))
+            run.recorder.log(step + 1, metrics | clock.metrics(num_sampled=int(batch.loss_mask.sum())))
             run.checkpoints.save_if_due(step + 1, metrics, now=stopped() or step + 1 == run.max_steps)
     return run.max_steps
 
@@ -115,7 +115,7 @@ class Clock:
         yield
         self.stages[stage] = self.stages.get(stage, 0.0) + time.perf_counter() - begin
 
-    def metrics(self, num_tokens: int) -> dict[str, float]:
+    def metrics(self, num_sampled: int) -> dict[str, float]:
         """`time/...` and `system/...`: all that depends on the clock and the machine."""
         total = time.perf_counter() - self.start
         shares = {f"time/{stage}_share": seconds / total for stage, seconds in self.stages.items()}
@@ -123,6 +123,6 @@ class Clock:
         kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
         return shares | {
             "time/step_s": total,
-            "time/tokens_per_s": num_tokens / total,
+            "time/tokens_per_s": num_sampled / total,
             "system/peak_memory_mb": kilobytes / 1024,
         }

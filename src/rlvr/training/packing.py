@@ -118,7 +118,11 @@ def _add_unit(line: _Line, unit: _Unit, rows: _Rows) -> None:
         line.add_segment(rows.ids[row][prompt_length:length], prompt_length, prompt)
         for token in range(prompt_length, length):
             if mask[token]:
-                before = prompt_start + prompt_length - 1 if token == prompt_length else tail_start + token - prompt_length - 1
+                before = (
+                    prompt_start + prompt_length - 1
+                    if token == prompt_length
+                    else tail_start + token - prompt_length - 1
+                )
                 line.predictors.append(before)
                 line.rows.append(row)
                 line.tokens.append(token)
@@ -174,7 +178,9 @@ def _stack(lines: Sequence[_Line], layout: Layout) -> Microbatch:
         return torch.tensor([getattr(line, name) + [filling] * (length - len(line.ids)) for line in lines])
 
     def joined(name: str, stride: int = 0) -> Tensor:
-        return torch.tensor([v + i * stride for i, line in enumerate(lines) for v in getattr(line, name)], dtype=torch.int64)
+        return torch.tensor(
+            [v + i * stride for i, line in enumerate(lines) for v in getattr(line, name)], dtype=torch.int64
+        )
 
     return Microbatch(
         ids=padded("ids", 0),

@@ -112,7 +112,8 @@ class Trainer:
             if target is not None and approx_kl > 1.5 * target:
                 break
         changed = (_weight_sample(self.policy) != before).float().mean().item()
-        metrics = sums.metrics() | {"policy/learning_rate": rate, "policy/changed_weight_share": changed}
+        metrics = sums.metrics() | critic_metrics(batch)
+        metrics |= {"policy/learning_rate": rate, "policy/changed_weight_share": changed}
         return metrics, batch if batch.old_logprobs is not None else replace(batch, old_logprobs=seen)
 
     def learning_rate(self, step: int) -> float:
@@ -155,7 +156,7 @@ class Trainer:
         if not math.isfinite(norm):
             raise NonFiniteError("the gradient norm", [rows[i] for i in chosen])
         self.optimizer.step()
-        part.add_update(norm)
+        part.add_update(norm, num_sampled=int(batch.loss_mask.sum()))
         sums.add(part)
         return part.mean("approx_kl")
 
@@ -170,7 +171,9 @@ class Trainer:
     ) -> None:
         with self._autocast():
             scores = forward(self.policy, microbatch, self._temperature, entropy_grad=self.algorithm.entropy_coef > 0)
-        present, local = torch.unique(microbatch.rows, return_inverse=True)  # rows are never cut: all their tokens are here
+        present, local = torch.unique(
+            microbatch.rows, return_inverse=True
+        )  # rows are never cut: all their tokens are here
         part, token_weights = _take(batch, present), weights[present]
         place = (local, microbatch.tokens)
         logprobs, entropy = (scatter(x, place, token_weights.shape) for x in (scores.logprobs, scores.entropy))
@@ -199,19 +202,22 @@ class _Sums:
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._norms: list[float] = []
+        self._num_sampled = 0
 
     def add_terms(self, terms: LossTerms) -> None:
         """One microbatch's terms."""
         for name, value in ({**terms.sums} | {"total": terms.loss.detach()}).items():
             self._sums[name] = self._sums.get(name, 0.0) + value.item()
 
-    def add_update(self, grad_norm: float) -> None:
-        """One optimizer step."""
+    def add_update(self, grad_norm: float, num_sampled: int) -> None:
+        """One optimizer step on a minibatch with so many sampled tokens."""
         self._norms.append(grad_norm)
+        self._num_sampled += num_sampled
 
     def add(self, other: _Sums) -> None:
         """Another accumulation."""
         self._norms += other._norms
+        self._num_sampled += other._num_sampled
         for name, value in other._sums.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
 
@@ -226,9 +232,20 @@ class _Sums:
         return {full: self.mean(name) for name, full in names.items() if name not in ("tokens", "total")} | {
             "loss/total": self._sums.get("total", 0.0) / updates,
             "policy/trained_tokens": self._sums.get("tokens", 0.0),
+            "policy/trained_token_share": self._sums.get("tokens", 0.0) / max(1, self._num_sampled),
             "policy/grad_norm": sum(self._norms) / updates,
             "policy/updates": float(updates),
         }
+
+
+def critic_metrics(batch: TokenBatch) -> dict[str, float]:
+    """How well the values [B, T] foretold the returns [B, T] of the sampled tokens; nothing without a critic."""
+    if batch.values is None or batch.returns is None:
+        return {}
+    values, returns = batch.values[batch.loss_mask], batch.returns[batch.loss_mask]
+    spread = returns.var(correction=0).item()
+    explained = 0.0 if spread == 0 else 1 - (returns - values).var(correction=0).item() / spread
+    return {"critic/value_mean": values.mean().item(), "critic/explained_variance": explained}
 
 
 def _take(batch: TokenBatch, rows: Sequence[int] | Tensor) -> TokenBatch:

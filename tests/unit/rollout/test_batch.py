@@ -66,6 +66,8 @@ def test_verifier_errors_are_marked_and_truncation_comes_from_the_stop_reason() 
 
 
 def test_pitfall_14_a_completion_that_ends_on_the_last_allowed_token_is_not_truncated() -> None:
-    batch = to_batch([group(episode(((1,), completion(5, 6, EOS))), episode(((1,), completion(5, 6, 6, stop=StopReason.LENGTH))))])
+    batch = to_batch(
+        [group(episode(((1,), completion(5, 6, EOS))), episode(((1,), completion(5, 6, 6, stop=StopReason.LENGTH))))]
+    )
     assert batch.lengths[0] == batch.lengths[1]
     assert batch.truncated.tolist() == [False, True]

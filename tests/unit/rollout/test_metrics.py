@@ -8,14 +8,18 @@ from tests.unit.rollout.test_batch import completion, episode, group
 def test_the_numbers_of_a_small_batch_by_hand() -> None:
     good = episode(((1,), completion(5, 2)), score=Score(value=1.0, parts={"boxed": 1.0}))
     bad = episode(((1,), completion(5, 6, 2)), score=Score(value=0.0, parts={"boxed": 1.0}))
-    cut = episode(((1,), completion(5, stop=StopReason.LENGTH)), score=Score(value=0.0, status="invalid", parts={"boxed": 0.0}))
+    cut = episode(
+        ((1,), completion(5, stop=StopReason.LENGTH)), score=Score(value=0.0, status="invalid", parts={"boxed": 0.0})
+    )
     failed = episode(((1,), completion(5, 2)), score=Score(value=float("nan"), status="error"))
     metrics = rollout_metrics([group(good, bad), group(cut, failed)], num_refilled=3)
     assert metrics["reward/mean"] == pytest.approx(1 / 3)
     assert metrics["reward/within_group_std"] == pytest.approx(0.25)
     assert metrics["reward/boxed"] == pytest.approx(2 / 3)
     assert metrics["rollout/zero_advantage_share"] == 0.5
-    assert metrics["rollout/invalid_share"] == metrics["rollout/error_share"] == metrics["rollout/truncated_share"] == 0.25
+    assert (
+        metrics["rollout/invalid_share"] == metrics["rollout/error_share"] == metrics["rollout/truncated_share"] == 0.25
+    )
     assert metrics["rollout/completion_tokens_mean"] == 2.0
     assert metrics["rollout/completion_tokens_max"] == 3.0
     assert metrics["rollout/refilled_groups"] == 3.0

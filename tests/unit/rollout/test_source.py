@@ -84,7 +84,9 @@ class ParityTask:
         return ParityEnv(example.metadata["index"] in self.failing)
 
 
-def source(*, seed: int = 0, refill: Refill | None = None, failing: Sequence[int] = ()) -> tuple[RolloutSource, EchoEngine]:
+def source(
+    *, seed: int = 0, refill: Refill | None = None, failing: Sequence[int] = ()
+) -> tuple[RolloutSource, EchoEngine]:
     engine = EchoEngine()
     made = RolloutSource(
         task=ParityTask(failing),

@@ -37,9 +37,7 @@ def test_pitfall_09_the_gradient_does_not_depend_on_how_the_batch_is_cut(algorit
     extra = settings(algorithm)
     whole = gradient(tiny_trainer(tiny_policy(critic=algorithm == "ppo"), *extra), batch)
     order = torch.randperm(len(batch.ids), generator=torch.Generator().manual_seed(3)).tolist()
-    cut = tiny_trainer(
-        tiny_policy(critic=algorithm == "ppo"), *extra, "trainer.microbatch_tokens=25", layout=layout
-    )
+    cut = tiny_trainer(tiny_policy(critic=algorithm == "ppo"), *extra, "trainer.microbatch_tokens=25", layout=layout)
     assert whole.norm() > 1e-3
     assert close(gradient(cut, take(batch, order)), whole)
 
@@ -148,14 +146,20 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched() ->
 def test_target_kl_ends_the_updates_of_a_batch() -> None:
     overrides = ["algorithm=ppo", "rollout.group_size=1", "rollout.prompts_per_step=12", "trainer.learning_rate=0.05"]
     overrides += ["algorithm.num_epochs=6", "algorithm.num_minibatches=1"]
-    free = update(tiny_trainer(tiny_policy(critic=True), *overrides, "algorithm.target_kl=null"), tiny_batch(tiny_policy()))
-    stopped = update(tiny_trainer(tiny_policy(critic=True), *overrides, "algorithm.target_kl=0.01"), tiny_batch(tiny_policy()))
+    free = update(
+        tiny_trainer(tiny_policy(critic=True), *overrides, "algorithm.target_kl=null"), tiny_batch(tiny_policy())
+    )
+    stopped = update(
+        tiny_trainer(tiny_policy(critic=True), *overrides, "algorithm.target_kl=0.01"), tiny_batch(tiny_policy())
+    )
     assert free["policy/updates"] == 6
     assert stopped["policy/updates"] < 6
 
 
 def test_minibatches_visit_every_row_once_an_epoch_in_an_order_of_the_seed() -> None:
-    trainer = tiny_trainer(tiny_policy(), "rollout.prompts_per_step=12", "algorithm.num_minibatches=3", "algorithm.num_epochs=2")
+    trainer = tiny_trainer(
+        tiny_policy(), "rollout.prompts_per_step=12", "algorithm.num_minibatches=3", "algorithm.num_epochs=2"
+    )
     parts = list(trainer._minibatches(12, step=0))
     assert [len(part) for part in parts] == [4] * 6
     assert sorted(sum(parts[:3], [])) == sorted(sum(parts[3:], [])) == list(range(12))
