@@ -11,7 +11,10 @@ from rlvr.types import Completion, SamplingParams
 class Engine(Protocol):
     """Token ids in, token ids out. Calls that are awaited together are batched together."""
 
-    policy_version: int  # of the weights the next token is sampled with
+    @property
+    def policy_version(self) -> int:
+        """Of the weights the next token is sampled with."""
+        ...
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None

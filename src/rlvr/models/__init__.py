@@ -2,4 +2,4 @@
 
 from transformers.utils import logging
 
-logging.disable_progress_bar()  # rlvr shows its own progress; "Writing model shards: 100%" after each save tells nothing
+logging.disable_progress_bar()  # rlvr shows its own progress

@@ -61,6 +61,7 @@ class Policy:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] in fp32 of hidden states [..., D]."""
         head = self.model.get_output_embeddings()
+        assert head is not None, "a causal LM has an output head"
         logits = head(hidden).float()
         if cap := getattr(self.model.config, "final_logit_softcapping", None):
             logits = torch.tanh(logits / cap) * cap
@@ -69,7 +70,7 @@ class Policy:
     def token_scores(
         self, hidden: Tensor, targets: Tensor, temperature: float, *, entropy_grad: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Logprob and entropy, both [N] fp32, of targets [N] under softmax(logits / temperature) after hidden [N, D]."""
+        """Logprob and entropy [N] fp32 of targets [N] under softmax(logits / temperature) after hidden [N, D]."""
         chunk = max(1, LOGITS_PER_CHUNK // int(self.model.config.vocab_size))
         if len(targets) <= chunk:
             return self._token_scores(hidden, targets, temperature, entropy_grad)

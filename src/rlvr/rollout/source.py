@@ -49,7 +49,7 @@ class Rollouts:
 
 
 class RolloutSource:
-    """Samples groups. Its whole state is `cursor`, the index of the next training example: resume needs nothing else."""
+    """Samples groups. Its whole state is `cursor`, the index of the next training example: all that resume needs."""
 
     def __init__(
         self,

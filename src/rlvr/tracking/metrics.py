@@ -121,6 +121,7 @@ _SECTIONS = {
     "reward": "Reward",
     "rollout": "Rollouts",
     "policy": "Policy and update",
+    "critic": "Critic",
     "eval": "Held-out evaluation (only on the steps that evaluate)",
     "time": "Time",
     "system": "Machine",

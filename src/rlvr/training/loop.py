@@ -6,7 +6,7 @@ import asyncio
 import resource
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -55,7 +55,7 @@ class Run:
     engine: Engine
     algorithm: Algorithm
     trainer: Trainer
-    evaluate: Callable[[], Awaitable[dict[str, float]]]
+    evaluate: Callable[[], Coroutine[None, None, dict[str, float]]]
     recorder: Recorder
     checkpoints: Checkpoints
 
@@ -72,9 +72,9 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
                 metrics = loop.run(run.evaluate())
             run.recorder.log(0, metrics | clock.metrics(num_sampled=0))
             run.checkpoints.save_if_due(0, metrics, now=False)
+        if stopped():
+            return run.start_step
         for step in range(run.start_step, run.max_steps):
-            if stopped():
-                return step
             clock = Clock()
             with clock("generation"):
                 rollouts = loop.run(run.rollouts.next_batch())
@@ -90,7 +90,10 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
                     metrics |= loop.run(run.evaluate())
             run.recorder.rollouts(step + 1, rollouts, batch)
             run.recorder.log(step + 1, metrics | clock.metrics(num_sampled=int(batch.loss_mask.sum())))
-            run.checkpoints.save_if_due(step + 1, metrics, now=stopped() or step + 1 == run.max_steps)
+            stopping = stopped()  # asked once: a signal that comes while saving stops after the next step, saved too
+            run.checkpoints.save_if_due(step + 1, metrics, now=stopping or step + 1 == run.max_steps)
+            if stopping:
+                return step + 1
     return run.max_steps
 
 

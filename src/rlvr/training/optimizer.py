@@ -30,7 +30,7 @@ def learning_rate(
 
 
 def adamw(parameters: Iterable[nn.Parameter], *, beta1: float, beta2: float, weight_decay: float) -> torch.optim.AdamW:
-    """Fused AdamW; weight decay applies to matrices only, not to norms and biases. The learning rate is set per step."""
+    """Fused AdamW; weight decay applies to matrices, not to norms and biases. The learning rate is set per step."""
     parameters = list(parameters)
     decayed = {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay}
     plain = {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-
 from rlvr.config.schema import Trainer as TrainerSettings
 from rlvr.models.policy import Policy
 from rlvr.rollout.source import RolloutSource

@@ -1,4 +1,4 @@
-"""Scores a batch and updates the policy on it. The algorithm says what the loss is; this file knows how to take its gradient."""
+"""Scores a batch and updates the policy on it. The algorithm says what the loss is, this file takes its gradient."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -251,8 +252,9 @@ def critic_metrics(batch: TokenBatch) -> dict[str, float]:
 def _take(batch: TokenBatch, rows: Sequence[int] | Tensor) -> TokenBatch:
     """The given rows of every array."""
     index = torch.as_tensor(rows)
-    fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
-    return TokenBatch(**{name: None if value is None else value[index] for name, value in fields.items()})
+    arrays = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+    taken: dict[str, Any] = {name: None if array is None else array[index] for name, array in arrays.items()}
+    return TokenBatch(**taken)
 
 
 def _weight_sample(policy: Policy, per_tensor: int = 4096) -> Tensor:

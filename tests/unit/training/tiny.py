@@ -72,7 +72,7 @@ def tiny_policy(architecture: str = "llama", *, critic: bool = False, **changes:
 
 
 def tiny_batch(policy: Policy, *, num_groups: int = 3, group_size: int = 4, seed: int = 0) -> TokenBatch:
-    """Groups with a common prompt, ragged completions, some tool tokens (mask 0) inside, behavior = current logprobs."""
+    """Groups with a common prompt, ragged completions, some tool tokens (mask 0) inside, behavior = current."""
     generator = torch.Generator().manual_seed(seed)
     rows, width = num_groups * group_size, 20
     ids = torch.randint(len(VOCABULARY), (rows, width), generator=generator)
@@ -149,5 +149,6 @@ def gradient(trainer: Trainer, batch: TokenBatch) -> torch.Tensor:
 
 def take(batch: TokenBatch, rows: list[int]) -> TokenBatch:
     """The given rows, in that order."""
-    fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
-    return TokenBatch(**{name: None if value is None else value[rows] for name, value in fields.items()})
+    arrays = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+    taken: dict[str, Any] = {name: None if array is None else array[rows] for name, array in arrays.items()}
+    return TokenBatch(**taken)
