@@ -149,7 +149,7 @@ def _restore(folder: RunFolder, checkpoints: CheckpointSchedule, metrics_file: M
         checkpoint = load_checkpoint(latest)
         checkpoints.restore(checkpoint)
         step = checkpoint.step
-    metrics_file.cut_back(step if latest is not None else -1)
+    metrics_file.cut_back(step if step > 0 else -1)  # line 0 is written again: the loop starts with an evaluation
     cut_back(folder.rollouts, step)
     engine.load_weights(step)
     return step

@@ -1,10 +1,18 @@
 """`rlvr train`: compose a configuration and train, once or for every point of a sweep."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlvr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlvr.config.schema import Config
 
 DESCRIPTION = (
     """Train a model as a configuration says. Without arguments: the configuration `rpn`, arithmetic on this machine."""
@@ -20,11 +28,13 @@ EXAMPLE = """examples:
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `train` to the command line."""
     parser = subparsers.add_parser("train", help="train a model", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument(
-        "--config-name", default="rpn", metavar="NAME", help="configuration to start from (default: rpn)"
+        "--config-name",
+        metavar="NAME",
+        help="configuration to start from (default: rpn; with resume=true that of the run)",
     )
     parser.add_argument("--config-dir", metavar="DIR", help="folder with your own configurations and groups")
     parser.add_argument("--cfg", choices=["job"], help="print the resolved configuration and stop")
@@ -36,13 +46,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Train; the exit status."""
     from rlvr.cli.multirun import run_sweep
-    from rlvr.config.compose import load_config, to_yaml
+    from rlvr.config.compose import DEFAULT_CONFIG, to_yaml
 
     if args.multirun:
+        args.config_name = args.config_name or DEFAULT_CONFIG
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError("--multirun: does not work under torchrun; start one run per launch.")
         return run_sweep(args)
-    config = load_config(args.overrides, config_name=args.config_name, config_dir=args.config_dir)
+    config = _config(args.overrides, args.config_name, args.config_dir)
     if args.cfg:
         sys.stdout.write(to_yaml(config))
         return 0
@@ -53,3 +64,25 @@ def run(args: argparse.Namespace) -> int:
     with stop_on_signals() as stop:
         result = train(config, stop.stopped)
     return 0 if result.finished else stop.exit_code
+
+
+def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> Config:
+    """Compose. A run that goes on is its own configuration, unless the command names one or chooses in a group."""
+    from rlvr.config.compose import DEFAULT_CONFIG, load_config
+
+    if name is None and folder is None:
+        folder = _resumed_run(overrides)
+        name = None if folder is None else "config"
+    return load_config(overrides, config_name=name or DEFAULT_CONFIG, config_dir=folder)
+
+
+def _resumed_run(overrides: Sequence[str]) -> str | None:
+    """`run_dir` of `resume=true run_dir=X trainer.max_steps=60`, if it holds a run."""
+    from rlvr.config.catalog import sections
+    from rlvr.config.compose import parse_overrides
+
+    values = {override.key_or_group: override.value() for override in parse_overrides(overrides)}
+    run_dir = values.get("run_dir")
+    if values.get("resume") is not True or run_dir is None or not values.keys().isdisjoint(sections()):
+        return None
+    return str(run_dir) if (Path(str(run_dir)) / "config.yaml").is_file() else None
