@@ -58,6 +58,7 @@ class TrainResult:
     folder: Path
     num_steps: int
     finished: bool
+    before: dict[str, float]  # metrics of the evaluation before the first update
     metrics: dict[str, float]  # of the last evaluation
 
 
@@ -66,22 +67,26 @@ def train(config: Config, stopped: Stopped = lambda: False) -> TrainResult:
 
     Raises UserError for everything that is the user's to mend.
     """
-    task = RpnTask(
-        config.task, config.seed, config.reward
-    )  # settings that contradict the task fail before anything is written
+    # first of all: settings that the task refuses must fail before anything is written
+    task = RpnTask(config.task, config.seed, config.reward)
     with open_run_folder(config) as folder, _console(config) as console:
         console.note(f"run folder: {folder.root}")
         policy = _initial_policy(config, task, folder, console, stopped)
         if policy is None:
-            return TrainResult(folder=folder.root, num_steps=0, finished=False, metrics={})
+            return TrainResult(folder=folder.root, num_steps=0, finished=False, before={}, metrics={})
         run = assemble(config, task, policy, folder, console)
         console.stage("training", config.trainer.max_steps, done=run.start_step)
         num_steps = run_loop(run, stopped)
         finished = num_steps == config.trainer.max_steps
         if finished:
             _save_atomically(policy, folder.final)
+        evaluations = _evaluations(folder.metrics)
         return TrainResult(
-            folder=folder.root, num_steps=num_steps, finished=finished, metrics=_last_evaluation(folder.metrics)
+            folder=folder.root,
+            num_steps=num_steps,
+            finished=finished,
+            before=evaluations[0],
+            metrics=evaluations[-1],
         )
 
 
@@ -239,9 +244,8 @@ def _save_atomically(policy: Policy, final: Path) -> None:
         replace_folder(temporary, final)
 
 
-def _last_evaluation(path: Path) -> dict[str, float]:
-    evaluated = [row for row in read_metrics(path) if any(name.startswith("eval/") for name in row)]
-    return evaluated[-1] if evaluated else {}
+def _evaluations(path: Path) -> list[dict[str, float]]:
+    return [row for row in read_metrics(path) if any(name.startswith("eval/") for name in row)]
 
 
 def _console(config: Config) -> Console:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rlvr.build import TrainResult
     from rlvr.config.schema import Config
 
 DESCRIPTION = (
@@ -63,7 +64,26 @@ def run(args: argparse.Namespace) -> int:
 
     with stop_on_signals() as stop:
         result = train(config, stop.stopped)
+    sys.stdout.write(summary(result, config.task.name))
     return 0 if result.finished else stop.exit_code
+
+
+def summary(result: TrainResult, task: str) -> str:
+    """What a run came to, in a few lines."""
+    lines = []
+    if result.metrics:
+        name = f"eval/{task}/accuracy"
+        low, high = result.metrics[f"{name}_low"], result.metrics[f"{name}_high"]
+        lines.append(
+            f"{task}: held-out accuracy {result.before[name]:.3f} -> {result.metrics[name]:.3f} "
+            f"(95 % interval {low:.3f} to {high:.3f}) in {result.num_steps} steps"
+        )
+    if result.finished:
+        lines.append(f"model: {result.folder / 'final'}    curve: {result.folder / 'metrics.jsonl'}")
+        lines.append(f"try it: rlvr eval {result.folder}")
+    else:
+        lines.append(f"stopped; go on with: rlvr train run_dir={result.folder} resume=true")
+    return "".join(line + "\n" for line in lines)
 
 
 def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> Config:
