@@ -1,0 +1,227 @@
+"""Real runs of the product, small enough for a test."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from rlvr.build import TrainResult, train
+from rlvr.config.compose import load_config
+
+TASK = (
+    "task.operators=['+']",
+    "task.modulus=5",
+    "task.operand_range=[0,4]",
+    "task.complexity_range=[1,2]",
+    "task.complexity_weights=null",
+    "task.eval_complexity_weights=null",
+)
+"""Sums of two or three digits modulo 5."""
+
+LENGTH = (
+    "rollout.prompts_per_step=4",
+    "rollout.group_size=4",
+    "rollout.max_completion_tokens=16",
+    "trainer.max_steps=2",
+    "trainer.warmup_steps=0",
+    "trainer.checkpoint_every=null",
+    "evaluation.every=100",
+    "evaluation.num_examples=16",
+    "tracker.console=none",
+    "tracker.rollouts_every=1",
+)
+"""Two steps of 16 episodes: a fifth of a second."""
+
+SCRATCH = (
+    "model.hidden_size=32",
+    "model.num_layers=2",
+    "model.num_heads=2",
+    "model.intermediate_size=64",
+    "model.max_context_tokens=40",
+    "warm_start.num_steps=80",
+    "warm_start.batch_size=32",
+    "warm_start.warmup_steps=5",
+    "warm_start.final_phase_steps=15",
+)
+"""20k parameters that have seen 80 batches: they box most answers, and a quarter of them is right."""
+
+SMALL = TASK + LENGTH
+"""To be used with a warm-started model: `SMALL + pretrained(folder)`."""
+
+
+def pretrained(folder: Path) -> tuple[str, ...]:
+    """Start from the model in a folder."""
+    return ("model=hf", f"model.name_or_path={folder}", "warm_start.enabled=false")
+
+
+# ------------------------------------------------------------------------------------------- in this process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A run that has ended."""
+
+    folder: Path
+    result: TrainResult
+
+    @property
+    def rows(self) -> list[dict[str, float]]:
+        return metrics(self.folder)
+
+    @property
+    def numbers(self) -> list[dict[str, float]]:
+        return numbers(self.folder)
+
+
+def run_train(folder: Path, *overrides: str, name: str = "rpn", stopped: Callable[[], bool] = lambda: False) -> Ran:
+    """`rlvr train run_dir=FOLDER ...` in this process, without the command line."""
+    config = load_config([*overrides, f"run_dir={folder}"], config_name=name)
+    return Ran(folder=folder, result=train(config, stopped))
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    """The lines of metrics.jsonl."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def numbers(folder: Path) -> list[dict[str, float]]:
+    """The same without what depends on the clock or the machine."""
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "system/"))} for row in metrics(folder)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Everything of a finished run that must not depend on how often it was interrupted."""
+
+    numbers: list[dict[str, float]]
+    rollouts: dict[str, bytes]
+    final: bytes
+
+
+def outcome(folder: Path) -> Outcome:
+    """Metrics, rollout files and final weights."""
+    return Outcome(
+        numbers=numbers(folder),
+        rollouts={path.name: path.read_bytes() for path in sorted((folder / "rollouts").iterdir())},
+        final=(folder / "final" / "model.safetensors").read_bytes(),
+    )
+
+
+def check_equal(left: Outcome, right: Outcome) -> None:
+    """Bit for bit, with the first difference in the message."""
+    for a, b in zip(left.numbers, right.numbers, strict=True):
+        different = {key: (a.get(key), b.get(key)) for key in a | b if a.get(key) != b.get(key)}
+        assert not different, f"step {a['step']}: {different}"
+    assert list(left.rollouts) == list(right.rollouts)
+    for name, data in left.rollouts.items():
+        assert data == right.rollouts[name], name
+    assert left.final == right.final
+
+
+# --------------------------------------------------------------------------------------- in another process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "error"}
+
+
+def rlvr(*words: str, cwd: Path, **options: Any) -> Finished:
+    """`python -m rlvr WORDS` as a user would start it, with warnings as errors. The imports take three seconds."""
+    command = [sys.executable, "-m", "rlvr", *words]
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False, **options
+    )
+    return Finished(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+class Command:
+    """A command in a process of its own, forked from one that has made the imports; stderr goes to `log`.
+
+    `die_at=n` kills the process with SIGKILL at its n-th write operation (a file opened for writing, renamed, removed).
+    """
+
+    def __init__(self, *words: str, log: Path, die_at: int | None = None) -> None:
+        self._log = log
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["rlvr.build", "rlvr.cli.main", "rlvr.cli.train"])
+        self.process: BaseProcess = context.Process(target=_child, args=(words, log, die_at))
+        self.process.start()
+
+    @property
+    def err(self) -> str:
+        """What it has written to stderr so far."""
+        return self._log.read_text() if self._log.exists() else ""
+
+    def wait(self, timeout_s: float = 60.0) -> int:
+        """The exit status, negative for a signal."""
+        self.process.join(timeout_s)
+        if self.process.exitcode is None:
+            self.process.kill()
+            raise TimeoutError(f"still running: {self.err}")
+        return self.process.exitcode
+
+    def send(self, number: int) -> None:
+        """A signal, if it still runs."""
+        if self.process.is_alive() and self.process.pid is not None:
+            os.kill(self.process.pid, number)
+
+
+def _child(words: Sequence[str], log: Path, die_at: int | None) -> None:
+    with log.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    from rlvr.cli.main import main
+
+    if die_at is not None:
+        sys.addaudithook(_assassin(die_at))
+    code = main(words)
+    sys.stderr.flush()
+    os._exit(code)  # the server's children must not run its exit handlers
+
+
+def _assassin(die_at: int) -> Callable[[str, tuple[object, ...]], None]:
+    """An audit hook that kills the process at the n-th operation that changes the file system."""
+    count = 0
+
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        nonlocal count
+        writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
+        if writes or event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir"):
+            count += 1
+            if count == die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return hook
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+    """Poll; TimeoutError if it never comes true."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("the condition never came true")
+        time.sleep(0.002)
+
+
+def num_lines(folder: Path) -> int:
+    """Complete lines of metrics.jsonl so far."""
+    path = folder / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -1,0 +1,232 @@
+"""A run that was stopped or killed anywhere and resumed equals the one that was never interrupted, bit for bit."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from rlvr.cli.main import main
+from rlvr.tracking.jsonl import read_metrics
+from rlvr.training.run_folder import RunFolder, read_config
+from tests.system.harness import (
+    SCRATCH,
+    SMALL,
+    Command,
+    Outcome,
+    check_equal,
+    metrics,
+    num_lines,
+    numbers,
+    outcome,
+    pretrained,
+    run_train,
+    wait_until,
+)
+
+LONG = (*SMALL, "trainer.max_steps=6", "evaluation.every=2", "trainer.checkpoint_every=2", "reward.type=boxed")
+SETTINGS = {
+    "grpo": ("trainer.schedule=cosine", "trainer.warmup_steps=2"),
+    "grpo_kl": ("algorithm.kl_coef=0.1", "algorithm.num_epochs=2", "trainer.learning_rate=0.003"),
+    "ppo": ("algorithm=ppo", "rollout.prompts_per_step=16", "rollout.group_size=1", "algorithm.kl_coef=0.05"),
+    "dapo": ("algorithm=dapo", "evaluation.samples_per_example=2"),
+}
+
+
+def stop_after(steps: int, folder: Path) -> bool:
+    """Whether the line of that step is written."""
+    return num_lines(folder) > steps
+
+
+# -------------------------------------------------------------------------------------------------- stop and go on
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_pitfall_37_stop_and_resume_equals_the_uninterrupted_run(
+    settings: str, steps: int, model: Path, tmp_path: Path
+) -> None:
+    overrides = (*LONG, *pretrained(model), *SETTINGS[settings])
+    whole = run_train(tmp_path / "whole", *overrides).folder
+    folder = tmp_path / "parts"
+    first = run_train(folder, *overrides, stopped=lambda: stop_after(steps, folder))
+    assert (first.result.finished, first.result.num_steps) == (False, steps)
+    assert not (folder / "final").exists()
+    assert (folder / "checkpoints" / f"step_{steps:06d}").is_dir()  # a stop saves off the schedule
+    second = run_train(folder, *overrides, "resume=true")
+    assert second.result.finished
+    check_equal(outcome(folder), outcome(whole))
+    if settings == "dapo":
+        assert sum(row["rollout/refilled_groups"] for row in numbers(folder)[1:]) > 0  # the cursor really ran ahead
+
+
+def test_pitfall_37_what_was_written_after_the_checkpoint_is_cut_off(model: Path, tmp_path: Path) -> None:
+    overrides = (*LONG, *pretrained(model))
+    whole = run_train(tmp_path / "whole", *overrides).folder
+    folder = tmp_path / "parts"
+    shutil.copytree(whole, folder)
+    for name in ("final", "checkpoints/step_000006", "checkpoints/step_000004"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    run_train(folder, *overrides, "resume=true")
+    check_equal(outcome(folder), outcome(whole))
+
+
+def test_pitfall_37_from_the_checkpoint_before_the_first_step(model: Path, tmp_path: Path) -> None:
+    overrides = (*LONG, *pretrained(model))
+    whole = run_train(tmp_path / "whole", *overrides).folder
+    folder = tmp_path / "parts"
+    assert run_train(folder, *overrides, stopped=lambda: True).result.num_steps == 0
+    run_train(folder, *overrides, "resume=true")
+    check_equal(outcome(folder), outcome(whole))
+
+
+def test_resume_of_a_finished_run_changes_nothing(model: Path, tmp_path: Path) -> None:
+    overrides = (*LONG, *pretrained(model))
+    folder = run_train(tmp_path / "run", *overrides).folder
+    before = outcome(folder), metrics(folder)
+    assert run_train(folder, *overrides, "resume=true").result.finished
+    check_equal(outcome(folder), before[0])
+    assert metrics(folder) == before[1]
+
+
+def test_more_steps_than_at_first(model: Path, tmp_path: Path) -> None:
+    overrides = (*LONG, *pretrained(model))
+    whole = run_train(tmp_path / "whole", *overrides, "evaluation.every=3").folder
+    folder = tmp_path / "parts"
+    run_train(folder, *overrides, "evaluation.every=3", "trainer.max_steps=3")
+    run_train(folder, *overrides, "evaluation.every=3", "resume=true")
+    check_equal(outcome(folder), outcome(whole))
+
+
+# ------------------------------------------------------------------------------------------- by the command line
+
+
+def test_resume_takes_the_settings_of_the_run(model: Path, tmp_path: Path) -> None:
+    overrides = (*LONG, *pretrained(model), "algorithm=rloo", "seed=5", "name=mine")
+    whole = run_train(tmp_path / "whole", *overrides).folder
+    folder = tmp_path / "parts"
+    run_train(folder, *overrides, stopped=lambda: stop_after(2, folder))
+    assert main(["train", f"run_dir={folder}", "resume=true"]) == 0
+    check_equal(outcome(folder), outcome(whole))
+    assert read_config(RunFolder(root=folder)).name == "mine"
+
+
+def test_resume_takes_the_settings_of_a_run_of_another_configuration(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    overrides = ["trainer.max_steps=2", "warm_start.num_steps=3", "warm_start.warmup_steps=1", "tracker.console=none"]
+    overrides += ["warm_start.final_phase_steps=1", "evaluation.num_examples=10"]
+    run_train(folder, *overrides, name="rpn_test", stopped=lambda: stop_after(1, folder))
+    assert main(["train", "resume=true", f"run_dir={folder}", "trainer.max_steps=3"]) == 0
+    assert [row["step"] for row in metrics(folder)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("extra", [["seed=7"], ["trainer.learning_rate=0.5"], ["rollout.group_size=2"]])
+def test_a_changed_setting_is_refused_by_name(
+    extra: list[str], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    overrides = (*LONG, *pretrained(model))
+    run_train(folder, *overrides, stopped=lambda: stop_after(1, folder))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(["train", f"run_dir={folder}", "resume=true", *extra]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"rlvr: error: {extra[0]} differs from ")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+# -------------------------------------------------------------------------------------------------------- signals
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return outcome(run_train(tmp_path_factory.mktemp("whole") / "run", *LONG, *SCRATCH).folder)
+
+
+def resume_and_compare(folder: Path, whole: Outcome) -> None:
+    """By the command that a user would type."""
+    if (folder / "config.yaml").exists():
+        run_train(folder, *LONG, *SCRATCH, "resume=true")
+    else:
+        run_train(folder, *LONG, *SCRATCH)
+    check_equal(outcome(folder), whole)
+    assert not [path for path in folder.rglob(".*.tmp-*")] + [path for path in folder.rglob(".*.old-*")]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_pitfall_37_a_signal_saves_and_resume_equals_the_uninterrupted_run(
+    number: int, code: int, tmp_path: Path, uninterrupted: Outcome
+) -> None:
+    folder = tmp_path / "run"
+    command = Command("train", *LONG, *SCRATCH, f"run_dir={folder}", log=tmp_path / "log")
+    wait_until(lambda: num_lines(folder) >= 2)
+    command.send(number)
+    assert command.wait() == code, command.err
+    assert "Traceback" not in command.err
+    steps = [row["step"] for row in read_metrics(folder / "metrics.jsonl")]
+    assert (folder / "checkpoints" / f"step_{int(steps[-1]):06d}").is_dir()  # nothing of the last step is lost
+    assert not (folder / "final").exists()
+    resume_and_compare(folder, uninterrupted)
+
+
+def test_a_signal_during_the_warm_start_ends_it_and_resume_begins_it_again(
+    tmp_path: Path, uninterrupted: Outcome
+) -> None:
+    folder = tmp_path / "run"
+    command = Command("train", *LONG, *SCRATCH, f"run_dir={folder}", log=tmp_path / "log")
+    wait_until((folder / "config.yaml").exists)
+    command.send(signal.SIGINT)
+    assert command.wait() == 130, command.err
+    assert not (folder / "metrics.jsonl").exists()
+    resume_and_compare(folder, uninterrupted)
+
+
+def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    slow = [
+        "trainer.max_steps=1",
+        "rollout.prompts_per_step=4000",
+        "warm_start.num_steps=10",
+        "engine.max_batch_size=8",
+    ]
+    slow += ["warm_start.final_phase_steps=1"]
+    command = Command("train", *LONG, *SCRATCH, *slow, f"run_dir={folder}", log=tmp_path / "log")
+    wait_until(lambda: num_lines(folder) == 1)  # in the middle of a step of a minute
+    command.send(signal.SIGINT)
+    wait_until(lambda: "once more stops at once" in command.err)
+    command.send(signal.SIGINT)
+    assert command.wait(10) == 130, command.err
+    assert "Traceback" not in command.err
+    assert num_lines(folder) == 1
+
+
+# -------------------------------------------------------------------------------------------------------- kill -9
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2, 4, 6])
+def test_pitfall_37_kill_9_during_the_run_loses_nothing(lines: int, tmp_path: Path, uninterrupted: Outcome) -> None:
+    folder = tmp_path / "run"
+    command = Command("train", *LONG, *SCRATCH, f"run_dir={folder}", log=tmp_path / "log")
+    wait_until(lambda: (folder / "config.yaml").exists() and num_lines(folder) >= lines)
+    command.send(signal.SIGKILL)
+    assert command.wait() in (-signal.SIGKILL, 0)
+    resume_and_compare(folder, uninterrupted)
+
+
+@pytest.mark.parametrize("die_at", range(2, 100, 9))
+def test_pitfall_37_kill_9_at_a_write_loses_nothing(die_at: int, tmp_path: Path, uninterrupted: Outcome) -> None:
+    folder = tmp_path / "run"
+    command = Command("train", *LONG, *SCRATCH, f"run_dir={folder}", log=tmp_path / "log", die_at=die_at)
+    assert command.wait() == -signal.SIGKILL, command.err
+    resume_and_compare(folder, uninterrupted)
+
+
+def test_pitfall_37_killed_again_and_again(tmp_path: Path, uninterrupted: Outcome) -> None:
+    folder = tmp_path / "run"
+    words = ["train", *LONG, *SCRATCH, f"run_dir={folder}"]
+    for die_at in (20, 9, 40, 55, 70):
+        resume = ["resume=true"] if (folder / "config.yaml").exists() else []
+        assert Command(*words, *resume, log=tmp_path / "log", die_at=die_at).wait() in (-signal.SIGKILL, 0)
+    resume_and_compare(folder, uninterrupted)

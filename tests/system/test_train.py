@@ -1,0 +1,287 @@
+"""`rlvr train` end to end: what a run leaves behind, that it repeats, and that it learns."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlvr.cli.main import main
+from rlvr.config.compose import load_config
+from rlvr.tracking.metrics import undocumented
+from rlvr.tracking.rollouts import read_rollouts
+from tests.system.harness import (
+    SCRATCH,
+    SMALL,
+    check_equal,
+    metrics,
+    numbers,
+    outcome,
+    pretrained,
+    rlvr,
+    run_train,
+)
+
+ALGORITHMS = ["grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo"]
+
+
+@pytest.fixture(scope="module")
+def command_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run from scratch by the real command, with checkpoints, as a user would start it."""
+    cwd = tmp_path_factory.mktemp("command")
+    overrides = [*SMALL, *SCRATCH, "trainer.max_steps=4", "trainer.checkpoint_every=2", "tracker.rollouts_every=2"]
+    done = rlvr("train", *overrides, "evaluation.every=2", "tracker.console=plain", "run_dir=run", cwd=cwd)
+    assert (done.code, done.out) == (0, ""), done.err
+    assert "Warning" not in done.err
+    assert "Traceback" not in done.err
+    return cwd / "run"
+
+
+def test_the_run_folder_holds_what_is_promised_and_nothing_else(command_run: Path) -> None:
+    visible = {path.name for path in command_run.iterdir() if not path.name.startswith(".")}
+    assert visible == {"config.yaml", "metrics.jsonl", "rollouts", "checkpoints", "warm_start", "final"}
+    assert {path.name for path in command_run.iterdir() if path.name.startswith(".")} <= {".lock"}
+    names = sorted(path.name for path in (command_run / "checkpoints").iterdir())
+    assert names[-1] == "step_000004"
+    assert len(names) <= 3  # the newest two and the best
+    rollouts = sorted(path.name for path in (command_run / "rollouts").iterdir())
+    assert rollouts == ["step_000001.jsonl.gz", "step_000002.jsonl.gz", "step_000004.jsonl.gz"]
+    for folder in ("final", "warm_start"):
+        files = {path.name for path in (command_run / folder).iterdir()}
+        assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"} <= files
+        assert {path.suffix for path in (command_run / folder).iterdir()} <= {".json", ".safetensors"}
+
+
+def test_metrics_start_with_an_evaluation_before_the_first_update(command_run: Path) -> None:
+    rows = metrics(command_run)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    evaluated = [row["step"] for row in rows if "eval/rpn/accuracy" in row]
+    assert evaluated == [0, 2, 4]
+    assert not any(name.startswith(("loss/", "reward/")) for name in rows[0])
+    for row in rows[1:]:
+        assert any(name.startswith("loss/") for name in row)
+        assert 0 <= row["reward/mean"] <= 1
+    for row in rows:
+        if "eval/rpn/accuracy" in row:
+            assert row["eval/rpn/accuracy_low"] <= row["eval/rpn/accuracy"] <= row["eval/rpn/accuracy_high"]
+
+
+def test_every_name_in_metrics_is_documented(command_run: Path) -> None:
+    assert undocumented(sorted({name for row in metrics(command_run) for name in row})) == []
+
+
+def test_what_every_run_shows_is_there(command_run: Path) -> None:
+    wanted = {
+        "reward/within_group_std",
+        "rollout/zero_advantage_share",
+        "rollout/truncated_share",
+        "rollout/invalid_share",
+        "rollout/entropy",
+        "policy/clip_fraction",
+        "policy/grad_norm",
+        "policy/approx_kl",
+        "time/tokens_per_s",
+        "time/generation_share",
+        "time/update_share",
+    }
+    assert wanted - set(metrics(command_run)[-1]) == set()
+
+
+def test_final_is_a_model_for_plain_transformers(command_run: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(command_run / "final")
+    tokenizer = AutoTokenizer.from_pretrained(command_run / "final")
+    inputs = tokenizer("<boe> 3 4 + =", return_tensors="pt")
+    answer = model.generate(**inputs, max_new_tokens=8, do_sample=False)
+    assert tokenizer.decode(answer[0]).startswith("<boe> 3 4 + = ")
+    trained, start = (
+        load_file(command_run / "final/model.safetensors"),
+        load_file(command_run / "warm_start/model.safetensors"),
+    )
+    assert all(not torch.equal(trained[name], start[name]) for name in trained)
+
+
+def test_rollout_files_tell_what_was_sampled_and_trained_on(command_run: Path) -> None:
+    records = read_rollouts(command_run / "rollouts" / "step_000001.jsonl.gz")
+    assert len(records) == 16
+    for record in records:
+        (turn,), (row,) = record.turns, record.rows
+        assert row.ids == turn.prompt_ids + turn.completion_ids
+        assert row.loss_mask == [0] * len(turn.prompt_ids) + [1] * len(turn.completion_ids)
+        assert record.policy_version == 0
+    later = read_rollouts(command_run / "rollouts" / "step_000004.jsonl.gz")
+    assert {record.policy_version for record in later} == {3}
+    lines = gzip.decompress((command_run / "rollouts" / "step_000001.jsonl.gz").read_bytes()).decode().splitlines()
+    assert all(isinstance(json.loads(line), dict) for line in lines)
+
+
+def test_a_run_can_be_repeated_from_its_own_folder(command_run: Path, tmp_path: Path) -> None:
+    words = ["--config-dir", str(command_run), "--config-name", "config", f"run_dir={tmp_path / 'again'}"]
+    assert main(["train", *words, "tracker.console=none"]) == 0
+    check_equal(outcome(tmp_path / "again"), outcome(command_run))
+    again, first = (folder / "config.yaml" for folder in (tmp_path / "again", command_run))
+    assert again.read_text().replace("console: none", "console: plain") == first.read_text()
+
+
+# ------------------------------------------------------------------------------------------------------ determinism
+
+
+def test_pitfall_36_one_seed_gives_one_run_and_another_seed_another(tmp_path: Path) -> None:
+    runs = {name: run_train(tmp_path / name, *SMALL, *SCRATCH, f"seed={name[0]}") for name in ("1a", "1b", "2")}
+    check_equal(outcome(runs["1a"].folder), outcome(runs["1b"].folder))
+    one, two = outcome(runs["1a"].folder), outcome(runs["2"].folder)
+    assert one.final != two.final
+    assert all(one.rollouts[name] != two.rollouts[name] for name in one.rollouts)
+    assert one.numbers[1] != two.numbers[1]
+
+
+def test_pitfall_36_the_run_seed_reaches_the_rollouts_of_a_given_model(model: Path, tmp_path: Path) -> None:
+    texts = []
+    for seed in (1, 2):
+        run = run_train(tmp_path / str(seed), *SMALL, *pretrained(model), f"seed={seed}")
+        records = read_rollouts(run.folder / "rollouts" / "step_000001.jsonl.gz")
+        texts.append([(record.turns[0].prompt, record.turns[0].completion) for record in records])
+        assert len({record.seed for record in records}) == len(records)
+    assert texts[0] != texts[1]
+    held_out = [numbers(tmp_path / seed)[0] for seed in ("1", "2")]
+    assert held_out[0] == held_out[1]  # the fixed examples of the evaluation do not depend on the seed
+
+
+# ------------------------------------------------------------------------------------------------------ algorithms
+
+
+def rows_of(algorithm: str) -> list[str]:
+    return ["rollout.prompts_per_step=16", "rollout.group_size=1"] if algorithm == "ppo" else []
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_trains_with_finite_numbers(algorithm: str, model: Path, tmp_path: Path) -> None:
+    overrides = [f"algorithm={algorithm}", "reward.type=boxed", *rows_of(algorithm)]
+    run = run_train(tmp_path / "run", *SMALL, *pretrained(model), *overrides)
+    rows = run.rows
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert all(value is not None and math.isfinite(value) for row in rows for value in row.values())
+    assert undocumented(sorted({name for row in rows for name in row})) == []
+    assert all(row["policy/grad_norm"] > 0 for row in rows[1:])
+    assert ("loss/value" in rows[1]) == (algorithm == "ppo")
+    assert run.result.finished
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_pitfall_21_before_the_first_update_everything_cancels_in_a_real_run(
+    algorithm: str, model: Path, tmp_path: Path
+) -> None:
+    overrides = [f"algorithm={algorithm}", "algorithm.num_epochs=1", "algorithm.num_minibatches=1", *rows_of(algorithm)]
+    overrides += ["algorithm.kl_coef=0.1", "trainer.learning_rate=0.01", "rollout.temperature=1.3", "seed=3"]
+    first, second = run_train(tmp_path / "run", *SMALL, *pretrained(model), *overrides).rows[1:]
+    assert first["policy/ratio"] == 1.0
+    assert first["policy/clip_fraction"] == 0.0
+    assert first["policy/reference_kl"] == pytest.approx(0.0, abs=1e-8)
+    assert first["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-8)
+    assert second["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-8)  # the engine has the new weights
+    assert second["policy/reference_kl"] > 1e-4
+
+
+def test_pitfall_20_truncated_sampling_leaves_the_ratio_at_one(model: Path, tmp_path: Path) -> None:
+    overrides = [
+        "rollout.top_p=0.8",
+        "algorithm.num_epochs=2",
+        "algorithm.clip_high=0.3",
+        "rollout.prompts_per_step=16",
+    ]
+    run = run_train(tmp_path / "run", *SMALL, *pretrained(model), *overrides, "trainer.learning_rate=1e-6")
+    for row in run.rows[1:]:
+        assert row["policy/ratio"] == pytest.approx(1.0, abs=1e-3)
+        assert row["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+# -------------------------------------------------------------------------------------------------------- learning
+
+LEARN = (
+    "task.operators=['+']",
+    "task.modulus=5",
+    "task.operand_range=[0,4]",
+    "task.shape=chain",
+    "task.complexity_range=[1,2]",
+    "task.complexity_weights=null",
+    "task.eval_complexity_weights=null",
+    "warm_start.num_steps=400",
+    "warm_start.learning_rate=4e-3",
+    "warm_start.final_phase_steps=60",
+    "rollout.prompts_per_step=16",
+    "rollout.group_size=8",
+    "trainer.max_steps=25",
+    "trainer.checkpoint_every=null",
+    "trainer.warmup_steps=0",
+    "trainer.learning_rate=1e-3",
+    "evaluation.every=25",
+    "evaluation.num_examples=200",
+    "tracker.console=none",
+    "tracker.rollouts_every=null",
+    "seed=1",
+)
+"""Sums of three digits modulo 5, warm-started until a third of the held-out ones is right."""
+
+
+def test_pitfall_18_a_short_run_learns_to_write_the_steps(tmp_path: Path) -> None:
+    rows = run_train(tmp_path / "run", *LEARN).rows
+    start, end = rows[0], rows[-1]
+    assert end["eval/rpn/accuracy_low"] > start["eval/rpn/accuracy_high"]
+    assert end["eval/rpn/accuracy"] > start["eval/rpn/accuracy"] + 0.3
+    rewards = [row["reward/mean"] for row in rows[1:]]
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:3]) / 3 + 0.2
+    assert end["eval/rpn/completion_tokens_mean"] > start["eval/rpn/completion_tokens_mean"] + 0.5
+
+
+# ------------------------------------------------------------------------------------------------ configurations
+
+
+def test_cfg_job_prints_a_configuration_that_composes_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--config-name", "rpn_ppo", "algorithm=dapo", "rollout.group_size=4", "trainer.max_steps=7"]
+    assert main(["train", "--cfg", "job", *words]) == 0
+    printed = capsys.readouterr().out
+    (tmp_path / "mine.yaml").write_text(printed)
+    assert main(["train", "--cfg", "job", "--config-dir", str(tmp_path), "--config-name", "mine"]) == 0
+    assert capsys.readouterr().out == printed
+    config = load_config([], config_name="mine", config_dir=str(tmp_path))
+    assert (config.algorithm.name, config.rollout.group_size, config.trainer.max_steps) == ("dapo", 4, 7)
+
+
+def test_multirun_trains_every_value(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*SMALL, *pretrained(model), f"run_dir={tmp_path / 'sweep'}", "seed=1,2"]
+    assert main(["train", "--multirun", *words]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert [path.name for path in sorted((tmp_path / "sweep").iterdir())] == ["seed=1", "seed=2"]
+    assert len(table) == 3
+    assert all("done" in line for line in table[1:])
+    one, two = (outcome(tmp_path / "sweep" / name) for name in ("seed=1", "seed=2"))
+    assert one.final != two.final
+    alone = run_train(tmp_path / "alone", *SMALL, *pretrained(model), "seed=2")
+    check_equal(two, outcome(alone.folder))  # a run of a sweep is the run by itself
+
+
+@pytest.mark.parametrize("name", ["rpn", "rpn_small", "rpn_large", "rpn_test", "rpn_ppo"])
+def test_presets_compose_and_keep_their_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--config-name", name, "--cfg", "job"]) == 0
+    assert f"name: {name}\n" in capsys.readouterr().out
+
+
+def test_the_preset_rpn_test_runs(tmp_path: Path) -> None:
+    run = run_train(tmp_path / "run", "tracker.console=none", name="rpn_test")
+    rows = run.rows
+    assert len(rows) == load_config([], config_name="rpn_test").trainer.max_steps + 1
+    assert undocumented(sorted({name for row in rows for name in row})) == []
+
+
+def test_the_default_run_folder_is_named_after_run_and_time(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *SMALL, *pretrained(model), "name=mine", "trainer.max_steps=1"]) == 0
+    folders = [path for path in (tmp_path / "runs").iterdir() if path.name != "latest"]
+    assert len(folders) == 1
+    assert folders[0].name.startswith("mine-2")
+    assert (tmp_path / "runs" / "latest" / "final" / "model.safetensors").is_file()
