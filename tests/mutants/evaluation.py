@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 EVALUATE = "tests/unit/evaluation/test_evaluate.py"
+ORACLE = "tests/system/test_oracle.py"
 EPISODE = "tests/unit/rollout/test_episode.py"
 
 MUTANTS = [
@@ -86,5 +87,19 @@ MUTANTS = [
         old="prompt_ids = prompt_ids + completion.token_ids + reply_ids",
         new="prompt_ids = turns[0].prompt_ids + completion.token_ids + reply_ids",
         test=f"{EPISODE}::test_pitfall_07_each_prompt_starts_with_the_previous_prompt_and_completion",
+    ),
+    Mutant(
+        pitfall="9",
+        file="training/trainer.py",
+        old="part, token_weights = _take(batch, present), weights[present]",
+        new="part, token_weights = _take(batch, present), self.algorithm.weights(_take(batch, present))",
+        test=f"{ORACLE}::test_loss_gradient_norm_and_weights_agree_after_each_of_5_updates",
+    ),
+    Mutant(
+        pitfall="8",
+        file="algorithms/gae.py",
+        old="advantage = discounted_suffix_sums(delta, gamma * gae_lambda)",
+        new="advantage = discounted_suffix_sums(delta, gae_lambda)",
+        test=f"{ORACLE}::test_loss_gradient_norm_and_weights_agree_after_each_of_5_updates",
     ),
 ]

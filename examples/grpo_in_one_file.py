@@ -1,0 +1,367 @@
+"""GRPO and PPO in one file, to be read from top to bottom: torch and transformers, nothing from rlvr.
+
+    python examples/grpo_in_one_file.py                     watch a tiny model learn sums modulo 5 (a few seconds)
+    python examples/grpo_in_one_file.py --algorithm ppo     the same with a critic instead of groups
+    python examples/grpo_in_one_file.py --replay RUN        repeat the updates of an rlvr run and compare
+
+Everything is done in the plainest way: padded batches, one forward pass over all of them, loops where loops are clear.
+rlvr itself packs rows, shares prompts, skips rows without gradient and cuts batches into pieces. The replay shows that
+all of that is only speed: fed the run's recorded tokens and rewards, starting from its `warm_start/`, this file must
+arrive at the same losses, gradient norms and weights. The run has to record everything:
+
+    rlvr train trainer.max_steps=5 trainer.checkpoint_every=1 trainer.keep_last=5 \
+        tracker.rollouts_every=1 tracker.rollouts_max_groups=null run_dir=RUN
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+# ------------------------------------------------------------------------------------------------- the two records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """B completions with their prompts, padded on the right to T tokens. `prompt 1 7, completion 5 9` is
+
+    ids    1  7  5  9  0  0
+    mask   0  0  1  1  0  0      the tokens that were sampled: those are trained on
+    """
+
+    ids: Tensor  # [B, T]
+    mask: Tensor  # [B, T] bool
+    rewards: Tensor  # [B]
+    groups: Tensor  # [B] completions of the same prompt have the same number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the update depends on; the defaults are those of the demonstration below."""
+
+    algorithm: str = "grpo"
+    learning_rate: float = 1e-3
+    warmup_steps: int = 5
+    betas: tuple[float, float] = (0.9, 0.95)
+    max_grad_norm: float = 1.0
+    temperature: float = 1.0
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    aggregation: str = "token_mean"
+    num_epochs: int = 1
+    num_minibatches: int = 1
+    seed: int = 0
+    std_normalization: str = "sample"  # grpo
+    gamma: float = 1.0  # ppo, and all that follows
+    gae_lambda: float = 1.0
+    value_coef: float = 0.1
+    value_clip: float | None = 0.2
+    whiten_advantages: bool = False
+    target_kl: float | None = None
+    pretrained: str = ""  # replay only: the model of a run without warm start
+
+
+class Policy(nn.Module):
+    """A causal language model and a critic: one linear output on the model's last hidden state, zero at the start."""
+
+    def __init__(self, model: LlamaForCausalLM, with_critic: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.critic = nn.Linear(model.config.hidden_size, 1) if with_critic else None
+        if self.critic is not None:
+            nn.init.zeros_(self.critic.weight)
+            nn.init.zeros_(self.critic.bias)
+
+    def forward(self, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """Logprob of each token given those before it, and the critic's value before it: [B, T], 0 for the first.
+
+        Token t is predicted from the hidden state at t - 1. Padding stands on the right, where no token looks.
+        """
+        hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+        logits = self.model.lm_head(hidden) / temperature
+        logprobs = logits.log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
+        values = torch.zeros_like(logprobs) if self.critic is None else self.critic(hidden)[..., 0]
+        return nn.functional.pad(logprobs, (1, 0)), nn.functional.pad(values, (1, 0))
+
+
+# ------------------------------------------------------------------------------------------------------ advantages
+
+
+def group_advantages(batch: Batch, std_normalization: str) -> Tensor:
+    """GRPO: how much better than the other completions of the same prompt? (r - mean) / std, for all of its tokens."""
+    advantages = torch.zeros_like(batch.rewards)
+    for group in batch.groups.unique():
+        rows = batch.groups == group
+        rewards = batch.rewards[rows]
+        if (rewards == rewards[0]).all():
+            continue  # all alike: nothing to learn, and rounding noise must not be divided by a tiny std
+        std = rewards.std(correction=1 if std_normalization == "sample" else 0) + 1e-4
+        advantages[rows] = (rewards - rewards.mean()) / (1.0 if std_normalization == "none" else std)
+    return advantages[:, None] * batch.mask
+
+
+def critic_advantages(batch: Batch, values: Tensor, s: Settings) -> tuple[Tensor, Tensor]:
+    """PPO: how much better than the critic expected? Generalized advantages and the critic's targets, [B, T].
+
+    delta_t = r_t + gamma V_{t+1} - V_t      A_t = delta_t + gamma lambda A_{t+1}      R_t = A_t + V_t
+    """
+    advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
+    for row in range(len(values)):
+        reward, next_value, next_advantage = batch.rewards[row], torch.tensor(0.0), torch.tensor(0.0)
+        for t in reversed(batch.mask[row].nonzero()[:, 0].tolist()):
+            delta = reward + s.gamma * next_value - values[row, t]
+            next_advantage = delta + s.gamma * s.gae_lambda * next_advantage
+            advantages[row, t], returns[row, t] = next_advantage, next_advantage + values[row, t]
+            reward, next_value = torch.tensor(0.0), values[row, t]  # the reward comes at the last token
+    if s.whiten_advantages:
+        kept = advantages[batch.mask]
+        advantages = (advantages - kept.mean()) / (kept.std(correction=0) + 1e-4) * batch.mask
+    return advantages, returns
+
+
+# ------------------------------------------------------------------------------------------------ loss and update
+
+
+def token_weights(mask: Tensor, aggregation: str) -> Tensor:
+    """What each token's loss counts, [B, T]: these choices are the length bias that the literature argues about."""
+    if aggregation == "token_mean":
+        return mask / mask.sum()
+    per_row = mask / mask.any(1).sum()
+    return per_row / mask.sum(1, keepdim=True).clamp(min=1) if aggregation == "sequence_mean" else per_row
+
+
+def policy_loss(log_ratio: Tensor, advantages: Tensor, s: Settings) -> Tensor:
+    """The clipped surrogate: no reward for moving a token's probability further than the clip range, [B, T]."""
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - s.clip_low, 1 + s.clip_high)
+    return -torch.minimum(ratio * advantages, clipped * advantages)
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, s: Settings) -> Tensor:
+    """Half the critic's squared error, or that of its value kept near the old one if that is larger, [B, T]."""
+    error = (values - returns) ** 2
+    if s.value_clip is not None:
+        near_old = old_values + (values - old_values).clamp(-s.value_clip, s.value_clip)
+        error = torch.maximum(error, (near_old - returns) ** 2)
+    return error / 2
+
+
+def update(
+    policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, s: Settings, step: int
+) -> tuple[float, float]:
+    """All optimizer steps on one batch of completions; mean loss and mean gradient norm (before clipping)."""
+    optimizer.param_groups[0]["lr"] = s.learning_rate * min(1.0, (step + 1) / max(1, s.warmup_steps))
+    with torch.no_grad():
+        old_logprobs, old_values = policy(batch.ids, s.temperature)
+    if s.algorithm == "ppo":
+        advantages, returns = critic_advantages(batch, old_values, s)
+    else:
+        advantages, returns = group_advantages(batch, s.std_normalization), torch.zeros_like(old_values)
+    losses, norms = [], []
+    for rows in minibatches(len(batch.ids), s, step):
+        mask = batch.mask[rows]
+        logprobs, values = policy(batch.ids[rows], s.temperature)
+        log_ratio = (logprobs - old_logprobs[rows]) * mask
+        per_token = policy_loss(log_ratio, advantages[rows], s)
+        if s.algorithm == "ppo":
+            per_token = per_token + s.value_coef * value_loss(values, old_values[rows], returns[rows], s)
+        loss = (token_weights(mask, s.aggregation) * per_token).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(nn.utils.clip_grad_norm_(policy.parameters(), s.max_grad_norm).item())
+        optimizer.step()
+        losses.append(loss.item())
+        kl = (log_ratio.exp() - 1 - log_ratio)[mask].mean().item()  # of old to current policy, before this step
+        if s.target_kl is not None and kl > 1.5 * s.target_kl:
+            break  # the completions say too little about a policy this far away
+    return sum(losses) / len(losses), sum(norms) / len(norms)
+
+
+def minibatches(num_rows: int, s: Settings, step: int) -> Iterator[Tensor]:
+    """Every epoch visits each row once, in minibatches of a random order that is a function of seed, step and epoch."""
+    for epoch in range(s.num_epochs):
+        if s.num_minibatches == 1:
+            yield torch.arange(num_rows)
+            continue
+        name = "\x1f".join([str(s.seed), "minibatches", str(step), str(epoch)])
+        seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
+        order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
+        yield from order.tensor_split(s.num_minibatches)
+
+
+def make_optimizer(policy: Policy, s: Settings) -> torch.optim.Optimizer:
+    """AdamW without weight decay."""
+    return torch.optim.AdamW(policy.parameters(), lr=s.learning_rate, betas=s.betas, weight_decay=0.0)
+
+
+# ------------------------------------------------------------------------------------- demonstration: sums modulo 5
+
+STOP, PLUS, EQUALS, MODULUS = 5, 6, 7, 5  # the digits 0..4 are the tokens 0..4; RPN: `3 4 + =` is answered `2 STOP`
+
+
+@torch.no_grad()
+def sample(policy: Policy, prompts: Tensor, max_new_tokens: int, *, greedy: bool = False) -> tuple[Tensor, Tensor]:
+    """Completions of `prompts` [B, P]: ids [B, P + N] and the mask of the sampled tokens, the stop token included."""
+    ids, running = prompts, torch.ones(len(prompts), dtype=torch.bool)
+    mask = torch.zeros_like(prompts, dtype=torch.bool)
+    for _ in range(max_new_tokens):
+        logits = policy.model(input_ids=ids, use_cache=False).logits[:, -1]
+        token = logits.argmax(-1) if greedy else torch.multinomial(logits.softmax(-1), 1)[:, 0]
+        ids = torch.cat([ids, torch.where(running, token, 0)[:, None]], 1)
+        mask = torch.cat([mask, running[:, None]], 1)
+        running = running & (token != STOP)
+    return ids, mask
+
+
+def is_right(ids: Tensor) -> Tensor:
+    """The reward [B]: 1 for the right digit and then STOP, else 0."""
+    right = (ids[:, 0] + ids[:, 1]) % MODULUS
+    return ((ids[:, 4] == right) & (ids[:, 5] == STOP)).float()
+
+
+def demonstrate(settings: Settings, num_steps: int = 100, group_size: int = 16) -> float:
+    """Train a model with random weights by reward alone; prints the curve and returns the final greedy accuracy."""
+    torch.manual_seed(settings.seed)
+    shape = LlamaConfig(vocab_size=8, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+    shape.initializer_range = 0.1
+    policy = Policy(LlamaForCausalLM(shape), with_critic=settings.algorithm == "ppo")
+    optimizer = make_optimizer(policy, settings)
+    pairs = torch.cartesian_prod(torch.arange(MODULUS), torch.arange(MODULUS))
+    problems = torch.cat([pairs, torch.tensor([PLUS, EQUALS]).expand(len(pairs), 2)], 1)  # [25, 4]
+    accuracy = 0.0
+    for step in range(num_steps):
+        chosen = torch.randperm(len(problems))[:16].repeat_interleave(group_size)
+        ids, mask = sample(policy, problems[chosen], max_new_tokens=2)
+        batch = Batch(ids=ids, mask=mask, rewards=is_right(ids), groups=chosen)
+        loss, norm = update(policy, optimizer, batch, settings, step)
+        if (step + 1) % 10 == 0:
+            accuracy = is_right(sample(policy, problems, 2, greedy=True)[0]).mean().item()
+            reward = batch.rewards.mean().item()
+            print(f"step {step + 1:3}  reward {reward:.2f}  accuracy {accuracy:.2f}  loss {loss:+.3f}  norm {norm:.3f}")
+    return accuracy
+
+
+# ------------------------------------------------------------------------------------------- replay of an rlvr run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One update of this file beside the run's."""
+
+    step: int
+    loss: float
+    run_loss: float
+    grad_norm: float
+    run_grad_norm: float
+    weight_difference: float  # largest over all weights; NaN if the run kept no checkpoint of the step
+
+    @property
+    def agrees(self) -> bool:
+        """Everything within 1e-5; weights that the run did not keep are not held against it."""
+        same_numbers = abs(self.loss - self.run_loss) <= 1e-5 and abs(self.grad_norm - self.run_grad_norm) <= 1e-5
+        return same_numbers and not self.weight_difference > 1e-5
+
+
+def replay(run: Path) -> Iterator[Comparison]:
+    """Repeat the run's updates from its warm start, on its recorded tokens and rewards."""
+    settings = read_settings(run)
+    start = run / "warm_start" if (run / "warm_start").is_dir() else settings.pretrained
+    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+    policy = Policy(model, with_critic=settings.algorithm == "ppo")
+    optimizer = make_optimizer(policy, settings)
+    metrics = {line["step"]: line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
+    for path in sorted((run / "rollouts").glob("step_*.jsonl.gz")):
+        step = int(path.name.removeprefix("step_").partition(".")[0])
+        loss, norm = update(policy, optimizer, read_batch(path), settings, step - 1)
+        yield Comparison(
+            step=step,
+            loss=loss,
+            run_loss=metrics[step]["loss/total"],
+            grad_norm=norm,
+            run_grad_norm=metrics[step]["policy/grad_norm"],
+            weight_difference=weight_difference(policy, run / "checkpoints" / f"step_{step:06d}"),
+        )
+
+
+def read_settings(run: Path) -> Settings:
+    """The run's settings; SystemExit if it uses something that this file leaves out."""
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    algorithm, trainer, rollout, tracker = (config[key] for key in ("algorithm", "trainer", "rollout", "tracker"))
+    left_out = [
+        algorithm["name"] not in ("grpo", "ppo"),
+        algorithm["kl_coef"] or algorithm["entropy_coef"] or trainer["weight_decay"],
+        algorithm["truncated"] != "keep" or algorithm["mismatch_correction"] != "none",
+        algorithm["aggregation"] == "fixed_length" or trainer["schedule"] != "constant",
+        trainer["precision"] == "bf16",
+        tracker["rollouts_every"] != 1 or tracker["rollouts_max_groups"] is not None,
+    ]
+    if any(left_out):
+        raise SystemExit(f"{run}: only fully recorded runs of plain grpo and ppo can be repeated here")
+    known = Settings.__dataclass_fields__
+    numbers = {key: value for key, value in (trainer | algorithm).items() if key in known}
+    betas = (trainer["adam_beta1"], trainer["adam_beta2"])
+    numbers |= {"temperature": rollout["temperature"], "seed": config["seed"]}
+    return Settings(
+        algorithm=algorithm["name"], betas=betas, pretrained=config["model"].get("name_or_path", ""), **numbers
+    )
+
+
+def read_batch(path: Path) -> Batch:
+    """One rollout file; episodes whose verifier failed have no reward and take no part."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        episodes = [episode for episode in map(json.loads, file) if episode["reward"] is not None]
+    rows = [row for episode in episodes for row in episode["rows"]]
+    return Batch(
+        ids=nn.utils.rnn.pad_sequence([torch.tensor(row["ids"]) for row in rows], batch_first=True),
+        mask=nn.utils.rnn.pad_sequence([torch.tensor(row["loss_mask"]) for row in rows], batch_first=True).bool(),
+        rewards=torch.tensor([episode["reward"] for episode in episodes], dtype=torch.float32),
+        groups=torch.tensor([episode["group"] for episode in episodes]),
+    )
+
+
+def weight_difference(policy: Policy, checkpoint: Path) -> float:
+    """Largest absolute difference to the checkpoint's weights, the critic's included."""
+    if not checkpoint.is_dir():
+        return float("nan")
+    theirs = AutoModelForCausalLM.from_pretrained(checkpoint / "model", dtype=torch.float32).state_dict()
+    pairs = [(weight, theirs[name]) for name, weight in policy.model.state_dict().items()]
+    if policy.critic is not None:
+        saved = load_file(checkpoint / "tensors.safetensors")
+        pairs += [(weight, saved[f"value_head/{name}"]) for name, weight in policy.critic.state_dict().items()]
+    return max((ours - run).abs().max().item() for ours, run in pairs)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="GRPO and PPO in one file.")
+    parser.add_argument("--algorithm", choices=["grpo", "ppo"], default="grpo")
+    parser.add_argument("--replay", type=Path, metavar="RUN", help="repeat the updates of an rlvr run and compare")
+    args = parser.parse_args()
+    if args.replay is None:
+        times = 2 if args.algorithm == "ppo" else 1  # a critic pays when each batch is used more than once
+        demonstrate(Settings(algorithm=args.algorithm, num_epochs=times, num_minibatches=times))
+        return 0
+    disable_progress_bar()
+    comparisons = []
+    print("step        loss    (the run's)   grad norm    (the run's)   largest weight difference")
+    for c in replay(args.replay):
+        comparisons.append(c)
+        numbers = f"{c.loss:+.7f}   {c.run_loss:+.7f}   {c.grad_norm:.7f}      {c.run_grad_norm:.7f}"
+        print(f"{c.step:4}  {numbers}   {c.weight_difference:.1e}{'' if c.agrees else '   <- differs'}")
+    return int(not comparisons or not all(c.agrees for c in comparisons))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
