@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def load(parts: list[str]) -> list[Mutant]:
     """The mutants of the named parts, or of all."""
-    names = [m.name for m in pkgutil.iter_modules(tests.mutants.__path__) if m.name not in ("mutant", "__main__")]
+    parts_found = [m.name for m in pkgutil.iter_modules(tests.mutants.__path__)]
+    names = [name for name in parts_found if name not in ("mutant", "pitfalls", "__main__")]
     chosen = [name for name in names if not parts or name in parts]
     return [mutant for name in chosen for mutant in importlib.import_module(f"tests.mutants.{name}").MUTANTS]
 
