@@ -2,6 +2,7 @@
 
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/engine.py [--repeats 9]
 
+Times are medians; "ratio" is generate / rlvr, "best" the same of the fastest repeats, which other load moves less.
 Groups of completions of one prompt are sampled at temperature 1 without stop tokens. `generate` gets its best case:
 prompts of one length, no padding, no stop token to look for, the default (dynamic) cache, inference mode.
 """
@@ -13,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -71,8 +73,8 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measure(case: Case, repeats: int) -> tuple[float, float, int]:
-    """Median seconds of ours and of `generate`, and the number of parameters."""
+def measure(case: Case, repeats: int) -> tuple[list[float], list[float], int]:
+    """Seconds of ours and of `generate`, and the number of parameters."""
     model = make_model(case)
     num_rows = case.num_prompts * case.group_size
     engine = LocalEngine(model, max_batch_size=num_rows, max_context_tokens=case.prompt_tokens + case.new_tokens)
@@ -91,15 +93,16 @@ def measure(case: Case, repeats: int) -> tuple[float, float, int]:
 
     @torch.inference_mode()
     def theirs() -> None:
-        out = model.generate(
+        out = cast(Any, model).generate(
             batch, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=case.new_tokens, pad_token_id=0
         )
         assert out.shape == (num_rows, case.prompt_tokens + case.new_tokens)
 
-    ours(), theirs()
+    ours()
+    theirs()
     times = [(seconds(ours), seconds(theirs)) for _ in range(repeats)]
     parameters = sum(p.numel() for p in model.parameters())
-    return statistics.median(t[0] for t in times), statistics.median(t[1] for t in times), parameters
+    return [own for own, _ in times], [other for _, other in times], parameters
 
 
 def main() -> None:
@@ -108,16 +111,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
-    print("| model | prompts x group, prompt + new tokens | rlvr ms (ms/step) | generate ms | tok/s rlvr | ratio |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| model | prompts x group, prompt + new tokens | rlvr ms | generate ms | rlvr ms/step | tok/s | ratio | best |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for case in CASES:
         own, other, parameters = measure(case, repeats)
-        rows = case.num_prompts * case.group_size
+        median, ratio = statistics.median(own), statistics.median(other) / statistics.median(own)
         print(
             f"| Llama d{case.hidden_size} L{case.num_layers}, {parameters / 1e6:.2f}M parameters"
             f" | {case.num_prompts} x {case.group_size}, {case.prompt_tokens} + {case.new_tokens}"
-            f" | {own * 1e3:.1f} ({own / case.new_tokens * 1e3:.2f}) | {other * 1e3:.1f}"
-            f" | {rows * case.new_tokens / own:.0f} | **{other / own:.2f}** |",
+            f" | {median * 1e3:.1f} | {statistics.median(other) * 1e3:.1f} | {median / case.new_tokens * 1e3:.2f}"
+            f" | {case.num_prompts * case.group_size * case.new_tokens / median:.0f}"
+            f" | **{ratio:.2f}** | {min(other) / min(own):.2f} |",
             flush=True,
         )
 

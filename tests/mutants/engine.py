@@ -9,9 +9,23 @@ EXACT = ENGINE + "test_pitfall_01_logprobs_equal_a_plain_forward_with_refill_sha
 MUTANTS = [
     Mutant(  # positions run over the padding of the longest row
         pitfall="1",
-        file="engines/local/runner.py",
+        file="engines/local/shared_prefix.py",
         old="positions = lengths[:, None].clone()",
         new="positions = torch.full_like(lengths[:, None], longest)",
+        test=EXACT,
+    ),
+    Mutant(  # a row that moves is masked as the row it replaces
+        pitfall="1",
+        file="engines/local/shared_prefix.py",
+        old="        self._starts[targets] = self._starts[sources]\n",
+        new="",
+        test=EXACT,
+    ),
+    Mutant(  # a row that moves looks at another row's prompt
+        pitfall="1",
+        file="engines/local/shared_prefix.py",
+        old="            self._owners[target] = self._owners[source]\n",
+        new="            pass\n",
         test=EXACT,
     ),
     Mutant(  # a row that moves leaves its keys and values behind
@@ -23,9 +37,9 @@ MUTANTS = [
     ),
     Mutant(  # the hidden state of the padding goes through the head
         pitfall="1",
-        file="engines/local/runner.py",
-        old="return self._forward(ids, positions, None, lengths - 1)[plan.copies]",
-        new="return self._forward(ids, positions, None, lengths * 0 + ids.shape[1] - 1)[plan.copies]",
+        file="engines/local/shared_prefix.py",
+        old="None, lengths - 1, past_key_values=prefixes)",
+        new="None, lengths * 0 + ids.shape[1] - 1, past_key_values=prefixes)",
         test=EXACT,
     ),
     Mutant(  # sliding layers see everything

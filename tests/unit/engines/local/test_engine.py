@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rlvr.engines.local import LocalEngine
+from rlvr.engines.local.shared_prefix import SharedPrefixRunner
 from rlvr.seeding import derive_seed
 from rlvr.types import StopReason
 from tests.unit.engines.tiny import ARCHITECTURES, VOCABULARY, plain_logprobs, prompt, sampling, tiny_model
@@ -36,7 +37,9 @@ def crowd(num_prompts=5, group_size=4, **changes):
 def test_pitfall_01_logprobs_equal_a_plain_forward_with_refill_shared_prefixes_and_ragged_rows(name):
     model = tiny_model(name)
     requests = crowd()
-    completions = make_engine(model, max_batch_size=6).generate_batch(requests)  # 20 requests, 6 slots
+    engine = make_engine(model, max_batch_size=6)  # for 20 requests
+    assert type(engine._scheduler._runner) is SharedPrefixRunner  # a wrong one is noticed at the start and not taken
+    completions = engine.generate_batch(requests)
     assert len({len(c.token_ids) for c in completions}) > 3
     for (ids, _), completion in zip(requests, completions, strict=True):
         assert_exact(model, ids, completion)
