@@ -22,6 +22,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -76,7 +77,7 @@ class Settings:
 class Policy(nn.Module):
     """A causal language model and a critic: one linear output on the model's last hidden state, zero at the start."""
 
-    def __init__(self, model: LlamaForCausalLM, with_critic: bool) -> None:
+    def __init__(self, model: Any, with_critic: bool) -> None:
         super().__init__()
         self.model = model
         self.critic = nn.Linear(model.config.hidden_size, 1) if with_critic else None
