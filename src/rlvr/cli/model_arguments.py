@@ -44,7 +44,7 @@ def load(args: argparse.Namespace, more: Sequence[str] = ()) -> Inference:
 
     disable_progress_bar()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the failure is told once, in a sentence
-    if not Path(args.model).exists():
+    if not Path(args.model).exists() and not Path(args.model).is_absolute():
         print(f"looking for {args.model} on the Hub", file=sys.stderr)
     try:
         return load_for_inference(args.model, [*args.set, *more], config_name=args.task)

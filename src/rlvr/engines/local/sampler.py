@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rlvr.errors import NonFiniteLogitsError
+
 MAX_CHUNK_ELEMENTS = 2**24  # float64 work space of one chunk of rows: 128 MiB
 
 
@@ -88,7 +90,10 @@ def _sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:
     cumulative = probs.cumsum_(-1)  # [R, V] float64, not normalized: the last column is what truncation left
     total = cumulative[:, -1]
     if not total.isfinite().all():
-        raise FloatingPointError(f"the model's logits are not finite in {int((~total.isfinite()).sum())} rows")
+        raise NonFiniteLogitsError(
+            f"the model's logits are not finite in {int((~total.isfinite()).sum())} rows: its weights hold NaN or have "
+            "grown too large; use another model, or train again with a lower trainer.learning_rate."
+        )
     target = uniform(sampling.streams, positions) * total
     # the first token whose cumulative probability exceeds the target: never one of probability 0
     ids = torch.searchsorted(cumulative, target[:, None], right=True)

@@ -1,0 +1,322 @@
+"""Bad input: one sentence that names the thing, its value and the remedy; nothing lost, no traceback."""
+
+import os
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from rlvr.cli.main import main
+from tests.system.harness import SMALL, TASK, metrics, num_lines, outcome, pretrained, rlvr, run_train
+
+Capture = pytest.CaptureFixture[str]
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Every file below a folder; reading does not change them, locking neither."""
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
+
+
+def refused(words: list[str], code: int, parts: list[str], capsys: Capture) -> str:
+    """Run a command that must fail with one line on stderr that holds all the parts."""
+    capsys.readouterr()
+    assert main(words) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("rlvr: error: "), err
+    assert err.count("\n") == 1, err
+    assert [part for part in parts if part not in err] == [], err
+    return err
+
+
+# -------------------------------------------------------------------------------------------------------- settings
+
+SETTINGS = {
+    "unknown key": (["trainer.learnin_rate=1"], ["trainer.learnin_rate=1", "did you mean trainer.learning_rate"]),
+    "unknown section": (["trainr.max_steps=1"], ["trainr.max_steps", "trainer.max_steps"]),
+    "wrong type": (["trainer.max_steps=many"], ["trainer.max_steps=many", "whole number"]),
+    "fraction": (["rollout.group_size=2.5"], ["rollout.group_size=2.5", "whole number"]),
+    "out of range": (["rollout.top_p=1.5"], ["rollout.top_p=1.5", "less than or equal to 1"]),
+    "not a number": (["trainer.learning_rate=nan"], ["trainer.learning_rate", "finite"]),
+    "group of one": (
+        ["rollout.group_size=1"],
+        ["rollout.group_size=1", "algorithm=grpo", "at least 2", "algorithm=ppo"],
+    ),
+    "no operators": (["task.operators=[]"], ["task.operators=[]", "at least 1"]),
+    "unknown operator": (["task.operators=[/]"], ["task.operators", "'+', '-' or '*'"]),
+    "range upside down": (["task.complexity_range=[3,1]"], ["task.complexity_range=[3,1]", "write [1,3]"]),
+    "operand too large": (["task.operand_range=[0,9]"], ["task.operand_range=[0,9]", "task.modulus=7", "narrow"]),
+    "unknown algorithm": (["algorithm=grp"], ["algorithm=grp", "did you mean algorithm=grpo"]),
+    "key of another algorithm": (["algorithm.gae_lambda=0.9"], ["algorithm.gae_lambda=0.9", "algorithm=ppo"]),
+    "context too small": (["model.max_context_tokens=20"], ["model.max_context_tokens=20", "raise it"]),
+    "heads": (["model.num_heads=5"], ["model.num_heads=5", "model.hidden_size=64", "multiple"]),
+    "no model named": (["model=hf", "warm_start.enabled=false"], ["model.name_or_path", "no default"]),
+    "idle setting": (["algorithm.clip_low=0.1"], ["algorithm.clip_low=0.1", "no effect", "raise"]),
+    "bad minibatches": (["algorithm.num_minibatches=3"], ["algorithm.num_minibatches=3", "divisor"]),
+    "resume of nothing": (["resume=true"], ["resume=true", "run_dir=FOLDER"]),
+    "sweep without -m": (["seed=1,2"], ["seed=1,2", "--multirun"]),
+    "no value": (["seed"], ["seed", "key=value"]),
+    "unknown preset": (["--config-name", "rnp"], ["rnp", "did you mean rpn"]),
+    "odd name": (["name=a/b"], ["name=a/b", "letter"]),
+}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_a_wrong_setting_is_refused_before_anything_is_written(case: str, tmp_path: Path, capsys: Capture) -> None:
+    words, parts = SETTINGS[case]
+    folder = [f"run_dir={tmp_path / 'run'}"] if case != "resume of nothing" else []
+    refused(["train", *folder, *words], 2, parts, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_itself_prints_one_line(tmp_path: Path) -> None:
+    done = rlvr("train", "trainer.learnin_rate=1", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "rlvr: error: trainer.learnin_rate=1: there is no key trainer.learnin_rate; "
+        "did you mean trainer.learning_rate?\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------------------ run folders
+
+
+def test_a_run_folder_is_never_overwritten(model: Path, tmp_path: Path, capsys: Capture) -> None:
+    folder = run_train(tmp_path / "run", *SMALL, *pretrained(model)).folder
+    before = contents(folder)
+    words = ["train", *SMALL, *pretrained(model), f"run_dir={folder}"]
+    refused(words, 2, [f"run_dir={folder}", "resume=true", "another run_dir"], capsys)
+    assert contents(folder) == before
+
+
+def test_a_folder_with_other_files_is_left_alone(model: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    words = ["train", *SMALL, *pretrained(model), f"run_dir={tmp_path}"]
+    refused(words, 2, [f"run_dir={tmp_path}", "not empty", "another run_dir"], capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_resume_where_no_run_is(tmp_path: Path, capsys: Capture) -> None:
+    words = ["train", f"run_dir={tmp_path / 'absent'}", "resume=true"]
+    refused(words, 2, [f"run_dir={tmp_path / 'absent'}", "no run to resume", "remove resume=true"], capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_below_a_file_cannot_be_written(model: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "file").write_text("precious")
+    words = ["train", *SMALL, *pretrained(model), f"run_dir={tmp_path / 'file' / 'run'}"]
+    refused(words, 1, [str(tmp_path / "file"), "part of the path is a file", "choose another folder"], capsys)
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_folder_without_permission_cannot_be_written(model: Path, capsys: Capture) -> None:
+    words = ["train", *SMALL, *pretrained(model), "run_dir=/proc/run"]
+    refused(words, 1, ["Cannot write /proc/run"], capsys)
+
+
+# ------------------------------------------------------------------------------------------------------ checkpoints
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "model/model.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+def test_a_damaged_checkpoint_is_named_and_deleting_it_goes_on_from_the_one_before(
+    name: str, damage: Callable[[Path], None], trained: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    shutil.rmtree(folder / "final")
+    newest = folder / "checkpoints" / "step_000002"
+    damage(newest / name)
+    before = contents(folder)
+    words = ["train", f"run_dir={folder}", "resume=true"]
+    err = refused(words, 1, [str(newest), "delete that folder to go on from step_000001"], capsys)
+    assert name in err or (name == "manifest.json" and "damaged" in err)
+    assert contents(folder) == before
+    refused(["eval", str(newest)], 1, [str(newest), "damaged"], capsys)
+    shutil.rmtree(newest)
+    assert main(words) == 0
+    assert outcome(folder) == outcome(trained)
+
+
+@pytest.fixture(scope="module")
+def trained(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with checkpoints after each of its two steps."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    return run_train(folder, *SMALL, *pretrained(model), "trainer.checkpoint_every=1", "trainer.keep_last=3").folder
+
+
+def test_a_half_written_checkpoint_is_none(trained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    shutil.rmtree(folder / "final")
+    (folder / "checkpoints" / "step_000002").rename(folder / "checkpoints" / ".step_000002.tmp-99999")
+    (folder / "checkpoints" / ".step_000002.tmp-99999" / "manifest.json").unlink()
+    assert main(["train", f"run_dir={folder}", "resume=true"]) == 0
+    assert outcome(folder) == outcome(trained)
+    assert not list((folder / "checkpoints").glob(".*"))
+
+
+# ----------------------------------------------------------------------------------------------------------- models
+
+
+def test_a_model_folder_without_tokenizer(model: Path, tmp_path: Path, capsys: Capture) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(model, bare, ignore=shutil.ignore_patterns("tokenizer*"))
+    words = ["train", *SMALL, *pretrained(bare), f"run_dir={tmp_path / 'run'}", "tracker.console=none"]
+    refused(words, 1, [str(bare), "no tokenizer", "copy the tokenizer files"], capsys)
+
+
+def test_a_folder_without_a_model(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "empty").mkdir()
+    words = ["train", *SMALL, *pretrained(tmp_path / "empty"), f"run_dir={tmp_path / 'run'}"]
+    refused(words, 1, [str(tmp_path / "empty"), "no config.json", "Hub format"], capsys)
+
+
+def test_a_model_with_damaged_weights(model: Path, tmp_path: Path, capsys: Capture) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(model, damaged)
+    cut(damaged / "model.safetensors")
+    words = ["train", *SMALL, *pretrained(damaged), f"run_dir={tmp_path / 'run'}"]
+    refused(words, 1, [str(damaged), "cannot be loaded"], capsys)
+
+
+def test_a_model_that_is_nowhere(tmp_path: Path, capsys: Capture) -> None:
+    words = ["train", *SMALL, *pretrained(tmp_path / "none"), f"run_dir={tmp_path / 'run'}"]
+    refused(words, 1, [str(tmp_path / "none"), "cannot be loaded", "name a model folder or a Hub id"], capsys)
+
+
+def test_a_model_that_does_not_know_the_words_of_the_task(model: Path, tmp_path: Path, capsys: Capture) -> None:
+    words = [
+        "train",
+        *SMALL,
+        *pretrained(model),
+        f"run_dir={tmp_path / 'run'}",
+        "task.modulus=7",
+        "task.operand_range=[0,6]",
+    ]
+    refused(words, 1, [str(model), "<boe> ", "use a model made for it"], capsys)
+
+
+@pytest.mark.parametrize("command", ["eval", "predict"])
+def test_a_missing_folder(command: str, tmp_path: Path, capsys: Capture) -> None:
+    more = ["--prompt", "1 2 +"] if command == "predict" else []
+    refused([command, str(tmp_path / "none"), *more], 1, [str(tmp_path / "none"), "no folder", "--task"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "parts"),
+    [
+        ("3 + 4", ["3 + 4", "reverse Polish"]),
+        ("1 2", ["1 2"]),
+        ("", ["reverse Polish"]),
+        ("1 two +", ["two"]),
+        ("1 2 -", ["-"]),
+        ("1 9 +", ["9"]),
+        ("1 " * 40 + "+ " * 39, ["tokens"]),
+        ("<eoe>", ["<eoe>"]),
+    ],
+)
+def test_predict_refuses_what_is_not_an_expression_of_the_task(
+    prompt: str, parts: list[str], trained: Path, capsys: Capture
+) -> None:
+    refused(["predict", str(trained), "--prompt", prompt], 2, parts, capsys)
+
+
+# ------------------------------------------------------------------------------------------------------ NaN in a run
+
+
+def test_a_model_whose_weights_hold_nan(model: Path, tmp_path: Path, capsys: Capture) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    weights = load_file(broken / "model.safetensors")
+    weights["model.norm.weight"][3] = float("nan")
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    words = ["train", *SMALL, *pretrained(broken), f"run_dir={tmp_path / 'run'}"]
+    refused(words, 1, ["logits are not finite", "weights hold NaN", "use another model"], capsys)
+    task = [word for setting in TASK for word in ("--set", setting)]
+    refused(["eval", str(broken), "--task", "rpn", *task], 1, ["logits are not finite", "use another model"], capsys)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_batch(
+    model: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    folder = tmp_path / "run"
+    more = ["trainer.learning_rate=1e30", "trainer.max_steps=5", "trainer.checkpoint_every=1", "reward.type=boxed"]
+    more += ["rollout.temperature=1.5"]
+    words = ["train", *SMALL, *pretrained(model), f"run_dir={folder}", *more]
+    err = refused(words, 1, ["is not finite", "trainer.learning_rate", "rows", "resume=true"], capsys)
+    (kept,) = (folder / "non_finite").iterdir()
+    assert str(kept) in err
+    step = int(kept.stem.removeprefix("step_"))
+    assert f"step {step} " in err
+    batch = load_file(kept)
+    assert batch["ids"].shape == batch["loss_mask"].shape == batch["advantages"].shape
+    assert num_lines(folder) == step  # lines 0 .. step - 1 are there
+    assert f"step_{step - 1:06d}" in {path.name for path in (folder / "checkpoints").iterdir()}
+    assert not (folder / "final").exists()
+
+
+def test_a_warm_start_that_diverges_says_so(tmp_path: Path, capsys: Capture) -> None:
+    more = ["warm_start.num_steps=20", "warm_start.final_phase_steps=1", "warm_start.learning_rate=1e30"]
+    words = ["train", *SMALL, "model.hidden_size=32", *more, f"run_dir={tmp_path / 'run'}"]
+    refused(words, 1, ["warm start", "NaN", "warm_start.learning_rate"], capsys)
+    assert not (tmp_path / "run" / "warm_start").exists()
+
+
+# --------------------------------------------------------------------------------------------------------- no space
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(trained: Path, model: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: the optimizer's state no longer fits."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    before = contents(folder / "checkpoints")
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    words = ["train", "run_dir=run", "resume=true", "trainer.max_steps=4"]
+    done = rlvr(*words, cwd=tmp_path, preexec_fn=limit, timeout=120)
+    assert done.code == 1, done.err
+    assert done.err.count("\n") == 1, done.err
+    assert done.err.startswith("rlvr: error: Cannot write run/checkpoints/step_000003")
+    assert "raise it" in done.err
+    assert contents(folder / "checkpoints") == before
+    assert main(["train", f"run_dir={folder}", "resume=true", "trainer.max_steps=4"]) == 0
+    more = ["trainer.checkpoint_every=1", "trainer.keep_last=3", "trainer.max_steps=4", "evaluation.every=2"]
+    assert [row["step"] for row in metrics(folder)] == [0, 1, 2, 3, 4]
+    whole = run_train(tmp_path / "whole", *SMALL, *pretrained(model), *more).folder
+    assert outcome(folder).final == outcome(whole).final
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_file_system_leaves_the_last_checkpoint_whole(model: Path, tmp_path: Path, capsys: Capture) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.system(f"mount -t tmpfs -o size=1400k tmpfs {disk} 2>/dev/null"):
+        pytest.skip("mounting is not permitted here")
+    try:
+        words = ["train", *SMALL, *pretrained(model), f"run_dir={disk / 'run'}", "trainer.checkpoint_every=1"]
+        more = ["trainer.max_steps=50", "trainer.keep_last=50"]
+        refused([*words, *more], 1, ["Cannot write", "disk is full", "free some space"], capsys)
+        steps = sorted(path.name for path in (disk / "run" / "checkpoints").iterdir())
+        assert steps
+        assert all(name.startswith("step_") for name in steps)
+        os.system(f"mount -o remount,size=100m {disk}")
+        assert main(["train", f"run_dir={disk / 'run'}", "resume=true", f"trainer.max_steps={len(steps) + 1}"]) == 0
+    finally:
+        os.system(f"umount {disk}")
