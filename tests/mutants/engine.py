@@ -119,4 +119,18 @@ MUTANTS = [
         new="rows.num_sampled[first : rows.count]",
         test=ENGINE + "test_pitfall_36_the_turns_of_an_episode_share_no_stream_even_with_one_seed",
     ),
+    Mutant(  # the router's training noise sends a token to other experts
+        pitfall="35",
+        file="engines/local/engine.py",
+        old="            module.training = False\n",
+        new="            pass\n",
+        test=ENGINE + "test_pitfall_35_a_token_meets_the_same_experts_in_engine_and_trainer",
+    ),
+    Mutant(  # buffers keep the shape of earlier work
+        pitfall="37",
+        file="engines/local/scheduler.py",
+        old="            self._runner.reset()\n",
+        new="            pass\n",
+        test=ENGINE + "test_pitfall_37_nothing_depends_on_what_the_engine_did_before",
+    ),
 ]

@@ -56,7 +56,9 @@ def tiny_model(name: str = "llama", seed: int = 0) -> PreTrainedModel:
         case "mistral":
             model = MistralForCausalLM(MistralConfig(**COMMON, sliding_window=5))
         case "mixtral":
-            config = MixtralConfig(**COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=None)
+            config = MixtralConfig(
+                **COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=None, router_jitter_noise=0.3
+            )
             model = MixtralForCausalLM(config)
         case "gpt2":
             sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.15}

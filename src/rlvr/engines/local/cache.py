@@ -63,6 +63,12 @@ class SlotCache(Cache):
             if buffers is not None:
                 self._buffers[layer] = self._grown(buffers[0]), self._grown(buffers[1])
 
+    def clear(self) -> None:
+        """Give the buffers back. The next ones have the shape they would have in a new process: it decides how a matrix
+        product is cut, and so the last bit of a logprob, which must not depend on what ran before."""
+        self.num_slots = self.capacity = 0
+        self._buffers = []
+
     def start(self, plan: Fresh | Append) -> None:
         """Say what the next forward's keys and values are."""
         self.plan = plan

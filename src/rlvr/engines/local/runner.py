@@ -19,6 +19,10 @@ Tokens = Sequence[int]
 class Runner(Protocol):
     """Next-token logits `[R, V]` for rows in slots. All of it runs without gradients."""
 
+    def reset(self) -> None:
+        """All rows have left: go back to the state of a new runner."""
+        ...
+
     def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
         """Start rows: the slot `first_row + i` gets `prompts[copies[i]]`. R = len(copies)."""
         ...
@@ -50,6 +54,10 @@ class CachedRunner:
         self._cache = SlotCache(max_slots) if cache is None else cache
         self._device = model.device
         self._columns = torch.arange(0, device=model.device)
+
+    def reset(self) -> None:
+        """Empty buffers."""
+        self._cache.clear()
 
     def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
         """One right-padded forward; what is to the right of a token cannot reach it, so no mask is needed."""
@@ -132,7 +140,12 @@ class FullForwardRunner:
 
     def __init__(self, model: PreTrainedModel, max_slots: int):
         self._model = model
-        self._ids = torch.zeros(max_slots, 16, dtype=torch.int64, device=model.device)
+        self._max_slots = max_slots
+        self.reset()
+
+    def reset(self) -> None:
+        """A narrow table of ids."""
+        self._ids = torch.zeros(self._max_slots, 16, dtype=torch.int64, device=self._model.device)
 
     def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
         """Store the prompts and score them."""

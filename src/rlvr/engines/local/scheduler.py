@@ -134,6 +134,8 @@ class Scheduler:
         worth_it = max(1, min(len(self._waiting), rows.num_slots // 8))
         if not self._waiting or (rows.count and free < worth_it):
             return
+        if not rows.count:
+            self._runner.reset()
         admitted = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
         stored, fresh = [], []
         for request in admitted:

@@ -137,6 +137,12 @@ class SharedPrefixRunner(CachedRunner):
         self._grouped = False  # grouping and _longest are up to date
         self._longest = 0  # suffix columns in use, a bound
 
+    def reset(self) -> None:
+        """Empty buffers, for suffixes and prefixes."""
+        self._drop_rows(0)
+        self._shared.clear()
+        self._shared.prefixes.clear()
+
     def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
         """Store each prompt once."""
         self._drop_rows(first_row)
