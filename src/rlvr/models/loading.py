@@ -31,6 +31,10 @@ def load_pretrained(
         ) from error
     except Exception as error:  # safetensors raises its own kinds for damaged files
         raise UserError(f"the model {name_or_path!r} cannot be loaded: its files are damaged ({error})") from error
+    for parameter in model.parameters():
+        # out of the mapped file into aligned memory: where a matrix begins decides the last bit of a product, and a
+        # resumed process must not differ from the one that made these weights
+        parameter.data = parameter.data.clone()
     return model.eval(), tokenizer
 
 
