@@ -29,6 +29,11 @@ class TurnText:
 class Env(Protocol):
     """One episode of one example. Single use: there is no reset, so nothing leaks from one episode to the next."""
 
+    @property
+    def max_turns(self) -> int | None:
+        """Completions it takes at most; None: not known. After a last turn nothing of the episode is kept for a next."""
+        ...
+
     async def start(self) -> tuple[Message, ...]:
         """The messages of the first prompt; called once."""
         ...

@@ -16,6 +16,8 @@ class SingleTurnEnv:
     part of the problem.
     """
 
+    max_turns: int | None = 1
+
     def __init__(self, example: Example, verifier: Verifier) -> None:
         self._example = example
         self._verifier = verifier

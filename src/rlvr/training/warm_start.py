@@ -17,7 +17,7 @@ from rlvr.errors import UserError
 from rlvr.models.policy import Policy
 from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
 
-PROGRESS_EVERY = 50
+PROGRESS_EVERY = 100
 """Steps between two reports of the loss."""
 
 
