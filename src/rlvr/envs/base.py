@@ -31,7 +31,7 @@ class Env(Protocol):
 
     @property
     def max_turns(self) -> int | None:
-        """Completions it takes at most; None: not known. After a last turn nothing of the episode is kept for a next."""
+        """Completions it takes at most, None if not known. After the last one the engine keeps nothing."""
         ...
 
     async def start(self) -> tuple[Message, ...]:

@@ -63,13 +63,16 @@ async def run_episode(
     Raises:
         UserError: the first prompt leaves no room for a completion.
     """
-    session = object()  # equal to nothing else: episodes of one example never share an engine session
+    # equal to nothing else: episodes of one example never share an engine session. None where one turn is all there is:
+    # the engine would keep its keys and values for a next turn that never comes
+    session = None if 1 in (max_turns, env.max_turns) else object()
     try:
         prompt_ids = _first_prompt(example, chat.encode_prompt(await env.start()), max_context_tokens)
         limits = _Limits(max_context_tokens=max_context_tokens, max_turns=max_turns)
         turns, stop_reason = await _take_turns(prompt_ids, env, engine, chat, sampling, session, limits)
     finally:
-        engine.release(session)  # before scoring: a slow verifier holds no place in the engine's batch
+        if session is not None:
+            engine.release(session)  # before scoring: a slow verifier holds no place in the engine's batch
     score = await _score(env, chat, turns, stop_reason)
     return Episode(
         example_id=example.id,
@@ -102,7 +105,7 @@ async def _take_turns(
     engine: Engine,
     chat: ChatCodec,
     sampling: Sampling,
-    session: object,
+    session: object | None,
     limits: _Limits,
 ) -> tuple[list[Turn], StopReason]:
     turns: list[Turn] = []

@@ -80,6 +80,8 @@ class ScriptedEngine:
 class TalkingEnv:
     """Answers "d" until `num_turns` completions were made."""
 
+    max_turns: int | None = None
+
     def __init__(self, num_turns: int, error: Exception | None = None) -> None:
         self.num_turns, self.error = num_turns, error
         self.heard: list[str] = []
@@ -209,6 +211,15 @@ def test_an_aborted_completion_is_an_error_not_a_wrong_answer() -> None:
     episode = run(ScriptedEngine([((12,), StopReason.ABORTED)]), env)
     assert (episode.score.status, episode.stop_reason) == ("error", StopReason.ABORTED)
     assert env.scored == []
+
+
+def test_nothing_is_kept_for_a_next_turn_where_one_turn_is_all_there_is() -> None:
+    engine = ScriptedEngine([((11, STOP), StopReason.STOP)])
+    env = TalkingEnv(1)
+    env.max_turns = 1
+    run(engine, env)
+    assert engine.sessions == [None]
+    assert engine.released == []
 
 
 def test_the_session_is_one_per_episode_and_always_released() -> None:

@@ -58,6 +58,8 @@ class PlainChat:
 
 
 class ParityEnv:
+    max_turns: int | None = 1
+
     def __init__(self, fails: bool) -> None:
         self.fails = fails
 
