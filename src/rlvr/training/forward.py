@@ -28,7 +28,8 @@ def forward(policy: Policy, microbatch: Microbatch, temperature: float, *, entro
     before = hidden.flatten(0, 1).index_select(0, microbatch.predictors)  # [N, D]
     targets = microbatch.targets
     logprobs, entropy = policy.token_scores(before, targets, temperature, entropy_grad=entropy_grad)
-    values = None if policy.value_head is None else policy.value_head(before.float())[:, 0]
+    with torch.autocast(before.device.type, enabled=False):  # the critic's targets are too fine for bf16
+        values = None if policy.value_head is None else policy.value_head(before.float())[:, 0]
     return TokenScores(logprobs=logprobs, entropy=entropy, values=values)
 
 

@@ -1,0 +1,434 @@
+"""Every setting does something: two values of each give runs that differ where the setting says they should.
+
+A key of the schema that is missing in the table fails the test at the end, so no setting without effect can slip in.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import rlvr.models.loading
+from rlvr.cli.main import main
+from rlvr.config.catalog import Key, keys
+from rlvr.config.compose import load_config
+from rlvr.engines.local.scheduler import Scheduler
+from rlvr.errors import ConfigError
+from rlvr.models.policy import Policy
+from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
+from tests.system.harness import SCRATCH, SMALL, metrics, pretrained, run_train
+
+# -------------------------------------------------------------------------------------------------- what can be seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A run and what was counted while it ran."""
+
+    folder: Path
+    err: str
+    forward_passes: int
+    engine_steps: int
+    load_options: dict[str, Any]
+    threads: int
+
+    @property
+    def rows(self) -> list[dict[str, float]]:
+        return metrics(self.folder)
+
+    @property
+    def first(self) -> dict[str, float]:
+        """The metrics of the first update."""
+        return self.rows[1]
+
+    @property
+    def records(self) -> list[EpisodeRecord]:
+        """What was sampled at the first step."""
+        return read_rollouts(self.folder / "rollouts" / "step_000001.jsonl.gz")
+
+    @property
+    def prompts(self) -> list[str]:
+        return [record.turns[0].prompt for record in self.records]
+
+    @property
+    def words(self) -> set[str]:
+        """The words of all prompts."""
+        return {word for prompt in self.prompts for word in prompt.split()}
+
+    @property
+    def num_operators(self) -> list[int]:
+        return [(len(prompt.split()) - 3) // 2 for prompt in self.prompts]
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The configuration of the model that came out."""
+        return json.loads((self.folder / "final" / "config.json").read_text())
+
+    @property
+    def weights(self) -> bytes:
+        return (self.folder / "final" / "model.safetensors").read_bytes()
+
+    @property
+    def start(self) -> bytes:
+        """The weights after the warm start."""
+        return (self.folder / "warm_start" / "model.safetensors").read_bytes()
+
+    def files(self, folder: str) -> list[str]:
+        path = self.folder / folder
+        return sorted(file.name for file in path.iterdir()) if path.exists() else []
+
+
+def metric(name: str, step: int = 1) -> Callable[[Seen], Any]:
+    """The value of a metric; None where it is not written."""
+    return lambda seen: seen.rows[step].get(name)
+
+
+def weights(seen: Seen) -> Any:
+    return seen.weights
+
+
+def start(seen: Seen) -> Any:
+    return seen.start
+
+
+def shape(name: str) -> Callable[[Seen], Any]:
+    return lambda seen: seen.model[name]
+
+
+def evaluation(seen: Seen) -> Any:
+    return {name: value for name, value in seen.rows[0].items() if name.startswith("eval/")}
+
+
+def sampled(seen: Seen) -> Any:
+    return [record.turns[0].completion for record in seen.records]
+
+
+# ---------------------------------------------------------------------------------------------------------- the table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`a` and `b` are values of `key`; with `base` around them, `look` must see something else.
+
+    `scratch` runs make a model of their own; the others start from the shared one.
+    """
+
+    key: str
+    a: str
+    b: str
+    look: Callable[[Seen], Any]
+    base: tuple[str, ...] = ()
+    scratch: bool = False
+
+
+def case(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str, scratch: bool = False) -> Case:
+    return Case(key=key, a=str(a), b=str(b), look=look, base=base, scratch=scratch)
+
+
+FEW = ("warm_start.num_steps=6", "warm_start.warmup_steps=1", "warm_start.final_phase_steps=2")
+PLAIN_INTEGERS = ("task.modulus=null", "task.max_abs_value=12")
+
+
+def of_task(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str) -> Case:
+    """A setting of the task, with a model made for it."""
+    return case(f"task.{key}", a, b, look, "rollout.prompts_per_step=24", *FEW, *base, scratch=True)
+
+
+def largest_answer(seen: Seen) -> int:
+    return max(abs(int(record.answer)) for record in seen.records)
+
+
+def is_chain(seen: Seen) -> bool:
+    """Whether no operator follows another one in any prompt: `1 2 + 3 +`, and not `1 2 3 + +`."""
+    return not any("+ +" in prompt for prompt in seen.prompts)
+
+
+TASK = [
+    of_task("operators", "[+]", "[+,-]", lambda seen: "-" in seen.words),
+    of_task("operand_range", "[0,4]", "[0,2]", lambda seen: {"3", "4"} & seen.words),
+    of_task("modulus", 5, 9, lambda seen: max(int(record.answer) for record in seen.records) > 4),
+    of_task("max_abs_value", 6, 12, lambda seen: largest_answer(seen) > 6, *PLAIN_INTEGERS),
+    of_task("shape", "chain", "tree", is_chain, "task.complexity_range=[2,3]"),
+    of_task("complexity_range", "[1,2]", "[3,4]", lambda seen: max(seen.num_operators)),
+    of_task("complexity_weights", "[100,1]", "[1,100]", lambda seen: sum(seen.num_operators) > 36),
+    of_task("held_out_share", 0.1, 0.6, lambda seen: seen.prompts),
+    case("task.eval_complexity_weights", "[100,1]", "[1,100]", evaluation),
+]
+
+MODEL = [
+    case("model.hidden_size", 32, 48, shape("hidden_size"), *FEW, scratch=True),
+    case("model.num_layers", 1, 2, shape("num_hidden_layers"), *FEW, scratch=True),
+    case("model.num_heads", 2, 4, start, *FEW, scratch=True),
+    case("model.intermediate_size", 64, 80, shape("intermediate_size"), *FEW, scratch=True),
+    case("model.init_std", 0.02, 0.2, start, "warm_start.enabled=false", scratch=True),
+    case("model.rope_theta", 100, 10000, start, *FEW, scratch=True),
+    case("model.max_context_tokens", 40, 50, shape("max_position_embeddings"), *FEW, scratch=True),
+    case("model.dtype", "float32", "bfloat16", lambda seen: tensor_types(seen.folder / "final")),
+    case("model.trust_remote_code", "false", "true", lambda seen: seen.load_options["trust_remote_code"]),
+]
+
+WARM_START = [
+    case("warm_start.enabled", "true", "false", start, scratch=True),
+    case("warm_start.num_steps", 6, 8, start, *FEW[1:], scratch=True),
+    case("warm_start.batch_size", 8, 16, start, *FEW, scratch=True),
+    case("warm_start.learning_rate", 1e-3, 2e-3, start, *FEW, scratch=True),
+    case("warm_start.warmup_steps", 1, 5, start, FEW[0], FEW[2], scratch=True),
+    case("warm_start.final_learning_rate_share", 0.0, 1.0, start, *FEW, scratch=True),
+    case("warm_start.weight_decay", 0.0, 5.0, start, *FEW, scratch=True),
+    case("warm_start.worked_share", 1.0, 0.0, start, *FEW, scratch=True),
+    case("warm_start.final_phase_steps", 2, 4, start, *FEW[:2], scratch=True),
+    case("warm_start.final_worked_share", 0.0, 1.0, start, *FEW, scratch=True),
+]
+
+COMBINED = ("reward.type=combined",)
+ROLLOUT = [
+    case("reward.type", "boxed", "correct", metric("reward/mean")),
+    case("reward.boxed_weight", 0.2, 0.4, metric("reward/mean"), *COMBINED),
+    case("reward.correct_weight", 0.2, 0.4, metric("reward/mean"), *COMBINED),
+    case("rollout.prompts_per_step", 8, 5, metric("rollout/episodes")),
+    case("rollout.group_size", 4, 2, metric("rollout/episodes")),
+    case("rollout.max_completion_tokens", 16, 2, lambda seen: max(len(text.split()) for text in sampled(seen)) > 2),
+    case("rollout.temperature", 1.0, 0.5, sampled),
+    case("rollout.top_p", 1.0, 0.5, sampled),
+    case("rollout.top_k", 0, 1, metric("rollout/zero_advantage_share")),
+    case("rollout.min_p", 0.0, 0.9, sampled),
+]
+
+GRPO_LIKE = ("grpo", "dapo", "gspo", "cispo")
+CLIPPED = ("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "ppo")
+ALL = (*CLIPPED, "cispo")
+SEVERAL = ("algorithm.num_epochs=3", "algorithm.num_minibatches=1", "trainer.learning_rate=0.01")
+ONE = ("algorithm.num_epochs=1", "algorithm.num_minibatches=1")
+KL = ("algorithm.kl_coef=0.5", *SEVERAL)
+MASKED = "algorithm.mismatch_correction=mask"
+OFF_POLICY = ("trainer.precision=bf16", *ONE)
+
+
+def of(algorithms: tuple[str, ...], key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str) -> list[Case]:
+    """The same case for several algorithms."""
+    return [case(f"algorithm.{key}", a, b, look, f"algorithm={name}", *base) for name in algorithms]
+
+
+PPO, DAPO = ("ppo",), ("dapo",)
+NOT_DAPO, NOT_GSPO = (tuple(name for name in ALL if name != one) for one in ("dapo", "gspo"))
+SHORT = ("rollout.max_completion_tokens=2", "algorithm.entropy_coef=0.1")
+BUFFER = "algorithm.overlong_buffer_tokens=4"
+DEAD = ("trainer.max_steps=1",)
+ALGORITHM = [
+    *of(ALL, "aggregation", "token_mean", "sequence_sum", metric("policy/grad_norm"), *ONE),
+    *of(ALL, "kl_coef", 0.0, 0.5, metric("policy/reference_kl"), *ONE),
+    *of(ALL, "kl_estimator", "k1", "k3", weights, *KL),
+    *of(ALL, "kl_placement", "loss", "reward", weights, *KL),
+    *of(ALL, "entropy_coef", 0.0, 0.1, metric("loss/total"), *ONE),
+    *of(NOT_DAPO, "truncated", "keep", "mask", metric("policy/trained_tokens"), *SHORT),
+    *of(
+        DAPO, "truncated", "keep", "mask", metric("policy/trained_tokens"), *SHORT, "algorithm.overlong_buffer_tokens=1"
+    ),
+    *of(ALL, "num_epochs", 1, 2, metric("policy/updates")),
+    *of(ALL, "num_minibatches", 1, 2, metric("policy/updates")),
+    *of(ALL, "mismatch_correction", "truncate", "mask", weights, *OFF_POLICY, "algorithm.mismatch_cap=1.0001"),
+    *of(ALL, "mismatch_correction", "none", "mask", weights, *OFF_POLICY),
+    *of(ALL, "mismatch_cap", 1.0001, 2.0, metric("policy/mismatch_capped"), *OFF_POLICY, MASKED),
+    *of(CLIPPED, "clip_low", 1e-4, 0.9, metric("policy/clip_low"), *SEVERAL),
+    *of(NOT_GSPO, "clip_high", 1e-4, 9.0, metric("policy/clip_high"), *SEVERAL),
+    *of(("gspo",), "clip_high", 1e-4, 9.0, weights, *SEVERAL),
+    *of(GRPO_LIKE, "std_normalization", "sample", "population", weights, *ONE),
+    *of(GRPO_LIKE, "std_normalization", "sample", "none", metric("policy/grad_norm"), *ONE),
+    *of(DAPO, "dynamic_sampling", "true", "false", metric("rollout/refilled_groups"), *DEAD),
+    *of(DAPO, "max_refills", 0, 2, metric("rollout/refilled_groups"), *DEAD),
+    *of(DAPO, "overlong_buffer_tokens", 1, 4, weights, "rollout.max_completion_tokens=5"),
+    *of(DAPO, "overlong_penalty", 0.5, 1.0, weights, "rollout.max_completion_tokens=5", BUFFER),
+    *of(("reinforce_pp", "ppo"), "gamma", 1.0, 0.5, weights),
+    *of(PPO, "gae_lambda", 1.0, 0.5, weights, "trainer.max_steps=3"),
+    *of(PPO, "value_coef", 0.1, 0.5, weights),
+    *of(PPO, "value_clip", "null", 1e-4, weights, *SEVERAL),
+    *of(PPO, "whiten_advantages", "true", "false", metric("policy/grad_norm")),
+    *of(PPO, "target_kl", "null", 1e-6, metric("policy/updates"), *SEVERAL),
+]
+
+LINEAR = ("trainer.schedule=linear",)
+EACH_STEP = ("trainer.max_steps=3", "trainer.checkpoint_every=1", "evaluation.every=1")
+WORSE = ("trainer.learning_rate=1.0", "trainer.keep_last=1")
+TRAINER = [
+    case("trainer.max_steps", 1, 2, lambda seen: len(seen.rows)),
+    case("trainer.learning_rate", 1e-4, 2e-4, metric("policy/learning_rate")),
+    case("trainer.schedule", "constant", "linear", metric("policy/learning_rate", 2)),
+    case("trainer.schedule", "cosine", "linear", metric("policy/learning_rate", 2), "trainer.max_steps=4"),
+    case("trainer.warmup_steps", 0, 2, metric("policy/learning_rate")),
+    case("trainer.final_learning_rate_share", 0.1, 0.5, metric("policy/learning_rate", 2), *LINEAR),
+    case("trainer.adam_beta1", 0.9, 0.5, weights),
+    case("trainer.adam_beta2", 0.95, 0.5, weights),
+    case("trainer.weight_decay", 0.0, 5.0, weights),
+    case("trainer.max_grad_norm", 1.0, 0.01, weights),
+    case("trainer.microbatch_tokens", 16384, 64, lambda seen: seen.forward_passes),
+    case("trainer.precision", "fp32", "bf16", weights),
+    case("trainer.num_threads", 1, 2, lambda seen: seen.threads),
+    case("trainer.checkpoint_every", "null", 1, lambda seen: seen.files("checkpoints")),
+    case("trainer.keep_last", 1, 3, lambda seen: len(seen.files("checkpoints")), *EACH_STEP),
+    case("trainer.keep_best", "true", "false", lambda seen: seen.files("checkpoints"), *EACH_STEP, *WORSE),
+]
+
+PLAIN = ("tracker.console=plain",)
+REST = [
+    case("seed", 0, 1, lambda seen: seen.prompts),
+    case("engine.max_batch_size", 256, 3, lambda seen: seen.engine_steps),
+    case("evaluation.every", 1, 100, lambda seen: ["eval/rpn/accuracy" in row for row in seen.rows]),
+    case("evaluation.num_examples", 10, 16, metric("eval/rpn/num_examples", 0)),
+    case("evaluation.samples_per_example", 0, 2, lambda seen: set(evaluation(seen))),
+    case("tracker.console", "none", "plain", lambda seen: seen.err == ""),
+    case("tracker.log_every", 1, 2, lambda seen: seen.err.count("\n"), *PLAIN),
+    case("tracker.rollouts_every", 2, 1, lambda seen: seen.files("rollouts"), "trainer.max_steps=3"),
+    case("tracker.rollouts_every", "null", 1, lambda seen: seen.files("rollouts")),
+    case("tracker.rollouts_max_groups", 1, 8, lambda seen: len(seen.records)),
+]
+
+CASES = [*TASK, *MODEL, *WARM_START, *ROLLOUT, *ALGORITHM, *TRAINER, *REST]
+ELSEWHERE = {
+    "name": "test_name_and_run_dir_name_the_folder",
+    "run_dir": "test_name_and_run_dir_name_the_folder",
+    "resume": "test_resume_goes_on",
+    "model.name_or_path": "test_the_named_model_is_loaded",
+    "task.max_prompt_tokens": "test_prompts_that_do_not_fit_are_refused",
+}
+
+
+def tensor_types(folder: Path) -> set[torch.dtype]:
+    return {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()}
+
+
+# ----------------------------------------------------------------------------------------------------------- running
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str, ...], Seen]]:
+    """The runs made so far: many cases share one of their two."""
+    return tmp_path_factory.mktemp("settings"), {}
+
+
+@pytest.fixture
+def watch(
+    runs: tuple[Path, dict[tuple[str, ...], Seen]],
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[[tuple[str, ...], bool], Seen]:
+    """Run a configuration and count forward passes, engine steps and what the model was loaded with."""
+    root, known = runs
+    counts = {"passes": 0, "steps": 0}
+    options: dict[str, Any] = {}
+    hidden, step, load = Policy.hidden, Scheduler.step, rlvr.models.loading.AutoModelForCausalLM.from_pretrained
+
+    def counted_hidden(self: Policy, *args: Any, **more: Any) -> Any:
+        counts["passes"] += 1
+        return hidden(self, *args, **more)
+
+    def counted_step(self: Scheduler) -> None:
+        counts["steps"] += 1
+        step(self)
+
+    def noted_load(*args: Any, **more: Any) -> Any:
+        options.update(more)
+        return load(*args, **more)
+
+    monkeypatch.setattr(Policy, "hidden", counted_hidden)
+    monkeypatch.setattr(Scheduler, "step", counted_step)
+    monkeypatch.setattr(rlvr.models.loading.AutoModelForCausalLM, "from_pretrained", noted_load)
+
+    def run(overrides: tuple[str, ...], scratch: bool) -> Seen:
+        if (overrides, scratch) in known:
+            return known[overrides, scratch]
+        counts.update(passes=0, steps=0)
+        cold = "warm_start.enabled=false" in overrides
+        capsys.readouterr()
+        made = SCRATCH if scratch else pretrained(model)
+        made = tuple(word for word in made if not (scratch and cold and word.startswith("warm_start.")))
+        folder = Path(tempfile.mkdtemp(dir=root))
+        ran = run_train(folder, *SMALL, "rollout.prompts_per_step=8", *made, *overrides)
+        seen = Seen(
+            folder=ran.folder,
+            err=capsys.readouterr().err,
+            forward_passes=counts["passes"],
+            engine_steps=counts["steps"],
+            load_options=dict(options),
+            threads=torch.get_num_threads(),
+        )
+        known[overrides, scratch] = seen
+        return seen
+
+    return run
+
+
+def ids() -> list[str]:
+    """`algorithm.gamma-ppo-1.0-0.5`"""
+    names = [[word.removeprefix("algorithm=") for word in c.base if word.startswith("algorithm=")] for c in CASES]
+    return ["-".join([c.key, *name, c.a, c.b]) for c, name in zip(CASES, names, strict=True)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=ids())
+def test_a_setting_does_what_it_says(case: Case, watch: Callable[[tuple[str, ...], bool], Seen]) -> None:
+    without = [word for word in case.base if not word.startswith(f"{case.key}=")]
+    one, two = (watch((*without, f"{case.key}={value}"), case.scratch) for value in (case.a, case.b))
+    assert case.look(one) != case.look(two)
+
+
+# --------------------------------------------------------------------------------------------------------- elsewhere
+
+
+def test_name_and_run_dir_name_the_folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", *SMALL, *pretrained(model), "trainer.max_steps=1"]
+    assert main([*words, "name=first"]) == 0
+    assert main([*words, "run_dir=here"]) == 0
+    assert sorted(path.name.split("-")[0] for path in Path("runs").iterdir()) == ["first", "latest"]
+    assert Path("here/final/model.safetensors").is_file()
+
+
+def test_resume_goes_on(model: Path, tmp_path: Path) -> None:
+    words = [*SMALL, *pretrained(model)]
+    run_train(tmp_path / "run", *words, "trainer.max_steps=1")
+    run_train(tmp_path / "run", *words, "trainer.max_steps=2", "resume=true")
+    assert [row["step"] for row in metrics(tmp_path / "run")] == [0, 1, 2]
+
+
+def test_the_named_model_is_loaded(first_run: Path, tmp_path: Path) -> None:
+    accuracies = {}
+    for name in ("warm_start", "final"):
+        run = run_train(tmp_path / name, *SMALL, *pretrained(first_run / name), "trainer.learning_rate=1e-12")
+        accuracies[name] = load_file(run.folder / "final" / "model.safetensors")
+    assert any(not torch.equal(tensor, accuracies["final"][key]) for key, tensor in accuracies["warm_start"].items())
+
+
+def test_prompts_that_do_not_fit_are_refused() -> None:
+    assert load_config(["task.max_prompt_tokens=9"]).task.max_prompt_tokens == 9
+    with pytest.raises(ConfigError, match=r"task\.max_prompt_tokens=8: too short for task\.complexity_range=\[1,3\]"):
+        load_config(["task.max_prompt_tokens=8"])
+
+
+# ------------------------------------------------------------------------------------------------------ completeness
+
+
+def settings() -> Iterator[Key]:
+    """All keys but those that have one possible value: the names of the choices, and `trainer.strategy` so far."""
+    for key in keys():
+        only_one = get_origin(key.field.annotation) is Literal and len(get_args(key.field.annotation)) == 1
+        if not only_one:
+            yield key
+
+
+def test_no_setting_of_the_schema_is_left_out() -> None:
+    tested = {(c.key, word.removeprefix("algorithm=")) for c in CASES for word in c.base if "algorithm=" in word}
+    missing = []
+    for key in settings():
+        if key.path.startswith("algorithm."):
+            missing += [f"{key.path} of {choice}" for choice in key.choices if (key.path, choice) not in tested]
+        elif key.path not in {c.key for c in CASES} | set(ELSEWHERE):
+            missing.append(key.path)
+    assert missing == []
+    assert {c.key for c in CASES} | set(ELSEWHERE) == {key.path for key in settings()}  # no key that is none
+    assert [test for test in ELSEWHERE.values() if test not in globals()] == []
