@@ -1,0 +1,252 @@
+"""TRL's half of `vs_trl.py`. Runs in a virtual environment of its own, started by it; imports nothing of rlvr.
+
+One `GRPOTrainer` trains and pauses after every block of steps. Lines of JSON on stdin and stdout:
+
+    in    {"model": ..., "prompts": ..., "case": ..., ...}      once, the specification
+    out   {"ready": true, "versions": {...}}                    once, when the first step could begin
+    in    {"steps": 3}                                          do a block ({"steps": 0} ends the run)
+    out   {"steps": [{"wall": ..., "cpu": ..., ...}, ...]}      what it took, step by step
+
+A step is timed from the end of the one before it (or the order to begin) to its own end: data loader, generation,
+reward, update.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+# before torch loads: threads that spin while they wait ruin every time on a shared machine
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+CHANNEL = os.fdopen(os.dup(1), "w", buffering=1)  # our own; what TRL prints goes to stderr
+os.dup2(2, 1)
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+import trl  # noqa: E402  # pyright: ignore[reportMissingImports]
+from datasets import Dataset  # noqa: E402  # pyright: ignore[reportMissingImports]
+from transformers import (  # noqa: E402
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LogitsProcessor,
+    LogitsProcessorList,
+    TrainerCallback,
+)
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+
+def send(message: dict[str, Any]) -> None:
+    """One line out."""
+    CHANNEL.write(json.dumps(message) + "\n")
+
+
+def receive() -> dict[str, Any]:
+    """One line in; the end of the input ends the run."""
+    return json.loads(sys.stdin.readline() or '{"steps": 0}')
+
+
+class FixedLengths(LogitsProcessor):
+    """Row i of the batch ends, with the end token, after exactly `lengths[i]` tokens."""
+
+    def __init__(self, lengths: Sequence[int], eos_id: int) -> None:
+        self._eos_id = eos_id
+        self._ending: dict[int, torch.Tensor] = {}
+        for length in set(lengths):
+            self._ending[length - 1] = torch.tensor([i for i, other in enumerate(lengths) if other == length])
+        self._prompt_width = 0
+
+    def begin(self, prompt_width: int) -> None:
+        """A new batch with prompts of this (padded) width."""
+        self._prompt_width = prompt_width
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores `[B, V]` for the next token."""
+        scores = scores.clone()
+        scores[:, self._eos_id] = -torch.inf
+        rows = self._ending.get(input_ids.shape[1] - self._prompt_width)
+        if rows is not None:
+            scores[rows] = -torch.inf
+            scores[rows, self._eos_id] = 0.0
+        return scores
+
+
+def fix_lengths(model: Any, lengths: Sequence[int], eos_id: int) -> None:
+    """GRPOTrainer has no setting for a logits processor, so the model's own `generate` brings it along."""
+    processor = FixedLengths(lengths, eos_id)
+    generate = model.generate
+
+    def with_processor(input_ids: torch.Tensor, **settings: Any) -> Any:
+        processor.begin(input_ids.shape[1])
+        return generate(input_ids=input_ids, logits_processor=LogitsProcessorList([processor]), **settings)
+
+    model.generate = with_processor
+
+
+class Measured(GRPOTrainer):
+    """Notes how much of each step is generation, and how much is generation plus reward and preparation."""
+
+    generation = 0.0
+    rollout = 0.0
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        result = super()._generate_single_turn(*args, **kwargs)
+        self.generation += time.perf_counter() - begin
+        return result
+
+    def _generate_and_score_completions(self, *args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        result = super()._generate_and_score_completions(*args, **kwargs)
+        self.rollout += time.perf_counter() - begin
+        return result
+
+
+class Reward:
+    """1 if the answer is right, by the rule of the case; counts what was sampled."""
+
+    __name__ = "right"
+
+    def __init__(self, tokenizer: Any, rule: str, group_size: int) -> None:
+        self._ids, self._rule, self._group_size = tokenizer.get_vocab(), rule, group_size
+        self.noted: dict[str, float] = {}
+
+    def __call__(self, completion_ids: Sequence[Sequence[int]], answer: Sequence[str], **columns: Any) -> list[float]:
+        """Rewards of one batch, whose groups stand together."""
+        rewards = [float(self._is_right(list(ids), self._ids[a])) for ids, a in zip(completion_ids, answer)]  # noqa: B905
+        groups = [rewards[i : i + self._group_size] for i in range(0, len(rewards), self._group_size)]
+        self.noted = {
+            "tokens": sum(len(ids) for ids in completion_ids),
+            "reward": sum(rewards) / len(rewards),
+            "dead_groups": sum(len(set(group)) == 1 for group in groups) / len(groups),
+        }
+        return rewards
+
+    def _is_right(self, ids: list[int], answer: int) -> bool:
+        if self._rule == "first_word":
+            return ids[0] == answer
+        equals, eos = self._ids["="], self._ids["<eoe>"]
+        return ids == [answer, eos] or ids[-3:] == [equals, answer, eos]
+
+
+class Pause(TrainerCallback):
+    """Times the steps; after each block sends the times and waits for the order to go on."""
+
+    def __init__(self, reward: Reward) -> None:
+        self._reward = reward
+        self.trainer: Measured | None = None
+        self._left = 0
+        self._steps: list[dict[str, float]] = []
+        self._wall = self._cpu = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Everything is loaded."""
+        versions = {"trl": trl.__version__, "transformers": transformers.__version__, "torch": torch.__version__}
+        send({"ready": True, "versions": versions})
+        self._wait(control)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """One optimizer step is done."""
+        trainer = self.trainer
+        assert trainer is not None
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        shares = {
+            "generation": trainer.generation,
+            "scoring": trainer.rollout - trainer.generation,
+            "update": wall - trainer.rollout,
+        }
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        self._steps.append({"wall": wall, "cpu": cpu, "memory_mb": memory} | shares | self._reward.noted)
+        self._left -= 1
+        if self._left == 0:
+            send({"steps": self._steps})
+            self._steps = []
+            self._wait(control)
+        self._begin()
+
+    def _wait(self, control: Any) -> None:
+        self._left = receive()["steps"]
+        if not self._left:
+            control.should_training_stop = True
+        self._begin()
+
+    def _begin(self) -> None:
+        if self.trainer is not None:
+            self.trainer.generation = self.trainer.rollout = 0.0
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+
+def settings_of(spec: dict[str, Any]) -> GRPOConfig:
+    """The fastest settings found for a small model on a CPU: fp32, no gradient checkpointing, plain `generate`.
+
+    Gradients are accumulated over `micro` parts of the batch: as fast as one part or faster, with half the memory.
+    """
+    return GRPOConfig(
+        output_dir=spec["output"],
+        use_cpu=True,
+        seed=spec["seed"],
+        shuffle_dataset=False,
+        per_device_train_batch_size=spec["num_prompts"] * spec["group_size"] // spec["micro"],
+        gradient_accumulation_steps=spec["micro"],
+        num_generations=spec["group_size"],
+        max_steps=spec["max_steps"],
+        max_completion_length=spec["max_new_tokens"],
+        generation_kwargs={"min_new_tokens": spec["min_new_tokens"]} if spec["min_new_tokens"] else None,
+        temperature=1.0,
+        loss_type="dapo",  # the mean over all tokens of the batch
+        epsilon=spec["clip"],
+        epsilon_high=spec["clip"],
+        scale_rewards="group",
+        beta=0.0,
+        num_iterations=1,
+        learning_rate=spec["learning_rate"],
+        lr_scheduler_type="constant",
+        warmup_steps=0,
+        weight_decay=0.0,
+        adam_beta1=spec["adam_betas"][0],
+        adam_beta2=spec["adam_betas"][1],
+        max_grad_norm=1.0,
+        optim="adamw_torch_fused",
+        bf16=False,
+        fp16=False,
+        gradient_checkpointing=False,
+        logging_steps=spec["max_steps"] + 1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_num_workers=0,
+        dataloader_pin_memory=False,
+    )
+
+
+def main() -> None:
+    """Build the trainer that the specification asks for and let it run, block by block."""
+    spec = receive()
+    torch.set_num_threads(spec["threads"])
+    tokenizer = AutoTokenizer.from_pretrained(spec["model"], padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(spec["model"], dtype=torch.float32, attn_implementation="sdpa")
+    if spec["lengths"]:
+        fix_lengths(model, spec["lengths"], tokenizer.eos_token_id)
+    reward = Reward(tokenizer, spec["rule"], spec["group_size"])
+    pause = Pause(reward)
+    trainer = Measured(
+        model=model,
+        reward_funcs=reward,
+        args=settings_of(spec),
+        train_dataset=Dataset.from_list(spec["prompts"]),
+        processing_class=tokenizer,
+        callbacks=[pause],
+    )
+    pause.trainer = trainer
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main()

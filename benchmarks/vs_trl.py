@@ -1,0 +1,355 @@
+"""One training step of rlvr against one of TRL: same checkpoint, prompts, loss, precision and threads, turn about.
+
+    python3 -m venv trl_venv
+    trl_venv/bin/pip install "torch>=2.8,<2.14" trl==1.16.0 transformers datasets accelerate
+    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/vs_trl.py --trl-python trl_venv/bin/python
+
+rlvr's half is the product: its loop, rollout source, engine, algorithm and trainer. TRL's is `trl_side.py`, a process
+that stands still while rlvr's block of steps runs, and the other way round. Three cases, 16 prompts x 8 completions:
+
+    short    at most 8 new tokens; answers end with the end token
+    long     64 tokens each, the end token suppressed
+    ragged   row i has a fixed length of its own; the 128 lengths are spread evenly over 4 .. 96
+    skewed   the same with evenly spread logarithms: most completions are short and a few long, as in real runs
+
+For rlvr lengths are set by each request's max_tokens; for TRL by min_new_tokens (long) and a logits processor (the
+other two).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads
+
+import torch
+from vs_trl_report import CaseResult, Report, StepTimes, TrlProcess
+
+from rlvr.algorithms.table import make_algorithm
+from rlvr.chat.rendering import Chat
+from rlvr.config.compose import load_config
+from rlvr.config.schema import Config
+from rlvr.engines.base import Engine
+from rlvr.engines.local import LocalEngine
+from rlvr.envs.base import Env
+from rlvr.envs.single_turn import SingleTurnEnv
+from rlvr.models.loading import load_pretrained
+from rlvr.models.policy import Policy
+from rlvr.models.scratch import build_model, build_tokenizer
+from rlvr.rollout.source import Rollouts, RolloutSource
+from rlvr.tasks.rpn import RpnTask
+from rlvr.training.layout import choose_layout
+from rlvr.training.loop import Run, train
+from rlvr.training.trainer import NonFiniteError, Trainer
+from rlvr.training.warm_start import warm_start
+from rlvr.types import Completion, Example, SamplingParams, Score, TokenBatch
+
+OVERRIDES = (
+    # single digits 0..11 and one word each: a vocabulary of 19
+    *("task.modulus=12", "task.operand_range=[0,11]", "task.complexity_range=[1,2]"),
+    *("task.complexity_weights=null", "task.eval_complexity_weights=null", "reward.type=correct"),
+    # 1.05M parameters
+    *("model.hidden_size=128", "model.num_layers=4", "model.num_heads=4", "model.intermediate_size=512"),
+    "model.max_context_tokens=128",
+    # until about a quarter of the samples are right, so that groups have the spread of rewards of a real run
+    *("warm_start.num_steps=140", "warm_start.final_phase_steps=0", "warm_start.worked_share=0.3"),
+    *("warm_start.learning_rate=2e-3", "warm_start.final_learning_rate_share=1.0"),
+    *("rollout.prompts_per_step=16", "rollout.group_size=8"),
+    # a small learning rate: all steps measure the policy of the checkpoint
+    *("trainer.learning_rate=1e-5", "trainer.warmup_steps=0", "trainer.schedule=constant", "trainer.precision=fp32"),
+    "trainer.microbatch_tokens=2048",  # what a core's cache holds: 10-30 % faster than 16384 on a CPU
+)
+NUM_PROMPTS, GROUP_SIZE = 16, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is generated. `lengths`: of each row of the batch, None where the end token decides."""
+
+    name: str
+    max_tokens: int
+    lengths: tuple[int, ...] | None
+    goal: float
+    block: int  # steps of one side before the other's turn
+
+
+def shuffled(lengths: Sequence[float]) -> tuple[int, ...]:
+    """Rounded, in a fixed random order."""
+    rounded = [round(length) for length in lengths]
+    random.Random(0).shuffle(rounded)
+    return tuple(rounded)
+
+
+ROWS = NUM_PROMPTS * GROUP_SIZE
+EVEN = shuffled([4 + (96 - 4) * i / (ROWS - 1) for i in range(ROWS)])  # mean 50
+SKEWED = shuffled([4 * (96 / 4) ** (i / (ROWS - 1)) for i in range(ROWS)])  # mean 29
+CASES = (
+    Case(name="short", max_tokens=8, lengths=None, goal=3.0, block=8),
+    Case(name="long", max_tokens=64, lengths=(64,) * ROWS, goal=2.0, block=3),
+    Case(name="ragged", max_tokens=96, lengths=EVEN, goal=4.0, block=3),
+    Case(name="skewed", max_tokens=96, lengths=SKEWED, goal=4.0, block=3),
+)
+
+
+# ------------------------------------------------------------------------------------------------- rlvr's half
+
+
+class FixedLengths:
+    """An engine whose n-th completion of a step has exactly `lengths[n]` tokens."""
+
+    def __init__(self, engine: Engine, lengths: Sequence[int]) -> None:
+        self._engine, self._lengths, self._calls = engine, lengths, 0
+
+    @property
+    def policy_version(self) -> int:
+        """Of the engine inside."""
+        return self._engine.policy_version
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+    ) -> Completion:
+        """Calls come in the order of the rows."""
+        length = self._lengths[self._calls % len(self._lengths)]
+        self._calls += 1
+        sampling = replace(sampling, max_tokens=length, stop_ids=frozenset())
+        return await self._engine.generate(prompt_ids, sampling, session=session)
+
+    def release(self, session: Hashable) -> None:
+        """Passed on."""
+        self._engine.release(session)
+
+    def load_weights(self, version: int) -> None:
+        """Passed on."""
+        self._engine.load_weights(version)
+
+    def close(self) -> None:
+        """Passed on."""
+        self._engine.close()
+
+
+class FirstWord:
+    """Reward of the cases with forced lengths: 1 if the first word is the answer, whatever follows."""
+
+    name = "first_word"
+
+    def verify(self, prompt: str, completion: str, answer: str) -> Score:
+        """The verdict."""
+        return Score(value=float(completion.split(" ", 1)[0] == answer))
+
+
+class FirstWordTask:
+    """The problems of `task`, scored by the first word."""
+
+    def __init__(self, task: RpnTask) -> None:
+        self._task = task
+
+    def train_example(self, index: int) -> Example:
+        """The same problem."""
+        return self._task.train_example(index)
+
+    def env(self, example: Example) -> Env:
+        """Single-turn."""
+        return SingleTurnEnv(example, FirstWord())
+
+
+class Turns:
+    """The loop's recorder: times each step of rlvr, and after each block of them has TRL do as many."""
+
+    def __init__(self, case: Case, trl: TrlProcess) -> None:
+        self._case, self._trl = case, trl
+        self.ours: list[StepTimes] = []
+        self.theirs: list[StepTimes] = []
+        self._batch: TokenBatch | None = None
+        self._rollouts: Rollouts | None = None
+        self._wall = self._cpu = 0.0
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """The end of a step of rlvr; line 0 is the start."""
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        if step:
+            self.ours.append(self._times(wall, cpu, metrics))
+            if step % self._case.block == 0:
+                self.theirs += self._trl.steps(self._case.block)
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+        """Keep them for counting, which happens off the clock's stages."""
+        self._batch = batch
+
+    def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
+        """Nothing to keep."""
+        return error
+
+    def _times(self, wall: float, cpu: float, metrics: dict[str, float]) -> StepTimes:
+        batch, seconds = self._batch, metrics["time/step_s"]
+        assert batch is not None
+        assert batch.advantages is not None
+        trained = (batch.advantages != 0).any(1)
+        completions = batch.lengths - batch.prompt_lengths
+        prompts = {int(g): int(n) for g, n in zip(batch.groups[trained], batch.prompt_lengths[trained], strict=True)}
+        return StepTimes(
+            wall=wall,
+            cpu=cpu,
+            generation=seconds * metrics["time/generation_share"],
+            scoring=seconds * metrics["time/scoring_share"],
+            update=seconds * metrics["time/update_share"],
+            tokens=float(completions.sum()),
+            reward=metrics["reward/mean"],
+            dead_groups=metrics["rollout/zero_advantage_share"],
+            memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            trained_tokens=float(completions[trained].sum() + sum(prompts.values())),
+        )
+
+
+class NoCheckpoints:
+    """TRL's half saves none either."""
+
+    def save_if_due(self, step: int, metrics: dict[str, float], *, now: bool) -> None:
+        """Nothing."""
+
+
+async def no_evaluation() -> dict[str, float]:
+    """TRL's half makes none either."""
+    return {}
+
+
+def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_steps: int) -> Run:
+    """The product's parts, put together as `rlvr.build` does."""
+    model, tokenizer = load_pretrained(str(model_folder))
+    policy = Policy(model=model, tokenizer=tokenizer)
+    task = RpnTask(config.task, config.seed, config.reward)
+    context = int(model.config.max_position_embeddings)
+    engine: Engine = LocalEngine(model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
+    if case.lengths is not None:
+        engine = FixedLengths(engine, case.lengths)
+    algorithm = make_algorithm(config.algorithm, max_completion_tokens=case.max_tokens)
+    rollouts = RolloutSource(
+        task=task if case.lengths is None else FirstWordTask(task),
+        engine=engine,
+        chat=Chat(tokenizer, task.stop_words, model=model),
+        settings=config.rollout,
+        refill=None,
+        seed=config.seed,
+        max_context_tokens=context,
+    )
+    trainer = Trainer(
+        policy=policy,
+        algorithm=algorithm,
+        settings=config.trainer,
+        temperature=config.rollout.temperature,
+        seed=config.seed,
+        layout=choose_layout(policy),
+    )
+    return Run(
+        start_step=0,
+        max_steps=max_steps,
+        evaluate_every=max_steps,
+        rollouts=rollouts,
+        engine=engine,
+        algorithm=algorithm,
+        trainer=trainer,
+        evaluate=no_evaluation,
+        recorder=turns,
+        checkpoints=NoCheckpoints(),
+    )
+
+
+# --------------------------------------------------------------------------------------------------- both halves
+
+
+def make_checkpoint(config: Config, folder: Path) -> None:
+    """A warm-started model that both halves start from; kept if the folder has it already."""
+    if (folder / "config.json").is_file():
+        return
+    task = RpnTask(config.task, config.seed, config.reward)
+    tokenizer = build_tokenizer(task.vocabulary)
+    assert config.model.name == "scratch"
+    policy = Policy(model=build_model(config.model, tokenizer, config.seed).eval(), tokenizer=tokenizer)
+    show = lambda step, loss: print(f"warm start, step {step}: loss {loss:.3f}", file=sys.stderr)  # noqa: E731
+    warm_start(policy, task, config.warm_start, progress=show, stopped=lambda: False)
+    policy.save(folder)
+
+
+def trl_specification(case: Case, config: Config, model_folder: Path, output: Path, max_steps: int) -> dict[str, Any]:
+    """Everything TRL's half needs to know; prompts in the order in which rlvr's half meets them."""
+    task = RpnTask(config.task, config.seed, config.reward)
+    examples = [task.train_example(index) for index in range(max_steps * NUM_PROMPTS)]
+    return {
+        "model": str(model_folder),
+        "output": str(output),
+        "prompts": [{"prompt": e.messages[0].content, "answer": e.answer} for e in examples],
+        "rule": "answer" if case.lengths is None else "first_word",
+        "lengths": case.lengths if case.name in ("ragged", "skewed") else None,
+        "min_new_tokens": case.max_tokens if case.name == "long" else 0,
+        "max_new_tokens": case.max_tokens,
+        "num_prompts": NUM_PROMPTS,
+        "group_size": GROUP_SIZE,
+        "max_steps": max_steps,
+        "micro": 4,
+        "threads": torch.get_num_threads(),
+        "seed": config.seed,
+        "clip": config.algorithm.clip_high if config.algorithm.name == "grpo" else None,
+        "learning_rate": config.trainer.learning_rate,
+        "adam_betas": [config.trainer.adam_beta1, config.trainer.adam_beta2],
+    }
+
+
+def measure(case: Case, config: Config, model_folder: Path, trl_python: str, rounds: int) -> CaseResult:
+    """Alternate blocks of steps; the first block of either half is not counted."""
+    max_steps = (rounds + 1) * case.block
+    with tempfile.TemporaryDirectory() as output:
+        specification = trl_specification(case, config, model_folder, Path(output), max_steps)
+        with TrlProcess(trl_python, specification) as trl:
+            turns = Turns(case, trl)
+            run = make_run(case, config, model_folder, turns, max_steps)
+            train(run, stopped=lambda: False)
+            return CaseResult(
+                name=case.name,
+                goal=case.goal,
+                ours=turns.ours[case.block :],
+                theirs=turns.theirs[case.block :],
+                versions=trl.versions,
+                num_parameters=run.trainer.policy.num_parameters,
+            )
+
+
+def measured(args: argparse.Namespace, folder: Path) -> Iterator[CaseResult]:
+    """The chosen cases, one after another."""
+    for case in (case for case in CASES if case.name in args.cases):
+        config = load_config([*OVERRIDES, f"rollout.max_completion_tokens={case.max_tokens}"])
+        make_checkpoint(config, folder)
+        yield measure(case, config, folder, args.trl_python, args.rounds)
+
+
+def main() -> None:
+    """Print the tables."""
+    names = [case.name for case in CASES]
+    parser = argparse.ArgumentParser(description="Time rlvr's training step against TRL's, turn about.")
+    parser.add_argument("--trl-python", required=True, help="python of a virtual environment with trl==1.16.0")
+    parser.add_argument("--cases", nargs="+", choices=names, default=names)
+    parser.add_argument("--rounds", type=int, default=5, help="counted blocks of steps of either half (default: 5)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads of either half (default: 1)")
+    parser.add_argument("--model", type=Path, help="folder of the warm-started model, made if absent")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.model or Path(temporary) / "model"
+        report = Report(threads=args.threads)
+        for result in measured(args, folder):
+            report.add(result)
+            print(f"{result.name}: {result.ratio('wall'):.2f}x", file=sys.stderr, flush=True)
+        print(report.markdown())
+
+
+if __name__ == "__main__":
+    main()
