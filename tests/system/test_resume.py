@@ -71,6 +71,17 @@ def test_pitfall_37_what_was_written_after_the_checkpoint_is_cut_off(model: Path
     check_equal(outcome(folder), outcome(whole))
 
 
+def test_pitfall_37_rollouts_after_the_checkpoint_are_removed(model: Path, tmp_path: Path) -> None:
+    overrides = (*LONG, *pretrained(model), "trainer.checkpoint_every=null")
+    folder = tmp_path / "run"
+    run_train(folder, *overrides, stopped=lambda: stop_after(2, folder))
+    for step in (3, 4):  # the run went on and was killed before its next checkpoint
+        shutil.copy(folder / "rollouts/step_000002.jsonl.gz", folder / f"rollouts/step_{step:06d}.jsonl.gz")
+    run_train(folder, *overrides, "resume=true", "tracker.rollouts_every=null")
+    names = sorted(path.name for path in (folder / "rollouts").iterdir())
+    assert names == ["step_000001.jsonl.gz", "step_000002.jsonl.gz"]
+
+
 def test_pitfall_37_from_the_checkpoint_before_the_first_step(model: Path, tmp_path: Path) -> None:
     overrides = (*LONG, *pretrained(model))
     whole = run_train(tmp_path / "whole", *overrides).folder

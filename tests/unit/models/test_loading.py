@@ -1,0 +1,65 @@
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlvr.errors import UserError
+from rlvr.models.loading import load_pretrained, value_head
+from tests.unit.training.tiny import tiny_policy
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny_policy(attention_dropout=0.5).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_model_and_tokenizer_come_in_the_type_that_was_asked_for(dtype: torch.dtype, folder: Path) -> None:
+    model, tokenizer = load_pretrained(str(folder), dtype=dtype)
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    assert len(tokenizer) == model.config.vocab_size
+
+
+def test_pitfall_34_a_loaded_model_is_in_eval_mode(folder: Path) -> None:
+    model, _ = load_pretrained(str(folder))
+    assert not any(module.training for module in model.modules())
+
+
+def test_saving_and_loading_changes_no_weight(folder: Path) -> None:
+    model, _ = load_pretrained(str(folder))
+    pairs = zip(model.parameters(), tiny_policy().parameters(), strict=True)
+    assert all(torch.equal(loaded, saved) for loaded, saved in pairs)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sentence"),
+    [
+        ("config.json", "holds no model .no config.json.: name a folder in Hub format"),
+        ("tokenizer*", "has no tokenizer .no tokenizer.json.: copy the tokenizer files"),
+        ("*.safetensors", "cannot be loaded"),
+    ],
+)
+def test_a_missing_file_is_a_sentence(pattern: str, sentence: str, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns(pattern))
+    with pytest.raises(UserError, match=sentence):
+        load_pretrained(str(tmp_path / "bare"))
+
+
+def test_damaged_weights_are_a_sentence(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_pretrained(str(folder))
+
+
+def test_a_model_that_is_nowhere_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be loaded .*: name a model folder or a Hub id"):
+        load_pretrained(str(tmp_path / "none"))
+
+
+def test_the_first_values_of_a_critic_are_zero() -> None:
+    head = value_head(8)
+    assert not head(torch.randn(3, 8)).any()
+    assert head.weight.dtype == torch.float32

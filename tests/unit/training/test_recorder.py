@@ -1,0 +1,78 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rlvr.config.schema import Tracker
+from rlvr.errors import UserError
+from rlvr.rollout.batch import to_batch
+from rlvr.rollout.source import Rollouts
+from rlvr.tracking.console import Console
+from rlvr.tracking.jsonl import MetricsFile, read_metrics
+from rlvr.tracking.rollouts import read_rollouts
+from rlvr.training.recorder import FolderRecorder
+from rlvr.training.trainer import NonFiniteError
+from rlvr.types import Group
+from tests.unit.training.test_loop import one_group
+
+GROUPS: tuple[Group, ...] = tuple(one_group() for _ in range(3))
+ROLLOUTS = Rollouts(groups=GROUPS, num_refilled=0)
+
+
+def recorder(folder: Path, *, every: int | None = 10, groups: int | None = None) -> FolderRecorder:
+    settings = Tracker(console="none", log_every=1, rollouts_every=every, rollouts_max_groups=groups)
+    return FolderRecorder(
+        folder=folder,
+        metrics_file=MetricsFile(folder / "metrics.jsonl"),
+        console=Console("none", 1, 5),
+        settings=settings,
+        decode=lambda ids: " ".join(map(str, ids)),
+    )
+
+
+def test_lines_are_appended(tmp_path: Path) -> None:
+    made = recorder(tmp_path)
+    made.log(0, {"eval/rpn/accuracy": 0.5})
+    made.log(1, {"loss/total": 0.25})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [
+        {"step": 0, "eval/rpn/accuracy": 0.5},
+        {"step": 1, "loss/total": 0.25},
+    ]
+
+
+@pytest.mark.parametrize(("every", "steps"), [(10, [1, 10, 20]), (1, list(range(1, 22))), (None, [])])
+def test_rollouts_are_written_on_the_first_step_and_every_so_often(
+    every: int | None, steps: list[int], tmp_path: Path
+) -> None:
+    made, batch = recorder(tmp_path, every=every), to_batch(GROUPS)
+    for step in range(1, 22):
+        made.rollouts(step, ROLLOUTS, batch)
+    folder = tmp_path / "rollouts"
+    names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    assert names == [f"step_{step:06d}.jsonl.gz" for step in steps]
+
+
+@pytest.mark.parametrize(("groups", "count"), [(None, 3), (1, 1), (99, 3)])
+def test_at_most_so_many_groups_are_written(groups: int | None, count: int, tmp_path: Path) -> None:
+    recorder(tmp_path, groups=groups).rollouts(1, ROLLOUTS, to_batch(GROUPS))
+    assert len(read_rollouts(tmp_path / "rollouts" / "step_000001.jsonl.gz")) == count
+
+
+def test_a_batch_whose_loss_is_not_finite_is_kept_with_its_name(tmp_path: Path) -> None:
+    batch = replace(to_batch(GROUPS), advantages=torch.full((3, 4), float("nan")))
+    error = recorder(tmp_path).non_finite(12, batch, NonFiniteError("the loss", [1, 2]))
+    path = tmp_path / "non_finite" / "step_000012.safetensors"
+    assert isinstance(error, UserError)
+    for part in ("the loss of step 12 is not finite", str(path), "rows 1, 2", "trainer.learning_rate", "resume=true"):
+        assert part in str(error)
+    kept = load_file(path)
+    assert torch.equal(kept["ids"], batch.ids)
+    assert kept["advantages"].isnan().all()
+    assert "values" not in kept  # the algorithm had none
+
+
+def test_many_rows_are_cut_short(tmp_path: Path) -> None:
+    error = recorder(tmp_path).non_finite(1, to_batch(GROUPS), NonFiniteError("the loss", list(range(100))))
+    assert "rows 0, 1, 2, 3, 4, 5, 6, 7, ...)" in str(error)

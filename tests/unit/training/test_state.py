@@ -1,0 +1,103 @@
+"""When checkpoints are written, which are kept, and that a new process goes on from one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlvr.training.checkpoint import list_checkpoints, load_checkpoint
+from rlvr.training.state import CheckpointSchedule, load_weights
+from rlvr.training.trainer import Trainer
+from tests.unit.training.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
+
+HEADLINE = "eval/rpn/accuracy"
+
+
+class Cursor:
+    """What the schedule needs of a rollout source."""
+
+    cursor = 0
+
+
+def schedule(folder: Path, trainer: Trainer, *overrides: str, cursor: Any = None) -> CheckpointSchedule:
+    synced: list[int] = []
+    return CheckpointSchedule(
+        folder=folder,
+        settings=tiny_config(*overrides).trainer,
+        policy=trainer.policy,
+        trainer=trainer,
+        rollouts=cursor or Cursor(),
+        headline=HEADLINE,
+        before_save=lambda: synced.append(1),
+    )
+
+
+def steps(folder: Path) -> list[int]:
+    return list(list_checkpoints(folder))
+
+
+def save(made: CheckpointSchedule, accuracies: dict[int, float | None], *, last: int | None = None) -> None:
+    for step, accuracy in accuracies.items():
+        metrics = {} if accuracy is None else {HEADLINE: accuracy}
+        made.save_if_due(step, metrics, now=step == last)
+
+
+@pytest.mark.parametrize(
+    ("every", "last", "expected"), [("2", 5, [0, 2, 4, 5]), ("null", 5, [5]), ("null", None, []), ("9", None, [0])]
+)
+def test_saves_come_on_schedule_and_when_asked_for(
+    every: str, last: int | None, expected: list[int], tmp_path: Path
+) -> None:
+    made = schedule(tmp_path, tiny_trainer(tiny_policy()), f"trainer.checkpoint_every={every}", "trainer.keep_last=9")
+    save(made, dict.fromkeys(range(6)), last=last)
+    assert steps(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("best", "expected"), [("true", [1, 3]), ("false", [3])])
+def test_the_newest_are_kept_and_the_best(best: str, expected: list[int], tmp_path: Path) -> None:
+    settings = ["trainer.checkpoint_every=1", "trainer.keep_last=1", f"trainer.keep_best={best}"]
+    made = schedule(tmp_path, tiny_trainer(tiny_policy()), *settings)
+    save(made, {0: 0.2, 1: 0.6, 2: 0.6, 3: None})
+    assert steps(tmp_path) == expected
+
+
+def test_pitfall_37_the_best_checkpoint_is_remembered_over_a_resume(tmp_path: Path) -> None:
+    settings = ["trainer.checkpoint_every=1", "trainer.keep_last=1"]
+    save(schedule(tmp_path, tiny_trainer(tiny_policy()), *settings), {0: 0.2, 1: 0.9, 2: 0.3})
+    resumed = schedule(tmp_path, tiny_trainer(tiny_policy()), *settings)
+    resumed.restore(load_checkpoint(list_checkpoints(tmp_path)[2]))
+    save(resumed, {3: 0.5, 4: 0.4})
+    assert steps(tmp_path) == [1, 4]
+
+
+@pytest.mark.parametrize("critic", [False, True])
+def test_pitfall_37_a_trainer_of_a_new_process_goes_on_bit_for_bit(critic: bool, tmp_path: Path) -> None:
+    overrides = ["algorithm=ppo", "rollout.group_size=1", "rollout.prompts_per_step=12"] if critic else []
+    batch = tiny_batch(tiny_policy())
+    first = tiny_trainer(tiny_policy(critic=critic), *overrides)
+    update(first, batch)
+    cursor = Cursor()
+    cursor.cursor = 17
+    save(schedule(tmp_path, first, cursor=cursor), {1: None}, last=1)
+    second = tiny_trainer(tiny_policy(critic=critic), *overrides)
+    restored = Cursor()
+    schedule(tmp_path, second, cursor=restored).restore(load_checkpoint(list_checkpoints(tmp_path)[1]))
+    assert restored.cursor == 17
+    for trainer in (first, second):
+        update(trainer, batch)
+    pairs = zip(first.policy.parameters(), second.policy.parameters(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+
+
+def test_loading_writes_into_the_tensors_that_engine_and_optimizer_share(tmp_path: Path) -> None:
+    trainer = tiny_trainer(tiny_policy())
+    save(schedule(tmp_path, trainer), {1: None}, last=1)
+    other = tiny_policy()
+    places = [parameter.data_ptr() for parameter in other.parameters()]
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    load_weights(other, load_checkpoint(list_checkpoints(tmp_path)[1]))
+    assert [parameter.data_ptr() for parameter in other.parameters()] == places
+    assert all(torch.equal(a, b) for a, b in zip(other.parameters(), trainer.policy.parameters(), strict=True))
