@@ -47,7 +47,7 @@ MUTANTS = [
         file="evaluation/intervals.py",
         old="if values.min() == values.max() and values[0] in (0.0, 1.0):",
         new="if False:",
-        test="tests/unit/evaluation/test_intervals.py::test_bootstrap_of_a_perfect_score_still_has_a_width",
+        test="tests/unit/evaluation/test_intervals.py::test_pitfall_38_bootstrap_of_a_perfect_score_still_has_a_width",
     ),
     Mutant(
         pitfall="38",

@@ -13,8 +13,17 @@ from rlvr.config.schema import Config
 
 @dataclass
 class FakeResult:
+    folder: Path = Path("run")
+    num_steps: int = 40
     finished: bool = True
-    metrics: dict[str, float] = field(default_factory=lambda: {"eval/rpn/accuracy": 0.75})
+    before: dict[str, float] = field(default_factory=lambda: {"eval/rpn/accuracy": 0.25})
+    metrics: dict[str, float] = field(
+        default_factory=lambda: {
+            "eval/rpn/accuracy": 0.75,
+            "eval/rpn/accuracy_low": 0.7,
+            "eval/rpn/accuracy_high": 0.8,
+        }
+    )
 
 
 @dataclass

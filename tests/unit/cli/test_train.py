@@ -49,3 +49,12 @@ def test_a_second_signal_stops_at_once(training: FakeTraining) -> None:
 
     training.act = act
     assert main(["train"]) == 130
+
+
+def test_what_a_run_came_to_is_printed(training: FakeTraining, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "rpn: held-out accuracy 0.250 -> 0.750 (95 % interval 0.700 to 0.800) in 40 steps",
+        "model: run/final    curve: run/metrics.jsonl",
+        "try it: rlvr eval run",
+    ]

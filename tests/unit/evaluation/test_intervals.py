@@ -72,7 +72,7 @@ def test_bootstrap_over_examples_is_wider_than_over_samples_that_stand_and_fall_
     assert ratio == pytest.approx(np.sqrt(8), rel=0.1)
 
 
-def test_bootstrap_of_a_perfect_score_still_has_a_width() -> None:
+def test_pitfall_38_bootstrap_of_a_perfect_score_still_has_a_width() -> None:
     assert bootstrap([1.0] * 20, seed=0) == wilson(20, 20)
     assert bootstrap([0.0] * 20, seed=0) == wilson(0, 20)
 
