@@ -170,6 +170,9 @@ async def _evaluate(config: Config, task: RpnTask, engine: LocalEngine, chat: Ch
         max_completion_tokens=config.rollout.max_completion_tokens,
         max_context_tokens=context,
         temperature=config.rollout.temperature,
+        top_p=config.rollout.top_p,
+        top_k=config.rollout.top_k,
+        min_p=config.rollout.min_p,
     )
     return dict(result.metrics)
 

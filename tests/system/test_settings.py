@@ -186,6 +186,8 @@ WARM_START = [
     case("warm_start.final_worked_share", 0.0, 1.0, start, *FEW, scratch=True),
 ]
 
+SAMPLES = "evaluation.samples_per_example=4"
+TRUNCATION = (("temperature", 1.0, 0.3), ("top_p", 1.0, 0.3), ("top_k", 0, 1), ("min_p", 0.0, 0.9))
 COMBINED = ("reward.type=combined",)
 ROLLOUT = [
     case("reward.type", "boxed", "correct", metric("reward/mean")),
@@ -198,6 +200,7 @@ ROLLOUT = [
     case("rollout.top_p", 1.0, 0.5, sampled),
     case("rollout.top_k", 0, 1, metric("rollout/zero_advantage_share")),
     case("rollout.min_p", 0.0, 0.9, sampled),
+    *(case(f"rollout.{key}", a, b, evaluation, SAMPLES) for key, a, b in TRUNCATION),
 ]
 
 GRPO_LIKE = ("grpo", "dapo", "gspo", "cispo")

@@ -24,6 +24,9 @@ from rlvr.types import TokenBatch
 BF16_PAYS_FROM = 20_000_000
 """Parameters from which bf16 autocast is faster than fp32 (it loses 2x at 150k and gains 2.4x at 45M)."""
 
+ALWAYS_LOGGED = ("policy_loss", "clip_fraction", "approx_kl")
+"""Names that a step logs even if no row could move the gradient: a curve without holes."""
+
 
 class NonFiniteError(Exception):
     """Loss or gradient is NaN or infinite; `rows` are the rows of the batch whose microbatch it came from."""
@@ -229,7 +232,8 @@ class _Sums:
     def metrics(self) -> dict[str, float]:
         """`loss/total`: mean over updates; the others are means over the trained tokens of all updates."""
         updates = len(self._norms)
-        names = {name: f"loss/{name[:-5]}" if name.endswith("_loss") else f"policy/{name}" for name in self._sums}
+        logged = [*self._sums, *(name for name in ALWAYS_LOGGED if name not in self._sums)]
+        names = {name: f"loss/{name[:-5]}" if name.endswith("_loss") else f"policy/{name}" for name in logged}
         return {full: self.mean(name) for name, full in names.items() if name not in ("tokens", "total")} | {
             "loss/total": self._sums.get("total", 0.0) / updates,
             "policy/trained_tokens": self._sums.get("tokens", 0.0),
