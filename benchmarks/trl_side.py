@@ -214,7 +214,7 @@ def settings_of(spec: dict[str, Any]) -> GRPOConfig:
         adam_beta2=spec["adam_betas"][1],
         max_grad_norm=1.0,
         optim="adamw_torch_fused",
-        bf16=False,
+        bf16=spec["bf16"],
         fp16=False,
         gradient_checkpointing=False,
         logging_steps=spec["max_steps"] + 1,

@@ -122,8 +122,8 @@ def matmul_gflops(size: int = 2048, repeats: int = 5) -> float:
 class Report:
     """Collects results and prints them as Markdown."""
 
-    def __init__(self, *, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, *, threads: int, precision: str) -> None:
+        self._threads, self._precision = threads, precision
         self._results: list[CaseResult] = []
         self._peak = matmul_gflops()
 
@@ -142,7 +142,7 @@ class Report:
             f"{platform.machine()}, {os.cpu_count()} cores, {self._threads} thread(s) each, load average at the end "
             f"{os.getloadavg()[0]:.1f}; rlvr: torch {torch.__version__}, transformers {transformers.__version__}; "
             f"TRL {versions['trl']}: torch {versions['torch']}, transformers {versions['transformers']}. "
-            f"fp32, 16 prompts x 8 completions, {num_parameters / 1e6:.2f}M parameters."
+            f"{self._precision}, 16 prompts x 8 completions, {num_parameters / 1e6:.2f}M parameters."
         )
 
     def _speed(self) -> str:

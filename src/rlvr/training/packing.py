@@ -130,45 +130,43 @@ def _add_unit(line: _Line, unit: _Unit, rows: _Rows) -> None:
 
 
 def _units(rows: _Rows, chosen: Sequence[int], line_tokens: int, layout: Layout) -> list[_Unit]:
-    """Cut the chosen rows, which come group by group, into units of at most line_tokens (or of one row)."""
-    units: list[_Unit] = []
-    members: list[int] = []
-    size = 0
+    """The chosen rows as units of at most line_tokens (or of one row); rows with the same prompt may share one."""
+    if layout != "shared":
+        return [_Unit(rows=(row,), num_tokens=rows.lengths[row]) for row in chosen]
+    same_prompt: dict[tuple[int, ...], list[int]] = {}
     for row in chosen:
-        prompt_length = rows.prompt_lengths[row]
-        tail = rows.lengths[row] - prompt_length
-        joins = (
-            layout == "shared"
-            and members
-            and size + tail <= line_tokens
-            and rows.groups[row] == rows.groups[members[0]]
-            and rows.ids[row][:prompt_length] == rows.ids[members[0]][: rows.prompt_lengths[members[0]]]
-        )
-        if joins:
-            members.append(row)
-            size += tail
-        else:
-            if members:
-                units.append(_Unit(rows=tuple(members), num_tokens=size))
-            members, size = [row], rows.lengths[row]
-    if members:
-        units.append(_Unit(rows=tuple(members), num_tokens=size))
+        prompt = (rows.groups[row], *rows.ids[row][: rows.prompt_lengths[row]])
+        same_prompt.setdefault(prompt, []).append(row)
+    return [unit for members in same_prompt.values() for unit in _share(rows, members, line_tokens)]
+
+
+def _share(rows: _Rows, members: Sequence[int], line_tokens: int) -> list[_Unit]:
+    """Distribute the tails of rows with one prompt over as few copies of it as fit."""
+    prompt_length = rows.prompt_lengths[members[0]]
+    tails = [rows.lengths[row] - prompt_length for row in members]
+    units = []
+    for bin_ in first_fit(tails, line_tokens - prompt_length):
+        size = prompt_length + sum(tails[i] for i in bin_)
+        units.append(_Unit(rows=tuple(members[i] for i in bin_), num_tokens=size))
     return units
 
 
-def _fill_lines(units: Sequence[_Unit], line_tokens: int) -> list[list[_Unit]]:
-    """First fit, largest first; ties keep their order, so the layout is a function of the lengths only."""
-    lines: list[list[_Unit]] = []
+def first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    """Indices of `sizes` in bins of `capacity`, each size in the first bin with room, largest first; ties in order.
+
+    A size above the capacity gets a bin of its own. `first_fit([3, 5, 2], 5)` is `[[1], [0, 2]]`.
+    """
+    bins: list[list[int]] = []
     room: list[int] = []
-    for unit in sorted(units, key=lambda u: -u.num_tokens):
-        place = next((i for i, free in enumerate(room) if free >= unit.num_tokens), None)
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        place = next((i for i, free in enumerate(room) if free >= sizes[index]), None)
         if place is None:
-            lines.append([unit])
-            room.append(line_tokens - unit.num_tokens)
-        else:
-            lines[place].append(unit)
-            room[place] -= unit.num_tokens
-    return lines
+            bins.append([])
+            room.append(capacity)
+            place = len(bins) - 1
+        bins[place].append(index)
+        room[place] -= sizes[index]
+    return bins
 
 
 def _stack(lines: Sequence[_Line], layout: Layout) -> Microbatch:
@@ -214,7 +212,8 @@ def microbatches(
     if layout == "rows":
         lines = [[unit] for unit in sorted(units, key=lambda u: u.num_tokens)]  # by length: little padding
     else:
-        lines = _fill_lines(units, line_tokens)
+        bins = first_fit([unit.num_tokens for unit in units], line_tokens)
+        lines = [[units[i] for i in bin_] for bin_ in bins]
     for part in _budgeted(lines, budget_tokens):
         yield _stack([_build_line(units, rows) for units in part], layout)
 

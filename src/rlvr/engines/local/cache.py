@@ -49,6 +49,9 @@ class SlotCache(Cache):
         self.capacity = 0
         self.plan: Fresh | Append | None = None
         self._buffers: list[tuple[Tensor, Tensor] | None] = []
+        # of this batch and of the last one, by layer and shape: used again, because new memory costs page faults
+        self._made: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
+        self._aside: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
         self._columns: dict[int, Tensor] = {}  # kv_heads -> flat index of the columns to write, for one plan
 
     def reserve(self, num_slots: int, num_tokens: int) -> None:
@@ -61,11 +64,12 @@ class SlotCache(Cache):
             self.capacity = max(num_tokens + 15 & ~15, 2 * self.capacity)
         for layer, buffers in enumerate(self._buffers):
             if buffers is not None:
-                self._buffers[layer] = self._grown(buffers[0]), self._grown(buffers[1])
+                self._buffers[layer] = self._grown(layer, buffers)
 
     def clear(self) -> None:
-        """Give the buffers back. The next ones have the shape they would have in a new process: it decides how a matrix
+        """Put the buffers aside. The next ones have the shape they would have in a new process: it decides how a matrix
         product is cut, and so the last bit of a logprob, which must not depend on what ran before."""
+        self._aside, self._made = self._made, {}
         self.num_slots = self.capacity = 0
         self._buffers = []
 
@@ -125,17 +129,25 @@ class SlotCache(Cache):
             self._buffers.append(None)
         buffers = self._buffers[layer]
         if buffers is None:
-            buffers = self._empty(keys), self._empty(values)
+            buffers = self._pair(layer, keys, values)
             self._buffers[layer] = buffers
         return buffers
+
+    def _pair(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """A layer's buffers in the present size: those of the last batch, or new ones."""
+        shape = (layer, self.num_slots, self.capacity)
+        pair = self._aside.pop(shape, None)
+        self._made[shape] = (self._empty(keys), self._empty(values)) if pair is None else pair
+        return self._made[shape]
 
     def _empty(self, like: Tensor) -> Tensor:
         # zeros: a masked column has weight 0, and 0 times the NaN of uninitialized memory would be NaN
         return like.new_zeros(self.num_slots, like.shape[1], self.capacity, like.shape[3])
 
-    def _grown(self, old: Tensor) -> Tensor:
-        new = self._empty(old)
-        new[: old.shape[0], :, : old.shape[2]] = old
+    def _grown(self, layer: int, old: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        new = self._pair(layer, *old)
+        for source, target in zip(old, new, strict=True):
+            target[: source.shape[0], :, : source.shape[2]] = source
         return new
 
     def _store_fresh(self, buffer: Tensor, states: Tensor, plan: Fresh) -> None:
