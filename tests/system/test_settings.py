@@ -309,14 +309,14 @@ def tensor_types(folder: Path) -> set[torch.dtype]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str, ...], Seen]]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[tuple[str, ...], bool], Seen]]:
     """The runs made so far: many cases share one of their two."""
     return tmp_path_factory.mktemp("settings"), {}
 
 
 @pytest.fixture
 def watch(
-    runs: tuple[Path, dict[tuple[str, ...], Seen]],
+    runs: tuple[Path, dict[tuple[tuple[str, ...], bool], Seen]],
     model: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
