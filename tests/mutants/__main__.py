@@ -33,7 +33,7 @@ def load(parts: list[str]) -> list[Mutant]:
 def run_test(tree: Path, test: str) -> subprocess.CompletedProcess[str]:
     """Run one test against the package in `tree`."""
     env = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", "", test]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", test]
     return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False)
 
 
