@@ -208,7 +208,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     command.send(signal.SIGINT)
     wait_until(lambda: "once more stops at once" in command.err)
     command.send(signal.SIGINT)
-    assert command.wait(10) == 130, command.err
+    assert command.wait(30) == 130, command.err
     assert "Traceback" not in command.err
     assert num_lines(folder) == 1
 

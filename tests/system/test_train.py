@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -93,7 +94,7 @@ def test_what_every_run_shows_is_there(command_run: Path) -> None:
 
 
 def test_final_is_a_model_for_plain_transformers(command_run: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(command_run / "final")
+    model: Any = AutoModelForCausalLM.from_pretrained(command_run / "final")
     tokenizer = AutoTokenizer.from_pretrained(command_run / "final")
     inputs = tokenizer("<boe> 3 4 + =", return_tensors="pt")
     answer = model.generate(**inputs, max_new_tokens=8, do_sample=False)
