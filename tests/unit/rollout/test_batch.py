@@ -71,3 +71,13 @@ def test_pitfall_14_a_completion_that_ends_on_the_last_allowed_token_is_not_trun
     )
     assert batch.lengths[0] == batch.lengths[1]
     assert batch.truncated.tolist() == [False, True]
+
+
+def test_pitfall_14_only_the_stop_reason_length_is_truncation() -> None:
+    batch = to_batch([group(*(episode(((1,), completion(5, 6, stop=reason))) for reason in StopReason))])
+    assert dict(zip(StopReason, batch.truncated.tolist(), strict=True)) == {
+        StopReason.STOP: False,
+        StopReason.LENGTH: True,
+        StopReason.MAX_TURNS: False,
+        StopReason.ABORTED: False,
+    }

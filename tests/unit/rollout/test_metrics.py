@@ -1,8 +1,33 @@
+from typing import Literal
+
 import pytest
 
 from rlvr.rollout.metrics import rollout_metrics
-from rlvr.types import Score, StopReason
+from rlvr.types import Episode, Score, StopReason
 from tests.unit.rollout.test_batch import completion, episode, group
+
+
+def test_pitfall_14_truncated_invalid_and_failed_are_counted_apart() -> None:
+    """Of eight episodes one was truncated only, two are invalid only, one is both, three failed, one is neither."""
+
+    def made(stop: StopReason, status: Literal["scored", "invalid", "error"]) -> Episode:
+        value = float("nan") if status == "error" else 0.0
+        return episode(((1,), completion(5, stop=stop)), score=Score(value=value, status=status))
+
+    episodes = [
+        made(StopReason.LENGTH, "scored"),
+        made(StopReason.STOP, "invalid"),
+        made(StopReason.STOP, "invalid"),
+        made(StopReason.LENGTH, "invalid"),
+        made(StopReason.ABORTED, "error"),
+        made(StopReason.STOP, "error"),
+        made(StopReason.STOP, "error"),
+        made(StopReason.MAX_TURNS, "scored"),
+    ]
+    metrics = rollout_metrics([group(*episodes[:4]), group(*episodes[4:])], num_refilled=0)
+    assert metrics["rollout/truncated_share"] == 2 / 8
+    assert metrics["rollout/invalid_share"] == 3 / 8
+    assert metrics["rollout/error_share"] == 3 / 8
 
 
 def test_the_numbers_of_a_small_batch_by_hand() -> None:

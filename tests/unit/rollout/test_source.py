@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -15,17 +16,21 @@ SETTINGS = Rollout(
 
 
 class EchoEngine:
-    """Samples one token that is the parity of the seed, and remembers every seed."""
+    """Samples one token that is the parity of the seed, and remembers every request."""
 
     policy_version = 0
 
     def __init__(self) -> None:
-        self.seeds: list[int] = []
+        self.requests: list[SamplingParams] = []
+
+    @property
+    def seeds(self) -> list[int]:
+        return [request.seed for request in self.requests]
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
     ) -> Completion:
-        self.seeds.append(sampling.seed)
+        self.requests.append(sampling)
         return Completion(
             token_ids=(sampling.seed % 2,),
             behavior_logprobs=(-0.7,),
@@ -50,7 +55,7 @@ class PlainChat:
     def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return (7,)
 
-    def encode_reply(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_reply(self, messages: Sequence[Message], *, last_id: int | None = None) -> tuple[int, ...]:
         return ()
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -58,16 +63,19 @@ class PlainChat:
 
 
 class ParityEnv:
-    max_turns: int | None = 1
+    """Ends after `max_turns` completions; the reward is the first one's token."""
 
-    def __init__(self, fails: bool) -> None:
+    def __init__(self, fails: bool, max_turns: int) -> None:
         self.fails = fails
+        self.max_turns: int | None = max_turns
+        self.turns_taken = 0
 
     async def start(self) -> tuple[Message, ...]:
         return (Message(role="user", content="?"),)
 
     async def step(self, completion_text: str) -> Reply:
-        return Reply(messages=(), done=True)
+        self.turns_taken += 1
+        return Reply(messages=(), done=self.turns_taken == self.max_turns)
 
     async def score(self, turns: Sequence[TurnText]) -> Score:
         if self.fails:
@@ -76,25 +84,32 @@ class ParityEnv:
 
 
 class ParityTask:
-    def __init__(self, failing: Sequence[int] = ()) -> None:
+    def __init__(self, failing: Sequence[int] = (), num_turns: int = 1) -> None:
         self.failing = set(failing)
+        self.num_turns = num_turns
 
     def train_example(self, index: int) -> Example:
         return Example(id=str(index), messages=(), answer="1", metadata={"index": index})
 
     def env(self, example: Example) -> Env:
-        return ParityEnv(example.metadata["index"] in self.failing)
+        return ParityEnv(example.metadata["index"] in self.failing, self.num_turns)
 
 
 def source(
-    *, seed: int = 0, refill: Refill | None = None, failing: Sequence[int] = ()
+    *,
+    seed: int = 0,
+    refill: Refill | None = None,
+    failing: Sequence[int] = (),
+    num_turns: int = 1,
+    settings: Rollout = SETTINGS,
+    task: ParityTask | None = None,
 ) -> tuple[RolloutSource, EchoEngine]:
     engine = EchoEngine()
     made = RolloutSource(
-        task=ParityTask(failing),
+        task=task or ParityTask(failing, num_turns),
         engine=engine,
         chat=PlainChat(),
-        settings=SETTINGS,
+        settings=settings,
         refill=refill,
         seed=seed,
         max_context_tokens=16,
@@ -126,6 +141,25 @@ def test_pitfall_36_every_completion_has_a_seed_of_its_own_and_the_run_seed_reac
     assert len(set(seeds)) == len(seeds)
 
 
+def test_pitfall_36_every_turn_of_an_episode_has_a_seed_of_its_own() -> None:
+    made, engine = source(num_turns=3)
+    groups = asyncio.run(made.next_batch()).groups
+    assert [len(e.turns) for g in groups for e in g.episodes] == [3] * 6
+    assert len(engine.seeds) == len(set(engine.seeds)) == 3 * 6
+
+
+def test_pitfall_20_the_engine_samples_with_the_settings() -> None:
+    settings = SETTINGS.model_copy(
+        update={"max_completion_tokens": 5, "temperature": 0.7, "top_p": 0.9, "top_k": 11, "min_p": 0.05}
+    )
+    made, engine = source(settings=settings)
+    asyncio.run(made.next_batch())
+    expected = SamplingParams(
+        max_tokens=5, stop_ids=PlainChat.stop_ids, seed=0, temperature=0.7, top_p=0.9, top_k=11, min_p=0.05
+    )
+    assert {replace(request, seed=0) for request in engine.requests} == {expected}
+
+
 def test_pitfall_13_dead_groups_are_replaced_by_new_prompts_which_are_counted() -> None:
     plain, _ = source()
     dead = [all_equal([e.score.value for e in g.episodes]) for g in asyncio.run(plain.next_batch()).groups]
@@ -135,6 +169,24 @@ def test_pitfall_13_dead_groups_are_replaced_by_new_prompts_which_are_counted() 
     assert len(rollouts.groups) == 3
     assert not any(all_equal([e.score.value for e in g.episodes]) for g in rollouts.groups)
     assert rollouts.num_refilled == made.cursor - 3 > 0
+
+
+def test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life() -> None:
+    class OneFailure(ParityTask):
+        def env(self, example: Example) -> Env:
+            self.made += 1
+            return AlwaysRight(fails=self.made == 1, max_turns=1)
+
+        made = 0
+
+    class AlwaysRight(ParityEnv):
+        async def score(self, turns: Sequence[TurnText]) -> Score:
+            await super().score(turns)
+            return Score(value=1.0)
+
+    settings = SETTINGS.model_copy(update={"prompts_per_step": 1, "group_size": 6})
+    made, _ = source(refill=Refill(is_dead=all_equal, max_rounds=1), settings=settings, task=OneFailure())
+    assert asyncio.run(made.next_batch()).num_refilled == 1
 
 
 def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
