@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -75,6 +76,8 @@ def train(config: Config, stopped: Stopped = lambda: False) -> TrainResult:
         if policy is None:
             return TrainResult(folder=folder.root, num_steps=0, finished=False, before={}, metrics={})
         run = assemble(config, task, policy, folder, console)
+        if run.start_step < run.max_steps:
+            shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end: it is not this run's result any more
         console.stage("training", config.trainer.max_steps, done=run.start_step)
         num_steps = run_loop(run, stopped)
         finished = num_steps == config.trainer.max_steps
@@ -97,7 +100,7 @@ def assemble(config: Config, task: RpnTask, policy: Policy, folder: RunFolder, c
     engine = LocalEngine(policy.model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
     algorithm = make_algorithm(config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
     if "values" in algorithm.needs:
-        policy = replace(policy, value_head=value_head(policy.model.config.hidden_size))
+        policy = replace(policy, value_head=value_head(policy.model.config.get_text_config().hidden_size))
     rollouts = RolloutSource(
         task=task,
         engine=engine,
@@ -126,6 +129,7 @@ def assemble(config: Config, task: RpnTask, policy: Policy, folder: RunFolder, c
         before_save=metrics_file.sync,
     )
     start_step = _restore(folder, checkpoints, metrics_file, engine)
+    console.note(f"training in {'bf16 autocast' if trainer.bf16 else 'float32'} on {torch.get_num_threads()} thread(s)")
     return Run(
         start_step=start_step,
         max_steps=config.trainer.max_steps,
@@ -216,7 +220,6 @@ def _show_loss(console: Console, step: int, loss: float) -> None:
 def _load(settings: PretrainedModel) -> Policy:
     model, tokenizer = load_pretrained(
         settings.name_or_path,
-        dtype=getattr(torch, settings.dtype),
         trust_remote_code=settings.trust_remote_code,
     )
     return Policy(model=model, tokenizer=tokenizer)
@@ -230,7 +233,7 @@ def _set_threads(config: Config, policy: Policy) -> None:
 def _context_tokens(config: Config, policy: Policy) -> int:
     if isinstance(config.model, ScratchModel):
         return config.model.max_context_tokens
-    return int(policy.model.config.max_position_embeddings)
+    return int(policy.model.config.get_text_config().max_position_embeddings)
 
 
 def _refill(algorithm: Algorithm) -> Refill | None:
@@ -291,7 +294,6 @@ def load_for_inference(model: str, overrides: Sequence[str], *, config_name: str
     settings = config.model if isinstance(config.model, PretrainedModel) else None
     network, tokenizer = load_pretrained(
         source,
-        dtype=getattr(torch, settings.dtype) if settings else torch.float32,
         trust_remote_code=settings.trust_remote_code if settings else False,
     )
     policy = Policy(model=network, tokenizer=tokenizer)

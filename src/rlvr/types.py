@@ -24,7 +24,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """One problem: `Example(id="rpn-3 4 +", messages=(Message(...),), answer="7", metadata={"num_operators": 1})`"""
+    """One problem: `Example(id="3 4 +", messages=(Message(...),), answer="7", metadata={"num_operators": 1})`"""
 
     id: str
     messages: tuple[Message, ...]

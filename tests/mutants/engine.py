@@ -133,4 +133,11 @@ MUTANTS = [
         new="            pass\n",
         test=ENGINE + "test_pitfall_37_nothing_depends_on_what_the_engine_did_before",
     ),
+    Mutant(  # buffers that held NaN are used again
+        pitfall="31",
+        file="engines/local/scheduler.py",
+        old="self._runner.reset(reuse=False)",
+        new="self._runner.reset()",
+        test=ENGINE + "test_pitfall_31_nan_of_broken_weights_does_not_outlive_them",
+    ),
 ]

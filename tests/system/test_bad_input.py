@@ -258,7 +258,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_batch(
     more = ["trainer.learning_rate=1e30", "trainer.max_steps=5", "trainer.checkpoint_every=1", "reward.type=boxed"]
     more += ["rollout.temperature=1.5"]
     words = ["train", *SMALL, *pretrained(model), f"run_dir={folder}", *more]
-    err = refused(words, 1, ["is not finite", "trainer.learning_rate", "rows", "resume=true"], capsys)
+    err = refused(words, 1, ["is not finite", "start another run", "trainer.learning_rate", "rows"], capsys)
     (kept,) = (folder / "non_finite").iterdir()
     assert str(kept) in err
     step = int(kept.stem.removeprefix("step_"))
@@ -268,12 +268,25 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_batch(
     assert num_lines(folder) == step  # lines 0 .. step - 1 are there
     assert f"step_{step - 1:06d}" in {path.name for path in (folder / "checkpoints").iterdir()}
     assert not (folder / "final").exists()
+    # the printed remedy works: another run, from the first checkpoint's weights
+    start = folder / "checkpoints" / "step_000000" / "model"
+    if start.is_dir():
+        again = ["train", *SMALL, *pretrained(start), f"run_dir={tmp_path / 'again'}", "trainer.max_steps=1"]
+        assert main(again) == 0
+
+
+def test_an_output_that_cannot_be_written_is_told_before_the_work(model: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "file").write_text("")
+    task = [word for setting in TASK for word in ("--set", setting)]
+    target = str(tmp_path / "file" / "out.jsonl")
+    refused(["eval", str(model), "--task", "rpn", *task, "--output", target], 1, ["Cannot write", "file"], capsys)
+    refused(["eval", str(model), "--task", "rpn", *task, "--output", str(tmp_path)], 1, ["Cannot write"], capsys)
 
 
 def test_a_warm_start_that_diverges_says_so(tmp_path: Path, capsys: Capture) -> None:
     more = ["warm_start.num_steps=20", "warm_start.final_phase_steps=1", "warm_start.learning_rate=1e30"]
     words = ["train", *SMALL, "model.hidden_size=32", *more, f"run_dir={tmp_path / 'run'}"]
-    refused(words, 1, ["warm start", "NaN", "warm_start.learning_rate"], capsys)
+    refused(words, 1, ["warm start", "not finite", "warm_start.learning_rate"], capsys)
     assert not (tmp_path / "run" / "warm_start").exists()
 
 

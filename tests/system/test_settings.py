@@ -169,7 +169,6 @@ MODEL = [
     case("model.init_std", 0.02, 0.2, start, "warm_start.enabled=false", scratch=True),
     case("model.rope_theta", 100, 10000, start, *FEW, scratch=True),
     case("model.max_context_tokens", 40, 50, shape("max_position_embeddings"), *FEW, scratch=True),
-    case("model.dtype", "float32", "bfloat16", lambda seen: tensor_types(seen.folder / "final")),
     case("model.trust_remote_code", "false", "true", lambda seen: seen.load_options["trust_remote_code"]),
 ]
 
@@ -299,10 +298,6 @@ ELSEWHERE = {
     "model.name_or_path": "test_the_named_model_is_loaded",
     "task.max_prompt_tokens": "test_prompts_that_do_not_fit_are_refused",
 }
-
-
-def tensor_types(folder: Path) -> set[torch.dtype]:
-    return {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()}
 
 
 # ----------------------------------------------------------------------------------------------------------- running

@@ -205,8 +205,14 @@ def test_pitfall_20_truncated_sampling_leaves_the_ratio_at_one(model: Path, tmp_
         "algorithm.num_epochs=2",
         "algorithm.clip_high=0.3",
         "rollout.prompts_per_step=16",
+        "tracker.rollouts_every=1",
     ]
     run = run_train(tmp_path / "run", *SMALL, *pretrained(model), *overrides, "trainer.learning_rate=1e-6")
+    turns = [turn for record in read_rollouts(run.folder / "rollouts/step_000001.jsonl.gz") for turn in record.turns]
+    gains = [a - b for t in turns for a, b in zip(t.sampling_logprobs, t.behavior_logprobs, strict=True)]
+    assert min(gains) > -1e-4  # what is left of the distribution gains what was cut off
+    assert max(gains) <= -math.log(0.8) + 1e-4  # which is at most a share of 1 - 0.8
+    assert sum(gain > 0.05 for gain in gains) > len(gains) / 4, "hardly anything was cut off: the test proves nothing"
     for row in run.rows[1:]:
         assert row["policy/ratio"] == pytest.approx(1.0, abs=1e-3)
         assert row["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-6)

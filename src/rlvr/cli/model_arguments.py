@@ -41,7 +41,10 @@ def load(args: argparse.Namespace, more: Sequence[str] = ()) -> Inference:
     from transformers.utils.logging import disable_progress_bar
 
     from rlvr.build import load_for_inference
+    from rlvr.evaluation.files import check_writable
 
+    if args.output:
+        check_writable(args.output)
     disable_progress_bar()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the failure is told once, in a sentence
     if not Path(args.model).exists() and not Path(args.model).is_absolute():

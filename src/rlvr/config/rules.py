@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from rlvr.config.catalog import value_of
 from rlvr.config.messages import shown
-from rlvr.config.schema import Config, Dapo, PretrainedModel, RpnReward, RpnTask, ScratchModel
+from rlvr.config.schema import Config, Dapo, PretrainedModel, RpnReward, RpnTask, ScratchModel, WarmStart
 from rlvr.errors import ConfigError
 
 Changed = Callable[[str], bool]  # dotted key -> whether the user set it to something else than rlvr's value
 
+WARM_START_KEYS = tuple(f"warm_start.{name}" for name in WarmStart.model_fields if name != "enabled")
 GROUP_ALGORITHMS = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo")
 
 
@@ -139,27 +140,14 @@ MODEL_RULES = (
         "their sum or lower one of them.",
     ),
     Rule(
-        lambda c: c.warm_start.enabled and isinstance(c.model, PretrainedModel),
-        "warm_start.enabled=true: a pretrained model (model=hf) starts from its own weights; set "
-        "warm_start.enabled=false.",
+        lambda c: isinstance(c.model, PretrainedModel),
+        "with model=hf, which starts from its own weights",
+        idle=WARM_START_KEYS,
     ),
     Rule(
         lambda c: not c.warm_start.enabled,
         "with warm_start.enabled=false",
-        idle=tuple(
-            f"warm_start.{key}"
-            for key in (
-                "num_steps",
-                "batch_size",
-                "learning_rate",
-                "warmup_steps",
-                "final_learning_rate_share",
-                "weight_decay",
-                "worked_share",
-                "final_phase_steps",
-                "final_worked_share",
-            )
-        ),
+        idle=WARM_START_KEYS,
     ),
     Rule(
         lambda c: c.warm_start.enabled and c.warm_start.final_phase_steps > c.warm_start.num_steps,

@@ -74,7 +74,6 @@ class PretrainedModel(Section):
 
     name: Literal["hf"]
     name_or_path: str = Field(description="folder or Hub id of the model")
-    dtype: Literal["float32", "bfloat16"] = Field(description="data type of the weights")
     trust_remote_code: bool = Field(description="run code that comes with the model")
 
 
@@ -256,8 +255,8 @@ class Trainer(Section):
         description="tokens per forward and backward pass; gradients accumulate exactly, only memory and speed change"
     )
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        description="autocast of forward and backward; auto: bf16 on a GPU, and on a CPU with bf16 instructions from "
-        "hidden size 128 on, where it is faster"
+        description="autocast of forward and backward; auto: bf16 on a CPU with bf16 instructions from hidden size "
+        "128 on, where it is faster"
     )
     num_threads: PositiveInt | None = Field(
         description="CPU threads; null: one for models under 500k parameters, else all cores"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from rlvr.evaluation.summary import EvaluationRecord
@@ -22,6 +24,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def check_writable(path: str) -> None:
+    """Before hours of work: UserError if `write_jsonl` could not write there."""
+    target = Path(path)
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EEXIST, "is a folder", path)
+        with TemporaryFile(dir=target.parent):
+            pass
 
 
 def write_jsonl(path: str, records: Iterable[EvaluationRecord]) -> None:

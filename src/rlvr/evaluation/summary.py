@@ -15,7 +15,7 @@ from rlvr.types import StopReason
 class EvaluationRecord:
     """One judged episode. `sample_index` 0 is the greedy one, 1..k are sampled.
 
-    `EvaluationRecord(example_id="rpn-3 4 +", sample_index=0, prompt="<boe> 3 4 + =", completions=("7 <eoe>",),
+    `EvaluationRecord(example_id="3 4 +", sample_index=0, prompt="<boe> 3 4 + =", completions=("7 <eoe>",),
     expected="7", answer="7", correct=True, reward=1.0, stop_reason=StopReason.STOP, num_completion_tokens=2,
     tags=("1_operators",), diagnostics={})`
     """

@@ -63,7 +63,11 @@ class Policy:
         head = self.model.get_output_embeddings()
         assert head is not None, "a causal LM has an output head"
         logits = head(hidden).float()
-        if cap := getattr(self.model.config, "final_logit_softcapping", None):
+        config = self.model.config.get_text_config()
+        logits = (
+            logits * getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
+        )  # Cohere, Granite
+        if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
             logits = torch.tanh(logits / cap) * cap
         return logits
 

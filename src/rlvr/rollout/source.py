@@ -83,7 +83,9 @@ class RolloutSource:
         """
         wanted = self._settings.prompts_per_step
         groups = list(await self._sample(wanted))
+        sampled = list(groups)
         if self._refill is None:
+            _check_errors(sampled)
             return Rollouts(groups=tuple(groups), num_refilled=0)
         num_refilled = 0
         for _ in range(self._refill.max_rounds):
@@ -91,8 +93,11 @@ class RolloutSource:
             if not dead:
                 break
             num_refilled += len(dead)
-            for i, group in zip(dead, await self._sample(len(dead)), strict=True):
+            fresh = await self._sample(len(dead))
+            sampled += fresh
+            for i, group in zip(dead, fresh, strict=True):
                 groups[i] = group
+        _check_errors(sampled)
         alive = [group for group in groups if not self._is_dead(group)]
         return Rollouts(groups=tuple(alive or groups), num_refilled=num_refilled)
 
@@ -104,9 +109,7 @@ class RolloutSource:
     async def _sample(self, num_groups: int) -> list[Group]:
         indices = range(self.cursor, self.cursor + num_groups)
         self.cursor += num_groups
-        groups = await asyncio.gather(*(self._sample_group(index) for index in indices))
-        _check_errors([e for group in groups for e in group.episodes])
-        return groups
+        return await asyncio.gather(*(self._sample_group(index) for index in indices))
 
     async def _sample_group(self, index: int) -> Group:
         example = self._task.train_example(index)
@@ -130,7 +133,8 @@ class RolloutSource:
         )
 
 
-def _check_errors(episodes: Sequence[Episode]) -> None:
+def _check_errors(groups: Sequence[Group]) -> None:
+    episodes = [episode for group in groups for episode in group.episodes]
     errors = [e for e in episodes if e.score.status == "error"]
     if len(errors) > MAX_ERROR_SHARE * len(episodes):
         raise UserError(

@@ -7,6 +7,7 @@ import logging
 import torch
 from torch import Tensor
 
+from rlvr.errors import NonFiniteLogitsError, UserError
 from rlvr.models.policy import Policy
 from rlvr.training.forward import forward
 from rlvr.training.packing import Layout, microbatches
@@ -19,10 +20,15 @@ log = logging.getLogger(__name__)
 
 @torch.no_grad()
 def choose_layout(policy: Policy) -> Layout:
-    """The first layout whose logprobs equal those of a plain forward pass over each row by itself."""
+    """The first layout whose logprobs equal those of a plain forward pass over each row by itself.
+
+    Raises UserError if none does.
+    """
     probe = _probe(int(policy.model.config.vocab_size))
     tolerance = 1e-3 if policy.dtype == torch.float32 else 0.1
     alone = torch.cat([_alone(policy, row, prompt) for row, prompt in _rows(probe)])
+    if not alone.isfinite().all():
+        raise NonFiniteLogitsError("the model's logits are not finite: its weights hold NaN; use another model")
     for layout in LAYOUTS:
         together = _together(policy, probe, layout)
         if together is not None and torch.allclose(together, alone, rtol=0, atol=tolerance):
@@ -31,7 +37,10 @@ def choose_layout(policy: Policy) -> Layout:
                     "this architecture cannot be packed with shared prompts: the slower layout %r is used", layout
                 )
             return layout
-    return "rows"
+    raise UserError(
+        f"{type(policy.model).__name__} cannot be trained: the trainer's logprobs differ from the model's own forward "
+        "pass, so its head or its attention does something this version does not know; use another architecture"
+    )
 
 
 def _probe(vocab_size: int) -> TokenBatch:
@@ -73,6 +82,8 @@ def _together(policy: Policy, batch: TokenBatch, layout: Layout) -> Tensor | Non
     for microbatch in microbatches(batch, range(4), budget_tokens=64, layout=layout):
         try:
             scores = forward(policy, microbatch.to(policy.model.device), temperature=1.0)
+        except torch.OutOfMemoryError:
+            raise
         except (TypeError, ValueError, RuntimeError):  # an architecture that does not know our arguments or mask
             return None
         out[microbatch.rows, microbatch.tokens] = scores.logprobs.float().cpu()

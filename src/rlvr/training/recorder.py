@@ -57,6 +57,7 @@ class FolderRecorder:
             save_file({name: value.contiguous() for name, value in fields.items() if isinstance(value, Tensor)}, path)
         rows = ", ".join(map(str, error.rows[:8])) + (", ..." if len(error.rows) > 8 else "")
         return UserError(
-            f"{error.what} of step {step} is not finite; the batch is kept in {path} (rows {rows}) and the weights are "
-            "those before the step: lower trainer.learning_rate, or look at those rows, and go on with resume=true"
+            f"{error.what} of step {step} is not finite; the batch is kept in {path} (rows {rows}): look at them, "
+            "or start another run with a lower trainer.learning_rate, from the last checkpoint if you like "
+            "(model=hf model.name_or_path=CHECKPOINT/model)"
         )

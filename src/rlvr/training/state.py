@@ -46,7 +46,12 @@ class CheckpointSchedule:
         )
         if self._policy.value_head is not None:
             tensors |= {f"value_head/{name}": t for name, t in self._policy.value_head.state_dict().items()}
-        state = {"structure": structure, "cursor": self._rollouts.cursor, "best": self._best}
+        state = {
+            "structure": structure,
+            "cursor": self._rollouts.cursor,
+            "best": self._best,
+            "bf16": self._trainer.bf16,  # precision=auto is decided once: another machine must not change the numbers
+        }
         save_checkpoint(self._folder, step, model_saver=self._policy.save, tensors=tensors, state=state)
         keep = self._best[1] if self._best and self._settings.keep_best else None
         prune(self._folder, self._settings.keep_last, keep)
@@ -58,6 +63,7 @@ class CheckpointSchedule:
         self._trainer.optimizer.load_state_dict(tree["optimizer"])
         set_random_state(tree["random"])
         self._rollouts.cursor = checkpoint.state["cursor"]
+        self._trainer.bf16 = checkpoint.state["bf16"]
         best = checkpoint.state["best"]
         self._best = None if best is None else (best[0], best[1])
 

@@ -68,7 +68,7 @@ class Trainer:
         )
         self._settings, self._temperature, self._seed = settings, temperature, seed
         self._layout: Layout = layout
-        self._bf16 = settings.precision == "bf16" or (settings.precision == "auto" and bf16_pays(policy))
+        self.bf16 = settings.precision == "bf16" or (settings.precision == "auto" and bf16_pays(policy))
 
     # ------------------------------------------------------------------------------------------------- scoring
 
@@ -196,7 +196,7 @@ class Trainer:
 
     def _autocast(self) -> AbstractContextManager[object]:
         device = self.policy.model.device.type
-        return torch.autocast(device, dtype=torch.bfloat16) if self._bf16 else nullcontext()
+        return torch.autocast(device, dtype=torch.bfloat16) if self.bf16 else nullcontext()
 
 
 class _Sums:
@@ -243,9 +243,7 @@ class _Sums:
 
 
 def bf16_pays(policy: Policy) -> bool:
-    """Whether autocast to bf16 makes an update of this model faster on its device."""
-    if policy.model.device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+    """Whether autocast to bf16 makes an update of this model faster on this CPU."""
     # newer than the oldest torch we support; without it a CPU's bf16 instructions cannot be told
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     wide = policy.model.config.get_text_config().hidden_size >= BF16_PAYS_FROM_WIDTH
@@ -256,7 +254,8 @@ def critic_metrics(batch: TokenBatch) -> dict[str, float]:
     """How well the values [B, T] foretold the returns [B, T] of the sampled tokens; nothing without a critic."""
     if batch.values is None or batch.returns is None:
         return {}
-    values, returns = batch.values[batch.loss_mask], batch.returns[batch.loss_mask]
+    judged = batch.loss_mask & batch.valid[:, None]
+    values, returns = batch.values[judged], batch.returns[judged]
     spread = returns.var(correction=0).item()
     explained = 0.0 if spread == 0 else 1 - (returns - values).var(correction=0).item() / spread
     return {"critic/value_mean": values.mean().item(), "critic/explained_variance": explained}

@@ -6,6 +6,7 @@ directly at the end, so that the skill is hidden: what reinforcement learning th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -50,8 +51,8 @@ def warm_start(
         optimizer.step()
         if (step + 1) % PROGRESS_EVERY == 0 or step + 1 == settings.num_steps:
             value = loss.item()
-            if value != value:
-                raise UserError(f"the warm start's loss is NaN at step {step + 1}; lower warm_start.learning_rate")
+            if not math.isfinite(value):
+                raise UserError(f"the warm start's loss is not finite at step {step + 1}; lower warm_start.learning_rate")
             progress(step + 1, value)
     optimizer.zero_grad()
     return True

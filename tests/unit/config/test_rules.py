@@ -26,7 +26,7 @@ BROKEN = {
     "model.num_heads=5": "model.num_heads=5",
     "model.num_heads=64": "model.num_heads=64",
     "model.max_context_tokens=39": "model.max_context_tokens=39",
-    "model=hf model.name_or_path=x": "set warm_start.enabled=false",
+    "model=hf model.name_or_path=x warm_start.num_steps=10": "warm_start.num_steps=10: has no effect with model=hf",
     "warm_start.enabled=false warm_start.num_steps=10": "warm_start.num_steps=10: has no effect",
     "warm_start.num_steps=10": "warm_start.final_phase_steps=200",
     "warm_start.final_phase_steps=0 warm_start.final_worked_share=0.5": "final_worked_share=0.5: has no effect",

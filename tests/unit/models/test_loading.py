@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from rlvr.errors import UserError
 from rlvr.models.loading import load_pretrained, value_head
@@ -15,10 +16,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_model_and_tokenizer_come_in_the_type_that_was_asked_for(dtype: torch.dtype, folder: Path) -> None:
-    model, tokenizer = load_pretrained(str(folder), dtype=dtype)
-    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+def test_pitfall_33_weights_are_float32_whatever_they_were_saved_in(folder: Path) -> None:
+    half = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    half.save_pretrained(folder)
+    model, tokenizer = load_pretrained(str(folder))
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert len(tokenizer) == model.config.vocab_size
 
 

@@ -1,14 +1,17 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from transformers import CohereConfig, CohereForCausalLM, GraniteConfig, GraniteForCausalLM
 
+from rlvr.errors import UserError
 from rlvr.models.policy import Policy
 from rlvr.training.forward import forward
 from rlvr.training.layout import LAYOUTS, choose_layout
 from rlvr.training.packing import Layout, microbatches
 from rlvr.types import TokenBatch
-from tests.unit.training.tiny import ARCHITECTURES, plain_logprobs, tiny_batch, tiny_policy
+from tests.unit.training.tiny import ARCHITECTURES, SIZES, plain_logprobs, tiny_batch, tiny_policy
 
 
 def packed_logprobs(policy: Policy, batch: TokenBatch, layout: Layout, budget: int = 64) -> torch.Tensor:
@@ -113,3 +116,23 @@ def test_the_self_test_refuses_sharing_for_a_model_that_ignores_the_mask(
     monkeypatch.setattr(policy.model.base_model, "forward", without_mask)
     assert choose_layout(policy) == "rows"
     assert "slower layout" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("model_class", "config"),
+    [
+        (GraniteForCausalLM, GraniteConfig(**SIZES, logits_scaling=4.0, embedding_multiplier=2.0)),
+        (CohereForCausalLM, CohereConfig(**SIZES, logit_scale=0.25)),
+    ],
+)
+def test_scaled_logits_are_scaled_by_the_trainer_too(model_class: Any, config: Any) -> None:
+    torch.manual_seed(0)
+    policy = Policy(model=model_class(config).eval(), tokenizer=tiny_policy().tokenizer)
+    assert choose_layout(policy) == "shared"
+
+
+def test_a_model_whose_logprobs_we_cannot_compute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_policy()
+    monkeypatch.setattr(Policy, "logits", lambda self, hidden: self.model.get_output_embeddings()(hidden) * 0.5)
+    with pytest.raises(UserError, match="LlamaForCausalLM cannot be trained"):
+        choose_layout(policy)

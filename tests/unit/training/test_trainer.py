@@ -4,7 +4,9 @@ from itertools import chain
 import pytest
 import torch
 
+from rlvr.models.policy import Policy
 from rlvr.training.trainer import NonFiniteError
+from rlvr.types import TokenBatch
 from tests.unit.training.tiny import (
     gradient,
     plain_logprobs,
@@ -82,6 +84,52 @@ def test_pitfall_19_the_trainer_scores_at_the_sampling_temperature(temperature: 
     assert metrics["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-8)
 
 
+@pytest.mark.parametrize("kl_coef", [0.0, 0.3])
+@pytest.mark.parametrize("temperature", [1.0, 1.4])
+def test_pitfall_17_the_gradient_is_that_of_the_formula_on_a_padded_batch(kl_coef: float, temperature: float) -> None:
+    """GRPO by hand: one padded forward pass of transformers, the loss as in the paper, autograd."""
+    policy = tiny_policy()
+    batch = tiny_batch(policy)
+    reference = padded_logprobs(policy, batch, temperature).detach()
+    overrides = ["algorithm=grpo", "algorithm.aggregation=token_mean", f"algorithm.kl_coef={kl_coef}"]
+    trainer = tiny_trainer(policy, *overrides, "trainer.microbatch_tokens=60", temperature=temperature)
+    with torch.no_grad():  # away from the reference, where the KL has a gradient
+        for index, parameter in enumerate(policy.parameters()):
+            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index))
+
+    logprobs = padded_logprobs(policy, batch, temperature)
+    rewards = batch.rewards.view(3, 4)
+    advantages = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).view(12, 1)
+    toward_reference = reference - logprobs
+    kl = toward_reference.exp() - 1 - toward_reference
+    loss = (-(logprobs - logprobs.detach()).exp() * advantages + kl_coef * kl)[batch.loss_mask].mean()
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(policy.parameters()))])
+
+    assert expected.norm() > 1e-2
+    assert close(gradient(trainer, batch), expected)
+
+
+def padded_logprobs(policy: Policy, batch: TokenBatch, temperature: float) -> torch.Tensor:
+    """[B, T] with a gradient, from one forward pass of transformers over the right-padded batch; 0 at the first token."""
+    attention = torch.arange(batch.ids.shape[1]) < batch.lengths[:, None]
+    logits = policy.model(input_ids=batch.ids, attention_mask=attention.long(), use_cache=False).logits[:, :-1]
+    chosen = torch.log_softmax(logits / temperature, -1).gather(2, batch.ids[:, 1:, None])[..., 0]
+    return torch.cat([torch.zeros(len(chosen), 1), chosen], 1)
+
+
+def test_pitfall_21_the_reference_is_the_policy_of_the_start_after_an_update() -> None:
+    policy = tiny_policy()
+    trainer, batch = tiny_trainer(policy, "algorithm.kl_coef=0.1", "trainer.learning_rate=0.01"), tiny_batch(policy)
+    start = plain_logprobs(policy, batch) * batch.loss_mask
+    update(trainer, batch)
+    now = plain_logprobs(policy, batch) * batch.loss_mask
+    assert (now - start).abs().max() > 0.05
+    after = trainer.score(batch).reference_logprobs
+    assert after is not None
+    assert torch.allclose(after, start, atol=1e-5)
+    assert update(trainer, batch)["policy/reference_kl"] > 1e-4
+
+
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
 def test_pitfall_21_before_the_first_update_everything_cancels(algorithm: str) -> None:
     policy = tiny_policy(critic=algorithm == "ppo")
@@ -144,25 +192,24 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched() ->
     assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
 
 
-def test_target_kl_ends_the_updates_of_a_batch() -> None:
+@pytest.mark.parametrize(("target", "num_updates"), [("null", 6), ("1e3", 6), ("1e-4", 2)])
+def test_pitfall_22_target_kl_ends_the_updates_of_a_batch_once_it_is_passed(target: str, num_updates: int) -> None:
+    """The first update starts at KL 0; the second sees what the first did, far above 1e-4, and is the last."""
     overrides = ["algorithm=ppo", "rollout.group_size=1", "rollout.prompts_per_step=12", "trainer.learning_rate=0.05"]
-    overrides += ["algorithm.num_epochs=6", "algorithm.num_minibatches=1"]
-    free = update(
-        tiny_trainer(tiny_policy(critic=True), *overrides, "algorithm.target_kl=null"), tiny_batch(tiny_policy())
-    )
-    stopped = update(
-        tiny_trainer(tiny_policy(critic=True), *overrides, "algorithm.target_kl=0.01"), tiny_batch(tiny_policy())
-    )
-    assert free["policy/updates"] == 6
-    assert stopped["policy/updates"] < 6
+    overrides += ["algorithm.num_epochs=6", "algorithm.num_minibatches=1", f"algorithm.target_kl={target}"]
+    policy = tiny_policy(critic=True)
+    metrics = update(tiny_trainer(policy, *overrides), tiny_batch(policy))
+    assert metrics["policy/updates"] == num_updates
+    assert 1e-2 < metrics["policy/approx_kl"] < 1e2
 
 
-def test_minibatches_visit_every_row_once_an_epoch_in_an_order_of_the_seed() -> None:
+def test_pitfall_36_minibatches_visit_every_row_once_an_epoch_in_an_order_of_the_seed() -> None:
     trainer = tiny_trainer(
         tiny_policy(), "rollout.prompts_per_step=12", "algorithm.num_minibatches=3", "algorithm.num_epochs=2"
     )
     parts = list(trainer._minibatches(12, step=0))
     assert [len(part) for part in parts] == [4] * 6
     assert sorted(chain(*parts[:3])) == sorted(chain(*parts[3:])) == list(range(12))
+    assert parts[:3] != parts[3:]
     assert parts == list(trainer._minibatches(12, step=0))
     assert parts != list(trainer._minibatches(12, step=1))

@@ -90,5 +90,5 @@ def test_a_stop_ends_it() -> None:
 
 
 def test_a_loss_that_is_nan_is_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"warm start's loss is NaN .* lower warm_start\.learning_rate"):
+    with pytest.raises(UserError, match=r"warm start's loss is not finite .* lower warm_start\.learning_rate"):
         run(tiny_policy(), Copies(), "warm_start.learning_rate=1e30")

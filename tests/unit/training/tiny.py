@@ -9,6 +9,8 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -44,6 +46,7 @@ SIZES: dict[str, Any] = {
 ARCHITECTURES: dict[str, Any] = {
     "llama": (LlamaForCausalLM, LlamaConfig, {}),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, {"tie_word_embeddings": True}),
+    "mixtral": (MixtralForCausalLM, MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config, {}),
     "gemma3": (
         Gemma3ForCausalLM,

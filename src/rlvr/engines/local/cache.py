@@ -66,10 +66,13 @@ class SlotCache(Cache):
             if buffers is not None:
                 self._buffers[layer] = self._grown(layer, buffers)
 
-    def clear(self) -> None:
-        """Put the buffers aside. The next ones have the shape they would have in a new process: it decides how a matrix
-        product is cut, and so the last bit of a logprob, which must not depend on what ran before."""
-        self._aside, self._made = self._made, {}
+    def clear(self, *, reuse: bool = True) -> None:
+        """Put the buffers aside for the next batch, or, without `reuse`, give them back.
+
+        The next ones have the shape they would have in a new process: it decides how a matrix product is cut, and so
+        the last bit of a logprob, which must not depend on what ran before.
+        """
+        self._aside, self._made = self._made if reuse else {}, {}
         self.num_slots = self.capacity = 0
         self._buffers = []
 

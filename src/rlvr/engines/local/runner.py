@@ -19,8 +19,8 @@ Tokens = Sequence[int]
 class Runner(Protocol):
     """Next-token logits `[R, V]` for rows in slots. All of it runs without gradients."""
 
-    def reset(self) -> None:
-        """All rows have left: go back to the state of a new runner."""
+    def reset(self, *, reuse: bool = True) -> None:
+        """All rows have left: go back to the state of a new runner; without `reuse` nothing written before survives."""
         ...
 
     def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
@@ -55,9 +55,9 @@ class CachedRunner:
         self._device = model.device
         self._columns = torch.arange(0, device=model.device)
 
-    def reset(self) -> None:
+    def reset(self, *, reuse: bool = True) -> None:
         """Empty buffers."""
-        self._cache.clear()
+        self._cache.clear(reuse=reuse)
 
     def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
         """One right-padded forward; what is to the right of a token cannot reach it, so no mask is needed."""
@@ -143,7 +143,7 @@ class FullForwardRunner:
         self._max_slots = max_slots
         self.reset()
 
-    def reset(self) -> None:
+    def reset(self, *, reuse: bool = True) -> None:
         """A narrow table of ids."""
         self._ids = torch.zeros(self._max_slots, 16, dtype=torch.int64, device=self._model.device)
 

@@ -94,6 +94,7 @@ class Scheduler:
         self._waiting.clear()
         self._parked.clear()
         self._stale = False
+        self._runner.reset(reuse=False)  # a buffer may hold NaN, and a masked column counts 0 x NaN
         return dropped
 
     def step(self) -> None:

@@ -137,11 +137,11 @@ class SharedPrefixRunner(CachedRunner):
         self._grouped = False  # grouping and _longest are up to date
         self._longest = 0  # suffix columns in use, a bound
 
-    def reset(self) -> None:
+    def reset(self, *, reuse: bool = True) -> None:
         """Empty buffers, for suffixes and prefixes."""
         self._drop_rows(0)
-        self._shared.clear()
-        self._shared.prefixes.clear()
+        self._shared.clear(reuse=reuse)
+        self._shared.prefixes.clear(reuse=reuse)
 
     def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
         """Store each prompt once."""

@@ -7,6 +7,7 @@ import torch
 
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.local.shared_prefix import SharedPrefixRunner
+from rlvr.errors import NonFiniteLogitsError
 from rlvr.seeding import derive_seed
 from rlvr.types import StopReason
 from tests.unit.engines.tiny import ARCHITECTURES, VOCABULARY, plain_logprobs, prompt, sampling, tiny_model
@@ -377,3 +378,19 @@ def test_pitfall_35_a_token_meets_the_same_experts_in_engine_and_trainer() -> No
     requests = crowd(max_tokens=12)
     for (ids, _), completion in zip(requests, make_engine(model).generate_batch(requests), strict=True):
         assert_exact(model, ids, completion)
+
+
+def test_pitfall_31_nan_of_broken_weights_does_not_outlive_them() -> None:
+    model = tiny_model("llama")
+    engine = make_engine(model)
+    requests = crowd(max_tokens=12)
+    expected = engine.generate_batch(requests)
+    head = model.get_input_embeddings().weight.data
+    sound = head.clone()
+    head[requests[0][0][0]] = float("nan")
+    with pytest.raises(NonFiniteLogitsError):
+        engine.generate_batch(requests)
+    head.copy_(sound)
+    engine.load_weights(1)
+    again = engine.generate_batch(requests)
+    assert [c.token_ids for c in again] == [c.token_ids for c in expected]
