@@ -1,6 +1,8 @@
 """What breaks RLVR code in silence, and the tests that catch it: docs/pitfalls.md.
 
     python -m tests.mutants.pitfalls > docs/pitfalls.md
+
+A test compares the page with what this prints.
 """
 
 from tests.mutants.__main__ import load
@@ -53,7 +55,7 @@ def document() -> str:
     lines = [
         "# What breaks RLVR code in silence",
         "",
-        "Each row is a bug that other projects had without noticing. `python -m tests.mutants` plants every one of them in a",
+        "Each row is a bug that other projects had without noticing. `python -m tests.mutants` plants every one in a",
         "copy of the tree (`tests/mutants/` has the exact change) and demands that the test named here fails.",
         "",
         "| | pitfall | what goes wrong | caught by |",

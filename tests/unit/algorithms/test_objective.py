@@ -1,5 +1,6 @@
 """The whole loss: identity at the first update, extreme values, masked tokens, metrics."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -112,6 +113,37 @@ def test_pitfall_16_missing_behavior_logprobs_are_weight_one_and_counted(correct
     assert torch.equal(one.loss, other.loss)
     assert one.sums["clamped_tokens"] == 2
     assert other.sums["clamped_tokens"] == 0
+
+
+def test_pitfall_16_clamped_tokens_are_those_of_every_ratio_each_once() -> None:
+    """Of seven tokens one has an extreme ratio, two a strange sampler, one a far reference, one all three at once."""
+    old, behavior, reference = (torch.full((1, 7), -1.0).double() for _ in range(3))
+    old[0, [0, 4]] = -60.0  # current / old: tokens 0 and 4
+    behavior[0, 0] = -60.0  # old / behavior of token 0 is sound
+    behavior[0, 1], behavior[0, 2] = -60.0, float("nan")  # old / behavior: tokens 1, 2 and 4
+    reference[0, [3, 4]] = -60.0
+    tensors = {"old_logprobs": old, "behavior_logprobs": behavior, "reference_logprobs": reference}
+    batch = replace(batch_of([[1] * 7], [1.0]), advantages=torch.ones(1, 7).double(), **tensors)
+    chosen = algorithm("grpo", kl_coef=0.1)
+    logprobs = torch.full((1, 7), -1.0).double()
+
+    def clamped(rows: TokenBatch) -> float:
+        return chosen.loss(rows, chosen.weights(rows), logprobs, torch.ones(1, 7), None).sums["clamped_tokens"].item()
+
+    assert clamped(batch) == 5
+    assert clamped(replace(batch, reference_logprobs=None)) == 4
+    assert clamped(replace(batch, behavior_logprobs=old)) == 3
+    assert clamped(replace(batch, behavior_logprobs=old, reference_logprobs=None)) == 2
+
+
+def test_pitfall_15_the_logged_reference_kl_has_the_policy_in_the_numerator() -> None:
+    """k3 of log r = log pi - log pi_ref, with pi = 2 pi_ref: 1/2 - 1 + log 2. The other sign gives 2 - 1 - log 2."""
+    batch = replace(ragged_batch(), reference_logprobs=current(ragged_batch()).detach() - math.log(2))
+    for estimator in ("k1", "k2", "k3"):
+        chosen = algorithm("grpo", kl_coef=0.1, kl_estimator=estimator)
+        scored = chosen.advantages(batch)
+        terms = chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones_like(current(batch)), None)
+        assert means(terms)["reference_kl"] == pytest.approx(-0.5 + math.log(2))
 
 
 def test_a_nan_of_the_policy_reaches_the_loss():

@@ -1,6 +1,7 @@
 import random
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, reject, settings
@@ -9,6 +10,7 @@ from scipy.stats import chisquare
 
 from rlvr.errors import ConfigError
 from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate
+from rlvr.seeding import derive_seed
 from rlvr.tasks.rpn import RpnTask, is_held_out
 from rlvr.types import Example, Message
 from tests.unit.tasks.settings import INTEGERS, make_reward, make_settings, make_task
@@ -44,10 +46,19 @@ def test_the_stream_is_a_function_of_seed_and_index_only() -> None:
     assert len({example.id for example in forward}) > 40
 
 
-def test_training_examples_and_demonstrations_are_different_streams() -> None:
+def test_pitfall_36_training_examples_and_demonstrations_are_different_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+
+    def recorded(*parts: Any) -> int:
+        seeds.append(derive_seed(*parts))
+        return seeds[-1]
+
+    monkeypatch.setattr("rlvr.tasks.rpn.derive_seed", recorded)
     task = make_task()
+    seeds.clear()  # the check of the settings draws too
     prompts = [task.train_example(index).messages[0].content for index in range(30)]
     assert [task.demonstration(index, 1.0)[0] for index in range(30)] != prompts
+    assert len(seeds) == len(set(seeds)) == 60
 
 
 @pytest.mark.parametrize("num_operators", [3, 4])

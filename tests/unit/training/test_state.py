@@ -1,5 +1,7 @@
 """When checkpoints are written, which are kept, and that a new process goes on from one."""
 
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 import torch
 
 from rlvr.training.checkpoint import list_checkpoints, load_checkpoint
+from rlvr.training.checkpoint_state import random_state, set_random_state
 from rlvr.training.state import CheckpointSchedule, load_weights
 from rlvr.training.trainer import Trainer
 from tests.unit.training.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
@@ -20,8 +23,13 @@ class Cursor:
     cursor = 0
 
 
-def schedule(folder: Path, trainer: Trainer, *overrides: str, cursor: Any = None) -> CheckpointSchedule:
-    synced: list[int] = []
+def schedule(
+    folder: Path,
+    trainer: Trainer,
+    *overrides: str,
+    cursor: Any = None,
+    before_save: Callable[[], None] = lambda: None,
+) -> CheckpointSchedule:
     return CheckpointSchedule(
         folder=folder,
         settings=tiny_config(*overrides).trainer,
@@ -29,7 +37,7 @@ def schedule(folder: Path, trainer: Trainer, *overrides: str, cursor: Any = None
         trainer=trainer,
         rollouts=cursor or Cursor(),
         headline=HEADLINE,
-        before_save=lambda: synced.append(1),
+        before_save=before_save,
     )
 
 
@@ -88,6 +96,36 @@ def test_pitfall_37_a_trainer_of_a_new_process_goes_on_bit_for_bit(critic: bool,
         update(trainer, batch)
     pairs = zip(first.policy.parameters(), second.policy.parameters(), strict=True)
     assert all(torch.equal(one, two) for one, two in pairs)
+
+
+def test_pitfall_37_the_global_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
+    def draws() -> tuple[float, list[float]]:
+        return random.random(), torch.rand(3).tolist()
+
+    before = random_state()
+    try:
+        random.seed(5)
+        torch.manual_seed(5)
+        draws()
+        save(schedule(tmp_path, tiny_trainer(tiny_policy())), {1: None}, last=1)
+        expected = draws()
+        resumed = schedule(tmp_path, tiny_trainer(tiny_policy()))
+        random.seed(6)
+        torch.manual_seed(6)
+        resumed.restore(load_checkpoint(list_checkpoints(tmp_path)[1]))
+        assert draws() == expected
+    finally:
+        set_random_state(before)
+
+
+def test_pitfall_37_the_lines_before_a_checkpoint_reach_the_disk_before_it(tmp_path: Path) -> None:
+    """Seen at each sync: the checkpoints that were already there."""
+    seen: list[list[int]] = []
+    settings = ["trainer.checkpoint_every=2", "trainer.keep_last=9"]
+    made = schedule(tmp_path, tiny_trainer(tiny_policy()), *settings, before_save=lambda: seen.append(steps(tmp_path)))
+    save(made, dict.fromkeys(range(5)))
+    assert seen == [[], [0], [0, 2]]
+    assert steps(tmp_path) == [0, 2, 4]
 
 
 def test_loading_writes_into_the_tensors_that_engine_and_optimizer_share(tmp_path: Path) -> None:

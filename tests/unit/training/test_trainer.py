@@ -110,7 +110,7 @@ def test_pitfall_17_the_gradient_is_that_of_the_formula_on_a_padded_batch(kl_coe
 
 
 def padded_logprobs(policy: Policy, batch: TokenBatch, temperature: float) -> torch.Tensor:
-    """[B, T] with a gradient, from one forward pass of transformers over the right-padded batch; 0 at the first token."""
+    """[B, T] with a gradient, from one forward pass of transformers over the padded batch; 0 at the first token."""
     attention = torch.arange(batch.ids.shape[1]) < batch.lengths[:, None]
     logits = policy.model(input_ids=batch.ids, attention_mask=attention.long(), use_cache=False).logits[:, :-1]
     chosen = torch.log_softmax(logits / temperature, -1).gather(2, batch.ids[:, 1:, None])[..., 0]
