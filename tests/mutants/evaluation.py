@@ -89,17 +89,17 @@ MUTANTS = [
         test=f"{EPISODE}::test_pitfall_07_each_prompt_starts_with_the_previous_prompt_and_completion",
     ),
     Mutant(
-        pitfall="9",
+        pitfall="17",
         file="training/trainer.py",
         old="part, token_weights = _take(batch, present), weights[present]",
         new="part, token_weights = _take(batch, present), self.algorithm.weights(_take(batch, present))",
-        test=f"{ORACLE}::test_loss_gradient_norm_and_weights_agree_after_each_of_5_updates",
+        test=f"{ORACLE}::test_pitfall_17_loss_gradient_norm_and_weights_agree_after_each_of_5_updates",
     ),
     Mutant(
-        pitfall="8",
+        pitfall="17",
         file="algorithms/gae.py",
         old="advantage = discounted_suffix_sums(delta, gamma * gae_lambda)",
         new="advantage = discounted_suffix_sums(delta, gae_lambda)",
-        test=f"{ORACLE}::test_loss_gradient_norm_and_weights_agree_after_each_of_5_updates",
+        test=f"{ORACLE}::test_pitfall_17_loss_gradient_norm_and_weights_agree_after_each_of_5_updates",
     ),
 ]

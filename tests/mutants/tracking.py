@@ -48,7 +48,7 @@ MUTANTS = [
         file="training/checkpoint.py",
         old='if found and found[2] == "old" and not',
         new='if found and found[2] == "" and not',
-        test=_CHECKPOINT + "test_leftovers_of_a_killed_process_are_cleaned_up",
+        test=_CHECKPOINT + "test_pitfall_37_leftovers_of_a_killed_process_are_cleaned_up",
     ),
     Mutant(  # torch's generator starts again
         pitfall="37",

@@ -58,7 +58,7 @@ def oracle() -> Iterator[ModuleType]:
     ],
     ids=lambda overrides: " ".join(overrides).replace("algorithm.", ""),
 )
-def test_loss_gradient_norm_and_weights_agree_after_each_of_5_updates(
+def test_pitfall_17_loss_gradient_norm_and_weights_agree_after_each_of_5_updates(
     overrides: list[str], oracle: ModuleType, model: Path, tmp_path: Path
 ) -> None:
     run = run_train(tmp_path / "run", *RECORDED, *pretrained(model), *overrides)

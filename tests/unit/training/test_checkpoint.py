@@ -111,7 +111,7 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert entries(tmp_path) == ["step_000005"]
 
 
-def test_leftovers_of_a_killed_process_are_cleaned_up(tmp_path: Path) -> None:
+def test_pitfall_37_leftovers_of_a_killed_process_are_cleaned_up(tmp_path: Path) -> None:
     save(tmp_path, 5)
     save(tmp_path, 10).rename(tmp_path / ".step_000010.old-77")  # killed between the two renames
     save(tmp_path, 5).rename(tmp_path / ".step_000005.old-77")  # killed after them
@@ -276,7 +276,8 @@ def test_pitfall_37_everything_is_on_the_disk_before_the_checkpoint_gets_its_nam
     sync, rename = os.fsync, Path.rename
 
     def recorded_sync(number: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{number}"))
+        inode = os.fstat(number).st_ino
+        (path,) = [path for path in (tmp_path, *tmp_path.rglob("*")) if path.stat().st_ino == inode]
         events.append(path.relative_to(tmp_path).as_posix())
         sync(number)
 

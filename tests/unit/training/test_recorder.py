@@ -65,7 +65,13 @@ def test_a_batch_whose_loss_is_not_finite_is_kept_with_its_name(tmp_path: Path) 
     error = recorder(tmp_path).non_finite(12, batch, NonFiniteError("the loss", [1, 2]))
     path = tmp_path / "non_finite" / "step_000012.safetensors"
     assert isinstance(error, UserError)
-    for part in ("the loss of step 12 is not finite", str(path), "rows 1, 2", "trainer.learning_rate", "start another run"):
+    for part in (
+        "the loss of step 12 is not finite",
+        str(path),
+        "rows 1, 2",
+        "trainer.learning_rate",
+        "start another run",
+    ):
         assert part in str(error)
     kept = load_file(path)
     assert torch.equal(kept["ids"], batch.ids)
