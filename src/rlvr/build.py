@@ -47,7 +47,7 @@ from rlvr.training.trainer import Trainer
 from rlvr.training.warm_start import warm_start
 
 ONE_THREAD_BELOW = 500_000
-"""Parameters below which one thread beats two: at 150k two are 1.5 times slower, at 900k they are 1.5 times faster."""
+"""Parameters below which one thread beats two: at 200k two are 1.5 times slower, at 900k they are 1.5 times faster."""
 
 Stopped = Callable[[], bool]
 
@@ -68,13 +68,20 @@ def train(config: Config, stopped: Stopped = lambda: False) -> TrainResult:
 
     Raises UserError for everything that is the user's to mend.
     """
-    # first of all: settings that the task refuses must fail before anything is written
+    # first of all what may be refused: nothing is written, and runs/latest is not moved, before all of it is there
     task = RpnTask(config.task, config.seed, config.reward)
+    config = _with_absolute_model(config)
+    pretrained = _load(config.model) if isinstance(config.model, PretrainedModel) else None
+    if pretrained is not None:
+        Chat(pretrained.tokenizer, task.stop_words, model=pretrained.model).encode_prompt(
+            task.train_example(0).messages
+        )
     with open_run_folder(config) as folder, _console(config) as console:
         console.note(f"run folder: {folder.root}")
-        policy = _initial_policy(config, task, folder, console, stopped)
+        policy = pretrained or _initial_policy(config, task, folder, console, stopped)
         if policy is None:
             return TrainResult(folder=folder.root, num_steps=0, finished=False, before={}, metrics={})
+        _set_threads(config, policy)
         run = assemble(config, task, policy, folder, console)
         if run.start_step < run.max_steps:
             shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end: it is not this run's result any more
@@ -153,6 +160,8 @@ def assemble(config: Config, task: RpnTask, policy: Policy, folder: RunFolder, c
 def _restore(folder: RunFolder, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: LocalEngine) -> int:
     """Go back to the last complete checkpoint, or to the start; numbers and rollouts written after it are cut off."""
     latest = latest_checkpoint(folder.checkpoints)
+    if latest is None and folder.final.is_dir():
+        raise UserError(f"{folder.root} has a final model but no checkpoint to go on from: choose another run_dir.")
     step = 0
     if latest is not None:
         checkpoint = load_checkpoint(latest)
@@ -181,20 +190,23 @@ async def _evaluate(config: Config, task: RpnTask, engine: LocalEngine, chat: Ch
     return dict(result.metrics)
 
 
+def _with_absolute_model(config: Config) -> Config:
+    """A model folder by its full name: `runs/latest/final` and relative paths mean something else at a resume."""
+    if not isinstance(config.model, PretrainedModel) or not Path(config.model.name_or_path).is_dir():
+        return config
+    model = config.model.model_copy(update={"name_or_path": str(Path(config.model.name_or_path).resolve())})
+    return config.model_copy(update={"model": model})
+
+
 def _initial_policy(
     config: Config, task: RpnTask, folder: RunFolder, console: Console, stopped: Stopped
 ) -> Policy | None:
-    """The policy RL starts from; None if the warm start was stopped, which leaves nothing to save."""
-    if isinstance(config.model, PretrainedModel):
-        policy = _load(config.model)
-        _set_threads(config, policy)
-        return policy
+    """The warm-started policy; None if the warm start was stopped, which leaves nothing to save."""
+    assert isinstance(config.model, ScratchModel)
     clean_leftovers(folder.root)
     if folder.warm_start.is_dir():
         model, tokenizer = load_pretrained(str(folder.warm_start))
-        policy = Policy(model=model, tokenizer=tokenizer)
-        _set_threads(config, policy)
-        return policy
+        return Policy(model=model, tokenizer=tokenizer)
     return _make_policy(config, config.model, task, folder, console, stopped)
 
 

@@ -35,6 +35,8 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: `sys.argv[1:]`) and return the exit status."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch loads: idle threads must not spin
+    if sys.stdout is None:  # closed by the caller: nobody wants the results
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()
@@ -47,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read stdout has gone (`rlvr ... | head`); keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except MemoryError:
+        print("rlvr: error: out of memory; make the model, the vocabulary or the batch smaller.", file=sys.stderr)
+        return 1
     except (UserError, OSError) as error:
         print(f"rlvr: error: {sentence(error)}", file=sys.stderr)
         return error.exit_code if isinstance(error, UserError) else 1

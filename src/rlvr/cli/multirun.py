@@ -70,10 +70,16 @@ def folder_names(jobs: Sequence[Job]) -> list[str]:
 def run_sweep(args: argparse.Namespace) -> int:
     """Check all configurations, then run them; the exit status is 1 if any failed."""
     jobs = expand(args.overrides)
+    if not jobs:
+        raise ConfigError("--multirun: a range is empty; write the smaller value first, e.g. seed=1..10.")
     configs = [load_config(job.overrides, config_name=args.config_name, config_dir=args.config_dir) for job in jobs]
     parent = _parent(configs[0])
     folders = [parent / name for name in folder_names(jobs)]
     configs = [c.model_copy(update={"run_dir": str(folder)}) for c, folder in zip(configs, folders, strict=True)]
+    # going on with a sweep: runs that were never started begin now
+    configs = [
+        c.model_copy(update={"resume": c.resume and (Path(str(c.run_dir)) / "config.yaml").is_file()}) for c in configs
+    ]
     if args.cfg:
         sys.stdout.write("---\n".join(to_yaml(config) for config in configs))
         return 0
@@ -120,5 +126,7 @@ def table(outcomes: Sequence[Outcome], *, num_jobs: int) -> str:
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
     ]
     if num_jobs > len(outcomes):
-        lines.append(f"{num_jobs - len(outcomes)} more runs were not started")
+        lines.append(
+            f"{num_jobs - len(outcomes)} more runs were not started; go on with the same run_dir and resume=true"
+        )
     return "\n".join(lines)

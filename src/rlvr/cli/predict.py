@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlvr.cli.model_arguments import add_model_arguments, at_least, load, progress
@@ -32,14 +33,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--prompt", metavar="TEXT", help='one problem, e.g. "3 4 + 5 *"')
     what.add_argument("--input", metavar="F.jsonl", help='JSON lines with a "prompt" each')
-    what.add_argument("--num-examples", type=at_least(1), metavar="N", help="so many held-out examples (default: 10)")
+    what.add_argument(
+        "--num-examples", type=at_least(1), metavar="N", help="so many held-out examples (with --task: default 10)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict and print; the exit status."""
     if not (args.prompt is not None or args.input or args.task or args.num_examples):
-        raise ConfigError('rlvr predict: nothing to predict; add --prompt "3 4 + 5 *", --input F.jsonl or --task T.')
+        raise ConfigError(
+            'rlvr predict: nothing to predict; add --prompt "3 4 + 5 *", --input F.jsonl, --num-examples N or --task T.'
+        )
+    if args.input and args.output and Path(args.input).resolve() == Path(args.output).resolve():
+        raise ConfigError(f"--output {args.output}: is the --input too; choose another file.")
     prompts = _read_prompts(args.input) if args.input else None
     inference = load(args)
     records = _predict(inference, _examples(args, inference.task, prompts))

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rlvr.errors import ConfigError
@@ -23,7 +24,7 @@ EXAMPLE = """examples:
   rlvr train --config-name rpn_ppo seed=3               another configuration, another seed
   rlvr train algorithm=dapo trainer.max_steps=60        another choice of a group, another value
   rlvr train --cfg job                                  print the resolved configuration and stop
-  rlvr train --multirun seed=range(1,11) run_dir=runs/seeds   ten runs, one after another
+  rlvr train --multirun seed=1..10 run_dir=runs/seeds   ten runs, one after another
   rlvr train run_dir=runs/x resume=true                 go on from the last checkpoint
   rlvr train --config-dir runs/x --config-name config   repeat a run
 """
@@ -80,9 +81,9 @@ def summary(result: TrainResult, task: str) -> str:
         )
     if result.finished:
         lines.append(f"model: {result.folder / 'final'}    curve: {result.folder / 'metrics.jsonl'}")
-        lines.append(f"try it: rlvr eval {result.folder}")
+        lines.append(f"try it: rlvr eval {quote(str(result.folder))}")
     else:
-        lines.append(f"stopped; go on with: rlvr train run_dir={result.folder} resume=true")
+        lines.append(f"stopped; go on with: rlvr train {quote(f'run_dir={result.folder}')} resume=true")
     return "".join(line + "\n" for line in lines)
 
 

@@ -153,6 +153,10 @@ def _composed(source: Source, overrides: Sequence[Override]) -> DictConfig:
         return _load(source, overrides)
     except HydraException as error:
         raise ConfigError(_explain(error, source, overrides)) from None
+    except RecursionError:
+        raise ConfigError(
+            f"--config-name {source.config_name}: includes itself; a file of yours needs a name of its own."
+        ) from None
     except (OmegaConfBaseException, YAMLError, ValueError) as error:
         raise ConfigError(f"--config-name {source.config_name}: {_one_line(error)}") from None
 

@@ -31,8 +31,10 @@ class RpnTask(Section):
         description="operators to draw from, uniformly"
     )
     operand_range: tuple[int, int] = Field(description="smallest and largest operand, both included")
-    modulus: Annotated[int, Field(ge=2)] | None = Field(description="all arithmetic modulo this; null: plain integers")
-    max_abs_value: PositiveInt | None = Field(
+    modulus: Annotated[int, Field(ge=2, le=10_000)] | None = Field(
+        description="all arithmetic modulo this; null: plain integers"
+    )
+    max_abs_value: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         description="plain integers only: bound on the absolute value of every intermediate result"
     )
     shape: Literal["chain", "tree"] = Field(
@@ -73,7 +75,7 @@ class PretrainedModel(Section):
     """Any causal LM of transformers, by folder or Hub id."""
 
     name: Literal["hf"]
-    name_or_path: str = Field(description="folder or Hub id of the model")
+    name_or_path: Annotated[str, Field(min_length=1)] = Field(description="folder or Hub id of the model")
     trust_remote_code: bool = Field(description="run code that comes with the model")
 
 
@@ -297,7 +299,9 @@ class Tracker(Section):
         description="live line, plain lines, or nothing; auto: live on a terminal"
     )
     log_every: PositiveInt = Field(description="steps between console lines; metrics.jsonl has every step")
-    rollouts_every: PositiveInt | None = Field(description="steps between rollout files; null: none")
+    rollouts_every: PositiveInt | None = Field(
+        description="steps between rollout files, the first step included; null: none"
+    )
     rollouts_max_groups: PositiveInt | None = Field(description="groups per rollout file; null: all")
 
 
@@ -306,7 +310,7 @@ class Config(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="first part of the run folder's name")
     seed: NonNegativeInt = Field(description="the one seed; every other is derived from it")
-    run_dir: str | None = Field(description="run folder; null: runs/<name>-<time>")
+    run_dir: Annotated[str, Field(min_length=1)] | None = Field(description="run folder; null: runs/<name>-<time>")
     resume: bool = Field(description="go on from the last complete checkpoint in run_dir")
     task: TaskConfig
     model: ModelConfig

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from rlvr.errors import UserError
 from rlvr.evaluation.summary import EvaluationRecord
 from rlvr.tracking.files import write_atomically, writing
 
@@ -31,8 +31,8 @@ def check_writable(path: str) -> None:
     target = Path(path)
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_dir():
-            raise IsADirectoryError(errno.EEXIST, "is a folder", path)
+        if target.exists() and not target.is_file():
+            raise UserError(f"Cannot write {path}: it is no ordinary file; choose another --output.")
         with TemporaryFile(dir=target.parent):
             pass
 
@@ -43,7 +43,7 @@ def write_jsonl(path: str, records: Iterable[EvaluationRecord]) -> None:
     Raises:
         UserError: no space, or not writable.
     """
-    target = Path(path)
+    target = Path(path).resolve()  # the file behind a link, not the link, is replaced
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     # a lone surrogate in a decoded text must not lose the file

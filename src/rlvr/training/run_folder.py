@@ -21,7 +21,7 @@ from rlvr.config.compose import to_run_yaml
 from rlvr.config.schema import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.tracking.files import write_atomically, writing
-from rlvr.training.checkpoint import clean_leftovers
+from rlvr.training.checkpoint import clean_leftovers, list_checkpoints
 
 LOCK = ".lock"
 _EARLY = (LOCK, ".config.yaml.tmp-")  # all there is when a run is killed before it began
@@ -117,6 +117,7 @@ def _resume(config: Config) -> RunFolder:
     folder = RunFolder(root=root, lock=_lock(root))
     try:
         _check_unchanged(read_config(folder), config, root)
+        _check_steps(folder, config)
         clean_leftovers(root)
         text = to_run_yaml(config)
         if folder.config.read_text(encoding="utf-8") != text:
@@ -125,6 +126,15 @@ def _resume(config: Config) -> RunFolder:
         folder.close()
         raise
     return folder
+
+
+def _check_steps(folder: RunFolder, config: Config) -> None:
+    made = max(list_checkpoints(folder.checkpoints), default=0)
+    if made > config.trainer.max_steps:
+        raise ConfigError(
+            f"trainer.max_steps={config.trainer.max_steps}: the run in {folder.root} has made {made} steps already; "
+            "give at least so many."
+        )
 
 
 def _refuse_existing(root: Path) -> None:
@@ -244,7 +254,8 @@ def _check_unchanged(old: Config, new: Config, root: Path) -> None:
     changed = changed_settings(old, new)
     if not changed:
         return
-    key, (before, after) = next(iter(changed.items()))
+    # a swapped choice of a group explains all the other differences
+    key, (before, after) = min(changed.items(), key=lambda item: not item[0].endswith(".name"))
     more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
     why = (
         f"the {old.trainer.schedule} schedule depends on it"

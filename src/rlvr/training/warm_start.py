@@ -52,7 +52,9 @@ def warm_start(
         if (step + 1) % PROGRESS_EVERY == 0 or step + 1 == settings.num_steps:
             value = loss.item()
             if not math.isfinite(value):
-                raise UserError(f"the warm start's loss is not finite at step {step + 1}; lower warm_start.learning_rate")
+                raise UserError(
+                    f"the warm start's loss is not finite at step {step + 1}; lower warm_start.learning_rate"
+                )
             progress(step + 1, value)
     optimizer.zero_grad()
     return True

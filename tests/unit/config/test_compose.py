@@ -155,5 +155,5 @@ def test_a_value_without_effect_in_the_users_file_is_an_error(tmp_path: Path) ->
 
 
 def test_shipped_values_come_from_groups_and_configurations() -> None:
-    assert {40, 30}.issubset(shipped_values("trainer.max_steps"))
+    assert {60, 30}.issubset(shipped_values("trainer.max_steps"))
     assert 0 in shipped_values("seed")

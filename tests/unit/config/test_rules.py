@@ -55,7 +55,7 @@ BROKEN = {
     "algorithm=dapo algorithm.overlong_buffer_tokens=24": "algorithm.overlong_buffer_tokens=24",
     # trainer and tracker
     "trainer.final_learning_rate_share=0.5": "final_learning_rate_share=0.5: has no effect with trainer.schedule",
-    "trainer.warmup_steps=50": "trainer.warmup_steps=50",
+    "trainer.warmup_steps=70": "trainer.warmup_steps=70",
     "tracker.rollouts_every=null tracker.rollouts_max_groups=3": "tracker.rollouts_max_groups=3: has no effect",
     "tracker.console=none tracker.log_every=5": "tracker.log_every=5: has no effect",
     "resume=true": "run_dir=",

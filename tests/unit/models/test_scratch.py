@@ -88,10 +88,10 @@ def test_rope_theta_reaches_the_attention() -> None:
     assert not torch.equal(model()(ids).logits, model(rope_theta=1e4)(ids).logits)
 
 
-def test_the_default_recipe_has_152768_parameters() -> None:
-    sizes = {"hidden_size": 64, "num_layers": 3, "num_heads": 4, "intermediate_size": 176}
+def test_the_default_recipe_has_198848_parameters() -> None:
+    sizes = {"hidden_size": 64, "num_layers": 3, "num_heads": 4, "intermediate_size": 256}
     built = build_model(scratch(**sizes), build_tokenizer(make_task().vocabulary), 0)
-    assert sum(weight.numel() for weight in built.parameters()) == 152_768
+    assert sum(weight.numel() for weight in built.parameters()) == 198_848
 
 
 def test_weights_are_a_function_of_the_seed_and_leave_the_global_one_alone() -> None:
