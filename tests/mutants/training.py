@@ -145,8 +145,8 @@ MUTANTS = [
     Mutant(  # the run seed does not reach the prompts
         pitfall="36",
         file="build.py",
-        old="    task = RpnTask(config.task, config.seed, config.reward)\n    with",
-        new="    task = RpnTask(config.task, 0, config.reward)\n    with",
+        old="    task = RpnTask(config.task, config.seed, config.reward)\n    config =",
+        new="    task = RpnTask(config.task, 0, config.reward)\n    config =",
         test=TRAIN + "test_pitfall_36_the_run_seed_reaches_the_rollouts_of_a_given_model",
     ),
     Mutant(  # the optimizer starts anew
