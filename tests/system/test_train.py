@@ -228,6 +228,7 @@ LEARN = (
     "task.complexity_range=[1,2]",
     "task.complexity_weights=null",
     "task.eval_complexity_weights=null",
+    "model.intermediate_size=176",
     "warm_start.num_steps=400",
     "warm_start.learning_rate=4e-3",
     "warm_start.final_phase_steps=60",
