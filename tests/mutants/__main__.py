@@ -41,7 +41,10 @@ def survives(mutant: Mutant) -> str | None:
     """None if the bug is caught, else what went wrong."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", ".*_cache"))
+        tree.mkdir()
+        for name in ("src", "tests", "examples", "docs"):
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", tree)
         file = tree / "src" / "rlvr" / mutant.file
         source = file.read_text()
         if source.count(mutant.old) != 1:
