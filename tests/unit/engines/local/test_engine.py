@@ -390,6 +390,8 @@ def test_pitfall_31_nan_of_broken_weights_does_not_outlive_them() -> None:
     head[requests[0][0][0]] = float("nan")
     with pytest.raises(NonFiniteLogitsError):
         engine.generate_batch(requests)
+    cache = engine._scheduler._runner._cache
+    assert not (cache._aside or cache._made or cache.prefixes._aside or cache.prefixes._made)  # 0 x NaN would be NaN
     head.copy_(sound)
     engine.load_weights(1)
     again = engine.generate_batch(requests)
