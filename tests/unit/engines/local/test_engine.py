@@ -391,7 +391,8 @@ def test_pitfall_31_nan_of_broken_weights_does_not_outlive_them() -> None:
     with pytest.raises(NonFiniteLogitsError):
         engine.generate_batch(requests)
     cache = engine._scheduler._runner._cache
-    assert not (cache._aside or cache._made or cache.prefixes._aside or cache.prefixes._made)  # 0 x NaN would be NaN
+    for buffers in (cache._aside, cache._made, cache.prefixes._aside, cache.prefixes._made):
+        assert buffers == {}, "0 x NaN would be NaN"
     head.copy_(sound)
     engine.load_weights(1)
     again = engine.generate_batch(requests)
