@@ -22,8 +22,8 @@ from rlvr.training.packing import Layout, Microbatch, microbatches
 from rlvr.types import TokenBatch
 
 BF16_PAYS_FROM_WIDTH = 128
-"""Hidden size from which bf16 autocast is faster than fp32: updates are 2x slower at 64, 1.3x to 1.5x faster at 128 and
-2.4x at 512, on a CPU with bf16 instructions (docs/log.md)."""
+"""Hidden size from which bf16 autocast is faster than fp32: updates were 1.3x to 1.5x faster at 128 (docs/log.md); an
+earlier prototype lost 2x at 64. Both on a CPU with bf16 instructions."""
 
 ALWAYS_LOGGED = ("policy_loss", "clip_fraction", "approx_kl")
 """Names that a step logs even if no row could move the gradient: a curve without holes."""
