@@ -47,7 +47,7 @@ from rlvr.training.trainer import Trainer
 from rlvr.training.warm_start import warm_start
 
 ONE_THREAD_BELOW = 500_000
-"""Parameters below which one thread beats two. In prototypes two were 1.5 times slower at 150k, 1.5 times faster at 900k."""
+"""Parameters below which one thread beats two: in prototypes two were 1.5x slower at 150k and 1.5x faster at 900k."""
 
 Stopped = Callable[[], bool]
 
