@@ -91,6 +91,22 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """What a verifier sees: an example and what was said about it.
+
+    `Attempt(example=..., completion="7 <eoe>", text="7", stop_reason=StopReason.STOP, num_tokens=2)`
+
+    `completion` has every special token; `text` lacks only the stop token that ended it.
+    """
+
+    example: Example
+    completion: str
+    text: str
+    stop_reason: StopReason
+    num_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
     """A verifier's verdict: three states, never mixed up.
 

@@ -19,11 +19,16 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnText:
-    """A turn as text, special tokens included: `TurnText(prompt="<boe> 3 4 + =", completion="7 <eoe>", ...)`."""
+    """A turn as text: `TurnText(prompt="<boe> 3 4 + =", completion="7 <eoe>", text="7", ..., num_tokens=2)`.
+
+    `prompt` and `completion` have every special token; `text` lacks only the stop token that ended the completion.
+    """
 
     prompt: str
     completion: str
+    text: str
     stop_reason: StopReason
+    num_tokens: int
 
 
 class Env(Protocol):

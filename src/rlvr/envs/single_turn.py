@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rlvr.envs.base import Reply, TurnText
 from rlvr.rewards.base import Verifier, run_verifier
-from rlvr.types import Example, Message, Score
+from rlvr.types import Attempt, Example, Message, Score
 
 
 class SingleTurnEnv:
@@ -38,5 +38,12 @@ class SingleTurnEnv:
         """One checked verdict on the one turn."""
         if len(turns) != 1:
             raise ValueError(f"example {self._example.id!r} is single-turn, but its episode has {len(turns)} turns")
-        prompt = "\n".join(message.content for message in self._example.messages)
-        return run_verifier(self._verifier, prompt=prompt, completion=turns[0].completion, answer=self._example.answer)
+        turn = turns[0]
+        attempt = Attempt(
+            example=self._example,
+            completion=turn.completion,
+            text=turn.text,
+            stop_reason=turn.stop_reason,
+            num_tokens=turn.num_tokens,
+        )
+        return await run_verifier(self._verifier, attempt)

@@ -43,7 +43,7 @@ class EvalTask(Protocol):
         """A fresh single-use environment."""
         ...
 
-    def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric: what was answered and whether it is right. Knows nothing of rewards."""
         ...
 
@@ -141,7 +141,7 @@ async def attempt(
         num_done += 1
         if on_progress is not None:
             on_progress(num_done, len(requests))
-        return judge_episode(task, chat, example, episode)
+        return await judge_episode(task, chat, example, episode)
 
     return tuple(await asyncio.gather(*(judged(example, sample) for example, sample in requests)))
 
@@ -151,10 +151,10 @@ def greedy(params: SamplingParams) -> SamplingParams:
     return replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
-def judge_episode(task: EvalTask, chat: ChatCodec, example: Example, episode: Episode) -> EvaluationRecord:
+async def judge_episode(task: EvalTask, chat: ChatCodec, example: Example, episode: Episode) -> EvaluationRecord:
     """Apply the task's metric to what was generated; the reward is only noted beside it."""
     turns = turn_texts(chat, episode.turns)
-    verdict = task.judge(example, turns)
+    verdict = await task.judge(example, turns)
     return EvaluationRecord(
         example_id=example.id,
         sample_index=episode.sample_index,

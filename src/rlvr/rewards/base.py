@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from rlvr.types import Score
+from rlvr.errors import UserError
+from rlvr.types import Attempt, Score
 
 
-class RewardError(Exception):
-    """A verifier returned something that is not one finite score: a bug in the verifier, not in the completion."""
+class RewardError(UserError):
+    """A verifier returned something that is not one finite score: a bug in the verifier, which ends the run."""
 
 
 class Verifier(Protocol):
-    """Scores one completion of one prompt."""
+    """Scores one attempt at one example."""
 
     @property
     def name(self) -> str:
         """What errors and metrics call it."""
         ...
 
-    def verify(self, prompt: str, completion: str, answer: str) -> Score:
-        """The verdict; it must not raise for any completion."""
+    async def verify(self, attempt: Attempt) -> Score:
+        """The verdict; it must not raise for any completion, and must not block: what is slow runs in a pool."""
         ...
 
 
@@ -41,10 +42,10 @@ def checked(name: str, score: object) -> Score:
     return score
 
 
-def run_verifier(verifier: Verifier, *, prompt: str, completion: str, answer: str) -> Score:
+async def run_verifier(verifier: Verifier, attempt: Attempt) -> Score:
     """The checked verdict; an exception of the verifier is `error` (left out of the group), never a wrong answer."""
     try:
-        score = verifier.verify(prompt, completion, answer)
+        score = await verifier.verify(attempt)
     except Exception as error:
         return Score(value=math.nan, status="error", diagnostics={"error": f"{type(error).__name__}: {error}"[:500]})
     return checked(verifier.name, score)

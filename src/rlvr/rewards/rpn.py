@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rlvr.rewards.expressions import Arithmetic, reduce_once
-from rlvr.types import Score
+from rlvr.types import Attempt, Score
 
 if TYPE_CHECKING:
     from rlvr.config.schema import RpnReward
@@ -75,7 +75,12 @@ class RpnVerifier:
     arithmetic: Arithmetic
     name: str = "rpn"
 
-    def verify(self, prompt: str, completion: str, answer: str) -> Score:
+    async def verify(self, attempt: Attempt) -> Score:
+        """The verdict on the whole completion, its `<eoe>` included."""
+        prompt = "\n".join(message.content for message in attempt.example.messages)
+        return self.score(prompt, attempt.completion, attempt.example.answer)
+
+    def score(self, prompt: str, completion: str, answer: str) -> Score:
         """`scored` if boxed, else `invalid` with value 0; diagnostics has `valid_steps` where steps were written."""
         steps = valid_steps(prompt, completion, self.arithmetic)
         diagnostics = {} if steps is None else {"valid_steps": steps}

@@ -129,14 +129,19 @@ async def _take_turns(
 
 def turn_texts(chat: ChatCodec, turns: Sequence[Turn]) -> list[TurnText]:
     """The turns as text, special tokens kept, for verifiers and metrics."""
-    return [
-        TurnText(
-            prompt=chat.decode(turn.prompt_ids),
-            completion=chat.decode(turn.completion.token_ids),
-            stop_reason=turn.completion.stop_reason,
-        )
-        for turn in turns
-    ]
+    return [_turn_text(chat, turn) for turn in turns]
+
+
+def _turn_text(chat: ChatCodec, turn: Turn) -> TurnText:
+    ids, stop_reason = turn.completion.token_ids, turn.completion.stop_reason
+    completion = chat.decode(ids)
+    return TurnText(
+        prompt=chat.decode(turn.prompt_ids),
+        completion=completion,
+        text=chat.decode(ids[:-1]) if stop_reason == StopReason.STOP else completion,
+        stop_reason=stop_reason,
+        num_tokens=len(ids),
+    )
 
 
 async def _score(env: Env, chat: ChatCodec, turns: list[Turn], stop_reason: StopReason) -> Score:
@@ -144,6 +149,8 @@ async def _score(env: Env, chat: ChatCodec, turns: list[Turn], stop_reason: Stop
         return _error("the engine gave the request up")
     try:
         return await env.score(turn_texts(chat, turns))
+    except UserError:
+        raise  # a verifier that breaks its contract would poison every group
     except Exception as error:  # verifiers run foreign code; what they raise is counted and left out of the loss
         return _error(f"{type(error).__name__}: {error}")
 

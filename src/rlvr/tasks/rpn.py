@@ -118,7 +118,7 @@ class RpnTask:
         """A fresh single-turn environment."""
         return SingleTurnEnv(example, self.verifier)
 
-    def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric, exact answer: code apart from the rewards, so no reward setting moves it."""
         prompt = "\n".join(message.content for message in example.messages)
         return rpn_metric.judge(prompt, turns[-1].completion, example.answer)

@@ -6,12 +6,13 @@ import pytest
 from rlvr.envs.base import Reply, TurnText
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.rewards.base import RewardError
-from rlvr.types import Score, StopReason
+from rlvr.types import Attempt, Score, StopReason
 from tests.unit.tasks.settings import make_task
 
 
 def turn(completion: str, prompt: str = "<boe> 3 1 + =") -> TurnText:
-    return TurnText(prompt=prompt, completion=completion, stop_reason=StopReason.STOP)
+    text = completion.removesuffix(" <eoe>")
+    return TurnText(prompt=prompt, completion=completion, text=text, stop_reason=StopReason.STOP, num_tokens=2)
 
 
 def score(completion: str, prompt: str = "<boe> 3 1 + =") -> Score:
@@ -65,8 +66,8 @@ class Broken:
 
     name = "broken"
 
-    def verify(self, prompt: str, completion: str, answer: str) -> Score:
-        return Score(value=math.nan if completion == "bad" else float(completion))
+    async def verify(self, attempt: Attempt) -> Score:
+        return Score(value=math.nan if attempt.completion == "bad" else float(attempt.text))
 
 
 def test_pitfall_29_every_completion_gets_its_own_finite_score_in_order() -> None:

@@ -1,10 +1,19 @@
+import asyncio
 import math
 from dataclasses import dataclass
 
 import pytest
 
 from rlvr.rewards.base import RewardError, checked, run_verifier
-from rlvr.types import Score
+from rlvr.types import Attempt, Example, Score, StopReason
+
+ATTEMPT = Attempt(
+    example=Example(id="e", messages=(), answer="a"),
+    completion="c",
+    text="c",
+    stop_reason=StopReason.STOP,
+    num_tokens=1,
+)
 
 
 @dataclass
@@ -14,14 +23,14 @@ class Returns:
     result: object
     name: str = "mine"
 
-    def verify(self, prompt: str, completion: str, answer: str) -> Score:
+    async def verify(self, attempt: Attempt) -> Score:
         if isinstance(self.result, Exception):
             raise self.result
         return self.result  # type: ignore[return-value]
 
 
 def run(result: object) -> Score:
-    return run_verifier(Returns(result), prompt="p", completion="c", answer="a")
+    return asyncio.run(run_verifier(Returns(result), ATTEMPT))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ PROMPT = "<boe> 4 0 1 + + ="
 def verdict(
     completion: str, answer: str = "5", prompt: str = PROMPT, **reward: object
 ) -> tuple[float, str, float, float]:
-    score = RpnVerifier(make_reward(**reward), MOD_13).verify(prompt, completion, answer)
+    score = RpnVerifier(make_reward(**reward), MOD_13).score(prompt, completion, answer)
     return score.value, score.status, score.parts["boxed"], score.parts["correct"]
 
 
@@ -80,8 +80,8 @@ def test_pitfall_28_exploits_score_nothing(completion: str, prompt: str) -> None
 
 def test_pitfall_28_signs_count() -> None:
     verifier = RpnVerifier(make_reward(), Arithmetic(operators=("-",), smallest=-9, largest=9, modulus=None))
-    assert [verifier.verify("<boe> 3 5 - =", f"{word} <eoe>", "-2").value for word in ("-2", "2")] == [1.0, 0.0]
-    assert [verifier.verify("<boe> 5 3 - =", f"{word} <eoe>", "2").value for word in ("-2", "2")] == [0.0, 1.0]
+    assert [verifier.score("<boe> 3 5 - =", f"{word} <eoe>", "-2").value for word in ("-2", "2")] == [1.0, 0.0]
+    assert [verifier.score("<boe> 5 3 - =", f"{word} <eoe>", "2").value for word in ("-2", "2")] == [0.0, 1.0]
 
 
 def test_pitfall_03_words_after_the_first_end_are_not_scored() -> None:
@@ -128,7 +128,7 @@ def test_type_and_weights_make_the_value(reward: dict[str, object], right: float
 )
 def test_valid_steps_is_the_share_of_right_reductions(completion: str, share: float | None) -> None:
     assert valid_steps(PROMPT, completion, MOD_13) == share
-    score = RpnVerifier(make_reward(), MOD_13).verify(PROMPT, completion, "5")
+    score = RpnVerifier(make_reward(), MOD_13).score(PROMPT, completion, "5")
     assert score.diagnostics == ({} if share is None else {"valid_steps": share})
 
 

@@ -133,7 +133,7 @@ def test_a_single_turn_episode_keeps_what_the_engine_returned() -> None:
     assert episode.turns[0].completion.policy_version == 5
     assert (episode.example_id, episode.sample_index, episode.seed) == ("e", 3, 17)
     assert (episode.score.value, episode.stop_reason) == (1.0, StopReason.STOP)
-    assert env.scored == [TurnText(prompt="ab", completion="c$", stop_reason=StopReason.STOP)]
+    assert env.scored == [TurnText(prompt="ab", completion="c$", text="c", stop_reason=StopReason.STOP, num_tokens=2)]
 
 
 def test_each_turn_draws_with_its_own_seed() -> None:

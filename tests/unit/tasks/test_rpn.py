@@ -248,13 +248,13 @@ def test_pitfall_28_every_gold_scores_full_marks_and_a_perturbed_one_none(
     prompt, completion = task.demonstration(index, worked_share)
     assert set(f"{prompt} {completion}".split()) <= set(task.vocabulary)
     answer = str(evaluate(prompt.split()[1:-1], task.arithmetic))
-    score = task.verifier.verify(prompt, completion, answer)
+    score = task.verifier.score(prompt, completion, answer)
     assert (score.value, score.status, dict(score.parts)) == (1.0, "scored", {"boxed": 1.0, "correct": 1.0})
     assert score.diagnostics.get("valid_steps", 1.0) == 1.0
 
     wrong = data.draw(st.sampled_from([word for word in task.arithmetic.values if word != answer]))
     perturbed = completion.rsplit(maxsplit=2)[:-2]
-    score = task.verifier.verify(prompt, " ".join([*perturbed, wrong, "<eoe>"]), answer)
+    score = task.verifier.score(prompt, " ".join([*perturbed, wrong, "<eoe>"]), answer)
     assert (score.value, dict(score.parts)) == (0.25, {"boxed": 1.0, "correct": 0.0})
 
 
@@ -296,9 +296,7 @@ def test_every_setting_changes_the_examples(key: str, changes: dict[str, object]
 
 
 def test_the_env_of_an_example_uses_the_reward_settings() -> None:
-    wrong = [
-        make_task(reward=make_reward(type=kind)).verifier.verify("<boe> 3 4 + =", "1 <eoe>", "0") for kind in KINDS
-    ]
+    wrong = [make_task(reward=make_reward(type=kind)).verifier.score("<boe> 3 4 + =", "1 <eoe>", "0") for kind in KINDS]
     assert [score.value for score in wrong] == [1.0, 0.0, 0.3]
 
 
