@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from rlvr.errors import UserError
 from rlvr.types import Attempt, Score
@@ -23,6 +24,27 @@ class Verifier(Protocol):
 
     async def verify(self, attempt: Attempt) -> Score:
         """The verdict; it must not raise for any completion, and must not block: what is slow runs in a pool."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grade:
+    """What one part of a reward found, before weights: `Grade(value=1.0)`, `Grade(value=0.0, status="invalid")`.
+
+    The states are those of `Score`: `error` says that the part itself failed, its `value` is NaN, and `message` tells
+    what happened, in words that can be counted (`timed out after 5 s`).
+    """
+
+    value: float
+    status: Literal["scored", "invalid", "error"] = "scored"
+    message: str = ""
+
+
+class Part(Protocol):
+    """One named, weighted part of a reward."""
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """The finding; it must not raise for any completion, and must not block: what is slow runs in a pool."""
         ...
 
 
