@@ -1,0 +1,89 @@
+"""How a run samples, trains, evaluates and reports."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rlvr.config.schema.base import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section, Share
+from rlvr.config.schema.tasks import TaskBundle
+
+
+class Rollout(Section):
+    """How completions are sampled for training."""
+
+    prompts_per_step: PositiveInt = Field(
+        description="examples per step; a step samples group_size completions of each"
+    )
+    group_size: PositiveInt = Field(description="completions of one example, compared with each other")
+    max_completion_tokens: PositiveInt = Field(description="longest completion; longer ones are truncated")
+    temperature: PositiveFloat = Field(description="sampling temperature; the trainer's logprobs use it too")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(description="nucleus sampling; 1 turns it off")
+    top_k: NonNegativeInt = Field(description="sample from the k likeliest tokens; 0 turns it off")
+    min_p: Annotated[float, Field(ge=0, lt=1)] = Field(
+        description="leave out tokens less likely than min_p x the likeliest; 0 turns it off"
+    )
+
+
+class Trainer(Section):
+    """Optimization, precision, checkpoints."""
+
+    max_steps: PositiveInt = Field(description="steps of the run: rollouts, then update")
+    learning_rate: PositiveFloat = Field(description="peak learning rate of AdamW")
+    schedule: Literal["constant", "linear", "cosine"] = Field(description="learning rate after the warm-up")
+    warmup_steps: NonNegativeInt = Field(description="steps of linear warm-up")
+    final_learning_rate_share: Share = Field(description="linear and cosine: learning rate at the end / peak")
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW")
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW")
+    weight_decay: NonNegativeFloat = Field(description="AdamW")
+    max_grad_norm: PositiveFloat = Field(description="the gradient is clipped to this norm")
+    microbatch_tokens: PositiveInt = Field(
+        description="tokens per forward and backward pass; gradients accumulate exactly, only memory and speed change"
+    )
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        description="autocast of forward and backward; auto: bf16 on a CPU with bf16 instructions from hidden size "
+        "128 on, where it is faster"
+    )
+    num_threads: PositiveInt | None = Field(
+        description="CPU threads; null: one for models under 500k parameters, else all cores"
+    )
+    strategy: Literal["single"] = Field(description="how training is spread over processes")
+    checkpoint_every: PositiveInt | None = Field(description="steps between checkpoints; null: only at the end")
+    keep_last: PositiveInt = Field(description="checkpoints to keep, newest first")
+    keep_best: bool = Field(description="also keep the checkpoint with the best held-out accuracy")
+
+
+class LocalEngine(Section):
+    """In-process continuous batching over the policy's own weights."""
+
+    name: Literal["local"]
+    max_batch_size: PositiveInt = Field(description="completions decoded at the same time; more wait their turn")
+
+
+EngineConfig = LocalEngine
+
+
+class Evaluation(Section):
+    """Held-out evaluation while training; the first one is made before the first update."""
+
+    every: PositiveInt = Field(description="steps between evaluations; the last step is always evaluated")
+    num_examples: PositiveInt = Field(description="held-out examples, always the same")
+    samples_per_example: NonNegativeInt = Field(
+        description="0: greedy only; k > 0: also k sampled completions each, for avg@k and pass@k"
+    )
+    also: dict[str, TaskBundle] = Field(
+        description="more tasks to evaluate, each with its own prompt and metric: a list of names, e.g. [finqa]; or "
+        "name: {set: [task.path=..., prompt.few_shot=2]}"
+    )
+
+
+class Tracker(Section):
+    """What is shown and written."""
+
+    console: Literal["auto", "live", "plain", "none"] = Field(
+        description="live line, plain lines, or nothing; auto: live on a terminal"
+    )
+    log_every: PositiveInt = Field(description="steps between console lines; metrics.jsonl has every step")
+    rollouts_every: PositiveInt | None = Field(
+        description="steps between rollout files, the first step included; null: none"
+    )
+    rollouts_max_groups: PositiveInt | None = Field(description="groups per rollout file; null: all")
