@@ -87,6 +87,9 @@ class Gsm8kTask(Splits):
 
     name: Literal["gsm8k"]
     eval_split: Name = Field(description="held-out split")
+    solution_lines: PositiveInt | None = Field(
+        description="demonstrations and few-shot examples show only the last so many lines of a solution; null: all"
+    )
 
 
 class FinqaTask(Splits):
