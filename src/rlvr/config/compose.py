@@ -5,10 +5,11 @@ Hydra's loader is used directly, not its application: it has no global state, ma
 """
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from rlvr.config import messages, rules
+from rlvr.config import bundles, messages, rules
 from rlvr.config.catalog import has_value, sections, value_of
 from rlvr.config.schema import Config
 from rlvr.errors import ConfigError
@@ -65,7 +66,7 @@ def load_config(
     parsed = parse_overrides(overrides)
     for override in parsed:
         _check_override(override, source)
-    values = _compose(source, parsed)
+    values = bundles.expanded(_compose(source, parsed), partial(_bundle, config_dir))
     chosen = messages.chosen_names(values)
     try:
         config = Config.model_validate_json(json.dumps(values), strict=True)
@@ -73,6 +74,15 @@ def load_config(
         raise ConfigError(messages.invalid(error, chosen)) from None
     rules.check(config, _changed(config, source, parsed))
     return config
+
+
+def _bundle(config_dir: str | None, overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of a task with the reward and the prompt that follow it, of the same folders as the configuration."""
+    source = _open(DEFAULT_CONFIG, config_dir)
+    parsed = parse_overrides(overrides)
+    for override in parsed:
+        _check_override(override, source)
+    return _compose(source, parsed)
 
 
 def to_yaml(config: Config) -> str:
@@ -101,6 +111,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         except HydraException as error:
             if "=" not in line:
                 raise ConfigError(f"{line}: an override is written key=value, e.g. trainer.max_steps=5.") from None
+            if (foreign := messages.foreign_key(line)) is not None:
+                raise ConfigError(foreign) from None
             reason = str(error).splitlines()[0]
             hint = "put quotes around special characters, e.g. 'name=\"a b\"'"
             raise ConfigError(f"{line}: Hydra cannot read this value ({reason}); {hint}.") from None
@@ -119,11 +131,18 @@ def _open(config_name: str, config_dir: str | None) -> Source:
     path.append("schema", "structured://")
     Plugins.instance()  # registers the readers of pkg:// and file://
     setup_globals()  # registers ${now:...}
+    OmegaConf.register_new_resolver("rlvr.data", _data_folder, replace=True)
     name = config_name.removesuffix(".yaml")
     source = Source(config_name=name, config_dir=config_dir, loader=ConfigLoaderImpl(config_search_path=path))
     if name not in source.root_configs:
         raise ConfigError(messages.unknown_config(name, source.root_configs))
     return source
+
+
+def _data_folder(name: str, otherwise: str) -> str:
+    """`${rlvr.data:gsm8k,openai/gsm8k}`: the folder `gsm8k` in RLVR_DATA if there is one, else the Hub's data set."""
+    folder = Path(os.environ.get("RLVR_DATA", "")) / name
+    return str(folder) if "RLVR_DATA" in os.environ and folder.is_dir() else otherwise
 
 
 def _check_override(override: Override, source: Source) -> None:

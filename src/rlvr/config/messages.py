@@ -1,14 +1,27 @@
 """Sentences for wrong settings: each names the key, its value, and the remedy."""
 
 import json
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
-from rlvr.config.catalog import ONLY_CHOICE, choice_models, keys, sections
-from rlvr.config.schema import Config
+from rlvr.config.catalog import (
+    ANY_NAME,
+    ONLY_CHOICE,
+    Key,
+    choice_models,
+    find,
+    inner_models,
+    keys,
+    matches,
+    sections,
+    tag,
+)
+from rlvr.config.schema import Config, PartsReward, Section
 from rlvr.config.spellings import find_spelling
 
 
@@ -42,15 +55,15 @@ def unknown_key(key: str, value: object, chosen: dict[str, str]) -> str:
     """What is wrong with a key that the schema does not have. `chosen`: the choice of each section."""
     written = f"{key}={shown(value)}"
     section = key.partition(".")[0]
-    paths = {k.path: k.choices for k in keys()}
-    if key in paths:
-        owners = " or ".join(f"{section}={choice}" for choice in paths[key])
-        return f"{written}: {section}={chosen.get(section, '?')} has no such key; {owners} has."
+    known = find(key)
+    if known is not None:
+        return f"{written}: {_elsewhere(known, chosen.get(section, '?'))}"
     if (spelling := find_spelling(key)) is not None and key not in spelling.ours:
         return f"{written}: the key is called {' and '.join(spelling.ours)} here" + (
             f" ({spelling.note})." if spelling.note else "."
         )
-    if value_key := _inside_a_value(key, paths):
+    paths = {_named(k.path, key): k.choices for k in keys()}
+    if value_key := _inside_a_value(key):
         return f"{written}: {value_key} is a value, not a section; set {value_key} itself."
     near = _nearest_key(key, [path for path, owners in paths.items() if _available(path, owners, chosen)])
     return f"{written}: there is no key {key}; " + (
@@ -63,9 +76,39 @@ def _available(path: str, owners: tuple[str, ...], chosen: dict[str, str]) -> bo
     return not owners or choice in owners
 
 
-def _inside_a_value(key: str, paths: dict[str, tuple[str, ...]]) -> str | None:
+def foreign_key(line: str) -> str | None:
+    """What to say to `reward.reward_functions[0].params.correct_reward=5.0`, which Hydra cannot even read."""
+    key, _, value = line.partition("=")
+    plain = re.sub(r"\[\w*\]", "", key)
+    return unknown_key(plain, value, {}) if find_spelling(plain) is not None else None
+
+
+def _elsewhere(known: Key, choice: str) -> str:
+    """Who has a key that the chosen section, or the chosen type of an item, lacks."""
+    section = known.path.partition(".")[0]
+    if choice not in known.choices:
+        owners = " or ".join(f"{section}={owner}" for owner in known.choices)
+        return f"{section}={choice} has no such key; {owners} has."
+    if known.types and len(known.types) < 6:
+        return f"this type has no such key; {' and '.join(known.types)} {'has' if len(known.types) == 1 else 'have'}."
+    return f"there is no item of this name; add it with +{known.path.replace(ANY_NAME, 'NAME')}=..."
+
+
+def _named(pattern: str, key: str) -> str:
+    """`reward.parts.<name>.weight` with the names that stand at the same places of a user's key."""
+    given = key.split(".")
+    filled = [given[i] if part == ANY_NAME and i < len(given) else part for i, part in enumerate(pattern.split("."))]
+    return ".".join(filled)
+
+
+def _inside_a_value(key: str) -> str | None:
     parts = key.split(".")
-    return next((p for n in range(1, len(parts)) if (p := ".".join(parts[:n])) in paths), None)
+    leaves = [k for k in keys() if not (k.path == "name" or k.path.endswith(".settings"))]
+    for n in range(1, len(parts)):
+        prefix = ".".join(parts[:n])
+        if any(matches(leaf.path, prefix) for leaf in leaves):
+            return prefix
+    return None
 
 
 def _nearest_key(key: str, paths: list[str]) -> str | None:
@@ -89,7 +132,7 @@ def invalid(error: ValidationError, chosen: dict[str, str]) -> str:
     if first["type"] == "missing":
         return f"{path} is missing; every key needs a value (`rlvr train --cfg job` prints all keys)."
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return f"{path}.name: must be one of {', '.join(choice_models(path))}; choose with {path}=CHOICE."
+        return _wrong_tag(path, first["ctx"])
     reason = f"{path}={shown(first['input'])}: {_requirement(first)}"
     near = _nearest_literal(first)
     description = _description(path)
@@ -97,14 +140,52 @@ def invalid(error: ValidationError, chosen: dict[str, str]) -> str:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """`("algorithm", "grpo", "clip_low")` -> `algorithm.clip_low`: pydantic locates by choice, too."""
-    parts = list(location)
-    if len(parts) > 1 and str(parts[0]) in sections() and len(choice_models(str(parts[0]))) > 1:
-        parts.pop(1)
+    """`("algorithm", "grpo", "clip_low")` -> `algorithm.clip_low`: pydantic locates by choice and type, too."""
+    annotation: Any = Config
     text = ""
-    for part in parts:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    for part in location:
+        annotation, is_tag = _descend(annotation, part)
+        if not is_tag:
+            text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.lstrip(".")
+
+
+def _descend(annotation: Any, part: int | str) -> tuple[Any, bool]:
+    """What lies behind one part of a location, and whether that part is the tag of a union."""
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        field = annotation.model_fields.get(str(part))
+        return (field.annotation if field else None), False
+    if get_origin(annotation) is dict:
+        return get_args(annotation)[1], False
+    for model in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ():
+        if isinstance(model, type) and issubclass(model, Section) and part in (tag(model, "name"), tag(model, "type")):
+            return model, True
+    return None, False
+
+
+def _wrong_tag(path: str, context: Any) -> str:
+    """A section without, or with an unknown, `name` or `type`."""
+    discriminator = str(context["discriminator"]).strip("'")
+    if discriminator == "name":
+        return f"{path}.name: must be one of {_choices(path)}; choose with {path}=CHOICE."
+    given = f"={context['tag']}" if "tag" in context else ""
+    near = nearest(context["tag"], _tags(context)) if "tag" in context else None
+    hint = f"; did you mean {near}?" if near else "."
+    return f"{path}.{discriminator}{given}: must be one of {', '.join(_tags(context))}{hint}"
+
+
+def _choices(path: str) -> str:
+    return ", ".join(choice_models(path)) if path in sections() else "the choices of its group"
+
+
+def _tags(context: Any) -> list[str]:
+    expected = context.get("expected_tags")
+    if expected is None:
+        models = inner_models(PartsReward.model_fields["parts"].annotation)[0]
+        return [name for model in models if (name := tag(model, "type"))]
+    return [word.strip(" '") for word in expected.split(",")]
 
 
 def _requirement(error: Any) -> str:
@@ -139,8 +220,8 @@ def _nearest_literal(error: Any) -> str | None:
 
 
 def _description(path: str) -> str | None:
-    plain = path.partition("[")[0]
-    return next((key.field.description for key in keys() if key.path == plain), None)
+    key = find(path.partition("[")[0])
+    return key.field.description if key else None
 
 
 def chosen_names(values: dict[str, Any]) -> dict[str, str]:

@@ -3,32 +3,19 @@
 A value without effect is an error only where the user changed it; defaults never speak.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from rlvr.config.catalog import value_of
+from rlvr.config.data_rules import DATA_RULES
 from rlvr.config.messages import shown
-from rlvr.config.schema import Config, Dapo, PretrainedModel, RpnReward, RpnTask, ScratchModel, WarmStart
+from rlvr.config.rule import Rule
+from rlvr.config.schema import Config, Dapo, MixTask, PretrainedModel, RpnReward, RpnTask, ScratchModel, WarmStart
 from rlvr.errors import ConfigError
 
 Changed = Callable[[str], bool]  # dotted key -> whether the user set it to something else than rlvr's value
 
 WARM_START_KEYS = tuple(f"warm_start.{name}" for name in WarmStart.model_fields if name != "enabled")
 GROUP_ALGORITHMS = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """`broken` says whether the rule applies to a configuration; `message` is filled with it as `c`.
-
-    With `idle` keys, the rule says that these have no effect when `broken`, and only the changed ones are reported:
-    `<key>=<value>: has no effect <message>`. `only_changed` rules speak if one of these keys was changed.
-    """
-
-    broken: Callable[[Config], bool]
-    message: str
-    idle: tuple[str, ...] = ()
-    only_changed: tuple[str, ...] = ()
 
 
 def _rpn(c: Config) -> RpnTask | None:
@@ -61,7 +48,8 @@ def _weights_do_not_fit(c: Config, weights: tuple[float, ...] | None) -> bool:
 
 
 def _context_too_small(c: Config) -> bool:
-    needed = c.task.max_prompt_tokens + c.rollout.max_completion_tokens
+    longest = getattr(c.task, "max_prompt_tokens", None) or 1
+    needed = longest + c.rollout.max_completion_tokens
     return isinstance(c.model, ScratchModel) and c.model.max_context_tokens < needed
 
 
@@ -135,8 +123,8 @@ MODEL_RULES = (
     ),
     Rule(
         _context_too_small,
-        "model.max_context_tokens={c.model.max_context_tokens}: too small for task.max_prompt_tokens="
-        "{c.task.max_prompt_tokens} + rollout.max_completion_tokens={c.rollout.max_completion_tokens}; raise it to "
+        "model.max_context_tokens={c.model.max_context_tokens}: too small for the longest prompt "
+        "(task.max_prompt_tokens) + rollout.max_completion_tokens={c.rollout.max_completion_tokens}; raise it to "
         "their sum or lower one of them.",
     ),
     Rule(
@@ -182,7 +170,7 @@ REWARD_RULES = (
         "reward.boxed_weight=0 and reward.correct_weight=0: every reward would be 0; make one of them positive.",
     ),
     Rule(
-        lambda c: c.reward.type != "combined",
+        lambda c: isinstance(c.reward, RpnReward) and c.reward.type != "combined",
         "with reward.type={c.reward.type}; set reward.type=combined",
         idle=("reward.boxed_weight", "reward.correct_weight"),
     ),
@@ -283,12 +271,29 @@ TRAINER_RULES = (
     ),
 )
 
-RULES = TASK_RULES + MODEL_RULES + REWARD_RULES + ALGORITHM_RULES + TRAINER_RULES
+RULES = TASK_RULES + DATA_RULES + MODEL_RULES + REWARD_RULES + ALGORITHM_RULES + TRAINER_RULES
 
 
 def check(config: Config, changed: Changed) -> None:
-    """Raise ConfigError for the first rule that is broken."""
-    for rule in RULES:
+    """Raise ConfigError for the first rule that is broken, also by a task that is evaluated besides or part of a mix."""
+    _check(RULES, config, changed)
+    parts = config.task.parts if isinstance(config.task, MixTask) else {}
+    for key, bundles in (("task.parts", parts), ("evaluation.also", config.evaluation.also)):
+        for name, bundle in bundles.items():
+            inside = {"task": bundle.task, "reward": bundle.reward, "prompt": bundle.prompt}
+            alone = config.evaluation.model_copy(update={"also": {}})
+            try:
+                _check(TASK_RULES + DATA_RULES, config.model_copy(update=inside | {"evaluation": alone}), _unchanged)
+            except ConfigError as error:
+                raise ConfigError(f"{key}.{name}: {error}") from None
+
+
+def _unchanged(key: str) -> bool:
+    return False
+
+
+def _check(rules: Sequence[Rule], config: Config, changed: Changed) -> None:
+    for rule in rules:
         if not rule.broken(config):
             continue
         message = rule.message.format(c=config)
