@@ -5,7 +5,7 @@ configuration says everything:
 
     [finqa]                                        -> {finqa: {task: ..., reward: ..., prompt: ...}}
     {gsm8k: 2, finqa: 1}                           -> {gsm8k: {weight: 2, task: ...}, finqa: {weight: 1, task: ...}}
-    {mine: {task: jsonl, set: [task.path=a.json]}} -> {mine: {task: ..., reward: ..., prompt: ...}}
+    {mine: {task: jsonl, set: ["task.path=a.json"]}} -> {mine: {task: ..., reward: ..., prompt: ...}}
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ def _entry(key: str, name: str, entry: Any, compose: Compose, weighted: bool) ->
     weight = {"weight": entry.pop("weight", 1.0)} if weighted else {}
     if entry or not isinstance(overrides, list) or not all(isinstance(line, str) for line in overrides):
         known = "weight, task and set" if weighted else "task and set"
-        raise ConfigError(f"{key}: may have {known}, where set is a list like [task.path=FOLDER].")
+        raise ConfigError(f'{key}: may have {known}, where set is a list like ["task.path=FOLDER"].')
     for line in overrides:
         if line.partition("=")[0].partition(".")[0].lstrip("+~") not in PARTS:
             raise ConfigError(f"{key}: set may change task, reward and prompt, and {line} is none of them.")

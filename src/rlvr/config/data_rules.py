@@ -75,14 +75,9 @@ def _no_weight(c: Config) -> bool:
 
 
 def _held_out_given(c: Config) -> bool:
-    given = (
-        c.task.eval_path
-        if isinstance(c.task, JsonlTask)
-        else c.task.eval_split
-        if isinstance(c.task, HubTask)
-        else None
-    )
-    return given is not None
+    if isinstance(c.task, JsonlTask):
+        return c.task.eval_path is not None
+    return isinstance(c.task, HubTask) and c.task.eval_split is not None
 
 
 def _nothing_pooled(c: Config) -> bool:
@@ -118,7 +113,8 @@ DATA_RULES = (
     ),
     Rule(
         lambda c: isinstance(c.task, MixTask),
-        "with task=mix, whose parts have prompts of their own; write task.parts={{gsm8k: {{set: [prompt.few_shot=1]}}}}",
+        "with task=mix, whose parts have prompts of their own; write task.parts={{gsm8k: "
+        '{{set: ["prompt.few_shot=1"]}}}}',
         idle=("prompt.system", "prompt.user", "prompt.answer_in", "prompt.markers", "prompt.few_shot"),
     ),
     Rule(
@@ -165,6 +161,6 @@ DATA_RULES = (
     Rule(
         _own_name_again,
         "evaluation.also: names a task that this run evaluates anyway; leave it out, or give it another name: "
-        "{{other: {{task: {c.task.name}, set: [...]}}}}.",
+        "{{other: {{task: {c.task.name}}}}}.",
     ),
 )

@@ -275,7 +275,7 @@ RULES = TASK_RULES + DATA_RULES + MODEL_RULES + REWARD_RULES + ALGORITHM_RULES +
 
 
 def check(config: Config, changed: Changed) -> None:
-    """Raise ConfigError for the first rule that is broken, also by a task that is evaluated besides or part of a mix."""
+    """Raise ConfigError for the first rule that is broken, by a part of a mix or a task evaluated beside it too."""
     _check(RULES, config, changed)
     parts = config.task.parts if isinstance(config.task, MixTask) else {}
     for key, bundles in (("task.parts", parts), ("evaluation.also", config.evaluation.also)):

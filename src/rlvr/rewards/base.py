@@ -68,6 +68,8 @@ async def run_verifier(verifier: Verifier, attempt: Attempt) -> Score:
     """The checked verdict; an exception of the verifier is `error` (left out of the group), never a wrong answer."""
     try:
         score = await verifier.verify(attempt)
+    except RewardError:
+        raise  # a broken contract is the verifier's, not the completion's
     except Exception as error:
         return Score(value=math.nan, status="error", diagnostics={"error": f"{type(error).__name__}: {error}"[:500]})
     return checked(verifier.name, score)

@@ -72,7 +72,7 @@ class Evaluation(Section):
     )
     also: dict[str, TaskBundle] = Field(
         description="more tasks to evaluate, each with its own prompt and metric: a list of names, e.g. [finqa]; or "
-        "name: {set: [task.path=..., prompt.few_shot=2]}"
+        "name: {task: jsonl, set: ['task.path=...']}"
     )
 
 
