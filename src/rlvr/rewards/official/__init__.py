@@ -1,0 +1,1 @@
+"""Official scorers, oddities included; whatever is lenient has another name and lives elsewhere."""

@@ -1,0 +1,193 @@
+"""Are two formulas equal after `sympy.simplify`? With as little sympy as possible, and never for long.
+
+`simplify` is asked last. Before it:
+
+1. the same tree is equal;
+2. two rational functions that differ at a random point of a large prime field are different functions (Schwartz-Zippel),
+   and simplification keeps the function: not equal;
+3. formulas too large for sympy to multiply out in about a second are taken as not equal (`MAX_TERMS` and the others).
+   FinQA's gold programs stay far below; the official script would work on such a prediction for hours.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from math import comb
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sympy import Basic
+
+PRIME = 2**61 - 1
+MAX_DEPTH = 199  # the official script fails from 200 on: Python's parser allows no more nested parentheses
+MAX_TERMS = 200
+MAX_DEGREE = 24
+MAX_POWERS = 8
+MAX_EXPONENT_LEAVES = 8
+SYMBOL = "symbol"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Size:
+    """A formula as one fraction, multiplied out: at most so many terms, of at most such a degree, over and under it."""
+
+    terms_over: int = 1
+    degree_over: int = 1
+    terms_under: int = 1
+    degree_under: int = 0
+    leaves: int = 1
+    powers: int = 0
+
+    @property
+    def is_small(self) -> bool:
+        return (
+            max(self.terms_over, self.terms_under) <= MAX_TERMS
+            and max(self.degree_over, self.degree_under) <= MAX_DEGREE
+            and self.powers <= MAX_POWERS
+        )
+
+
+@dataclass(kw_only=True)
+class Formulas:
+    """Formulas as nodes that share their parts. Equal trees have one number; a part has a lower number than the whole."""
+
+    nodes: list[tuple[str, int, int]] = field(default_factory=list)
+    numbers: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    depths: list[int] = field(default_factory=list)
+
+    def symbol(self, number: int) -> int:
+        """The node of symbol `number`."""
+        return self._node((SYMBOL, number, number), 0)
+
+    def combined(self, operation: str, left: int, right: int) -> int:
+        """The node `left operation right`.
+
+        Raises:
+            ValueError: part of it is a comparison, which nothing can be done with, or it is nested too deep.
+        """
+        if "greater" in (self.nodes[left][0], self.nodes[right][0]):
+            raise ValueError("yes or no is no number")
+        depth = 1 + max(self.depths[left], self.depths[right])
+        if depth > MAX_DEPTH:
+            raise ValueError("nested too deep")
+        return self._node((operation, left, right), depth)
+
+    def _node(self, node: tuple[str, int, int], depth: int) -> int:
+        if node not in self.numbers:
+            self.numbers[node] = len(self.nodes)
+            self.nodes.append(node)
+            self.depths.append(depth)
+        return self.numbers[node]
+
+    def are_equal(self, one: int, other: int) -> bool:
+        """True if both simplify to the same expression."""
+        if one == other:
+            return True
+        values = self._values()
+        if values[one] is not None and values[other] is not None and values[one] != values[other]:
+            return False
+        sizes = self._sizes()
+        return sizes[one].is_small and sizes[other].is_small and self._simplify_alike(one, other)
+
+    def _values(self) -> list[int | None]:
+        """The value of each node at a random point modulo PRIME; None where it has none there, or is no such function."""
+        rng = random.Random(0)
+        values: list[int | None] = []
+        for operation, left, right in self.nodes:
+            if operation == SYMBOL:
+                values.append(rng.randrange(PRIME))
+            else:
+                values.append(_value(operation, values[left], values[right]))
+        return values
+
+    def _sizes(self) -> list[_Size]:
+        num_symbols = sum(operation == SYMBOL for operation, _, _ in self.nodes)
+        sizes: list[_Size] = []
+        for operation, left, right in self.nodes:
+            if operation == SYMBOL:
+                sizes.append(_Size())
+            else:
+                sizes.append(_size(operation, sizes[left], sizes[right], num_symbols))
+        return sizes
+
+    def _simplify_alike(self, one: int, other: int) -> bool:
+        from sympy import simplify
+
+        try:
+            return bool(simplify(self._expression(one)) == simplify(self._expression(other)))
+        except Exception:  # foreign code; the official script takes any error as "not equal"
+            return False
+
+    def _expression(self, root: int) -> Basic:
+        """The formula as the official text would be read: Python's operators on symbols `a0`, `a1`, ..."""
+        from sympy import Symbol
+
+        needed = {root}
+        for number in range(root, -1, -1):
+            if number in needed and self.nodes[number][0] != SYMBOL:
+                needed |= set(self.nodes[number][1:])
+        built: dict[int, Basic] = {}
+        for number in sorted(needed):
+            operation, left, right = self.nodes[number]
+            if operation == SYMBOL:
+                built[number] = Symbol(f"a{left}")
+            else:
+                built[number] = _applied(operation, built[left], built[right])
+        return built[root]
+
+
+def _value(operation: str, left: int | None, right: int | None) -> int | None:
+    if left is None or right is None or operation in ("exp", "greater"):
+        return None
+    if operation == "divide":
+        return left * pow(right, -1, PRIME) % PRIME if right else None
+    return {"add": left + right, "subtract": left - right, "multiply": left * right}[operation] % PRIME
+
+
+def _size(operation: str, left: _Size, right: _Size, num_symbols: int) -> _Size:
+    """Bounds for `left operation right`, cut just above the limits so that they stay small numbers."""
+    leaves, powers = left.leaves + right.leaves, left.powers + right.powers
+    terms_over, terms_under = left.terms_over * right.terms_over, left.terms_under * right.terms_under
+    degree_over, degree_under = left.degree_over + right.degree_over, left.degree_under + right.degree_under
+    if operation == "divide":
+        terms_over, terms_under = left.terms_over * right.terms_under, left.terms_under * right.terms_over
+        degree_over, degree_under = left.degree_over + right.degree_under, left.degree_under + right.degree_over
+    elif operation in ("add", "subtract", "greater"):
+        terms_over = left.terms_over * right.terms_under + right.terms_over * left.terms_under
+        degree_over = max(left.degree_over + right.degree_under, right.degree_over + left.degree_under)
+    elif operation == "exp":
+        # An exponent such as a/a + a/a is the number 2 in disguise: at most half its leaves can make ones. The power
+        # itself is a new symbol.
+        times = max(1, right.leaves // 2)
+        terms_over, terms_under = left.terms_over**times, left.terms_under**times
+        degree_over, degree_under = left.degree_over * times + 1, left.degree_under * times + 1
+        powers += 1 + (MAX_POWERS if right.leaves > MAX_EXPONENT_LEAVES else 0)
+    return _Size(
+        terms_over=_cut_terms(terms_over, degree_over, num_symbols + powers),
+        degree_over=min(degree_over, MAX_DEGREE + 1),
+        terms_under=_cut_terms(terms_under, degree_under, num_symbols + powers),
+        degree_under=min(degree_under, MAX_DEGREE + 1),
+        leaves=min(leaves, MAX_EXPONENT_LEAVES + 1),
+        powers=min(powers, MAX_POWERS + 1),
+    )
+
+
+def _cut_terms(terms: int, degree: int, num_symbols: int) -> int:
+    """A polynomial of this degree has no more terms than there are monomials."""
+    monomials = comb(min(degree, MAX_DEGREE + 1) + num_symbols, num_symbols)
+    return min(terms, monomials, MAX_TERMS + 1)
+
+
+def _applied(operation: str, left: Basic, right: Basic) -> Basic:
+    if operation == "add":
+        return left + right  # type: ignore[operator]
+    if operation == "subtract":
+        return left - right  # type: ignore[operator]
+    if operation == "multiply":
+        return left * right  # type: ignore[operator]
+    if operation == "divide":
+        return left / right  # type: ignore[operator]
+    if operation == "exp":
+        return left**right  # type: ignore[operator]
+    return left > right  # type: ignore[operator]
