@@ -1,0 +1,168 @@
+"""Where the answer stands in a completion: the same places for rewards and metrics, training and evaluation.
+
+    answer_in   the answer is
+    solution    what stands in the one solution block:   <start_working_out>...<end_working_out><SOLUTION>18</SOLUTION>
+    hash        what follows `####` on the last line, as in GSM8K's own solutions:   ... #### 18
+    boxed       what stands in the one `\\boxed{...}`, braces balanced; text may follow it
+    whole       the whole text
+
+Nothing is guessed: a block that is not closed, two solution blocks, two boxes (even of one answer) or two `####` give
+no answer, and neither does a number after the solution block. All of it takes time linear in the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlvr.errors import ConfigError
+
+HASH = "####"
+BOX = "\\boxed{"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Markers:
+    """The marks around the reasoning and around the solution: `<think>`, `</think>`, `<answer>`, `</answer>`.
+
+    ConfigError if one is blank or part of another: their occurrences could not be told apart.
+    """
+
+    reasoning_start: str
+    reasoning_end: str
+    solution_start: str
+    solution_end: str
+
+    def __post_init__(self) -> None:
+        for index, marker in enumerate(self.in_order):
+            if not marker.strip():
+                raise ConfigError(f"marker {marker!r} is blank: give each of the four markers a text of its own.")
+            for other in self.in_order[:index]:
+                if marker in other or other in marker:
+                    raise ConfigError(
+                        f"marker {marker!r} and marker {other!r} contain one another: give each of the four markers a "
+                        "text that occurs in no other."
+                    )
+
+    @property
+    def in_order(self) -> tuple[str, str, str, str]:
+        """The four markers as a completion should have them."""
+        return self.reasoning_start, self.reasoning_end, self.solution_start, self.solution_end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blocks:
+    """A completion cut at its markers: before <r> reasoning </r> between <s> solution </s> after.
+
+    Without reasoning markers `reasoning` is None and everything up to the solution is `before`.
+    """
+
+    before: str
+    reasoning: str | None
+    between: str
+    solution: str
+    after: str
+
+    @property
+    def exact(self) -> bool:
+        """A reasoning block, then a solution block, neither of them blank, and only whitespace around them."""
+        outside = self.before + self.between + self.after
+        return bool(self.reasoning and self.reasoning.strip() and self.solution.strip() and not outside.strip())
+
+
+def find_blocks(text: str, markers: Markers) -> Blocks | None:
+    """The blocks of `text`; None unless the solution markers occur exactly once, the reasoning markers both once or
+    not at all, and all of them in order."""
+    has_reasoning = text.count(markers.reasoning_start)
+    if text.count(markers.reasoning_end) != has_reasoning or has_reasoning > 1:
+        return None
+    if text.count(markers.solution_start) != 1 or text.count(markers.solution_end) != 1:
+        return None
+    head, _, tail = text.partition(markers.solution_start)
+    solution, closed, after = tail.partition(markers.solution_end)
+    if not closed:
+        return None
+    if not has_reasoning:
+        return Blocks(before=head, reasoning=None, between="", solution=solution, after=after)
+    before, opened, rest = head.partition(markers.reasoning_start)
+    reasoning, ended, between = rest.partition(markers.reasoning_end)
+    if not (opened and ended):
+        return None
+    return Blocks(before=before, reasoning=reasoning, between=between, solution=solution, after=after)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerFormat:
+    """`AnswerFormat(answer_in="boxed")`, `AnswerFormat(answer_in="solution", markers=Markers(...))`"""
+
+    answer_in: Literal["solution", "hash", "boxed", "whole"]
+    markers: Markers | None = None
+
+    def __post_init__(self) -> None:
+        if self.answer_in == "solution":
+            self.required_markers()
+
+    def required_markers(self) -> Markers:
+        """The markers; ConfigError if the model has none."""
+        if self.markers is None:
+            raise ConfigError(
+                f"answers in format {self.answer_in!r} are to be read by their markers, but no markers are configured "
+                "for this model: choose a set of markers for it."
+            )
+        return self.markers
+
+    def extract(self, text: str) -> str | None:
+        """The answer, stripped and not blank, or None if it does not stand where it should."""
+        if self.answer_in == "solution":
+            return _in_solution(text, self.required_markers())
+        if self.answer_in == "hash":
+            return _after_hash(text)
+        if self.answer_in == "boxed":
+            return _in_box(text)
+        return text.strip() or None
+
+    def is_exact(self, text: str) -> bool:
+        """True for a text in this format and nothing else: with `solution`, both blocks and only whitespace around."""
+        if self.answer_in == "solution":
+            blocks = find_blocks(text, self.required_markers())
+            return blocks is not None and blocks.exact
+        return self.extract(text) is not None
+
+
+def _in_solution(text: str, markers: Markers) -> str | None:
+    blocks = find_blocks(text, markers)
+    if blocks is None or blocks.after.strip():
+        return None
+    if blocks.reasoning is not None and blocks.before.strip():
+        return None
+    return blocks.solution.strip() or None
+
+
+def _after_hash(text: str) -> str | None:
+    text = text.rstrip()
+    if text.count(HASH) != 1:
+        return None
+    before, _, answer = text.partition(HASH)
+    line_start = before.rpartition("\n")[2]
+    if line_start.strip() or "\n" in answer or answer.startswith("#"):
+        return None
+    return answer.strip() or None
+
+
+def _in_box(text: str) -> str | None:
+    if text.count(BOX) != 1:
+        return None
+    inside = text.partition(BOX)[2]
+    depth, escaped = 1, False
+    for position, character in enumerate(inside):
+        if escaped:
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        elif character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
+            if depth == 0:
+                return inside[:position].strip() or None
+    return None

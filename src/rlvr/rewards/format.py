@@ -1,0 +1,44 @@
+"""Parts that pay for the form of a completion, whatever its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlvr.rewards.base import Grade
+from rlvr.rewards.extract import AnswerFormat
+from rlvr.types import Attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactFormatPart:
+    """1 if the whole text is a reasoning block and a solution block, neither blank, and nothing else but whitespace; 0.
+
+    For answers that are not in a solution block: 1 if the answer stands where it should.
+    """
+
+    format: AnswerFormat
+    immediate = True
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """1.0 or 0.0."""
+        return Grade(value=float(self.format.is_exact(attempt.text)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApproximateFormatPart:
+    """Of each of the four markers: +1/4 if it occurs exactly once, else -penalty/4. Range [-penalty, 1].
+
+    ConfigError if the format has no markers.
+    """
+
+    format: AnswerFormat
+    penalty: float = 0.0
+    immediate = True
+
+    def __post_init__(self) -> None:
+        self.format.required_markers()
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """A value in [-penalty, 1]."""
+        num_once = sum(attempt.text.count(marker) == 1 for marker in self.format.required_markers().in_order)
+        return Grade(value=(num_once - self.penalty * (4 - num_once)) / 4)

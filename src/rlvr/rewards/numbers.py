@@ -1,0 +1,229 @@
+"""The one reader of numbers and yes/no, for golds and predictions, rewards and metrics alike.
+
+`parse_answer` reads a whole text, from its first character to its last; what it cannot read is None (invalid), never 0:
+
+    text                                     reads as
+    18   018   +18   18.   18.0              18
+    -3   - 3   −3 (other minus signs)        -3
+    (5)   $(5)   ($5)                        -5, as accountants write it; a sign together with parentheses is invalid
+    1,080   1,080.5                          1080, 1080.5: commas only between groups of three digits
+    1.080   .5                               1.08, 0.5: the point is always the decimal point
+    3/4                                      3/4, exactly; whole numbers only, no mixed numbers (1 1/2 is invalid)
+    1.5e3   1E-5                             1500, 0.00001; exponents up to +-40
+    $18   -$18   $-18   € 18   18 EUR        18, -18, -18, 18, 18: `$ € £ ¥ US$ USD EUR GBP JPY` before, symbols after
+    44%   44 percent                         0.44, and also 44 (see below)
+    12.0 million   3 dozen                   12,000,000 and 36, and also 12 and 3 (see below)
+    18 eggs   18 km/h   18 dollars per day   18: up to four unit words
+    yes   No.                                yes, no
+    \\$18   44\\%   1{,}080   \\frac{3}{4}       the LaTeX spellings of the above; \\text{ eggs} too
+
+Invalid: nothing, words, NaN and infinities, more than 200 characters or 40 digits, two numbers (`18 or 19`, `3 4`,
+`3-4`), sums and formulas, misplaced commas (`1,08`), unit words that change the meaning (`18 or more`, `5% decrease`,
+`18 is wrong`, `18 x`, `18 thirty`).
+
+Units are not judged, as in GSM8K's official scorer, where `18%` answers 18. A percent sign or scale word has two
+readings therefore: `44%` equals 0.44 and 44, `12.0 million` equals 12,000,000 and the 12 of a table in millions.
+Values are exact fractions: 0.1 + 0.2 is 0.3, and no exponent is large enough to cost time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+MAX_CHARS = 200  # of a text that is read at all
+MAX_DIGITS = 40
+MAX_EXPONENT = 40
+MAX_UNIT_WORDS = 4
+
+_ONE, _PERCENT = Fraction(1), Fraction(1, 100)
+_SYMBOLS = "$€£¥"
+_CURRENCY = r"US\$|[$€£¥]|USD|EUR|GBP|JPY"
+_NUMBER = re.compile(
+    rf"([+-])? ?(?:{_CURRENCY})? ?([+-])? ?"
+    r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.([0-9]+))?"
+    r"(?:[eE]([+-]?[0-9]+)|/([0-9]+))?(.*)"
+)
+_PARENTHESES = re.compile(rf"({_CURRENCY})? ?\(([^()a-zA-Z+-]*[0-9][^()a-zA-Z+-]*)\)(.*)")
+_MINUS_SIGNS = str.maketrans(dict.fromkeys("\u2212\u2013\ufe63\uff0d", "-"))
+_FRACTION = re.compile(r"\\[dt]?frac ?\{([0-9]+)\} ?\{([0-9]+)\}")
+_TEXT = re.compile(r"\\(?:text|mathrm) ?\{([^{}]*)\}")
+_UNIT = re.compile(r"(?:°[CF]?|/[a-z]+|[A-Za-z]{2,}(?:[/-][A-Za-z]+)*[²³]?|[mghlsLCF][²³]?|[ms]/[a-z]+[²³]?)")
+_SCALES = {
+    "dozen": 12,
+    "hundred": 10**2,
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+}
+_SCALES |= {f"{word}s": scale for word, scale in _SCALES.items()}
+_OTHER_NUMBERS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety half halves third thirds quarter quarters "
+    "nan inf infinity pi bn mn"
+)
+_ANOTHER_SIGN = "minus negative plus decrease decreased decline declined drop dropped loss down lower"
+_SECOND_THOUGHTS = (
+    "and or not no nor non yes never without except but if else otherwise maybe perhaps probably is are was isn arent "
+    "isnt equals wrong incorrect false instead rather than to divided multiplied squared cubed mod"
+)
+_NOT_UNITS = frozenset(f"{_OTHER_NUMBERS} {_ANOTHER_SIGN} {_SECOND_THOUGHTS}".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """`Number(Fraction(11, 25), unit=Fraction(1, 100))` is 44%: `value` in ones, `unit` what one of it was worth."""
+
+    value: Fraction
+    unit: Fraction = _ONE
+
+    @property
+    def readings(self) -> tuple[Fraction, ...]:
+        """The value, and the number as it was written if a percent sign or a scale word follows."""
+        return (self.value,) if self.unit is _ONE else (self.value, self.value / self.unit)
+
+    def __str__(self) -> str:
+        """`1080`, `-0.5`, `1/3`: one spelling for each value, for votes."""
+        numerator, denominator = self.value.as_integer_ratio()
+        if denominator == 1:
+            return str(numerator)
+        with localcontext() as context:
+            context.prec = 4 * (MAX_DIGITS + MAX_EXPONENT)
+            decimal = Decimal(numerator) / denominator
+            return f"{decimal:f}" if decimal * denominator == numerator else f"{numerator}/{denominator}"
+
+
+@dataclass(frozen=True, slots=True)
+class YesNo:
+    """The answer yes, or the answer no."""
+
+    yes: bool
+
+    def __str__(self) -> str:
+        return "yes" if self.yes else "no"
+
+
+Answer = Number | YesNo
+
+
+def parse_answer(text: str) -> Answer | None:
+    """What the whole of `text` says, by the table above; None if it is invalid. Bounded time for any text."""
+    if len(text) > MAX_CHARS:
+        return None
+    text = " ".join(text.split())
+    if not text.isascii():
+        text = text.translate(_MINUS_SIGNS)
+    if "\\" in text or "{" in text:
+        text = _without_latex(text)
+    text = text.removesuffix(".")
+    if text[:1] in ("y", "Y", "n", "N"):
+        return {"yes": YesNo(True), "no": YesNo(False)}.get(text.lower())
+    if "(" in text:
+        return _in_parentheses(text)
+    return _number(text)
+
+
+def same_answer(a: Answer, b: Answer) -> bool:
+    """Equal numbers, or the same of yes and no; a number is never a yes."""
+    if isinstance(a, Number) and isinstance(b, Number):
+        return same_number(a, b)
+    return a == b
+
+
+def same_number(a: Number, b: Number) -> bool:
+    """True if one reading of `a` is exactly one reading of `b`: 44% equals 0.44 and 44, 18.0 equals 18."""
+    return a.value == b.value or any(x == y for x in a.readings for y in b.readings)
+
+
+def same_to_places(a: Number, b: Number, places: int) -> bool:
+    """`same_number` after both are rounded to `places` decimals, as FinQA rounds its golds to 5."""
+    return any(round(x, places) == round(y, places) for x in a.readings for y in b.readings)
+
+
+def close(prediction: Number, gold: Number, relative_tolerance: Fraction) -> bool:
+    """|prediction - gold| <= relative_tolerance x |gold| for one pair of readings; next to 0 nothing else is close."""
+    return any(abs(x - y) <= relative_tolerance * abs(y) for x in prediction.readings for y in gold.readings)
+
+
+def _without_latex(text: str) -> str:
+    text = _FRACTION.sub(r"\1/\2", _TEXT.sub(r" \1", text))
+    text = text.replace("\\$", "$").replace("\\%", "%").replace("{,}", ",")
+    return " ".join(text.split())
+
+
+def _in_parentheses(text: str) -> Number | None:
+    """`(5)`, `$(5)`, `($5)`, `(5)%`, `(5) million`: the negative of what stands there without the parentheses."""
+    match = _PARENTHESES.fullmatch(text)
+    if match is None:
+        return None
+    currency, inside, after = match.groups()
+    number = _number(f"{currency or ''}{inside.strip()}{after}")
+    return number and Number(-number.value, number.unit)
+
+
+def _number(text: str) -> Number | None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    sign, inner_sign, whole, decimals, exponent, denominator, rest = match.groups()
+    if (sign and inner_sign) or not (whole or decimals):
+        return None
+    value = _value(whole or "", decimals or "", exponent, denominator)
+    unit = _unit(rest) if rest else _ONE
+    if value is None or unit is None:
+        return None
+    if "-" in (sign, inner_sign):
+        value = -value
+    return Number(value if unit is _ONE else value * unit, unit)
+
+
+def _value(whole: str, decimals: str, exponent: str | None, denominator: str | None) -> Fraction | None:
+    """The fraction of unsigned digits; None if there are too many of them, or for x/0 and 1.5/2 and 1,000/2."""
+    if len(whole) + len(decimals) > MAX_DIGITS:
+        return None
+    if denominator:
+        if decimals or "," in whole or len(denominator) > MAX_DIGITS or not denominator.strip("0"):
+            return None
+        return Fraction(int(whole), int(denominator))
+    if "," in whole:
+        whole = whole.replace(",", "")
+    shift = -len(decimals)
+    if exponent:
+        if len(exponent) > 3 or abs(int(exponent)) > MAX_EXPONENT:
+            return None
+        shift += int(exponent)
+    digits = int(whole + decimals)
+    return Fraction(digits * 10**shift) if shift >= 0 else Fraction(digits, 10**-shift)
+
+
+def _unit(rest: str) -> Fraction | None:
+    """What one is worth (1/100 for a percent, 1,000,000 for million, else 1); None if `rest` is no unit."""
+    rest = rest.strip()
+    percent = rest.startswith("%")
+    if percent or (rest and rest[0] in _SYMBOLS):
+        rest = rest[1:]
+    words = [word.removesuffix(".") for word in rest.split()]
+    lowered = [word.lower() for word in words]
+    if not percent and lowered and lowered[0] in _SCALES:
+        scale = Fraction(_SCALES[lowered[0]])
+        return scale if _all_units(words[1:]) else None
+    if not percent and (lowered[:1] == ["percent"] or lowered[:2] == ["per", "cent"]):
+        percent = True
+    if not _all_units(words):
+        return None
+    return _PERCENT if percent else _ONE
+
+
+def _all_units(words: list[str]) -> bool:
+    """True for words that leave the number as it is; `a` is one of them, `5 dollars a day`, but not the first."""
+    if len(words) > MAX_UNIT_WORDS or words[:1] == ["a"]:
+        return False
+    return all(word == "a" or _is_unit(word) for word in words)
+
+
+def _is_unit(word: str) -> bool:
+    lowered = word.lower()
+    return _UNIT.fullmatch(word) is not None and lowered not in _NOT_UNITS and lowered not in _SCALES

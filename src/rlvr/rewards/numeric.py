@@ -1,0 +1,133 @@
+"""Parts that compare numbers (or yes and no): one reader for the gold and the prediction, `rlvr.rewards.numbers`.
+
+A prediction that cannot be read is `invalid`. A gold that cannot be read is a fault of the data, `error`, and names the
+example; it never equals anything.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from rlvr.errors import ConfigError
+from rlvr.rewards.base import Grade
+from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.numbers import Answer, Number, YesNo, close, parse_answer, same_answer, same_to_places
+from rlvr.types import Attempt, Example
+
+FINQA_PLACES = 5  # decimals of FinQA's golds
+TEN_PERCENT, TWENTY_PERCENT = Fraction(1, 10), Fraction(1, 5)
+RIGHT, NOT_RIGHT = Grade(value=1.0), Grade(value=0.0)
+
+
+def prediction_of(attempt: Attempt, answer_format: AnswerFormat) -> Answer | None:
+    """The number, or yes or no, that the attempt answers with; None if there is none."""
+    text = answer_format.extract(attempt.text)
+    return None if text is None else parse_answer(text)
+
+
+def unreadable_gold(example: Example) -> str:
+    """What is wrong with the data, in one sentence."""
+    return f"the gold answer {example.answer!r:.80} of example {example.id!r} is neither a number nor yes or no"
+
+
+def same_in_finqa(a: Answer, b: Answer) -> bool:
+    """The lenient FinQA match: equal to 5 decimals, `12%` as 0.12 or 12; yes equals yes only."""
+    if isinstance(a, YesNo) or isinstance(b, YesNo):
+        return a == b
+    return same_to_places(a, b, FINQA_PLACES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericPart:
+    """1 for an equal number or the same yes/no, else `wrong_value`; `invalid_value` where nothing can be read.
+
+    Shaping, off by default: a wrong number within 10 % of the gold gets `close_credit`, within 20 % `near_credit`.
+    """
+
+    format: AnswerFormat
+    close_credit: float = 0.0
+    near_credit: float = 0.0
+    wrong_value: float = 0.0
+    invalid_value: float = 0.0
+    immediate = True
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """The finding on the answer of `attempt.text`."""
+        gold = parse_answer(attempt.example.answer)
+        if gold is None:
+            return Grade(value=math.nan, status="error", message=unreadable_gold(attempt.example))
+        prediction = prediction_of(attempt, self.format)
+        if prediction is None:
+            return Grade(value=self.invalid_value, status="invalid")
+        if same_answer(prediction, gold):
+            return RIGHT
+        return Grade(value=self._credit(prediction, gold))
+
+    def _credit(self, prediction: Answer, gold: Answer) -> float:
+        """The value of a wrong answer."""
+        if isinstance(prediction, Number) and isinstance(gold, Number):
+            if self.close_credit and close(prediction, gold, TEN_PERCENT):
+                return self.close_credit
+            if self.near_credit and close(prediction, gold, TWENTY_PERCENT):
+                return self.near_credit
+        return self.wrong_value
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberCheckPart:
+    """1 if the first number of the answer equals the gold, and the answer says nothing else; 0 otherwise.
+
+    `18 eggs` is 18 here and for `NumericPart`. An answer with a second number, or with words that are no unit, is no
+    number for either: a part that paid for the `18` of `18 or 19` would contradict the other one.
+    """
+
+    format: AnswerFormat
+    immediate = True
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """Never invalid: this part is a bonus."""
+        gold = parse_answer(attempt.example.answer)
+        if gold is None:
+            return Grade(value=math.nan, status="error", message=unreadable_gold(attempt.example))
+        prediction = prediction_of(attempt, self.format)
+        return RIGHT if isinstance(prediction, Number) and same_answer(prediction, gold) else NOT_RIGHT
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinqaNumericPart:
+    """1 for the gold to 5 decimals (`12%` is 0.12 or 12) or the same yes/no; within `relative_tolerance` of a number
+    `approximate_credit`; else `wrong_value`, and `invalid_value` where nothing can be read.
+
+    The gold, `example.answer`, is FinQA's `exe_ans`. |prediction - gold| <= relative_tolerance x |gold| is within.
+    """
+
+    format: AnswerFormat
+    relative_tolerance: float = 0.0
+    approximate_credit: float = 0.0
+    wrong_value: float = 0.0
+    invalid_value: float = 0.0
+    immediate = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.relative_tolerance < math.inf:
+            raise ConfigError(f"relative_tolerance={self.relative_tolerance!r} is not a share: give 0 or more.")
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """The finding on the answer of `attempt.text`."""
+        gold = parse_answer(attempt.example.answer)
+        if gold is None:
+            return Grade(value=math.nan, status="error", message=unreadable_gold(attempt.example))
+        prediction = prediction_of(attempt, self.format)
+        if prediction is None:
+            return Grade(value=self.invalid_value, status="invalid")
+        if same_in_finqa(prediction, gold):
+            return RIGHT
+        return Grade(value=self.approximate_credit if self._is_close(prediction, gold) else self.wrong_value)
+
+    def _is_close(self, prediction: Answer, gold: Answer) -> bool:
+        if not (isinstance(prediction, Number) and isinstance(gold, Number)):
+            return False
+        # repr, because 0.3 in a YAML file means 3/10 and not the nearest binary fraction below it
+        return close(prediction, gold, Fraction(repr(float(self.relative_tolerance))))
