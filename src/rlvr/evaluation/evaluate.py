@@ -167,6 +167,7 @@ async def judge_episode(task: EvalTask, chat: ChatCodec, example: Example, episo
         stop_reason=episode.stop_reason,
         num_completion_tokens=sum(len(turn.completion.token_ids) for turn in episode.turns),
         tags=task.tags(example),
+        parts=episode.score.parts,
         diagnostics=episode.score.diagnostics,
     )
 

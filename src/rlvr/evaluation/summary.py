@@ -17,7 +17,7 @@ class EvaluationRecord:
 
     `EvaluationRecord(example_id="3 4 +", sample_index=0, prompt="<boe> 3 4 + =", completions=("7 <eoe>",),
     expected="7", answer="7", correct=True, reward=1.0, stop_reason=StopReason.STOP, num_completion_tokens=2,
-    tags=("1_operators",), diagnostics={})`
+    tags=("1_operators",), parts={"correct": 1.0}, diagnostics={})`
     """
 
     example_id: str
@@ -31,6 +31,7 @@ class EvaluationRecord:
     stop_reason: StopReason
     num_completion_tokens: int
     tags: tuple[str, ...]
+    parts: Mapping[str, float]
     diagnostics: Mapping[str, float | str]
 
 
@@ -77,6 +78,8 @@ def _behavior(records: Sequence[EvaluationRecord]) -> dict[str, float]:
     rewards = [record.reward for record in records if not math.isnan(record.reward)]
     if rewards:
         metrics["reward"] = _mean(rewards)
+    for name, found in _parts(records).items():
+        metrics[f"part_{name}"] = _mean(found)
     for name in sorted({name for record in records for name in record.diagnostics}):
         found = [record.diagnostics.get(name) for record in records]
         numbers = [value for value in found if isinstance(value, int | float)]
@@ -88,14 +91,38 @@ def _behavior(records: Sequence[EvaluationRecord]) -> dict[str, float]:
 def _sampled(samples: Sequence[Sequence[EvaluationRecord]], seed: int) -> dict[str, float]:
     """avg@k (`sampled_accuracy`), pass@1, 2, 4, ... and maj@k; `samples` holds one list of k records per example."""
     size = len(samples[0])
+    flat = [record for of_one in samples for record in of_one]
     correct = [sum(record.correct for record in of_one) for of_one in samples]
     metrics = _with_bounds("sampled_accuracy", bootstrap([c / size for c in correct], seed=seed))
+    for name in _parts(flat):
+        means = [_mean(found) for of_one in samples if (found := _parts(of_one).get(name))]
+        metrics |= _with_bounds(f"sampled_part_{name}", bootstrap(means, seed=seed))
     for k in powers_of_two(size)[1:]:  # pass@1 is sampled_accuracy
         metrics |= _with_bounds(f"pass_at_{k}", bootstrap([pass_at_k(size, c, k) for c in correct], seed=seed))
     votes = [majority_vote([r.answer for r in of_one], [r.correct for r in of_one]) for of_one in samples]
     if size > 1:
         metrics |= _with_bounds(f"maj_at_{size}", bootstrap(votes, seed=seed))
     return metrics | {"samples_per_example": float(size)}
+
+
+def _parts(records: Sequence[EvaluationRecord]) -> dict[str, list[float]]:
+    """The values of each part of the reward, by name, where the verifier gave one."""
+    names = sorted({name for record in records for name in record.parts})
+    return {name: [record.parts[name] for record in records if name in record.parts] for name in names}
+
+
+def combine(task_name: str, parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The headline of several tasks: the mean of their accuracies, each counted once.
+
+    The parts are independent, so half the width of the interval is the root of the summed squares of theirs, over n.
+    """
+    found = [{name.rpartition("/")[2]: value for name, value in part.items()} for part in parts]
+    mean = _mean([part["accuracy"] for part in found])
+    below = math.hypot(*(part["accuracy"] - part["accuracy_low"] for part in found)) / len(found)
+    above = math.hypot(*(part["accuracy_high"] - part["accuracy"] for part in found)) / len(found)
+    interval = Interval(value=mean, low=max(0.0, mean - below), high=min(1.0, mean + above))
+    num = {"num_examples": sum(part["num_examples"] for part in found)}
+    return {f"eval/{task_name}/{name}": value for name, value in (num | _with_bounds("accuracy", interval)).items()}
 
 
 def _mean(values: Sequence[float]) -> float:

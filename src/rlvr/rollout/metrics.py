@@ -33,9 +33,24 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
         "rollout/entropy": -_mean(logprobs),
     }
     parts = sorted({name for e in judged for name in e.score.parts})
-    return metrics | {
-        f"reward/{name}": _mean(e.score.parts[name] for e in judged if name in e.score.parts) for name in parts
-    }
+    metrics |= {f"reward/{name}": _mean(e.score.parts[name] for e in judged if name in e.score.parts) for name in parts}
+    return metrics | _by_task(groups)
+
+
+def _by_task(groups: Sequence[Group]) -> dict[str, float]:
+    """`task/<task>/...` where a step holds examples of several tasks."""
+    by_name: dict[str, list[Episode]] = {}
+    for group in groups:
+        by_name.setdefault(str(group.example.metadata.get("task", "")), []).extend(group.episodes)
+    if len(by_name) < 2:
+        return {}
+    metrics: dict[str, float] = {}
+    for name, episodes in sorted(by_name.items()):
+        metrics[f"task/{name}/episodes"] = float(len(episodes))
+        metrics[f"task/{name}/reward_mean"] = _mean(_rewards(episodes))
+        metrics[f"task/{name}/invalid_share"] = _mean(e.score.status == "invalid" for e in episodes)
+        metrics[f"task/{name}/truncated_share"] = _mean(e.stop_reason is StopReason.LENGTH for e in episodes)
+    return metrics
 
 
 def _rewards(episodes: Iterable[Episode]) -> list[float]:

@@ -16,9 +16,6 @@ from rlvr.rollout.episode import ChatCodec, run_episode
 from rlvr.seeding import derive_seed
 from rlvr.types import Episode, Example, Group, SamplingParams
 
-MAX_ERROR_SHARE = 0.2
-"""More verifier errors than this share of a step's episodes stop the run: the rewards cannot be trusted."""
-
 
 class TrainTask(Protocol):
     """What the source needs of a task."""
@@ -61,11 +58,13 @@ class RolloutSource:
         refill: Refill | None,
         seed: int,
         max_context_tokens: int,
+        max_error_share: float,
     ) -> None:
+        """More verifier errors than `max_error_share` of a step's episodes stop the run: rewards cannot be trusted."""
         self.cursor = 0
         self._task, self._engine, self._chat = task, engine, chat
         self._settings, self._refill, self._seed = settings, refill, seed
-        self._max_context_tokens = max_context_tokens
+        self._max_context_tokens, self._max_error_share = max_context_tokens, max_error_share
         self._sampling = SamplingParams(
             max_tokens=settings.max_completion_tokens,
             stop_ids=chat.stop_ids,
@@ -85,7 +84,7 @@ class RolloutSource:
         groups = list(await self._sample(wanted))
         sampled = list(groups)
         if self._refill is None:
-            _check_errors(sampled)
+            _check_errors(sampled, self._max_error_share)
             return Rollouts(groups=tuple(groups), num_refilled=0)
         num_refilled = 0
         for _ in range(self._refill.max_rounds):
@@ -97,7 +96,7 @@ class RolloutSource:
             sampled += fresh
             for i, group in zip(dead, fresh, strict=True):
                 groups[i] = group
-        _check_errors(sampled)
+        _check_errors(sampled, self._max_error_share)
         alive = [group for group in groups if not self._is_dead(group)]
         return Rollouts(groups=tuple(alive or groups), num_refilled=num_refilled)
 
@@ -133,11 +132,12 @@ class RolloutSource:
         )
 
 
-def _check_errors(groups: Sequence[Group]) -> None:
+def _check_errors(groups: Sequence[Group], max_share: float) -> None:
     episodes = [episode for group in groups for episode in group.episodes]
     errors = [e for e in episodes if e.score.status == "error"]
-    if len(errors) > MAX_ERROR_SHARE * len(episodes):
+    if len(errors) > max_share * len(episodes):
         raise UserError(
-            f"the verifier failed on {len(errors)} of {len(episodes)} episodes of this step "
-            f"(first: {errors[0].score.diagnostics.get('error', 'no message')}); mend it and go on with resume=true"
+            f"the verifier failed on {len(errors)} of {len(episodes)} episodes of this step, more than "
+            f"reward.max_error_share={max_share} (first: {errors[0].score.diagnostics.get('error', 'no message')}); "
+            "mend it and go on with resume=true"
         )

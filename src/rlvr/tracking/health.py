@@ -100,7 +100,7 @@ def hints(history: Sequence[Metrics]) -> list[Hint]:
         for rule in _RULES
         if not (rule.unless_solved and solved) and _wrong_throughout(rule, recent)
     ]
-    return found + _got_worse(history)
+    return found + _gamed(history) + _got_worse(history)
 
 
 def _wrong_throughout(rule: _Rule, recent: Sequence[Metrics]) -> bool:
@@ -118,6 +118,25 @@ def _solved(history: Sequence[Metrics]) -> bool:
     """Whether the last evaluation was so good that little is left to learn."""
     latest = next((found for m in reversed(history) if (found := _accuracies(m, "accuracy"))), {})
     return bool(latest) and min(latest.values()) >= 0.9
+
+
+def _gamed(history: Sequence[Metrics]) -> list[Hint]:
+    """One hint a task whose reward went up since its best evaluation, while its accuracy fell by more than chance."""
+    found = []
+    for task in sorted({task for metrics in history for task in _accuracies(metrics, "accuracy")}):
+        rows = [m for m in history if task in _accuracies(m, "accuracy") and f"eval/{task}/reward" in m]
+        if not rows:
+            continue
+        best, last = max(rows, key=lambda m: m[f"eval/{task}/accuracy"]), rows[-1]
+        fell = last[f"eval/{task}/accuracy_high"] < best[f"eval/{task}/accuracy_low"]
+        if fell and last[f"eval/{task}/reward"] > best[f"eval/{task}/reward"]:
+            text = (
+                f"Reward rises while held-out accuracy falls on {task}, by more than chance: the reward is being gamed. "
+                "Read the newest rollouts/, and give the parts of the reward that are not the answer less weight; "
+                "the checkpoint with the best accuracy is kept (trainer.keep_best)."
+            )
+            found.append(Hint(key=f"gamed/{task}", text=text))
+    return found
 
 
 def _got_worse(history: Sequence[Metrics]) -> list[Hint]:

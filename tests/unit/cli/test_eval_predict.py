@@ -168,6 +168,7 @@ def record(
         stop_reason=stop,
         num_completion_tokens=3,
         tags=(),
+        parts={},
         diagnostics={},
     )
 

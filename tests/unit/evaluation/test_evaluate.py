@@ -37,7 +37,9 @@ def make_task(*, seed: int = 0, reward: RewardType = "combined") -> RpnTask:
         held_out_share=0.2,
         max_prompt_tokens=16,
     )
-    return RpnTask(settings, seed, RpnReward(name="rpn", type=reward, boxed_weight=0.3, correct_weight=0.7))
+    return RpnTask(
+        settings, seed, RpnReward(name="rpn", type=reward, boxed_weight=0.3, correct_weight=0.7, max_error_share=0.2)
+    )
 
 
 class WordCodec:

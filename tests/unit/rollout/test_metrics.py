@@ -1,9 +1,10 @@
+from dataclasses import replace
 from typing import Literal
 
 import pytest
 
 from rlvr.rollout.metrics import rollout_metrics
-from rlvr.types import Episode, Score, StopReason
+from rlvr.types import Episode, Group, Score, StopReason
 from tests.unit.rollout.test_batch import completion, episode, group
 
 
@@ -49,3 +50,14 @@ def test_the_numbers_of_a_small_batch_by_hand() -> None:
     assert metrics["rollout/completion_tokens_max"] == 3.0
     assert metrics["rollout/refilled_groups"] == 3.0
     assert metrics["rollout/entropy"] == pytest.approx((0.3 + 0.6 + 0.1 + 0.3) / 8)
+
+
+def test_tasks_of_a_mix_are_told_apart() -> None:
+    def of(task: str, value: float) -> Group:
+        made = group(episode(((1,), completion(5, 2)), score=Score(value=value)))
+        return replace(made, example=replace(made.example, metadata={"task": task}))
+
+    metrics = rollout_metrics([of("a", 1.0), of("a", 0.0), of("b", 3.0)], num_refilled=0)
+    assert metrics["task/a/reward_mean"] == 0.5
+    assert (metrics["task/b/reward_mean"], metrics["task/b/episodes"]) == (3.0, 1.0)
+    assert not any(name.startswith("task/") for name in rollout_metrics([of("a", 1.0)], num_refilled=0))

@@ -103,6 +103,7 @@ def source(
     num_turns: int = 1,
     settings: Rollout = SETTINGS,
     task: ParityTask | None = None,
+    max_error_share: float = 0.2,
 ) -> tuple[RolloutSource, EchoEngine]:
     engine = EchoEngine()
     made = RolloutSource(
@@ -113,6 +114,7 @@ def source(
         refill=refill,
         seed=seed,
         max_context_tokens=16,
+        max_error_share=max_error_share,
     )
     return made, engine
 
@@ -202,3 +204,11 @@ def test_pitfall_26_verifier_errors_above_the_limit_stop_the_run_with_their_mess
     many, _ = source(failing=[0, 1])
     with pytest.raises(UserError, match=r"4 of 6 episodes .*sandbox died"):
         asyncio.run(many.next_batch())
+
+
+def test_the_limit_of_verifier_errors_is_the_settings() -> None:
+    patient, _ = source(failing=[0, 1], max_error_share=0.7)
+    asyncio.run(patient.next_batch())
+    strict, _ = source(failing=[0], max_error_share=0.1)
+    with pytest.raises(UserError, match=r"2 of 6 episodes .*reward\.max_error_share=0\.1"):
+        asyncio.run(strict.next_batch())

@@ -22,7 +22,8 @@ MODULAR = {
 
 
 def make_reward(**changes: Any) -> RpnReward:
-    return RpnReward(**({"name": "rpn", "type": "correct", "boxed_weight": 0.3, "correct_weight": 0.7} | changes))
+    usual = {"type": "correct", "boxed_weight": 0.3, "correct_weight": 0.7, "max_error_share": 0.2}
+    return RpnReward(**({"name": "rpn"} | usual | changes))
 
 
 def make_settings(**changes: Any) -> RpnSettings:

@@ -75,3 +75,21 @@ def test_an_accuracy_below_the_first_one_beyond_chance_is_named() -> None:
     assert keys([first, noise]) == []
     assert keys([first, noise, worse]) == ["worse/rpn"]
     assert keys([first, worse, noise]) == []
+
+
+def evaluation(accuracy: float, reward: float) -> dict[str, float]:
+    """An evaluation whose interval is 0.04 to each side."""
+    return {
+        "eval/rpn/accuracy": accuracy,
+        "eval/rpn/accuracy_low": accuracy - 0.04,
+        "eval/rpn/accuracy_high": accuracy + 0.04,
+        "eval/rpn/reward": reward,
+    }
+
+
+def test_a_reward_that_rises_while_accuracy_falls_is_an_alarm() -> None:
+    """The first evaluation is the worst, so nothing is lower than before training: only the best one tells."""
+    rising = [evaluation(0.2, 0.1), evaluation(0.6, 0.5)]
+    assert keys([*rising, evaluation(0.4, 0.9)]) == ["gamed/rpn"]
+    assert keys([*rising, evaluation(0.57, 0.9)]) == []  # chance
+    assert keys([*rising, evaluation(0.4, 0.4)]) == []  # both fall

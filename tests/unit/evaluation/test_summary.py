@@ -1,0 +1,53 @@
+"""From judged episodes to numbers: the parts of the reward beside the metric, and several tasks together."""
+
+import math
+
+import pytest
+
+from rlvr.evaluation.summary import EvaluationRecord, combine, summarize
+from rlvr.types import StopReason
+
+
+def record(example: str, sample: int, parts: dict[str, float], *, correct: bool = False) -> EvaluationRecord:
+    return EvaluationRecord(
+        example_id=example,
+        sample_index=sample,
+        prompt="p",
+        completions=("c",),
+        expected="1",
+        answer="1",
+        correct=correct,
+        reward=0.0,
+        stop_reason=StopReason.STOP,
+        num_completion_tokens=1,
+        tags=(),
+        parts=parts,
+        diagnostics={},
+    )
+
+
+def test_parts_of_the_reward_stand_beside_the_metric_greedy_and_sampled() -> None:
+    records = [
+        record("a", 0, {"format": 1.0}),
+        record("a", 1, {"format": 1.0}),
+        record("a", 2, {"format": 0.0}),
+        record("b", 0, {"format": 0.0}),
+        record("b", 1, {"format": 0.0}),
+        record("b", 2, {}),  # its verifier failed
+    ]
+    metrics = summarize("gsm8k", records, seed=0)
+    assert metrics["eval/gsm8k/part_format"] == 0.5
+    assert metrics["eval/gsm8k/sampled_part_format"] == pytest.approx((0.5 + 0.0) / 2)
+    assert metrics["eval/gsm8k/sampled_part_format_low"] <= 0.25 <= metrics["eval/gsm8k/sampled_part_format_high"]
+    assert metrics["eval/gsm8k/accuracy"] == 0.0
+
+
+def test_the_headline_of_several_tasks_counts_each_once() -> None:
+    one = {"eval/a/accuracy": 0.5, "eval/a/accuracy_low": 0.2, "eval/a/accuracy_high": 0.8, "eval/a/num_examples": 10.0}
+    two = {"eval/b/accuracy": 0.9, "eval/b/accuracy_low": 0.5, "eval/b/accuracy_high": 1.0, "eval/b/num_examples": 1.0}
+    assert combine("mix", [one, two]) == {
+        "eval/mix/num_examples": 11.0,
+        "eval/mix/accuracy": 0.7,
+        "eval/mix/accuracy_low": pytest.approx(0.7 - math.hypot(0.3, 0.4) / 2),
+        "eval/mix/accuracy_high": pytest.approx(0.7 + math.hypot(0.3, 0.1) / 2),
+    }
