@@ -131,7 +131,7 @@ def _gamed(history: Sequence[Metrics]) -> list[Hint]:
         fell = last[f"eval/{task}/accuracy_high"] < best[f"eval/{task}/accuracy_low"]
         if fell and last[f"eval/{task}/reward"] > best[f"eval/{task}/reward"]:
             text = (
-                f"Reward rises while held-out accuracy falls on {task}, by more than chance: the reward is being gamed. "
+                f"Reward rises while held-out accuracy falls on {task}, by more than chance: it is being gamed. "
                 "Read the newest rollouts/, and give the parts of the reward that are not the answer less weight; "
                 "the checkpoint with the best accuracy is kept (trainer.keep_best)."
             )

@@ -11,7 +11,6 @@ from typing import Literal
 import pytest
 
 import rlvr
-from rlvr.config.schema import RpnReward
 from rlvr.config.schema import RpnTask as RpnSettings
 from rlvr.errors import ConfigError
 from rlvr.evaluation.evaluate import evaluate
@@ -37,9 +36,7 @@ def make_task(*, seed: int = 0, reward: RewardType = "combined") -> RpnTask:
         held_out_share=0.2,
         max_prompt_tokens=16,
     )
-    return RpnTask(
-        settings, seed, RpnReward(name="rpn", type=reward, boxed_weight=0.3, correct_weight=0.7, max_error_share=0.2)
-    )
+    return RpnTask(settings, seed, make_reward(type=reward))
 
 
 class WordCodec:

@@ -164,7 +164,7 @@ class MixTask(Section):
 
     name: Literal["mix"]
     parts: Annotated[dict[str, MixPart], Field(min_length=1)] = Field(
-        description="task: weight, e.g. {gsm8k: 2, finqa: 1}; or task: {weight: 2, set: ['task.path=...', 'prompt.few_shot=2']}"
+        description="task: weight, e.g. {gsm8k: 2, finqa: 1}; or task: {weight: 2, set: ['prompt.few_shot=2']}"
     )
 
 
