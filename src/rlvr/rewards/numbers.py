@@ -90,10 +90,15 @@ class Number:
         numerator, denominator = self.value.as_integer_ratio()
         if denominator == 1:
             return str(numerator)
+        others = denominator
+        for prime in (2, 5):
+            while others % prime == 0:
+                others //= prime
+        if others > 1:
+            return f"{numerator}/{denominator}"
         with localcontext() as context:
-            context.prec = 4 * (MAX_DIGITS + MAX_EXPONENT)
-            decimal = Decimal(numerator) / denominator
-            return f"{decimal:f}" if decimal * denominator == numerator else f"{numerator}/{denominator}"
+            context.prec = 4 * (MAX_DIGITS + MAX_EXPONENT)  # exact: 1/2**132 has 132 decimals and is the longest
+            return f"{(Decimal(numerator) / denominator).normalize():f}"
 
 
 @dataclass(frozen=True, slots=True)

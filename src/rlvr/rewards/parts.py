@@ -49,8 +49,11 @@ class PartsVerifier:
                 )
         self.name = name
         self.parts = dict(parts)
-        self._immediate = [(key, entry.part) for key, entry in parts.items() if getattr(entry.part, "immediate", False)]
-        self._waiting = [(key, entry.part) for key, entry in parts.items() if (key, entry.part) not in self._immediate]
+        self._immediate: list[tuple[str, Part]] = []
+        self._waiting: list[tuple[str, Part]] = []
+        for part_name, weighted in parts.items():
+            never_waits = getattr(weighted.part, "immediate", False)
+            (self._immediate if never_waits else self._waiting).append((part_name, weighted.part))
 
     async def verify(self, attempt: Attempt) -> Score:
         """The weighted sum, or why there is none."""

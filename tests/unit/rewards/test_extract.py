@@ -1,0 +1,193 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.errors import ConfigError
+from rlvr.rewards.extract import AnswerFormat, Blocks, Markers, find_blocks
+from tests.unit.rewards.attempts import FORMATS, MARKERS, SOLUTION, solved
+
+
+def make_markers(**changed: str) -> Markers:
+    fields = {"reasoning_start": "<r>", "reasoning_end": "</r>", "solution_start": "<s>", "solution_end": "</s>"}
+    return Markers(**(fields | changed))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<r>a</r><s>18</s>", "18"),
+        ("\n <r>a</r>\n<s> 18 </s> \n", "18"),
+        ("<r>a</r> so <s>18</s>", "18"),
+        ("no reasoning marks <s>18</s>", "18"),
+        ("<s>1</s", None),
+        ("<s>two\nlines</s>", "two\nlines"),
+    ],
+)
+def test_the_answer_in_the_solution_block(text: str, answer: str | None) -> None:
+    assert SOLUTION.extract(text) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "18",
+        "<r>a</r>18",
+        "<r>a</r><s>18",  # never closed
+        "<r>a</r>18</s>",
+        "<r>a</r></s>18<s>",
+        "<r>a</r><s></s>",
+        "<r>a</r><s> \n </s>",
+        "<r>a</r><s>17</s> 18",
+        "<r>a</r><s>17</s><s>18</s>",
+        "<r>a</r><s>18</s><s>18</s>",
+        "<r>a</r><s><s>18</s></s>",
+        "<r>a</r><s>18</s></s>",
+        "18 <r>a</r><s>18</s>",
+        "<r>a</r><r>b</r><s>18</s>",
+        "<r>a<s>18</s>",
+        "a</r><s>18</s>",
+        "</r>a<r><s>18</s>",
+        "<r>a<s>18</s></r>",
+        "<s>18</s><r>a</r>",
+        "<s><r>a</r>18</s>",
+    ],
+)
+def test_pitfall_28_nothing_but_one_closed_solution_block_at_the_end_holds_an_answer(text: str) -> None:
+    assert SOLUTION.extract(text) is None
+    assert not SOLUTION.is_exact(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("steps\n#### 18", "18"),
+        ("#### 18\n\n", "18"),
+        ("  ####18", "18"),
+        ("steps\n#### Paris, France", "Paris, France"),
+        ("", None),
+        ("18", None),
+        ("####", None),
+        ("#### 17\n#### 18", None),
+        ("#### 18\nthat is all", None),
+        ("so #### 18", None),
+        ("##### 18", None),
+        ("######## 18", None),
+    ],
+)
+def test_the_answer_after_the_hashes(text: str, answer: str | None) -> None:
+    assert FORMATS["hash"].extract(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("\\boxed{18}", "18"),
+        ("so $\\boxed{18}$. I am sure.", "18"),
+        ("\\boxed{\\frac{3}{4}}", "\\frac{3}{4}"),
+        ("\\boxed{ \\{1, 2\\} }", "\\{1, 2\\}"),
+        ("\\boxed{\\}", None),
+        ("\\boxed{18", None),
+        ("\\boxed{{18}", None),
+        ("\\boxed{}", None),
+        ("\\boxed 18", None),
+        ("\\boxed{17} no, \\boxed{18}", None),
+        ("\\boxed{18} indeed \\boxed{18}", None),
+        ("\\boxed{\\boxed{18}}", None),
+        ("18", None),
+        ("", None),
+    ],
+)
+def test_pitfall_28_the_answer_in_the_box(text: str, answer: str | None) -> None:
+    assert FORMATS["boxed"].extract(text) == answer
+
+
+def test_the_whole_text() -> None:
+    assert FORMATS["whole"].extract(" 18 \n") == "18"
+    assert FORMATS["whole"].extract(" \n") is None
+
+
+@pytest.mark.parametrize("name", ["solution", "boxed"])
+def test_pitfall_28_a_long_text_hides_no_answer(name: str) -> None:
+    reasoning = "I check every step again. " * 2000
+    text = {"solution": f"<r>{reasoning}</r><s>18</s>", "boxed": f"So \\boxed{{18}}. {reasoning}"}[name]
+    assert FORMATS[name].extract(text) == "18"
+
+
+def test_the_exact_format_of_a_solution() -> None:
+    assert SOLUTION.is_exact("\n<r>a</r> \n <s>18</s>\n")
+    for text in ("<s>18</s>", "<r> </r><s>18</s>", "<r>a</r>so<s>18</s>", "x<r>a</r><s>18</s>", "<r>a</r><s>18</s>x"):
+        assert not SOLUTION.is_exact(text), text
+    assert FORMATS["boxed"].is_exact("\\boxed{18}")
+    assert not FORMATS["boxed"].is_exact("18")
+
+
+def test_blocks_put_together_again_are_the_text() -> None:
+    blocks = find_blocks("0<r>1</r>2<s>3</s>4", MARKERS)
+    assert blocks == Blocks(before="0", reasoning="1", between="2", solution="3", after="4")
+    assert find_blocks("0<s>3</s>4", MARKERS) == Blocks(before="0", reasoning=None, between="", solution="3", after="4")
+
+
+def test_markers_with_signs_of_regular_expressions_mean_themselves() -> None:
+    odd = AnswerFormat(
+        answer_in="solution", markers=make_markers(reasoning_start="[.*", reasoning_end="*.]", solution_start="(?")
+    )
+    assert odd.extract("[.*a*.](?18</s>") == "18"
+    assert odd.extract("[xxa*.](?18</s>") is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"solution_end": ""}, "is blank"),
+        ({"reasoning_start": " "}, "is blank"),
+        ({"solution_start": "<r>"}, "contain one another"),
+        ({"solution_start": "<r>!"}, "contain one another"),
+        ({"solution_end": "s>"}, "contain one another"),
+    ],
+)
+def test_markers_that_cannot_be_told_apart_are_refused(changed: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_markers(**changed)
+
+
+def test_a_solution_without_markers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no markers are configured for this model"):
+        AnswerFormat(answer_in="solution")
+
+
+PIECES = ["<r>", "</r>", "<s>", "</s>", "18", " ", "\n", "a", "####", "\\boxed{", "{", "}", "\\", "$"]
+
+
+@given(
+    st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join), st.sampled_from(sorted(FORMATS))
+)
+def test_no_text_crashes_and_an_answer_is_part_of_the_text(text: str, name: str) -> None:
+    answer = FORMATS[name].extract(text)
+    assert answer is None or (answer and answer == answer.strip() and answer in text)
+    if FORMATS[name].is_exact(text):
+        assert answer is not None
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_an_exact_solution_is_one_whatever_stands_in_it(reasoning: str, answer: str) -> None:
+    text = f"<r>{reasoning}</r><s>{answer}</s>"
+    clean = not any(marker in reasoning + "|" + answer for marker in MARKERS.in_order)
+    if clean and reasoning.strip() and answer.strip():
+        assert SOLUTION.is_exact(text)
+        assert SOLUTION.extract(text) == answer.strip()
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_a_megabyte_of_anything_takes_linear_time(name: str) -> None:
+    size = 10**6
+    for text in (
+        "<s>" * (size // 3),
+        "\\boxed{" + "{" * size,
+        "\\boxed{" + "\\" * size,
+        "#" * size,
+        " " * size,
+        "<" * size,
+    ):
+        assert name == "whole" or FORMATS[name].extract(text) is None
+    assert FORMATS[name].extract(solved("1" * size)) is not None or name in ("hash", "boxed")

@@ -1,0 +1,66 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.errors import ConfigError
+from rlvr.rewards.format import ApproximateFormatPart, ExactFormatPart
+from tests.unit.rewards.attempts import FORMATS, SOLUTION, WHOLE, attempt, grade
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("<r>a</r><s>18</s>", 1.0),
+        ("\n<r>a</r>\n<s>banana</s>\n", 1.0),
+        ("", 0.0),
+        ("18", 0.0),
+        ("<s>18</s>", 0.0),
+        ("<r></r><s>18</s>", 0.0),
+        ("<r>a</r><s></s>", 0.0),
+        ("Sure! <r>a</r><s>18</s>", 0.0),
+        ("<r>a</r><s>18</s> 18", 0.0),
+        ("<r>a</r> so <s>18</s>", 0.0),
+        ("<r>a</r><s>17</s><s>18</s>", 0.0),
+        ("<r>a</r><r>b</r><s>18</s>", 0.0),
+    ],
+)
+def test_pitfall_28_the_exact_format_is_the_whole_text(text: str, value: float) -> None:
+    found = grade(ExactFormatPart(format=SOLUTION), attempt(text))
+    assert (found.value, found.status) == (value, "scored")
+
+
+def test_the_exact_format_of_other_answers_is_where_they_stand() -> None:
+    assert grade(ExactFormatPart(format=FORMATS["boxed"]), attempt("so \\boxed{18}")).value == 1.0
+    assert grade(ExactFormatPart(format=FORMATS["boxed"]), attempt("so 18")).value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "penalty", "value"),
+    [
+        ("<r>a</r><s>18</s>", 1.0, 1.0),
+        ("", 1.0, -1.0),
+        ("", 0.0, 0.0),
+        ("", 2.0, -2.0),
+        ("<s>18</s>", 1.0, 0.0),
+        ("<s>18</s>", 0.0, 0.5),
+        ("<r>a</r><s>18", 1.0, 0.5),
+        ("<r>a</r><s>18</s></s>", 1.0, 0.5),
+        ("<s><s><s>", 1.0, -1.0),
+    ],
+)
+def test_a_quarter_for_each_marker_that_occurs_exactly_once(text: str, penalty: float, value: float) -> None:
+    found = grade(ApproximateFormatPart(format=SOLUTION, penalty=penalty), attempt(text))
+    assert (found.value, found.status) == (value, "scored")
+
+
+def test_the_approximate_format_needs_markers() -> None:
+    with pytest.raises(ConfigError, match="no markers are configured"):
+        ApproximateFormatPart(format=WHOLE)
+
+
+@given(st.lists(st.sampled_from(["<r>", "</r>", "<s>", "</s>", "18", " "]), max_size=10).map("".join))
+def test_the_exact_format_has_all_markers_and_the_range_is_as_documented(text: str) -> None:
+    approximate = grade(ApproximateFormatPart(format=SOLUTION, penalty=0.5), attempt(text)).value
+    assert -0.5 <= approximate <= 1.0
+    if grade(ExactFormatPart(format=SOLUTION), attempt(text)).value:
+        assert approximate == 1.0

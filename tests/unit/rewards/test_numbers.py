@@ -1,0 +1,272 @@
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.rewards.numbers import Number, YesNo, close, parse_answer, same_answer, same_number, same_to_places
+
+PERCENT = Fraction(1, 100)
+
+
+def number(text: str) -> Number:
+    found = parse_answer(text)
+    assert isinstance(found, Number), text
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("18", 18),
+        ("018", 18),
+        ("+18", 18),
+        ("18.", 18),
+        ("18.0", 18),
+        (" 18\n", 18),
+        ("-0", 0),
+        ("1,080", 1080),
+        ("1,080.5", Fraction("1080.5")),
+        ("1,234,567", 1234567),
+        ("1.080", Fraction("1.08")),
+        (".5", Fraction(1, 2)),
+        ("3/4", Fraction(3, 4)),
+        ("-3/4", Fraction(-3, 4)),
+        ("1.5e3", 1500),
+        ("1e-05", Fraction(1, 100_000)),
+        ("1e+16", 10**16),
+        ("0." + "0" * 38 + "1", Fraction(1, 10**39)),
+        ("$18", 18),
+        ("US$ 18", 18),
+        ("18$", 18),
+        ("$18$", 18),
+        ("£18", 18),
+        ("18 €", 18),
+        ("EUR 18", 18),
+        ("18 eggs", 18),
+        ("18kg", 18),
+        ("18 m²", 18),
+        ("18°C", 18),
+        ("$18/hour", 18),
+        ("18 sq. ft.", 18),
+        ("5 dollars a day", 5),
+        ("\\$18", 18),
+        ("1{,}080", 1080),
+        ("\\dfrac{3}{4}", Fraction(3, 4)),
+        ("-\\frac{3}{4}", Fraction(-3, 4)),
+        ("18\\text{ eggs}", 18),
+        ("36003776400000.0", 36003776400000),
+    ],
+)
+def test_accepted_spellings_of_a_plain_number(text: str, value: Fraction) -> None:
+    assert number(text) == Number(Fraction(value))
+    assert number(text).readings == (value,)
+
+
+@pytest.mark.parametrize(
+    "text", ["-3", "- 3", "\u22123", "\u20133", "$-3", "-$3", "- $ 3", "(3)", "( 3 )", "$(3)", "($3)"]
+)
+def test_pitfall_28_every_spelling_of_a_minus_is_a_minus(text: str) -> None:
+    assert number(text).value == -3
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit"),
+    [
+        ("44%", Fraction("0.44"), PERCENT),
+        ("44 %", Fraction("0.44"), PERCENT),
+        ("44\\%", Fraction("0.44"), PERCENT),
+        ("44 percent", Fraction("0.44"), PERCENT),
+        ("44 per cent", Fraction("0.44"), PERCENT),
+        ("44 % of revenue", Fraction("0.44"), PERCENT),
+        ("(44%)", Fraction("-0.44"), PERCENT),
+        ("12.0 million", 12_000_000, Fraction(10**6)),
+        ("$12 million dollars", 12_000_000, Fraction(10**6)),
+        ("($12) million", -12_000_000, Fraction(10**6)),
+        ("2 billions", 2 * 10**9, Fraction(10**9)),
+        ("3 dozen eggs", 36, Fraction(12)),
+    ],
+)
+def test_percents_and_scales_have_two_readings(text: str, value: Fraction, unit: Fraction) -> None:
+    found = number(text)
+    assert found == Number(Fraction(value), unit)
+    assert found.readings == (value, value / unit)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", ".", "-", "+", "$", "%", "()", "( )", ",", "/", "e5", "-.", "$-", "banana", "eggs 18"),
+        *("nan", "NaN", "inf", "-inf", "infinity", "\u221e", "1/0", "0/0", "1.5/2", "1,000/2", "3/"),
+        *("18 or 19", "3 4", "3-4", "3 - 4", "18, 19", "18;19", "1 1/2", "18=18", "2+2", "3*6", "10 000", "18.0.0"),
+        *("1,08", "10,80", "1,0801", ",080", "1,,080", "1,080,", "1.080,5", "10,80,000"),
+        *("--3", "+-3", "-+3", "-$-3", "(-3)", "-(3)", "(+3)", "(3", "3)", "((3))", "(3) (4)", "(three)", "18 (eggs)"),
+        *(
+            "5% decrease",
+            "18 or more",
+            "18 is wrong",
+            "18 not",
+            "18 thirty",
+            "18 and a half",
+            "18 minus",
+            "18 million and",
+        ),
+        *(
+            "18x",
+            "18 x",
+            "18 a",
+            "18e",
+            "18e+",
+            "1e41",
+            "1e-41",
+            "1e999999999",
+            "0x12",
+            "1_8",
+            "18%%",
+            "%18",
+            "18 hundred two",
+        ),
+        *("9" * 41, "18" + " " * 200, "18 " + "a" * 300, "18 one two", "18 eggs for breakfast each day", "18\u200b"),
+        *(
+            "yes no",
+            "yes and no",
+            "yesterday",
+            "y",
+            "n",
+            "not",
+            "nope",
+            "yes 18",
+            "true",
+            "\u0661\u0668",
+            "\uff11",
+            "x = 18",
+        ),
+        *("\\boxed{18}", "{18}", "\\frac{3}{0}", "\\frac{\\frac{1}{2}}{3}", "18\\", "\\sqrt{18}"),
+    ],
+)
+def test_pitfall_28_what_is_not_one_number_is_invalid_and_never_0(text: str) -> None:
+    assert parse_answer(text) is None
+
+
+def test_the_limits_are_where_the_docstring_says() -> None:
+    assert number("9" * 40).value == 10**40 - 1
+    assert number("1e40").value == 10**40
+    assert number("1e-40").value == Fraction(1, 10**40)
+    assert parse_answer("18" + " " * 198) == Number(Fraction(18))
+    assert parse_answer("18" + " " * 199) is None
+    assert parse_answer("18 eggs per week day") == Number(Fraction(18))
+
+
+@pytest.mark.parametrize("text", ["yes", "Yes", "YES.", " yes "])
+def test_yes_is_yes_and_not_no(text: str) -> None:
+    assert parse_answer(text) == YesNo(True)
+    assert parse_answer("no") == YesNo(False)
+    assert not same_answer(YesNo(True), YesNo(False))
+    assert same_answer(YesNo(False), YesNo(False))
+
+
+@pytest.mark.parametrize(("a", "b"), [("yes", "1"), ("no", "0"), ("0", "no"), ("1", "yes")])
+def test_a_number_is_never_yes_or_no(a: str, b: str) -> None:
+    one, other = parse_answer(a), parse_answer(b)
+    assert one is not None
+    assert other is not None
+    assert not same_answer(one, other)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ("18", "18.0", True),
+        ("1,080", "1080", True),
+        ("12%", "0.12", True),
+        ("12%", "12", True),
+        ("12%", "12 percent", True),
+        ("12%", "1200", False),
+        ("12", "0.12", False),
+        ("12.0 million", "12,000,000", True),
+        ("12.0 million", "12", True),
+        ("1/3", "2/6", True),
+        ("1/3", "0.3333333333", False),
+        ("0.1", "0.10000000000000000001", False),
+        ("9007199254740993", "9007199254740992", False),  # equal as floats
+        ("3", "-3", False),
+    ],
+)
+def test_numbers_are_compared_exactly(a: str, b: str, same: bool) -> None:
+    assert same_number(number(a), number(b)) is same
+    assert same_number(number(b), number(a)) is same
+
+
+def test_rounding_to_places() -> None:
+    assert same_to_places(number("1/3"), number("0.33333"), 5)
+    assert same_to_places(number("33.333%"), number("0.33333"), 5)
+    assert not same_to_places(number("0.33334"), number("0.33333"), 5)
+    assert not same_to_places(number("0.3333"), number("0.33333"), 5)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "tolerance", "expected"),
+    [
+        ("110", "100", Fraction(1, 10), True),
+        ("90", "100", Fraction(1, 10), True),
+        ("110.0001", "100", Fraction(1, 10), False),
+        ("-100", "100", Fraction(1, 10), False),
+        ("-105", "-100", Fraction(1, 10), True),
+        ("0.0001", "0", Fraction(1, 2), False),
+        ("0", "0", Fraction(0), True),
+        ("35%", "0.34719", Fraction(1, 100), True),
+        ("100.0000002", "100", Fraction(1, 10**9), False),
+        ("100.00000001", "100", Fraction(1, 10**9), True),
+    ],
+)
+def test_close_is_relative_to_the_gold(prediction: str, gold: str, tolerance: Fraction, expected: bool) -> None:
+    assert close(number(prediction), number(gold), tolerance) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("1,080", "1080"),
+        ("-0.50", "-0.5"),
+        ("1/3", "1/3"),
+        ("-2/14", "-1/7"),
+        ("3/4", "0.75"),
+        ("12%", "0.12"),
+        ("1/1024", "0.0009765625"),
+        ("1e-39", f"0.{'0' * 38}1"),
+        ("1/7", "1/7"),
+    ],
+)
+def test_one_spelling_for_each_value(text: str, spelled: str) -> None:
+    assert str(number(text)) == spelled
+    assert same_number(number(spelled), number(text))
+    assert (str(YesNo(True)), str(YesNo(False))) == ("yes", "no")
+
+
+ALPHABET = "0123456789.,-+()$%/eE \n\\{}xyesnomil\u2212\u20ac\u0661\u00b2"
+
+
+@given(st.text(alphabet=ALPHABET, max_size=60) | st.text(max_size=60))
+def test_no_text_crashes_the_reader_and_every_number_can_be_written_and_read_again(text: str) -> None:
+    found = parse_answer(text)
+    assert found is None or isinstance(found, Number | YesNo)
+    if isinstance(found, Number):
+        assert any(character.isdigit() for character in text)
+        again = parse_answer(str(found))
+        assert again is None or again == Number(found.value)  # None: more than 40 digits, such as 1e-40/3
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=5, min_value=-(10**12), max_value=10**12))
+def test_every_decimal_is_read_exactly_whatever_its_dress(value: object) -> None:
+    exact = Fraction(str(value))
+    plain = f"{value:f}"
+    assert number(plain).value == exact
+    assert number(f"{value:,f}").value == exact
+    assert number(f"{plain} dollars").value == exact
+    assert number(f"{plain}%").value == exact / 100
+    assert number(repr(float(exact))).value == Fraction(repr(float(exact)))
+
+
+def test_a_megabyte_is_refused_at_once() -> None:
+    for text in ("9" * 10**6, " " * 10**6 + "1", "(" * 10**6, "1," * 10**6, "-" * 10**6):
+        assert parse_answer(text) is None

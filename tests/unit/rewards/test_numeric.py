@@ -1,0 +1,192 @@
+import gzip
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.errors import ConfigError
+from rlvr.rewards.base import Part
+from rlvr.rewards.numeric import FinqaNumericPart, NumberCheckPart, NumericPart
+from tests.unit.rewards.attempts import FORMATS, PERTURBATIONS, SOLUTION, WHOLE, attempt, grade, solved
+
+CLASSES = ("sign", "comma", "percent", "unit", "tail text", "two boxes", "empty", "yes/no", "huge", "NaN")
+VALUES = {"right": (1.0, "scored"), "wrong": (-0.5, "scored"), "invalid": (-1.0, "invalid")}
+
+
+def make_part(task: str, answer_in: str) -> Part:
+    part = NumericPart if task == "numeric" else FinqaNumericPart
+    return part(format=FORMATS[answer_in], wrong_value=-0.5, invalid_value=-1.0)
+
+
+def test_the_table_has_every_class_with_answers_that_count_and_answers_that_do_not() -> None:
+    verdicts = {kind: {row["verdict"] for row in PERTURBATIONS if row["kind"] == kind} for kind in CLASSES}
+    assert all("invalid" in found for found in verdicts.values())
+    assert all("right" in found for kind, found in verdicts.items() if kind != "NaN")
+
+
+@pytest.mark.parametrize("row", PERTURBATIONS, ids=lambda row: f"{row['kind']}-{row['gold']}-{row['text'][:40]}")
+def test_pitfall_28_each_perturbation_gets_its_verdict_from_the_reward(row: dict[str, str]) -> None:
+    found = grade(make_part(row["task"], row["answer_in"]), attempt(row["text"], row["gold"]))
+    assert (found.value, found.status) == VALUES[row["verdict"]]
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in PERTURBATIONS if row["task"] == "numeric"], ids=lambda row: row["text"][:40]
+)
+def test_pitfall_28_the_number_check_never_contradicts_the_answer(row: dict[str, str]) -> None:
+    found = grade(NumberCheckPart(format=FORMATS[row["answer_in"]]), attempt(row["text"], row["gold"]))
+    assert (found.value, found.status) == (float(row["verdict"] == "right"), "scored")
+
+
+@pytest.mark.parametrize("said", ["18", " 18 ", "18.0", "$18", "18 eggs", "18.", "+18"])
+def test_pitfall_28_equal_numbers_get_equal_reward(said: str) -> None:
+    part = NumericPart(format=SOLUTION, close_credit=0.5, near_credit=0.25, wrong_value=-1.0)
+    assert grade(part, attempt(solved(said))).value == 1.0
+    assert grade(NumberCheckPart(format=SOLUTION), attempt(solved(said))).value == 1.0
+
+
+@pytest.mark.parametrize("said", ["19.5", "18.01", "17.99", "16.2", "21", "19", "18e1", "-18"])
+def test_pitfall_28_a_wrong_number_earns_nothing_unless_shaping_is_asked_for(said: str) -> None:
+    for part in (NumericPart(format=SOLUTION), FinqaNumericPart(format=SOLUTION), NumberCheckPart(format=SOLUTION)):
+        assert grade(part, attempt(solved(said))).value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("said", "gold", "value"),
+    [
+        ("18", "18", 1.0),
+        ("19.8", "18", 0.5),
+        ("16.2", "18", 0.5),
+        ("19.81", "18", 0.25),
+        ("21.6", "18", 0.25),
+        ("14.4", "18", 0.25),
+        ("21.61", "18", -1.0),
+        ("-18", "18", -1.0),
+        ("-19", "-18", 0.5),
+        ("0.001", "0", -1.0),
+        ("yes", "18", -1.0),
+    ],
+)
+def test_shaping_by_closeness(said: str, gold: str, value: float) -> None:
+    part = NumericPart(format=SOLUTION, close_credit=0.5, near_credit=0.25, wrong_value=-1.0)
+    assert grade(part, attempt(solved(said), gold)).value == value
+
+
+@pytest.mark.parametrize(
+    ("said", "gold", "tolerance", "value"),
+    [
+        ("100.9", "100.0", 0.01, 0.3),
+        ("101", "100.0", 0.01, 0.3),
+        ("101.1", "100.0", 0.01, -1.0),
+        ("100.9", "100.0", 1e-9, -1.0),  # the setting is the one that is read
+        ("100.00000001", "100.0", 1e-9, 1.0),  # equal to 5 decimals
+        ("1000000.0001", "1000000.0", 1e-9, 0.3),
+        ("100.00001", "100.0", 0.0, -1.0),
+        ("130", "100.0", 0.3, 0.3),  # 0.3 is 3/10, not the binary fraction below it
+        ("35%", "0.34719", 0.01, 0.3),
+        ("35", "0.34719", 0.01, -1.0),
+        ("-0.345", "0.34719", 0.01, -1.0),
+        ("yes", "yes", 0.01, 1.0),
+        ("no", "yes", 0.01, -1.0),
+        ("1", "yes", 0.01, -1.0),
+        ("0", "no", 0.01, -1.0),
+        ("yes", "1.0", 0.01, -1.0),
+    ],
+)
+def test_finqa_pays_for_the_neighborhood_that_its_tolerance_names(
+    said: str, gold: str, tolerance: float, value: float
+) -> None:
+    part = FinqaNumericPart(
+        format=SOLUTION, relative_tolerance=tolerance, approximate_credit=0.3, wrong_value=-1.0, invalid_value=-2.0
+    )
+    assert grade(part, attempt(solved(said), gold)).value == value
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, math.nan, math.inf])
+def test_a_tolerance_that_is_no_share_is_refused(tolerance: float) -> None:
+    with pytest.raises(ConfigError, match="relative_tolerance"):
+        FinqaNumericPart(format=SOLUTION, relative_tolerance=tolerance)
+
+
+@pytest.mark.parametrize("gold", ["banana", "", "nan", "18 or 19", "x"])
+@pytest.mark.parametrize("part", [NumericPart, NumberCheckPart, FinqaNumericPart])
+def test_pitfall_28_a_gold_that_cannot_be_read_matches_nothing_and_names_its_example(part: Any, gold: str) -> None:
+    for said in (gold, "18", "", "0"):
+        found = grade(part(format=WHOLE), attempt(said, gold))
+        assert found.status == "error"
+        assert math.isnan(found.value)
+        assert found.message == f"the gold answer {gold!r} of example 'e1' is neither a number nor yes or no"
+
+
+def test_pitfall_26_what_cannot_be_read_is_invalid_and_has_a_value_of_its_own() -> None:
+    for part in (NumericPart, FinqaNumericPart):
+        found = grade(part(format=SOLUTION, wrong_value=-0.5, invalid_value=-1.0), attempt(solved("banana"), "0"))
+        assert (found.value, found.status) == (-1.0, "invalid")
+
+
+@given(st.text(max_size=30), st.sampled_from(["18", "-3", "yes", "0", "0.12"]), st.sampled_from(sorted(FORMATS)))
+def test_no_answer_crashes_a_part(said: str, gold: str, answer_in: str) -> None:
+    for text in (said, solved(said), f"\\boxed{{{said}}}", f"#### {said}"):
+        numeric, check, finqa = (
+            grade(part(format=FORMATS[answer_in]), attempt(text, gold))
+            for part in (NumericPart, NumberCheckPart, FinqaNumericPart)
+        )
+        assert {numeric.status, check.status, finqa.status} <= {"scored", "invalid"}
+        assert check.value <= numeric.value <= finqa.value  # the check is the strictest, FinQA the most lenient
+
+
+def data() -> Path:
+    if "RLVR_DATA" not in os.environ:
+        pytest.skip("RLVR_DATA is not set: the folder with gsm8k and finqa")
+    return Path(os.environ["RLVR_DATA"])
+
+
+def gsm8k_golds() -> Iterator[str]:
+    for name in ("train", "test"):
+        with gzip.open(data() / "gsm8k" / f"{name}.jsonl.gz", "rt") as lines:
+            for line in lines:
+                yield json.loads(line)["answer"].rpartition("####")[2].strip()
+
+
+def finqa_rows() -> Iterator[dict[str, Any]]:
+    for name in ("train", "dev", "test"):
+        with gzip.open(data() / "finqa" / f"{name}.json.gz", "rt") as file:
+            yield from json.load(file)
+
+
+def test_pitfall_28_every_gold_of_gsm8k_is_right_and_none_is_when_perturbed() -> None:
+    part, check = NumericPart(format=SOLUTION), NumberCheckPart(format=SOLUTION)
+    golds = list(gsm8k_golds())
+    assert len(golds) == 7473 + 923
+    for gold in golds:
+        plain = gold.replace(",", "")
+        for said in (gold, plain, f"${gold}", f"{plain}.0", f"{gold} eggs"):
+            assert grade(part, attempt(solved(said), gold)).value == 1.0, (said, gold)
+        wrong = [f"{plain}1", str(int(plain) + 1), f"{plain}.5", f"{plain} or 7", ""]
+        wrong += [str(-int(plain))] if int(plain) else []
+        for said in wrong:
+            assert grade(part, attempt(solved(said), gold)).value == 0.0, (said, gold)
+            assert grade(check, attempt(solved(said), gold)).value == 0.0, (said, gold)
+
+
+def test_pitfall_28_every_gold_of_finqa_is_right_and_none_is_when_perturbed() -> None:
+    part = FinqaNumericPart(format=SOLUTION, relative_tolerance=1e-9)
+    golds = [row["qa"]["exe_ans"] for row in finqa_rows()]
+    assert len(golds) == 100 + 883 + 801
+    for gold in golds:
+        if gold in ("yes", "no"):
+            right, wrong = [gold, f"{gold}."], ["no" if gold == "yes" else "yes", "1", "0", "banana"]
+        else:
+            right = [str(gold), f"{gold:.5f}", f"{gold:,.5f}", f"${gold:.5f}", f"{gold * 100:.3f}%"]
+            wrong = [f"{gold + 0.01 * abs(gold) + 0.001:.5f}", f"{gold:.5f}1 or 2", "yes", "banana"]
+            wrong += [f"{-gold:.5f}"] if gold else []
+        for said in right:
+            assert grade(part, attempt(solved(said), str(gold))).value == 1.0, (said, gold)
+        for said in wrong:
+            assert grade(part, attempt(solved(said), str(gold))).value == 0.0, (said, gold)
