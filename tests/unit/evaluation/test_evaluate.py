@@ -18,6 +18,7 @@ from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.tasks.rpn import RpnTask
 from rlvr.types import Completion, Message, SamplingParams, StopReason
+from tests.unit.tasks.settings import make_reward
 
 RewardType = Literal["boxed", "correct", "combined"]
 

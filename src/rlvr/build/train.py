@@ -1,0 +1,205 @@
+"""From a configuration to a finished run."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from rlvr.algorithms.algorithm import Algorithm
+from rlvr.algorithms.table import make_algorithm
+from rlvr.build.evaluation import evaluate_all
+from rlvr.build.policies import (
+    Stopped,
+    context_tokens,
+    initial_policy,
+    load,
+    save_atomically,
+    set_threads,
+    with_absolute_model,
+)
+from rlvr.build.tasks import Functions, Tasks, family_of, open_tasks
+from rlvr.chat.rendering import Chat
+from rlvr.config.plan import plan
+from rlvr.config.schema import Config, PretrainedModel
+from rlvr.engines.local import LocalEngine
+from rlvr.errors import UserError
+from rlvr.evaluation.summary import combine
+from rlvr.models.loading import value_head
+from rlvr.models.policy import Policy
+from rlvr.rollout.source import Refill, RolloutSource
+from rlvr.tracking.console import Console
+from rlvr.tracking.jsonl import MetricsFile, read_metrics
+from rlvr.tracking.rollouts import cut_back
+from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
+from rlvr.training.layout import choose_layout
+from rlvr.training.loop import Run
+from rlvr.training.loop import train as run_loop
+from rlvr.training.recorder import FolderRecorder
+from rlvr.training.run_folder import RunFolder, open_run_folder
+from rlvr.training.state import CheckpointSchedule
+from rlvr.training.trainer import Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What became of a run."""
+
+    folder: Path
+    num_steps: int
+    finished: bool
+    before: dict[str, float]  # metrics of the evaluation before the first update
+    metrics: dict[str, float]  # of the last evaluation
+
+
+def train(config: Config, stopped: Stopped = lambda: False, functions: Functions | None = None) -> TrainResult:
+    """Run `rlvr train`: warm start, RL, evaluations, checkpoints, `final/`. Asks `stopped()` after every step.
+
+    `functions` are those that the configuration names but no other process could import. Raises UserError for
+    everything that is the user's to mend.
+    """
+    with _console(config) as console:
+        for line in plan(config):
+            console.note(line)
+        config = with_absolute_model(config)
+        with open_tasks(config, family_of(config), functions or {}) as tasks:
+            return _train(config, tasks, console, stopped)
+
+
+def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> TrainResult:
+    # first of all what may be refused: nothing is written, and runs/latest is not moved, before all of it is there
+    pretrained = load(config.model) if isinstance(config.model, PretrainedModel) else None
+    if pretrained is not None:
+        _fit(config, tasks, pretrained)
+    with open_run_folder(config) as folder:
+        console.note(f"run folder: {folder.root}")
+        policy = pretrained or initial_policy(config, tasks.own, folder, console, stopped)
+        if policy is None:
+            return TrainResult(folder=folder.root, num_steps=0, finished=False, before={}, metrics={})
+        if pretrained is None:
+            _fit(config, tasks, policy)
+        for note in tasks.notes:
+            console.note(note)
+        set_threads(config, policy)
+        run = assemble(config, tasks, policy, folder, console)
+        if run.start_step < run.max_steps:
+            shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end: it is not this run's result any more
+        console.stage("training", config.trainer.max_steps, done=run.start_step)
+        num_steps = run_loop(run, stopped)
+        finished = num_steps == config.trainer.max_steps
+        if finished:
+            save_atomically(policy, folder.final)
+        evaluations = _evaluations(folder.metrics)
+        return TrainResult(
+            folder=folder.root,
+            num_steps=num_steps,
+            finished=finished,
+            before=evaluations[0],
+            metrics=evaluations[-1],
+        )
+
+
+def _fit(config: Config, tasks: Tasks, policy: Policy) -> None:
+    tasks.fit(policy, context_tokens(policy), config.rollout.max_completion_tokens)
+
+
+def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, console: Console) -> Run:
+    """Everything the loop needs, at the state of the last complete checkpoint if there is one."""
+    task = tasks.own
+    context = context_tokens(policy)
+    chat = Chat(policy.tokenizer, task.stop_words, model=policy.model)
+    engine = LocalEngine(policy.model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
+    algorithm = make_algorithm(config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
+    if "values" in algorithm.needs:
+        policy = replace(policy, value_head=value_head(policy.model.config.get_text_config().hidden_size))
+    rollouts = RolloutSource(
+        task=task,
+        engine=engine,
+        chat=chat,
+        settings=config.rollout,
+        refill=_refill(algorithm),
+        seed=config.seed,
+        max_context_tokens=context,
+        max_error_share=config.reward.max_error_share,
+    )
+    trainer = Trainer(
+        policy=policy,
+        algorithm=algorithm,
+        settings=config.trainer,
+        temperature=config.rollout.temperature,
+        seed=config.seed,
+        layout=choose_layout(policy),
+    )
+    metrics_file = MetricsFile(folder.metrics)
+    checkpoints = CheckpointSchedule(
+        folder=folder.checkpoints,
+        settings=config.trainer,
+        policy=policy,
+        trainer=trainer,
+        rollouts=rollouts,
+        headline=f"eval/{task.name}/accuracy",
+        before_save=metrics_file.sync,
+    )
+    start_step = _restore(folder, checkpoints, metrics_file, engine)
+    console.note(f"training in {'bf16 autocast' if trainer.bf16 else 'float32'} on {torch.get_num_threads()} thread(s)")
+    return Run(
+        start_step=start_step,
+        max_steps=config.trainer.max_steps,
+        evaluate_every=config.evaluation.every,
+        rollouts=rollouts,
+        engine=engine,
+        algorithm=algorithm,
+        trainer=trainer,
+        evaluate=partial(_evaluate, config, tasks, policy, engine, context),
+        recorder=FolderRecorder(
+            folder=folder.root,
+            metrics_file=metrics_file,
+            console=console,
+            settings=config.tracker,
+            decode=chat.decode,
+        ),
+        checkpoints=checkpoints,
+    )
+
+
+def _restore(folder: RunFolder, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: LocalEngine) -> int:
+    """Go back to the last complete checkpoint, or to the start; numbers and rollouts written after it are cut off."""
+    latest = latest_checkpoint(folder.checkpoints)
+    if latest is None and folder.final.is_dir():
+        raise UserError(f"{folder.root} has a final model but no checkpoint to go on from: choose another run_dir.")
+    step = 0
+    if latest is not None:
+        checkpoint = load_checkpoint(latest)
+        checkpoints.restore(checkpoint)
+        step = checkpoint.step
+    metrics_file.cut_back(step if step > 0 else -1)  # line 0 is written again: the loop starts with an evaluation
+    cut_back(folder.rollouts, step)
+    engine.load_weights(step)
+    return step
+
+
+async def _evaluate(
+    config: Config, tasks: Tasks, policy: Policy, engine: LocalEngine, context: int
+) -> dict[str, float]:
+    """The metrics of all evaluation sets; those of a mix together under its own name."""
+    found = await evaluate_all(config, tasks.eval_sets, policy, engine, context)
+    metrics = {name: value for result in found.values() for name, value in result.metrics.items()}
+    parts = [found[part.name].metrics for part in tasks.own.eval_sets()]
+    return metrics | (combine(tasks.own.name, parts) if tasks.own.name not in found else {})
+
+
+def _refill(algorithm: Algorithm) -> Refill | None:
+    if not algorithm.dynamic_sampling:
+        return None
+    return Refill(is_dead=algorithm.is_dead_group, max_rounds=algorithm.max_refills)
+
+
+def _evaluations(path: Path) -> list[dict[str, float]]:
+    return [row for row in read_metrics(path) if any(name.startswith("eval/") for name in row)]
+
+
+def _console(config: Config) -> Console:
+    return Console(config.tracker.console, config.tracker.log_every, config.trainer.max_steps)
