@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import add_model_arguments, at_least, load, progress
+from rlvr.cli.model_arguments import add_model_arguments, at_least, opened, progress
 
 if TYPE_CHECKING:
     from rlvr.build import Inference
@@ -43,42 +43,39 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and print; the exit status."""
     chosen = {"num_examples": args.num_examples, "samples_per_example": args.samples_per_example}
-    inference = load(args, [f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None])
-    result = _evaluate(inference, args.split)
+    changes = [f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None]
+    with opened(args, changes) as inference:
+        results = _evaluate(inference, args.split)
     if args.output:
         from rlvr.evaluation.files import write_jsonl
 
-        write_jsonl(args.output, result.records)
-    if args.json:
-        import json
+        write_jsonl(args.output, [record for result in results.values() for record in result.records])
+    for task, result in results.items():
+        if args.json:
+            import json
 
-        line = {"model": inference.source, "task": inference.task.name, "split": args.split, **result.metrics}
-        print(json.dumps(line))
-    else:
-        sys.stdout.write(table(inference.source, inference.task.name, args.split, result.metrics))
+            print(json.dumps({"model": inference.source, "task": task, "split": args.split, **result.metrics}))
+        else:
+            sys.stdout.write(table(inference.source, task, args.split, result.metrics))
     return 0
 
 
-def _evaluate(inference: Inference, split: str) -> EvaluationResult:
+def _evaluate(inference: Inference, split: str) -> dict[str, EvaluationResult]:
     import asyncio
 
-    from rlvr.evaluation.evaluate import TrainSplit, evaluate
+    from rlvr.build import evaluate_all
+    from rlvr.evaluation.evaluate import TrainSplit
 
-    config, task = inference.config, inference.task
+    tasks = inference.tasks.eval_sets
+    sets = [TrainSplit(task) for task in tasks] if split == "train" else tasks
     with progress("evaluating") as on_progress:
-        evaluation = evaluate(
+        evaluation = evaluate_all(
+            inference.config,
+            sets,
+            inference.policy,
             inference.engine,
-            inference.chat,
-            TrainSplit(task) if split == "train" else task,
-            num_examples=config.evaluation.num_examples,
-            samples_per_example=config.evaluation.samples_per_example,
-            max_completion_tokens=config.rollout.max_completion_tokens,
-            max_context_tokens=inference.max_context_tokens,
-            temperature=config.rollout.temperature,
-            top_p=config.rollout.top_p,
-            top_k=config.rollout.top_k,
-            min_p=config.rollout.min_p,
-            on_progress=on_progress,
+            inference.max_context_tokens,
+            on_progress,
         )
         return asyncio.run(evaluation)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL, --task, --set, --output and --json."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
-        "--task", metavar="T", help="configuration whose task and settings to use (default: those of MODEL's own run)"
+        "--task",
+        metavar="T",
+        help="configuration or task whose settings to use, e.g. gsm8k (default: those of MODEL's own run)",
     )
     parser.add_argument(
         "--set",
@@ -34,13 +36,14 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON lines on stdout")
 
 
-def load(args: argparse.Namespace, more: Sequence[str] = ()) -> Inference:
+@contextmanager
+def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Inference]:
     """The model that the arguments name. torch loads here, after the arguments were found to make sense."""
     import logging
 
     from transformers.utils.logging import disable_progress_bar
 
-    from rlvr.build import load_for_inference
+    from rlvr.build import open_inference
     from rlvr.evaluation.files import check_writable
 
     if args.output:
@@ -49,11 +52,15 @@ def load(args: argparse.Namespace, more: Sequence[str] = ()) -> Inference:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the failure is told once, in a sentence
     if not Path(args.model).exists() and not Path(args.model).is_absolute():
         print(f"looking for {args.model} on the Hub", file=sys.stderr)
-    try:
-        return load_for_inference(args.model, [*args.set, *more], config_name=args.task)
-    except ConfigError as error:
-        # compose speaks of the option that names a configuration for `rlvr train`
-        raise ConfigError(str(error).replace("--config-name", "--task")) from error
+    with ExitStack() as stack:
+        try:
+            inference = stack.enter_context(open_inference(args.model, [*args.set, *more], task=args.task))
+        except ConfigError as error:
+            # compose speaks of the option that names a configuration for `rlvr train`
+            raise ConfigError(str(error).replace("--config-name", "--task")) from error
+        for note in inference.tasks.notes:
+            print(note, file=sys.stderr)
+        yield inference
 
 
 def at_least(least: int) -> Callable[[str], int]:

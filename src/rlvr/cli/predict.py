@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import add_model_arguments, at_least, load, progress
+from rlvr.cli.model_arguments import add_model_arguments, at_least, opened, progress
 from rlvr.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rlvr.build import Inference
     from rlvr.evaluation.summary import EvaluationRecord
-    from rlvr.tasks.rpn import RpnTask
+    from rlvr.tasks.base import Task
     from rlvr.types import Example
 
 DESCRIPTION = """Let a model answer, greedily: one prompt (its steps are printed line by line), a file of prompts,
@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
     if args.input and args.output and Path(args.input).resolve() == Path(args.output).resolve():
         raise ConfigError(f"--output {args.output}: is the --input too; choose another file.")
     prompts = _read_prompts(args.input) if args.input else None
-    inference = load(args)
-    records = _predict(inference, _examples(args, inference.task, prompts))
+    with opened(args) as inference:
+        records = _predict(inference, _examples(args, inference.tasks.own, prompts))
     if args.output:
         from rlvr.evaluation.files import write_jsonl
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _examples(args: argparse.Namespace, task: RpnTask, prompts: Sequence[str] | None) -> list[Example]:
+def _examples(args: argparse.Namespace, task: Task, prompts: Sequence[str] | None) -> list[Example]:
     if args.prompt is not None:
         return [task.example(args.prompt)]
     if prompts is None:
@@ -103,20 +103,23 @@ def _read_prompts(path: str) -> list[str]:
 def _predict(inference: Inference, examples: Sequence[Example]) -> Sequence[EvaluationRecord]:
     import asyncio
 
+    from rlvr.chat.rendering import Chat
     from rlvr.evaluation.evaluate import EVAL_SEED, attempt
     from rlvr.types import SamplingParams
 
+    task = inference.tasks.own
+    chat = Chat(inference.policy.tokenizer, task.stop_words, model=inference.policy.model)
     sampling = SamplingParams(
         max_tokens=inference.config.rollout.max_completion_tokens,
-        stop_ids=inference.chat.stop_ids,
+        stop_ids=chat.stop_ids,
         seed=EVAL_SEED,
         temperature=0.0,
     )
     with progress("predicting") as on_progress:
         attempts = attempt(
             inference.engine,
-            inference.chat,
-            inference.task,
+            chat,
+            task,
             examples,
             sampling,
             num_samples=0,

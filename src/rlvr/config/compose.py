@@ -33,6 +33,7 @@ from rlvr.config.schema import Config
 from rlvr.errors import ConfigError
 
 DEFAULT_CONFIG = "rpn"
+DATA_CONFIG = "gsm8k"  # what a data task without a configuration of its own starts from
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,14 @@ def load_config(
         raise ConfigError(messages.invalid(error, chosen)) from None
     rules.check(config, _changed(config, source, parsed))
     return config
+
+
+def load_task_config(name: str, overrides: Sequence[str]) -> Config:
+    """The configuration `name`, or, where there is none, the one of the GSM8K run with the task `name` in its place."""
+    source = _open(DEFAULT_CONFIG, None)
+    if name not in source.root_configs and name in source.options("task"):
+        return load_config([f"task={name}", *overrides], config_name=DATA_CONFIG)
+    return load_config(overrides, config_name=name)
 
 
 def _bundle(config_dir: str | None, overrides: Sequence[str]) -> dict[str, Any]:

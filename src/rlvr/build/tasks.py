@@ -1,0 +1,88 @@
+"""The tasks of a run: its own, and those that are evaluated beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rlvr.chat.rendering import Chat
+from rlvr.config.schema import Config, MixReward, PretrainedModel, Reward, RpnReward, TaskBundle
+from rlvr.models.policy import Policy
+from rlvr.rewards.pool import VerifierPool
+from rlvr.tasks.base import Task
+from rlvr.tasks.catalog import make_task
+from rlvr.types import Message
+
+Functions = Mapping[str, Callable[..., Any]]
+"""Import path -> the function itself, for functions of a script or notebook that no other process could import."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tasks:
+    """What is trained on, and everything that is evaluated."""
+
+    own: Task
+    also: tuple[Task, ...]
+
+    @property
+    def eval_sets(self) -> tuple[Task, ...]:
+        """Each is evaluated by itself."""
+        return (*self.own.eval_sets(), *self.also)
+
+    @property
+    def notes(self) -> list[str]:
+        """What loading found: sizes, overlap, examples left out."""
+        return [note for task in (self.own, *self.also) for note in task.notes]
+
+    def fit(self, policy: Policy, context: int, max_completion_tokens: int) -> None:
+        """Leave out examples whose prompt would leave too little room for a whole completion."""
+        for task in (self.own, *self.also):
+            chat = Chat(policy.tokenizer, task.stop_words, model=policy.model)
+            task.limit_prompts(partial(_count_tokens, chat), context - max_completion_tokens)
+
+
+def _count_tokens(chat: Chat, messages: Sequence[Message]) -> int:
+    return len(chat.encode_prompt(messages))
+
+
+@contextmanager
+def open_tasks(config: Config, family: str | None, functions: Functions) -> Iterator[Tasks]:
+    """The tasks of a configuration; the processes of their verifiers end with the block.
+
+    `family` is the model's, for `prompt.markers=auto`.
+    """
+    with ExitStack() as stack:
+
+        def open_pool(reward: Reward) -> VerifierPool | None:
+            if isinstance(reward, RpnReward | MixReward):
+                return None
+            pool = VerifierPool(
+                num_workers=reward.num_workers, timeout_s=reward.timeout_s, max_memory_mb=reward.max_memory_mb
+            )
+            return stack.enter_context(pool)
+
+        def make(name: str, bundle: Config | TaskBundle) -> Task:
+            return make_task(
+                bundle,
+                name=name,
+                seed=config.seed,
+                markers=config.markers,
+                family=family,
+                open_pool=open_pool,
+                functions=functions,
+            )
+
+        also = tuple(make(name, bundle) for name, bundle in config.evaluation.also.items())
+        yield Tasks(own=make(config.task.name, config), also=also)
+
+
+def family_of(config: Config) -> str | None:
+    """`model_type` of the model to come: `qwen2`, or `llama` for models made from scratch."""
+    if not isinstance(config.model, PretrainedModel):
+        return "llama"
+    from rlvr.models.loading import model_family
+
+    return model_family(config.model)
