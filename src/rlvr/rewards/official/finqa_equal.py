@@ -1,8 +1,8 @@
 """Program accuracy of FinQA: are two programs the same formula?
 
-Every argument text of the gold, and every whole table step, becomes a symbol; the prediction may use no others. The last
-steps of both, written out, must be equal after `sympy.simplify`. The official script hands sympy a text; here the
-expression is built from symbols, so no text of a model is ever evaluated, and sympy is asked only where it can matter.
+Every argument text of the gold, and every whole table step, becomes a symbol; the prediction may use no others. The
+last steps of both, written out, must be equal after `sympy.simplify`. The official script hands sympy a text; here the
+expression is built from symbols, so no text of a model is evaluated, and sympy is asked only where it can matter.
 """
 
 from __future__ import annotations

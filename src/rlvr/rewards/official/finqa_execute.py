@@ -25,7 +25,7 @@ def execute(tokens: Sequence[str], table: Sequence[Sequence[str]]) -> tuple[bool
         table: rows of cells, the first cell of a row is its name.
 
     Returns:
-        `(False, 0.01639)`, `(False, "yes")`, or `(False, "n/a")` if no step was left; the result is rounded to 5 digits.
+        `(False, 0.01639)`, `(False, "yes")`, or `(False, "n/a")` if no step was left; results are rounded to 5 digits.
         With the flag set, the result is what the last good step gave, "n/a" if there was none.
     """
     body = tokens[:-1]
@@ -95,7 +95,8 @@ class _Calculator:
             right = None if left is None else self.operand(second)
             if left is None or right is None:
                 return False
-            self.last = _apply(operation, left, right)
+            value = _apply(operation, left, right)
+            self.last = float(value) if isinstance(value, int) else value
         elif "table" in operation:
             if not self.finds_row(first):
                 return False
@@ -136,7 +137,7 @@ class _Calculator:
         if operation == "table_min":
             return min(row)
         if operation == "table_sum":
-            return float(sum(row))
+            return sum(row)  # 0, an integer, for a row of nothing: "yes" times it is ""
         if operation == "table_average":
             return sum(row) / len(row)
         return self.last
@@ -155,5 +156,5 @@ def _apply(operation: str, left: Value, right: Value) -> Value:
     if operation == "divide":
         return left / right  # type: ignore[operator]
     if operation == "exp":
-        return left**right  # type: ignore[operator]
+        return (float(left) if isinstance(left, int) else left) ** right  # type: ignore[operator]
     return "yes" if left > right else "no"  # type: ignore[operator]

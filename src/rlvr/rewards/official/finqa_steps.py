@@ -5,8 +5,8 @@ A program is a list of tokens, four to a step and `EOF` at the end:
     subtract(5829, 5735), divide(#0, 5735)
     ["subtract(", "5829", "5735", ")", "divide(", "#0", "5735", ")", "EOF"]
 
-The official script joins the tokens again and cuts the text at `)`, `(` and `|`. So does this file, because arguments may
-hold such characters and the verdict on them depends on where the cuts fall.
+The official script joins the tokens again and cuts the text at `)`, `(` and `|`. So does this file: arguments may hold
+such characters, and then the verdict depends on where the cuts fall.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def is_well_formed(body: Sequence[str]) -> bool:
 
 
 def steps(body: Sequence[str]) -> list[str]:
-    """The text of each step, `subtract(|5829|5735|`; later steps begin with `|`, and what follows the last `)` is lost."""
+    """The text of each step, `subtract(|5829|5735|`; later ones begin with `|`. What follows the last `)` is lost."""
     return [step.strip() for step in "|".join(body).split(")")[:-1]]
 
 

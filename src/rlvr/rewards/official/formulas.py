@@ -3,8 +3,8 @@
 `simplify` is asked last. Before it:
 
 1. the same tree is equal;
-2. two rational functions that differ at a random point of a large prime field are different functions (Schwartz-Zippel),
-   and simplification keeps the function: not equal;
+2. two rational functions that differ at a random point of a large prime field are different functions, and
+   simplification keeps the function: not equal;
 3. formulas too large for sympy to multiply out in about a second are taken as not equal (`MAX_TERMS` and the others).
    FinQA's gold programs stay far below; the official script would work on such a prediction for hours.
 """
@@ -50,7 +50,7 @@ class _Size:
 
 @dataclass(kw_only=True)
 class Formulas:
-    """Formulas as nodes that share their parts. Equal trees have one number; a part has a lower number than the whole."""
+    """Formulas as nodes that share their parts. Equal trees have one number; a part has a lower one than the whole."""
 
     nodes: list[tuple[str, int, int]] = field(default_factory=list)
     numbers: dict[tuple[str, int, int], int] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Formulas:
         return sizes[one].is_small and sizes[other].is_small and self._simplify_alike(one, other)
 
     def _values(self) -> list[int | None]:
-        """The value of each node at a random point modulo PRIME; None where it has none there, or is no such function."""
+        """Each node's value at a random point modulo PRIME; None where it has none there, or is no such function."""
         rng = random.Random(0)
         values: list[int | None] = []
         for operation, left, right in self.nodes:

@@ -1,0 +1,205 @@
+"""`rlvr score`: predictions by the official scorers."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlvr.errors import UserError
+
+DESCRIPTION = """Score predictions exactly as the official evaluators of GSM8K, FinQA, MuSiQue and HotpotQA do.
+FILE has one JSON object a line, {"vid", "task", "prediction", "golds"}; docs/scoring.md says what each task takes.
+Other fields are ignored."""
+EXAMPLE = """examples:
+  rlvr score predictions.jsonl                 a table: count, mean and 95 % interval by task and metric
+  rlvr score predictions.jsonl.gz --json       one JSON line a row, and a last one {"summary": ...}
+  rlvr score vectors.jsonl --check             compare with the field "expected"; exit status 1 if a row differs
+"""
+FIELDS = ("vid", "task", "prediction", "golds")
+NOT_AVERAGED = ("extracted", "exe_result")
+TOLERANCE = 1e-6  # of --check; the metrics are rounded to 6 digits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoredRow:
+    """One row of the file with what the official scorer says; `expected` is None where the row has none."""
+
+    vid: Any
+    task: str
+    metrics: Mapping[str, bool | int | float | str]
+    expected: Any = None
+
+    @property
+    def json_line(self) -> str:
+        return json.dumps({"vid": self.vid, "task": self.task, "metrics": self.metrics})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """Means over the rows of one task: metric to (mean, low, high); (mean, None, None) where a row is a whole file."""
+
+    num_rows: int
+    metrics: Mapping[str, tuple[float, float | None, float | None]] = field(default_factory=dict)
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `score` to the command line."""
+    parser = subparsers.add_parser(
+        "score", help="score predictions officially", description=DESCRIPTION, epilog=EXAMPLE
+    )
+    parser.add_argument("file", metavar="FILE", help=".jsonl or .jsonl.gz")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, and nothing else, on stdout")
+    parser.add_argument("--output", metavar="F", help="also write one JSON line a row, without the summary")
+    parser.add_argument("--check", action="store_true", help='compare with the field "expected" of the rows')
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score all rows, then print; the exit status."""
+    rows = [_scored(args.file, number, line) for number, line in _lines(Path(args.file))]
+    if not rows:
+        raise UserError(f"{args.file} has no rows; give one JSON object a line.")
+    summaries = summarize(rows)
+    if args.output:
+        _write(Path(args.output), rows)
+    if args.json:
+        lines = [row.json_line for row in rows] + [json.dumps({"summary": _summary_json(summaries)})]
+        sys.stdout.write("\n".join(lines) + "\n")
+    else:
+        sys.stdout.write(table(args.file, summaries))
+    if args.check:
+        _check(args.file, rows)
+    return 0
+
+
+def summarize(rows: Sequence[ScoredRow]) -> dict[str, Summary]:
+    """Task to means with 95 % intervals, in the order of the file."""
+    from rlvr.rewards.official.rows import FILE_TASKS
+
+    values: dict[str, dict[str, list[float]]] = {}
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.task] = counts.get(row.task, 0) + 1
+        for name, value in row.metrics.items():
+            if name not in NOT_AVERAGED:
+                values.setdefault(row.task, {}).setdefault(name, []).append(float(value))
+    return {
+        task: Summary(
+            num_rows=count,
+            metrics={name: _mean(found, task in FILE_TASKS) for name, found in values[task].items()},
+        )
+        for task, count in counts.items()
+    }
+
+
+def table(file: str, summaries: Mapping[str, Summary]) -> str:
+    """The summaries for a reader."""
+    lines = [f"{file}, official scores", f"{'':32}{'mean':>8}   95 % interval"]
+    for task, summary in summaries.items():
+        lines.append(f"{task}, {summary.num_rows} row{'s' * (summary.num_rows != 1)}")
+        for name, (mean, low, high) in summary.metrics.items():
+            interval = "" if low is None or high is None else f"   {low:.1%} to {high:.1%}"
+            lines.append(f"  {name:30}{mean:>8.1%}{interval}")
+    return "\n".join(lines) + "\n"
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Line numbers from 1 and the lines that are not blank."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path} is no complete gzip file ({error}); write it again, or name it .jsonl.") from error
+
+
+def _scored(file: str, number: int, line: bytes) -> ScoredRow:
+    from rlvr.rewards.official.rows import RowError, score_row
+
+    place = f"{file}, line {number}"
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place} is not JSON ({error}); write one JSON object a line.") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{place} is no JSON object; write {{{', '.join(FIELDS)}}}.")
+    missing = [name for name in FIELDS if name not in row]
+    if missing:
+        raise UserError(f"{place} has no field {missing[0]!r}; add it: a row is {{{', '.join(FIELDS)}}}.")
+    try:
+        metrics = score_row(row["task"], row["prediction"], row["golds"])
+    except RowError as error:
+        raise UserError(f"{place}: {error}") from error
+    return ScoredRow(vid=row["vid"], task=row["task"], metrics=metrics, expected=row.get("expected"))
+
+
+def _mean(values: Sequence[float], are_files: bool) -> tuple[float, float | None, float | None]:
+    """Mean and interval: Wilson's for a share of rows, else a bootstrap over rows. Whole files are no sample of rows."""
+    from rlvr.evaluation.intervals import bootstrap, wilson
+
+    if are_files:
+        return sum(values) / len(values), None, None
+    if set(values) <= {0.0, 1.0}:
+        interval = wilson(int(sum(values)), len(values))
+    else:
+        interval = bootstrap(values, seed=0)
+    return interval.value, interval.low, interval.high
+
+
+def _summary_json(summaries: Mapping[str, Summary]) -> dict[str, dict[str, float]]:
+    found = {}
+    for task, summary in summaries.items():
+        found[task] = {"num_rows": summary.num_rows}
+        for name, (mean, low, high) in summary.metrics.items():
+            found[task][name] = mean
+            if low is not None:
+                found[task] |= {f"{name}_low": low, f"{name}_high": high}
+    return found
+
+
+def _write(target: Path, rows: Sequence[ScoredRow]) -> None:
+    from rlvr.tracking.files import write_atomically, writing
+
+    data = "".join(row.json_line + "\n" for row in rows).encode()
+    with writing(target):
+        target.resolve().parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target.resolve(), gzip.compress(data) if target.suffix == ".gz" else data)
+
+
+def _check(file: str, rows: Sequence[ScoredRow]) -> None:
+    """Compare with `expected` where a row has one.
+
+    Raises:
+        UserError: no row has one, or a row differs.
+    """
+    checked = [row for row in rows if row.expected is not None]
+    if not checked:
+        raise UserError(f"{file} has no row with a field 'expected'; leave --check away.")
+    differing = [row for row in checked if not _agrees(row)]
+    if differing:
+        first = differing[0]
+        raise UserError(
+            f"{len(differing)} of {len(checked)} rows differ from their 'expected', the first is vid {first.vid}: "
+            f"{json.dumps(first.metrics)} and not {json.dumps(first.expected)}."
+        )
+    print(f"{len(checked)} of {len(checked)} rows agree with their 'expected'", file=sys.stderr)
+
+
+def _agrees(row: ScoredRow) -> bool:
+    if not isinstance(row.expected, dict) or row.expected.keys() != row.metrics.keys():
+        return False
+    return all(_same(value, row.expected[name]) for name, value in row.metrics.items())
+
+
+def _same(found: object, expected: object) -> bool:
+    if isinstance(found, float) and isinstance(expected, int | float):
+        return found == expected or abs(found - expected) <= TOLERANCE or (found != found and expected != expected)
+    return type(found) is type(expected) and found == expected

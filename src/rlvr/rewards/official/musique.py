@@ -1,0 +1,104 @@
+"""MuSiQue's official scoring: answer, support, and whole files with the sufficiency of twins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rlvr.rewards.official.text import exact_match, f1, from_counts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """A row of a prediction file."""
+
+    id: str
+    answer: str
+    support: Sequence[int]
+    is_answerable: bool | int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gold:
+    """A row of a gold file: `answers` is the answer and its aliases, `support` the indices of supporting paragraphs."""
+
+    id: str
+    answers: Sequence[str]
+    support: Sequence[int]
+    is_answerable: bool | int
+
+
+def answer_scores(prediction: str, golds: Sequence[str]) -> dict[str, float]:
+    """`em` and `f1`, each the best over the golds (the answer and its aliases; at least one), independently."""
+    return {
+        "em": float(max(exact_match(prediction, gold) for gold in golds)),
+        "f1": max(f1(prediction, gold) for gold in golds),
+    }
+
+
+def support_scores(prediction: Iterable[int], gold: Iterable[int]) -> dict[str, float]:
+    """`em` and `f1` of two sets of paragraph indices; two empty sets agree."""
+    predicted, wanted = set(prediction), set(gold)
+    if not predicted and not wanted:
+        return {"em": 1.0, "f1": 1.0}
+    return {
+        "em": float(predicted == wanted),
+        "f1": from_counts(len(predicted & wanted), len(predicted), len(wanted)).f1,
+    }
+
+
+def file_scores(predictions: Sequence[Prediction], golds: Sequence[Gold]) -> dict[str, float]:
+    """`answer_f1`, `answer_em`, `support_f1` over the answerable questions, rounded to 3 digits.
+
+    If any gold is unanswerable it is the full data set, where each id comes twice; then also
+    `group_answer_sufficiency_f1` and `group_support_sufficiency_f1`.
+
+    Raises:
+        ValueError: the rows do not belong together.
+    """
+    _check_order(predictions, golds)
+    answerable = [pair for pair in zip(predictions, golds, strict=True) if pair[1].is_answerable]
+    answers = [answer_scores(prediction.answer, gold.answers) for prediction, gold in answerable]
+    supports = [support_scores(prediction.support, gold.support) for prediction, gold in answerable]
+    scores = {
+        "answer_f1": _mean([score["f1"] for score in answers]),
+        "answer_em": _mean([score["em"] for score in answers]),
+        "support_f1": _mean([score["f1"] for score in supports]),
+    }
+    if len(answerable) < len(golds):
+        scores |= _twin_scores(predictions, golds)
+    return {name: round(value, 3) for name, value in scores.items()}
+
+
+def _twin_scores(predictions: Sequence[Prediction], golds: Sequence[Gold]) -> dict[str, float]:
+    """Mean F1 over questions: that of the answerable twin if both predictions of sufficiency are right, else 0."""
+    twins: dict[str, list[tuple[Prediction, Gold]]] = {}
+    for prediction, gold in zip(predictions, golds, strict=True):
+        twins.setdefault(gold.id, []).append((prediction, gold))
+    answers, supports = [], []
+    for question, pairs in twins.items():
+        answerable = [pair for pair in pairs if pair[1].is_answerable]
+        if len(pairs) != 2 or not answerable:
+            raise ValueError(
+                f"question {question} comes {len(pairs)} times, {len(answerable)} of them answerable; where some golds "
+                "are unanswerable, each id must come exactly twice"
+            )
+        right = all(prediction.is_answerable == gold.is_answerable for prediction, gold in pairs)
+        prediction, gold = answerable[-1]
+        answers.append(right * answer_scores(prediction.answer, gold.answers)["f1"])
+        supports.append(right * support_scores(prediction.support, gold.support)["f1"])
+    return {"group_answer_sufficiency_f1": _mean(answers), "group_support_sufficiency_f1": _mean(supports)}
+
+
+def _check_order(predictions: Sequence[Prediction], golds: Sequence[Gold]) -> None:
+    if len(predictions) != len(golds):
+        raise ValueError(f"there are {len(predictions)} predictions for {len(golds)} golds")
+    for index, (prediction, gold) in enumerate(zip(predictions, golds, strict=True)):
+        if prediction.id != gold.id:
+            raise ValueError(
+                f"prediction {index} has the id {prediction.id}, gold {index} has {gold.id}; order must agree"
+            )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

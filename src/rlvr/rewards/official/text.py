@@ -1,0 +1,59 @@
+"""The text normalization of SQuAD, which MuSiQue and HotpotQA share, and what both compute from it."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class Overlap(NamedTuple):
+    """F1, precision and recall of a prediction, each in [0, 1]."""
+
+    f1: float
+    precision: float
+    recall: float
+
+
+ZERO = Overlap(0.0, 0.0, 0.0)
+
+
+def normalize_answer(text: str) -> str:
+    """`The New-York  Times.` -> `newyork times`.
+
+    Lower case; ASCII punctuation is deleted, not replaced by a space, and curly quotes and dashes stay; then the words
+    a, an and the go, and spaces collapse.
+    """
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, gold: str) -> bool:
+    """True if both normalize to the same text, which may be empty."""
+    return normalize_answer(prediction) == normalize_answer(gold)
+
+
+def f1(prediction: str, gold: str) -> float:
+    """F1 of the two bags of normalized words, as SQuAD and MuSiQue have it: if one is empty, 1 if both are, else 0."""
+    predicted_words, gold_words = normalize_answer(prediction).split(), normalize_answer(gold).split()
+    if not predicted_words or not gold_words:
+        return float(predicted_words == gold_words)
+    return overlap(predicted_words, gold_words).f1
+
+
+def overlap(prediction: Sequence[str], gold: Sequence[str]) -> Overlap:
+    """F1, precision and recall of two bags of words; all 0 if no word is common, so also if both are empty."""
+    num_same = sum((Counter(prediction) & Counter(gold)).values())
+    return from_counts(num_same, len(prediction), len(gold))
+
+
+def from_counts(num_same: int, num_predicted: int, num_gold: int) -> Overlap:
+    """F1, precision and recall of `num_same` hits; a share of nothing is 0."""
+    if num_same == 0:
+        return ZERO
+    precision, recall = num_same / num_predicted, num_same / num_gold
+    return Overlap(2 * precision * recall / (precision + recall), precision, recall)
