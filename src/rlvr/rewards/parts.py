@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlvr.errors import ConfigError
-from rlvr.rewards.base import Grade, Part
+from rlvr.rewards.base import Grade, Part, RewardError
 from rlvr.types import Attempt, Score
 
 
@@ -56,46 +56,44 @@ class PartsVerifier:
             (self._immediate if never_waits else self._waiting).append((part_name, weighted.part))
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The weighted sum, or why there is none."""
-        grades = {name: await _graded(part, attempt) for name, part in self._immediate}
+        """The weighted sum, or why there is none; RewardError if a part gives anything but one finite Grade."""
+        grades = {name: await self._grade(name, part, attempt) for name, part in self._immediate}
         if len(self._waiting) == 1:
             ((name, part),) = self._waiting
-            grades[name] = await _graded(part, attempt)
+            grades[name] = await self._grade(name, part, attempt)
         elif self._waiting:
-            found = await asyncio.gather(*(_graded(part, attempt) for _, part in self._waiting))
+            found = await asyncio.gather(*(self._grade(name, part, attempt) for name, part in self._waiting))
             grades |= {name: grade for (name, _), grade in zip(self._waiting, found, strict=True)}
         return self._score(grades)
 
+    async def _grade(self, name: str, part: Part, attempt: Attempt) -> Grade:
+        """The part's grade; an exception is a failure of the part, not a wrong answer, and spares the other parts."""
+        try:
+            grade = await part.grade(attempt)
+        except RewardError:
+            raise
+        except Exception as error:
+            return Grade(value=math.nan, status="error", message=f"{type(error).__name__}: {error}"[:500])
+        if not isinstance(grade, Grade):
+            found = f"{type(grade).__name__} {grade!r:.80}"
+            raise RewardError(f"part {name!r} of reward {self.name!r} returned {found} instead of one Grade.")
+        if grade.status != "error" and not _is_finite(grade.value):
+            found = f"{grade.value!r:.80}"
+            raise RewardError(f"part {name!r} of reward {self.name!r} returned {found}, which is not a finite number.")
+        return grade
+
     def _score(self, grades: Mapping[str, Grade]) -> Score:
-        value, status = 0.0, "scored"
-        values: dict[str, float] = {}
-        messages: dict[str, str] = {}
-        errors: list[str] = []
-        for name, weighted in self.parts.items():
-            grade = grades[name]
-            if not isinstance(grade, Grade):
-                # no number for `checked` in base.py, which ends the run and names the reward and this part
-                return Score(value=0.0, parts={name: grade})
-            if grade.status == "error":
-                errors.append(f"{name}: {grade.message or 'no message'}")
-                continue
-            if grade.status == "invalid":
-                status = "invalid"
-            if grade.message:
-                messages[name] = grade.message
-            values[name] = grade.value
-            if not errors:
-                value += weighted.weight * grade.value
+        graded = [(name, grades[name]) for name in self.parts]
+        errors = [f"{name}: {grade.message or 'no message'}" for name, grade in graded if grade.status == "error"]
+        values = {name: grade.value for name, grade in graded if grade.status != "error"}
+        messages = {name: grade.message for name, grade in graded if grade.message and grade.status != "error"}
         if errors:
-            return Score(
-                value=math.nan, status="error", parts=values, diagnostics=messages | {"error": "; ".join(errors)}
-            )
-        return Score(value=value, status=status, parts=values, diagnostics=messages)
+            diagnostics = messages | {"error": "; ".join(errors)}
+            return Score(value=math.nan, status="error", parts=values, diagnostics=diagnostics)
+        value = sum(weighted.weight * values[name] for name, weighted in self.parts.items())
+        invalid = any(grade.status == "invalid" for _, grade in graded)
+        return Score(value=value, status="invalid" if invalid else "scored", parts=values, diagnostics=messages)
 
 
-async def _graded(part: Part, attempt: Attempt) -> Grade:
-    """The part's grade; an exception is a failure of the part, not a wrong answer, and spares the other parts."""
-    try:
-        return await part.grade(attempt)
-    except Exception as error:
-        return Grade(value=math.nan, status="error", message=f"{type(error).__name__}: {error}"[:500])
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

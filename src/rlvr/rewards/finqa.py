@@ -1,0 +1,66 @@
+"""FinQA answers that are programs: `subtract(5829, 5735), divide(#0, 5735)`, run by the official rules."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from rlvr.rewards.base import Grade
+from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.official.finqa import ProgramError, execute, is_correct_result, same_program, tokens
+from rlvr.types import Attempt, Example
+
+NOTHING = "n/a"  # what a program without a step gives
+NEEDED = ("table", "program", "exe_ans")
+MAX_PROGRAM_CHARS = 2_000  # the longest gold has 242
+
+
+def program_result(program: str, example: Example) -> float | str | None:
+    """What the program makes of the example's table, a number or yes or no; None if it is malformed or fails."""
+    if len(program) > MAX_PROGRAM_CHARS:
+        return None
+    invalid, result = execute(tokens(program), example.metadata["table"])
+    if invalid or result == NOTHING or (isinstance(result, float) and not math.isfinite(result)):
+        return None
+    return result
+
+
+def missing_metadata(example: Example) -> str | None:
+    """What the example lacks, in one sentence, or None."""
+    missing = [name for name in NEEDED if name not in example.metadata]
+    return f"example {example.id!r} has no {' or '.join(missing)} in its metadata" if missing else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinqaProgramPart:
+    """1 for a right program, else `wrong_value`; `invalid_value` for one that is malformed or cannot be executed.
+
+    `execution`: its result is the gold's, metadata `exe_ans`, by the official comparison. `program`: it also is
+    equivalent to the gold program, metadata `program`. Needs metadata `table` too; without it the grade is `error`.
+    """
+
+    format: AnswerFormat
+    mode: Literal["execution", "program"] = "execution"
+    wrong_value: float = 0.0
+    invalid_value: float = 0.0
+    immediate = True
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """The finding on the answer of `attempt.text`."""
+        example = attempt.example
+        missing = missing_metadata(example)
+        if missing is not None:
+            return Grade(value=math.nan, status="error", message=missing)
+        program = self.format.extract(attempt.text)
+        result = None if program is None else program_result(program, example)
+        if program is None or result is None:
+            return Grade(value=self.invalid_value, status="invalid")
+        right = is_correct_result(False, result, example.metadata["exe_ans"])
+        if right and self.mode == "program":
+            try:
+                right = same_program(tokens(example.metadata["program"]), tokens(program))
+            except ProgramError as error:
+                message = f"the gold program of example {example.id!r} cannot be read: {error}"
+                return Grade(value=math.nan, status="error", message=message[:500])
+        return Grade(value=1.0 if right else self.wrong_value)

@@ -1,0 +1,67 @@
+"""Answers that are words, compared after SQuAD's normalization: lower case, no punctuation, no a/an/the.
+
+The official scorers of MuSiQue and HotpotQA are in `rlvr.rewards.official`. Two rules here are made for a policy that
+looks for holes:
+
+- an answer of which nothing is left after normalization (`the`, `?!`) is right only if it is the gold itself, never
+  because a gold vanishes too;
+- the answer yes or no shares no words with another answer, as in HotpotQA: a sentence with a `yes` in it gets nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlvr.rewards.base import Grade
+from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.official.text import normalize_answer, overlap
+from rlvr.types import Attempt, Example
+
+CLOSED = (["yes"], ["no"], ["noanswer"])
+
+
+def golds_of(example: Example) -> tuple[str, ...]:
+    """The answer and the strings in metadata `aliases`."""
+    return (example.answer, *example.metadata.get("aliases", ()))
+
+
+def normalize(text: str) -> str:
+    """The words that are compared, or the text itself where none would be left."""
+    return normalize_answer(text) or text.strip().lower()
+
+
+def is_match(text: str, golds: Sequence[str]) -> bool:
+    """True if the text and a gold are the same words."""
+    return any(_em(text, gold) for gold in golds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPart:
+    """`em`: 1 for the words of a gold, else 0; `f1`: of the words, the best over the golds. No answer: `invalid`, 0."""
+
+    format: AnswerFormat
+    metric: Literal["em", "f1"] = "em"
+    immediate = True
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """The finding on the answer of `attempt.text`, a value in [0, 1]."""
+        text = self.format.extract(attempt.text)
+        if text is None:
+            return Grade(value=0.0, status="invalid")
+        golds = golds_of(attempt.example)
+        if self.metric == "em":
+            return Grade(value=float(is_match(text, golds)))
+        return Grade(value=max(_f1(text, gold) for gold in golds))
+
+
+def _em(text: str, gold: str) -> bool:
+    return normalize(text) == normalize(gold)
+
+
+def _f1(text: str, gold: str) -> float:
+    words, gold_words = normalize(text).split(), normalize(gold).split()
+    if words != gold_words and (words in CLOSED or gold_words in CLOSED):
+        return 0.0
+    return overlap(words, gold_words).f1

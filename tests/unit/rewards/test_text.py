@@ -1,0 +1,62 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.rewards.text import TextPart
+from tests.unit.rewards.attempts import FORMATS, SOLUTION, WHOLE, attempt, grade, solved
+
+
+def value(said: str, gold: str, metric: Any, **metadata: object) -> float:
+    found = grade(TextPart(format=SOLUTION, metric=metric), attempt(solved(said), gold, **metadata))
+    assert found.status == "scored"
+    return found.value
+
+
+@pytest.mark.parametrize(
+    ("said", "gold", "em", "f1"),
+    [
+        ("Green Bay", "green bay", 1.0, 1.0),
+        ("the Green Bay!", "Green Bay", 1.0, 1.0),
+        ("Green Bay Bill Pullman", "Green Bay", 0.0, 2 / 3),
+        ("Bay Green", "Green Bay", 0.0, 1.0),
+        ("Green Green", "Green Bay", 0.0, 0.5),
+        ("Milwaukee", "Green Bay", 0.0, 0.0),
+        ("yes", "Yes.", 1.0, 1.0),
+        ("yes it is", "yes", 0.0, 0.0),
+        ("no", "no answer known", 0.0, 0.0),
+        ("yes", "no", 0.0, 0.0),
+        ("A", "a", 1.0, 1.0),  # multiple choice
+        ("A", "The", 0.0, 0.0),
+        ("?!", "A", 0.0, 0.0),
+        ("the", "the the", 0.0, 2 / 3),
+    ],
+)
+def test_exact_match_and_f1_of_words(said: str, gold: str, em: float, f1: float) -> None:
+    assert value(said, gold, "em") == em
+    assert value(said, gold, "f1") == pytest.approx(f1)
+
+
+def test_the_best_of_answer_and_aliases_counts() -> None:
+    assert value("MLS", "Major League Soccer", "em", aliases=["MLS"]) == 1.0
+    assert value("MLS soccer", "Major League Soccer", "f1", aliases=["MLS"]) == pytest.approx(2 / 3)
+    assert value("NBA", "Major League Soccer", "f1", aliases=[]) == 0.0
+
+
+@pytest.mark.parametrize("metric", ["em", "f1"])
+@pytest.mark.parametrize("gold", ["", "the", "?!", "yes"])
+def test_pitfall_28_an_empty_answer_matches_nothing_even_if_the_gold_vanishes(metric: Any, gold: str) -> None:
+    for text in ("", solved(""), solved("  "), "<r>a</r>"):
+        found = grade(TextPart(format=SOLUTION, metric=metric), attempt(text, gold))
+        assert (found.value, found.status) == (0.0, "invalid")
+    for said in ("an", "...", "a an"):
+        assert value(said, gold, metric) == 0.0
+
+
+@given(st.text(max_size=20), st.text(max_size=20), st.sampled_from(sorted(FORMATS)), st.sampled_from(["em", "f1"]))
+def test_no_text_crashes_and_every_gold_is_right(said: str, gold: str, answer_in: str, metric: Any) -> None:
+    found = grade(TextPart(format=FORMATS[answer_in], metric=metric), attempt(said, gold))
+    assert 0.0 <= found.value <= 1.0
+    if gold.strip():
+        assert grade(TextPart(format=WHOLE, metric=metric), attempt(gold, gold)).value == 1.0
