@@ -1,0 +1,85 @@
+"""The part of `MathPart` that runs in a process of its own; importing it loads math-verify and sympy.
+
+math-verify's own time limits are off: they use `signal.alarm`, which works on a main thread only and cannot stop C
+code. The pool's deadline can.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import lru_cache
+from typing import Any, Literal, cast
+
+import sympy
+from math_verify import parse, verify
+
+Finding = Literal["equal", "different", "no gold", "no answer"]
+
+_WORDS = re.compile(r"[A-Za-z]{3,}(?:[ -][A-Za-z]+)*|[Nn][Oo]")
+_BOX = re.compile(r"\\boxed\s*\{(.*)\}")
+_PERCENT = re.compile(r"(.*?)\s*\\?%")
+_ESCAPED = re.compile(r"\\.")
+
+
+def compare(gold: str, answer: str, search: bool) -> Finding:
+    """Are they equivalent? With `search`, `answer` is a whole text in which the answer has to be found first."""
+    golds = _parsed_answer(gold)
+    if not golds:
+        return "no gold"
+    try:
+        answers = _parsed(answer) if search else _parsed_answer(answer)
+    except MemoryError:
+        raise
+    except Exception:  # foreign code: it fails on some texts that are no expression
+        answers = []
+    if not answers:
+        return "no answer"
+    equal = verify(golds, answers, timeout_seconds=None, raise_on_error=True)
+    return "equal" if equal else "different"
+
+
+@lru_cache(maxsize=1024)
+def _parsed_answer(answer: str) -> list[Any]:
+    """The expression that an answer is, as a list of at most one; sets and tuples are one expression."""
+    latex = as_latex(answer)
+    return [] if latex is None else _parsed(latex)
+
+
+def _parsed(text: str) -> list[Any]:
+    # without fallback: a text that is not understood must not equal another such text
+    found = parse(text, fallback_mode="no_fallback", parsing_timeout=cast(int, None), raise_on_error=True)
+    return [expression for expression in found if not expression.has(sympy.zoo, sympy.nan)]  # 1/0 is no value
+
+
+def as_latex(answer: str) -> str | None:
+    """The answer as math-verify recognizes one, or None if it is not one expression.
+
+    `1/2` -> `\\boxed{1/2}`, `$x$` -> `\\boxed{x}`, `12\\%` -> `$12$%`, `yes` -> `\\boxed{\\text{yes}}`;
+    `5} and \\boxed{7`, `$5$ or $7$` and two boxes -> None.
+    """
+    body = " ".join(answer.split())
+    while len(body) > 2 and body[0] == body[-1] == "$":
+        body = body[1:-1].strip()
+    box = _BOX.fullmatch(body)
+    body = (box[1] if box else body).removeprefix("$").strip()
+    plain = _ESCAPED.sub("", body)  # what is left has no escaped characters
+    if not body or "$" in plain or "\\boxed" in body or not _is_balanced(plain):
+        return None
+    if _WORDS.fullmatch(body):
+        return f"\\boxed{{\\text{{{body}}}}}"
+    percent = _PERCENT.fullmatch(body)
+    return f"${percent[1]}$%" if percent else f"\\boxed{{{body}}}"
+
+
+def _is_balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
+compare("\\frac{1}{2}", "0.5", False)  # builds the parser's tables once, before workers are forked

@@ -1,0 +1,72 @@
+"""reasoning_gym's own verifiers, in the processes of a `VerifierPool`."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+from rlvr.errors import UserError
+from rlvr.rewards.base import Grade
+from rlvr.rewards.pool import VerifierPool
+from rlvr.types import Attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasoningGymPart:
+    """The value, mostly 0 to 1, that the example's data set gives the answer.
+
+    The example's metadata has `dataset`, a name of reasoning_gym's, and `entry`, what it generated. No answer in the
+    text is `invalid`, and so is one that the verifier fails on while it accepts the gold.
+    """
+
+    pool: VerifierPool
+    extract: Callable[[str], str | None]
+
+    def __post_init__(self) -> None:
+        require_reasoning_gym()
+        self.pool.preload("reasoning_gym")
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """The finding on the answer of `attempt.text`."""
+        example = attempt.example
+        missing = [name for name in ("dataset", "entry") if name not in example.metadata]
+        if missing:
+            message = (
+                f"example {example.id!r} has no metadata {' and '.join(missing)}: it is not one of reasoning_gym's"
+            )
+            return Grade(value=math.nan, status="error", message=message)
+        answer = self.extract(attempt.text)
+        if answer is None:
+            return Grade(value=0.0, status="invalid")
+        entry = dict(example.metadata["entry"])
+        result = await self.pool.call("rlvr.rewards.reasoning_gym:score", example.metadata["dataset"], answer, entry)
+        if result.status != "ok":
+            return Grade(value=math.nan, status="error", message=result.message)
+        return Grade(value=0.0, status="invalid") if result.value is None else Grade(value=result.value)
+
+
+def require_reasoning_gym() -> None:
+    """UserError if the package is not installed."""
+    if importlib.util.find_spec("reasoning_gym") is None:
+        raise UserError("reasoning_gym is not installed: pip install 'rlvr[reasoning-gym]'.")
+
+
+def score(dataset: str, answer: str, entry: Mapping[str, Any]) -> float | None:
+    """The data set's score of `answer`; None if it fails on it, though not on the gold. Runs in a worker."""
+    score_answer = _scorer(dataset)
+    try:
+        return float(score_answer(answer, entry))
+    except Exception:  # foreign code: some verifiers cannot read what is no answer
+        score_answer(entry["answer"], entry)
+        return None
+
+
+@lru_cache(maxsize=128)
+def _scorer(dataset: str) -> Callable[[str, Mapping[str, Any]], float]:
+    import reasoning_gym
+
+    return cast(Any, reasoning_gym.get_score_answer_fn(dataset))
