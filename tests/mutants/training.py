@@ -182,7 +182,7 @@ MUTANTS = [
         file="training/state.py",
         old="        load_weights(self._policy, checkpoint)\n",
         new="        load_weights(self._policy, checkpoint)\n        if self._trainer.reference is not None:\n"
-        "            self._trainer.reference.model.load_state_dict(self._policy.model.state_dict())\n",
+        "            self._trainer.reference = self._policy.freeze()\n",
         test=STOP + "[3-grpo_kl]",
     ),
     Mutant(  # the best checkpoint is forgotten
@@ -223,8 +223,22 @@ MUTANTS = [
     Mutant(  # the warm start trains on the prompts
         pitfall="4",
         file="training/warm_start.py",
-        old="for t in range(len(p), len(p) + len(c))]",
-        new="for t in range(1, len(p) + len(c))]",
+        old='return len(row[0]) if loss_on == "completion" else 1',
+        new="return 1",
         test=WARM + "test_pitfall_04_only_the_completions_are_trained_on",
+    ),
+    Mutant(  # each microbatch of the warm start has its own mean
+        pitfall="9",
+        file="training/warm_start.py",
+        old="loss = _loss_sum(policy, part, loss_on) / num_tokens",
+        new="loss = _loss_sum(policy, part, loss_on) / sum(_length(row) - _first(row, loss_on) for row in part)",
+        test=WARM + "test_pitfall_09_the_gradient_does_not_depend_on_microbatches_padding_and_company[all]",
+    ),
+    Mutant(  # nothing teaches the model to stop
+        pitfall="3",
+        file="training/warm_start.py",
+        old="end = [] if task.stop_words else [_end_id(policy)]",
+        new="end: list[int] = []",
+        test=WARM + "test_pitfall_03_a_completion_ends_with_the_end_token_unless_its_text_has_the_end",
     ),
 ]

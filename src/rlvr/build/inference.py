@@ -13,7 +13,7 @@ from rlvr.config.compose import load_config, load_task_config
 from rlvr.config.schema import Config, PretrainedModel
 from rlvr.engines.local import LocalEngine
 from rlvr.errors import UserError
-from rlvr.models.loading import load_pretrained
+from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import Policy
 from rlvr.training.checkpoint import list_checkpoints, verify
 
@@ -55,21 +55,17 @@ def open_inference(
         raise _no_task(model)
     source = _weights(Path(model), root)
     settings = config.model if isinstance(config.model, PretrainedModel) else None
-    network, tokenizer = load_pretrained(
-        source,
-        trust_remote_code=settings.trust_remote_code if settings else False,
-    )
-    policy = Policy(model=network, tokenizer=tokenizer)
+    policy = load_for_inference(source, settings)
     set_threads(config, policy)
     context = context_tokens(policy)
-    with open_tasks(config, network.config.get_text_config().model_type, functions or {}) as tasks:
+    with open_tasks(config, policy.model.config.get_text_config().model_type, functions or {}) as tasks:
         tasks.fit(policy, context, config.rollout.max_completion_tokens)
         yield Inference(
             source=source,
             config=config,
             tasks=tasks,
             policy=policy,
-            engine=LocalEngine(network, max_batch_size=config.engine.max_batch_size, max_context_tokens=context),
+            engine=LocalEngine(policy.model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context),
             max_context_tokens=context,
         )
 

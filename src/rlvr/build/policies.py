@@ -50,7 +50,7 @@ def make_policy(
             policy, task, config.warm_start, microbatch_tokens=microbatch_tokens, progress=progress, stopped=stopped
         ):
             return None
-    save_atomically(policy, folder.warm_start)
+    save_atomically(policy.save, folder.warm_start)
     return policy
 
 
@@ -58,16 +58,8 @@ def _show_loss(console: Console, step: int, loss: float) -> None:
     console.advance(step, {"loss": loss})
 
 
-def load(settings: PretrainedModel) -> Policy:
-    model, tokenizer = load_pretrained(
-        settings.name_or_path,
-        trust_remote_code=settings.trust_remote_code,
-    )
-    return Policy(model=model, tokenizer=tokenizer)
-
-
 def set_threads(config: Config, policy: Policy) -> None:
-    automatic = 1 if policy.num_parameters < ONE_THREAD_BELOW else os.cpu_count() or 1
+    automatic = 1 if policy.num_weights < ONE_THREAD_BELOW else os.cpu_count() or 1
     torch.set_num_threads(config.trainer.num_threads or automatic)
 
 
@@ -76,11 +68,12 @@ def context_tokens(policy: Policy) -> int:
     return int(policy.model.config.get_text_config().max_position_embeddings)
 
 
-def save_atomically(policy: Policy, final: Path) -> None:
+def save_atomically(save: Callable[[Path], None], final: Path) -> None:
+    """Let `save` fill a new folder that then takes the place of `final`."""
     temporary = temporary_folder(final)
     with writing(final):
         temporary.mkdir(parents=True)
-        policy.save(temporary)
+        save(temporary)
         replace_folder(temporary, final)
 
 

@@ -16,7 +16,6 @@ from rlvr.build.policies import (
     Stopped,
     context_tokens,
     initial_policy,
-    load,
     save_atomically,
     set_threads,
     with_absolute_model,
@@ -28,7 +27,7 @@ from rlvr.config.schema import Config, PretrainedModel
 from rlvr.engines.local import LocalEngine
 from rlvr.errors import UserError
 from rlvr.evaluation.summary import combine
-from rlvr.models.loading import value_head
+from rlvr.models.loading import load_policy, value_head
 from rlvr.models.policy import Policy
 from rlvr.rollout.source import Refill, RolloutSource
 from rlvr.tracking.console import Console
@@ -71,7 +70,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
 
 def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> TrainResult:
     # first of all what may be refused: nothing is written, and runs/latest is not moved, before all of it is there
-    pretrained = load(config.model) if isinstance(config.model, PretrainedModel) else None
+    pretrained = load_policy(config.model, seed=config.seed) if isinstance(config.model, PretrainedModel) else None
     if pretrained is not None:
         _fit(config, tasks, pretrained)
     with open_run_folder(config) as folder:
@@ -83,6 +82,7 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> 
             _fit(config, tasks, policy)
         for note in tasks.notes:
             console.note(note)
+        console.note(policy.trainable)
         set_threads(config, policy)
         run = assemble(config, tasks, policy, folder, console)
         if run.start_step < run.max_steps:
@@ -91,7 +91,7 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> 
         num_steps = run_loop(run, stopped)
         finished = num_steps == config.trainer.max_steps
         if finished:
-            save_atomically(policy, folder.final)
+            save_atomically(policy.save_final, folder.final)
         evaluations = _evaluations(folder.metrics)
         return TrainResult(
             folder=folder.root,
@@ -144,7 +144,7 @@ def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, co
         before_save=metrics_file.sync,
     )
     start_step = _restore(folder, checkpoints, metrics_file, engine)
-    console.note(f"training in {'bf16 autocast' if trainer.bf16 else 'float32'} on {torch.get_num_threads()} thread(s)")
+    console.note(f"training in {trainer.precision} on {torch.get_num_threads()} thread(s)")
     return Run(
         start_step=start_step,
         max_steps=config.trainer.max_steps,

@@ -1,56 +1,298 @@
-"""Pretrained models and the critic."""
+"""Pretrained models: whole ones, adapters on top of one, and the critic."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from rlvr.errors import UserError
+from rlvr.config.schema import PretrainedModel
+from rlvr.errors import ConfigError, UserError
+from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
+from rlvr.models.hub import ADAPTER, Located, from_hub, locate, sentence
+from rlvr.models.policy import Adapters, Policy, check_trainable
+from rlvr.models.quantization import Bits, is_quantized, make_exact, settings_for
+from rlvr.models.recompute import recompute_in_backward
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """A whole model and how its weights are kept: everything that is needed to load the same numbers again."""
+
+    name: str  # folder or Hub id
+    trust_remote_code: bool = False
+    dtype: torch.dtype = torch.float32
+    attention: str = "sdpa"
+    bits: Bits | None = None
+
+    @classmethod
+    def of(cls, settings: PretrainedModel) -> Base:
+        """What the settings say of the model under the adapters."""
+        return cls(
+            name=settings.name_or_path,
+            trust_remote_code=settings.trust_remote_code,
+            dtype=getattr(torch, settings.dtype),
+            attention=settings.attn_implementation,
+            bits=4 if settings.load_in_4bit else 8 if settings.load_in_8bit else None,
+        )
+
+
+# ------------------------------------------------------------------------------------------------------ to be trained
+
+
+def load_policy(settings: PretrainedModel, *, seed: int) -> Policy:
+    """The policy that training starts from: everything float32 and trained, or a frozen model with trained adapters.
+
+    A folder that holds an adapter is one to go on with if `lora.enabled`, else it is merged into its model at once, in
+    float32. Fresh adapters are a function of the seed.
+
+    Raises UserError if there is no such model, ConfigError for settings that do not fit it or this machine.
+    """
+    base, lora = Base.of(settings), settings.lora
+    _check_attention(base)
+    located = locate(settings.name_or_path)
+    adapter = _adapter_folder(located) if located.is_adapter else None
+    if adapter is not None and lora.enabled:
+        check_same(adapter, lora)
+    model, tokenizer = _load(base, located, adapter)
+    if adapter is not None:
+        base = replace(base, name=base_of(adapter))
+    adapters = None
+    if lora.enabled:
+        if adapter is None:
+            add_adapters(model, lora, base=_lasting(base.name), seed=seed)
+        adapters = Adapters(fresh_base=_again(base), merge_final=lora.merge_final, note=_note(settings, base))
+    elif adapter is not None:
+        _merge_for_good(model)
+    if settings.gradient_checkpointing:
+        recompute_in_backward(model)
+    policy = Policy(model=model.eval(), tokenizer=tokenizer, adapters=adapters)
+    check_trainable(policy)
+    return policy
+
+
+def load_for_inference(name: str, settings: PretrainedModel | None = None) -> Policy:
+    """A model folder, adapter folder or Hub id, to sample from.
+
+    An adapter gets the model it was trained on, with the weights as `settings`, those of its run, keep them: what is
+    measured is what was trained. Whole models are float32. Errors as in `load_policy`.
+    """
+    base = Base(name=name) if settings is None else replace(Base.of(settings), name=name)
+    located = locate(name)
+    if not located.is_adapter:
+        base = replace(base, dtype=torch.float32, bits=None)
+        if base.attention == "flash_attention_2":  # which knows no float32
+            base = replace(base, attention="sdpa")
+    _check_attention(base)
+    adapter = _adapter_folder(located) if located.is_adapter else None
+    model, tokenizer = _load(base, located, adapter)
+    adapters = None
+    if adapter is not None:
+        base = replace(base, name=base_of(adapter))
+        adapters = Adapters(fresh_base=_again(base), merge_final=False, note="adapter")
+    return Policy(model=model.eval(), tokenizer=tokenizer, adapters=adapters)
 
 
 def load_pretrained(
     name_or_path: str, *, trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A causal LM and its tokenizer from a folder or the Hub, in eval mode.
+    """A causal LM and its tokenizer from a folder or the Hub, in float32 and in eval mode.
 
     The weights are float32 whatever they were saved in: near 0.02 bf16 numbers lie 1.2e-4 apart, so that an update of
-    1e-6 would be rounded away.
-
-    Raises UserError if the folder lacks a model or a tokenizer, or the Hub cannot be reached.
+    1e-6 would be rounded away. Errors as in `load_policy`.
     """
-    folder = Path(name_or_path)
-    if folder.is_dir():
-        _check_folder(folder)
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            name_or_path, dtype=torch.float32, trust_remote_code=trust_remote_code
-        )
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"the model {name_or_path!r} cannot be loaded ({reason}): name a model folder or a Hub id"
-        ) from error
-    except Exception as error:  # safetensors raises its own kinds for damaged files
-        raise UserError(f"the model {name_or_path!r} cannot be loaded: its files are damaged ({error})") from error
-    for parameter in model.parameters():
-        # out of the mapped file into aligned memory: where a matrix begins decides the last bit of a product, and a
-        # resumed process must not differ from the one that made these weights
-        parameter.data = parameter.data.clone()
+    located = locate(name_or_path)
+    adapter = _adapter_folder(located) if located.is_adapter else None
+    model, tokenizer = _load(Base(name=name_or_path, trust_remote_code=trust_remote_code), located, adapter)
+    if adapter is not None:
+        _merge_for_good(model)
     return model.eval(), tokenizer
 
 
-def _check_folder(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise UserError(f"the folder {str(folder)!r} holds no model (no config.json): name a folder in Hub format")
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+def model_family(settings: PretrainedModel) -> str:
+    """`model_type` of the language model, e.g. `qwen2`; loads no weights. Errors as in `load_policy`."""
+    located = locate(settings.name_or_path)
+    base = Base.of(settings)
+    if located.is_adapter:
+        base = replace(base, name=base_of(_adapter_folder(located)))
+        located = locate(base.name)
+    return _config(base, located).get_text_config().model_type
+
+
+# ------------------------------------------------------------------------------------------------------------- loading
+
+
+def _load(base: Base, located: Located, adapter: Path | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer; with `adapter`, its base model with the adapter on it."""
+    if adapter is None:
+        return _load_model(base, located), _load_tokenizer(base, located)
+    named = base_of(adapter)
+    if not Path(named).is_dir() and Path(named).is_absolute():
         raise UserError(
-            f"the model folder {str(folder)!r} has no tokenizer (no tokenizer.json): "
+            f"the adapter {str(adapter)!r} was trained on {named}, which is not there: put it back, or change "
+            f"base_model_name_or_path in its {ADAPTER}"
+        )
+    under = replace(base, name=named)
+    found = locate(named)
+    if found.is_adapter:
+        raise UserError(f"the adapter {str(adapter)!r} was trained on another adapter, {named!r}: merge that one first")
+    model = _load_model(under, found)
+    insert_saved(model, adapter, base=_lasting(named))
+    if any((adapter / name).is_file() for name in TOKENIZER_FILES):
+        folder = Located(name=str(adapter), offline=True, is_adapter=True)
+        return model, _load_tokenizer(replace(base, name=str(adapter)), folder)
+    return model, _load_tokenizer(under, found)
+
+
+def base_of(adapter: Path) -> str:
+    """Folder or Hub id of the model an adapter was trained on."""
+    return str(saved_settings(adapter)["base_model_name_or_path"])
+
+
+def _adapter_folder(located: Located) -> Path:
+    """The folder of a located adapter; one on the Hub is downloaded."""
+    if Path(located.name).is_dir():
+        return Path(located.name)
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = snapshot_download(
+            located.name, local_files_only=located.offline, allow_patterns=["*.json", "*.safetensors"]
+        )
+    except Exception as error:  # network
+        raise sentence(located.name, error) from error
+    return Path(folder)
+
+
+def _load_model(base: Base, located: Located) -> PreTrainedModel:
+    if Path(base.name).is_dir() and not any((Path(base.name) / name).is_file() for name in TOKENIZER_FILES):
+        raise UserError(
+            f"the model folder {base.name!r} has no tokenizer (no tokenizer.json): "
             "copy the tokenizer files of the base model into it"
         )
+    config = _config(base, located)
+    options: dict[str, Any] = {}
+    if base.bits is not None:
+        # on the CPU, where everything else is: left to itself a quantized model goes to the GPU
+        options = {"device_map": {"": "cpu"}}
+        if _saved_bits(base.name, config) is None:
+            options["quantization_config"] = settings_for(base.bits, base.dtype)
+    _check_saved_bits(base, config)
+    model = _from_pretrained(
+        AutoModelForCausalLM,
+        base,
+        located,
+        config=config,
+        dtype=base.dtype,
+        attn_implementation=base.attention,
+        **options,
+    )
+    if base.bits is not None:
+        make_exact(model)
+    for parameter in model.parameters():
+        # out of the mapped file into aligned memory: where a matrix begins decides the last bit of a product, and a
+        # resumed process must not differ from the one that made these weights
+        if not is_quantized(parameter):
+            parameter.data = parameter.data.clone()
+    return model.eval()
+
+
+def _config(base: Base, located: Located) -> Any:
+    return _from_pretrained(AutoConfig, base, located)
+
+
+def _load_tokenizer(base: Base, located: Located) -> PreTrainedTokenizerBase:
+    return _from_pretrained(AutoTokenizer, base, located)
+
+
+def _from_pretrained(kind: Any, base: Base, located: Located, **options: Any) -> Any:
+    try:
+        return kind.from_pretrained(
+            base.name, trust_remote_code=base.trust_remote_code, local_files_only=located.offline, **options
+        )
+    except (OSError, ValueError) as error:
+        if not located.offline and from_hub(error):
+            raise sentence(base.name, error) from error
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"the model {base.name!r} cannot be loaded ({reason}): name a model folder or a Hub id"
+        ) from error
+    except Exception as error:  # safetensors raises its own kinds for damaged files
+        raise UserError(f"the model {base.name!r} cannot be loaded: its files are damaged ({error})") from error
+
+
+def _saved_bits(name: str, config: Any) -> int | None:
+    """Bits of the weights of a checkpoint that was quantized before it was saved; None for plain weights."""
+    saved = getattr(config, "quantization_config", None)
+    if saved is None:
+        return None
+    saved = saved if isinstance(saved, dict) else saved.to_dict()
+    if saved.get("quant_method") != "bitsandbytes":
+        raise UserError(
+            f"the model {name!r} is quantized by {saved.get('quant_method')}, which cannot be trained here: "
+            "name the model it was made from, with model.load_in_4bit=true"
+        )
+    return 4 if saved.get("load_in_4bit") else 8
+
+
+def _check_saved_bits(base: Base, config: Any) -> None:
+    saved = _saved_bits(base.name, config)
+    if saved is not None and saved != base.bits:
+        raise UserError(
+            f"the model {base.name!r} was saved in {saved} bits: set model.load_in_{saved}bit=true and "
+            "model.lora.enabled=true, or name the model it was made from"
+        )
+
+
+def _check_attention(base: Base) -> None:
+    from transformers.utils.import_utils import is_flash_attn_2_available
+
+    if base.attention == "flash_attention_2" and not (torch.cuda.is_available() and is_flash_attn_2_available()):
+        raise ConfigError(
+            "model.attn_implementation=flash_attention_2: needs a GPU and pip install 'rlvr[flash-attn]'; use sdpa."
+        )
+
+
+# --------------------------------------------------------------------------------------------------- merging, the rest
+
+
+def _again(base: Base) -> Any:
+    """A function that loads the model under the adapters anew, its numbers as float32."""
+    return lambda: _load_float32(base)
+
+
+def _load_float32(base: Base) -> PreTrainedModel:
+    """The numbers of the base as training saw them, rounded and quantized, in float32."""
+    model = _load_model(base, locate(base.name))
+    if base.bits is None:
+        return model.float()
+    dequantized: Any = model.dequantize(dtype=torch.float32)
+    dequantized.config.dtype = torch.float32
+    return dequantized.float()
+
+
+def _merge_for_good(model: PreTrainedModel) -> None:
+    merge(model)
+    model.requires_grad_(True)
+
+
+def _lasting(name: str) -> str:
+    """A folder by its full name, to be found from anywhere; a Hub id as it is."""
+    return str(Path(name).resolve()) if Path(name).is_dir() else name
+
+
+def _note(settings: PretrainedModel, base: Base) -> str:
+    lora = settings.lora
+    kept = f"{base.bits}-bit" if base.bits else settings.dtype
+    return (
+        f"LoRA r={lora.r} alpha={lora.alpha} on {', '.join(lora.target_modules)}; the {kept} model under it is frozen"
+    )
 
 
 def value_head(hidden_size: int) -> nn.Linear:

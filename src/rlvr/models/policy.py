@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,29 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlvr.models.adapters import (
+    adapter_weights,
+    are_untrained,
+    copy_adapters,
+    load_adapters,
+    merge,
+    other_adapters,
+    without_adapters,
+)
 from rlvr.models.attention import attention_mask
+from rlvr.models.quantization import num_weights
 
 LOGITS_PER_CHUNK = 1 << 24
 """Logits held at once (64 MiB in fp32); longer selections are computed chunk by chunk and recomputed in backward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """Low-rank adapters are what is trained; the model under them is frozen."""
+
+    fresh_base: Callable[[], PreTrainedModel]  # loads the model under them anew, in float32
+    merge_final: bool
+    note: str  # for the user: rank, layers, how the frozen weights are kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +46,7 @@ class Policy:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     value_head: nn.Linear | None = None
+    adapters: Adapters | None = None  # None: the whole model is trained
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Everything that is trained, the model's first."""
@@ -36,6 +58,19 @@ class Policy:
     def num_parameters(self) -> int:
         """Trainable numbers, tied ones once."""
         return sum(p.numel() for p in self.parameters())
+
+    @property
+    def num_weights(self) -> int:
+        """All numbers of the model, frozen ones too, tied ones once."""
+        return sum(num_weights(p) for p in self.model.parameters())
+
+    @property
+    def trainable(self) -> str:
+        """One line for the user: `trainable: 1,081,344 of 495,114,112 parameters (0.22 %): LoRA r=16 ...`."""
+        if self.adapters is None:
+            return f"trainable: all {self.num_weights:,} parameters"
+        trained, total = sum(p.numel() for p in adapter_weights(self.model).values()), self.num_weights
+        return f"trainable: {trained:,} of {total:,} parameters ({trained / total:.2%}): {self.adapters.note}"
 
     def hidden(self, ids: Tensor, positions: Tensor | None = None, allowed: Tensor | None = None) -> Tensor:
         """Last hidden states [R, L, D] of ids [R, L].
@@ -92,7 +127,70 @@ class Policy:
         source = log_probs if entropy_grad else log_probs.detach()
         return chosen, -(source.exp() * source).sum(-1)
 
+    # --------------------------------------------------------------------------------------------- on and off the disk
+
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer in Hub format; the value head, which is no part of the model, stays out."""
+        """Write model, or adapter, and tokenizer in Hub format; the value head, which is no part of either, stays out.
+
+        transformers and peft load both: an adapter's configuration names the model under it.
+        """
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+    def save_final(self, folder: Path) -> None:
+        """As `save`, but adapters are merged if the settings say so.
+
+        Never in place: they are added to a copy of the model loaded anew, in float32. Unmerging in bf16 does not give
+        the same weights back, and a policy whose base drifts is another one (pitfall 32).
+        """
+        if self.adapters is None or not self.adapters.merge_final:
+            self.save(folder)
+            return
+        merged = self.adapters.fresh_base()
+        copy_adapters(self.model, merged)
+        merge(merged)
+        replace(self, model=merged, adapters=None).save(folder)
+
+    def load_weights(self, folder: Path) -> None:
+        """Copy what `save` wrote into the policy's own tensors, which engine and optimizer share."""
+        if self.adapters is not None:
+            load_adapters(self.model, folder)
+            return
+        saved = type(self.model).from_pretrained(folder, dtype=self.dtype).state_dict()
+        self.model.load_state_dict(saved)
+
+    # ------------------------------------------------------------------------------------------------------- reference
+
+    def freeze(self) -> Callable[[], AbstractContextManager[Policy]]:
+        """The policy as it is now, for later: `with frozen() as reference:`.
+
+        With adapters nothing big is copied: it is the same model with the adapters off, or with those that training
+        started from. Only use it inside the block.
+        """
+        if self.adapters is None:
+            frozen = Policy(model=copy.deepcopy(self.model).requires_grad_(False), tokenizer=self.tokenizer)
+            return lambda: nullcontext(frozen)
+        if are_untrained(self.model):
+            return lambda: self._with(without_adapters(self.model))
+        start = {name: weight.detach().clone() for name, weight in adapter_weights(self.model).items()}
+        return lambda: self._with(other_adapters(self.model, start))
+
+    @contextmanager
+    def _with(self, changed: AbstractContextManager[None]) -> Iterator[Policy]:
+        with torch.no_grad(), changed:
+            yield replace(self, value_head=None)
+
+
+def check_trainable(policy: Policy) -> None:
+    """Raise RuntimeError unless exactly what should be trained is, in float32: the adapters, or everything."""
+    names = {name for name, parameter in policy.model.named_parameters() if parameter.requires_grad}
+    everything = {name for name, _ in policy.model.named_parameters()}
+    expected = everything if policy.adapters is None else set(adapter_weights(policy.model))
+    if names != expected or not expected:
+        raise RuntimeError(
+            f"{len(names)} tensors are trainable instead of {len(expected)}, for example "
+            f"{min(names ^ expected, default='none')}"
+        )
+    other = {p.dtype for name, p in policy.model.named_parameters() if name in names} - {torch.float32}
+    if other:
+        raise RuntimeError(f"trained weights are {', '.join(map(str, other))} instead of float32")

@@ -70,8 +70,7 @@ class CheckpointSchedule:
 
 def load_weights(policy: Policy, checkpoint: Checkpoint) -> None:
     """Copy the checkpoint's weights into the policy's own tensors, which engine and optimizer share."""
-    saved = type(policy.model).from_pretrained(checkpoint.model_path, dtype=policy.dtype).state_dict()
-    policy.model.load_state_dict(saved)
+    policy.load_weights(checkpoint.model_path)
     if policy.value_head is not None:
         prefix = "value_head/"
         head = {n.removeprefix(prefix): t for n, t in checkpoint.tensors.items() if n.startswith(prefix)}

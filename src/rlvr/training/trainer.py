@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -61,14 +60,17 @@ class Trainer:
             beta2=settings.adam_beta2,
             weight_decay=settings.weight_decay,
         )
-        self.reference = (
-            Policy(model=copy.deepcopy(policy.model).requires_grad_(False), tokenizer=policy.tokenizer)
-            if "reference_logprobs" in algorithm.needs
-            else None
-        )
+        self.reference = policy.freeze() if "reference_logprobs" in algorithm.needs else None
         self._settings, self._temperature, self._seed = settings, temperature, seed
         self._layout: Layout = layout
         self.bf16 = settings.precision == "bf16" or (settings.precision == "auto" and bf16_pays(policy))
+
+    @property
+    def precision(self) -> str:
+        """In words: what the weights that are frozen are, and what products are computed in."""
+        if self.bf16:
+            return "bf16 autocast"
+        return "float32" if self.policy.dtype == torch.float32 else "bfloat16, its adapters in float32,"
 
     # ------------------------------------------------------------------------------------------------- scoring
 
@@ -79,7 +81,8 @@ class Trainer:
             old_logprobs, values = self._score(self.policy, batch)
             batch = replace(batch, old_logprobs=old_logprobs, values=values)
         if self.reference is not None:
-            batch = replace(batch, reference_logprobs=self._score(self.reference, batch)[0])
+            with self.reference() as reference:
+                batch = replace(batch, reference_logprobs=self._score(reference, batch)[0])
         return batch
 
     @torch.no_grad()

@@ -1,0 +1,237 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685) inside a transformers model, by peft.
+
+    W x  ->  W x + (alpha / r) B A x          A: [r, in] random, B: [out, r] zero at the start; W never changes
+
+peft puts its layers in the place of the model's own, so the class, `base_model`, the engine and `save_pretrained`
+(which then writes the adapter alone) stay as they are. Nothing is ever merged into W here: in bf16 a merge and its
+undoing do not cancel. `merge` is for a fresh copy of the model that is thrown away afterwards.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from rlvr.config.schema import Lora
+from rlvr.errors import ConfigError, UserError
+from rlvr.seeding import derive_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ALL_LINEAR = "all-linear"
+_NAME = "default"  # peft's name for the only adapter of a model
+
+
+def add_adapters(model: PreTrainedModel, lora: Lora, *, base: str, seed: int) -> None:
+    """Put an untrained adapter on every layer that `lora.target_modules` names, and freeze everything else.
+
+    `base` is written into the saved adapter, as where to find the model under it. The weights are float32 and a
+    function of the seed. ConfigError if a name fits no layer.
+    """
+    from peft import LoraConfig
+
+    targets = _targets(model, lora.target_modules)
+    settings = LoraConfig(
+        r=lora.r, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(seed, "adapters"))
+        _insert(model, settings, base)
+
+
+def insert_saved(model: PreTrainedModel, folder: Path, *, base: str) -> None:
+    """Put the adapter saved in `folder` on the model, and freeze everything else."""
+    from peft import LoraConfig
+
+    settings = LoraConfig.from_pretrained(str(folder))
+    assert isinstance(settings, LoraConfig)
+    settings.inference_mode = False
+    settings.lora_dropout = 0.0
+    _insert(model, settings, base)
+    load_adapters(model, folder)
+
+
+def copy_adapters(source: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Put the adapter of one model on a copy of the model under it."""
+    _insert(target, copy.deepcopy(source.peft_config[_NAME]), base="")
+    with torch.no_grad():
+        weights = adapter_weights(source)
+        for name, weight in adapter_weights(target).items():
+            weight.copy_(weights[name])
+
+
+def _insert(model: PreTrainedModel, settings: Any, base: str) -> None:
+    model.add_adapter(settings)
+    settings.base_model_name_or_path = base
+    for parameter in adapter_weights(model).values():
+        parameter.data = parameter.data.float()
+    model.eval()  # peft's new modules are in training mode
+
+
+def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str] | str:
+    """What to tell peft; ConfigError for a name that fits no linear layer."""
+    if names == (ALL_LINEAR,):
+        return ALL_LINEAR
+    layers = [name for name, module in model.named_modules() if _is_linear(module)]
+    for name in names:
+        found = [layer for layer in layers if layer == name or layer.endswith(f".{name}")]
+        if not found:
+            last = sorted({layer.rpartition(".")[2] for layer in layers})
+            near = get_close_matches(name, last, n=3, cutoff=0.5) or last
+            raise ConfigError(
+                f"model.lora.target_modules: {name!r} is no linear layer of {type(model).__name__}; "
+                f"write {', '.join(near)}, or [{ALL_LINEAR}]."
+            )
+        head = model.get_output_embeddings()
+        if model.config.get_text_config().tie_word_embeddings and any(model.get_submodule(n) is head for n in found):
+            raise ConfigError(
+                f"model.lora.target_modules: {name!r} shares its weights with the embeddings; leave it out."
+            )
+    return list(names)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, nn.Linear | Conv1D)
+
+
+# ------------------------------------------------------------------------------------------------------ saved adapters
+
+
+def saved_settings(folder: Path) -> dict[str, Any]:
+    """adapter_config.json. UserError if it is damaged or describes something else than plain LoRA."""
+    try:
+        settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        kind, base = settings["peft_type"], settings["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"the adapter {str(folder)!r} cannot be read ({CONFIG}: {error}): copy it anew") from error
+    if kind != "LORA" or settings.get("bias", "none") != "none" or settings.get("modules_to_save"):
+        raise UserError(
+            f"the adapter {str(folder)!r} is more than plain LoRA matrices: merge it with peft into its base model and "
+            "name the result"
+        )
+    if not base:
+        raise UserError(f"the adapter {str(folder)!r} does not say which model it is for: add base_model_name_or_path")
+    return settings
+
+
+def check_same(folder: Path, lora: Lora) -> None:
+    """ConfigError if training is to go on with an adapter of another form than the settings ask for."""
+    saved = saved_settings(folder)
+    for key, name, wanted in (("r", "r", lora.r), ("lora_alpha", "alpha", lora.alpha)):
+        if saved[key] != wanted:
+            raise ConfigError(
+                f"model.lora.{name}={wanted}: the adapter {str(folder)!r}, which training is to go on with, has "
+                f"{saved[key]}; set model.lora.{name}={saved[key]}."
+            )
+    targets = saved["target_modules"]
+    same = isinstance(targets, str) or set(targets) == set(lora.target_modules) or lora.target_modules == (ALL_LINEAR,)
+    if not same:
+        raise ConfigError(
+            f"model.lora.target_modules: the adapter {str(folder)!r}, which training is to go on with, is on "
+            f"{', '.join(sorted(targets))}; write the same."
+        )
+
+
+def load_adapters(model: PreTrainedModel, folder: Path) -> None:
+    """Copy saved adapter weights into the model's own tensors. UserError unless exactly these are there."""
+    own = adapter_weights(model)
+    try:
+        saved = load_file(folder / WEIGHTS)
+    except Exception as error:  # safetensors has its own kinds for damaged files
+        raise UserError(f"the adapter {str(folder)!r} cannot be read ({WEIGHTS}: {error}): copy it anew") from error
+    wanted = {_saved_name(name): weight for name, weight in own.items()}
+    odd = sorted(
+        name
+        for name in saved.keys() | wanted.keys()
+        if name not in saved or name not in wanted or saved[name].shape != wanted[name].shape
+    )
+    if odd:
+        raise UserError(
+            f"the adapter {str(folder)!r} does not fit the model ({odd[0]} and {len(odd) - 1} more): name the model "
+            "it was trained on"
+        )
+    with torch.no_grad():
+        for name, weight in wanted.items():
+            weight.copy_(saved[name])
+
+
+def _saved_name(name: str) -> str:
+    """`model.layers.0.self_attn.q_proj.lora_A.default.weight` as peft saves it."""
+    return f"base_model.model.{name}".replace(f".{_NAME}.", ".")
+
+
+# ------------------------------------------------------------------------------------------------- weights, on and off
+
+
+def adapter_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:
+    """The adapters' A and B, by their names in the model."""
+    from peft.tuners.lora import LoraLayer
+
+    return {
+        f"{name}.{part}.{_NAME}.weight": getattr(layer, part)[_NAME].weight
+        for name, layer in model.named_modules()
+        if isinstance(layer, LoraLayer)
+        for part in ("lora_A", "lora_B")
+    }
+
+
+def are_untrained(model: PreTrainedModel) -> bool:
+    """Whether all B are zero: the model with its adapters is the model without."""
+    return not any(w.any() for name, w in adapter_weights(model).items() if ".lora_B." in name)
+
+
+@contextmanager
+def without_adapters(model: PreTrainedModel) -> Iterator[None]:
+    """The model under the adapters."""
+    model.disable_adapters()
+    try:
+        yield
+    finally:
+        model.enable_adapters()
+
+
+@contextmanager
+def other_adapters(model: PreTrainedModel, weights: dict[str, Tensor]) -> Iterator[None]:
+    """The model with other adapter weights, e.g. those that training started from."""
+    own = adapter_weights(model)
+    current = {name: weight.data for name, weight in own.items()}
+    for name, weight in own.items():
+        weight.data = weights[name]
+    try:
+        yield
+    finally:
+        for name, weight in own.items():
+            weight.data = current[name]
+
+
+def merge(model: PreTrainedModel) -> None:
+    """Add the adapters to the weights under them, in float32, and take the adapters out. For a copy of the model.
+
+    ValueError if the weights are not float32: in bf16 most of an adapter would be rounded away.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+    for name, layer in layers:
+        plain = layer.get_base_layer()
+        weight: Any = plain.weight
+        if weight.dtype != torch.float32:
+            raise ValueError(f"{name} is {weight.dtype}: adapters are merged in float32 only")
+        weight.data += layer.get_delta_weight(_NAME)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, plain)
+    model._hf_peft_config_loaded = False
+    del model.peft_config

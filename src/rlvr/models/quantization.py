@@ -1,0 +1,84 @@
+"""Weights in 4 or 8 bits by bitsandbytes: stored small, computed with in the dtype of the model.
+
+Two of the library's paths are switched off, because they would make the sampler and the trainer different models:
+
+- 4 bits on a CPU with bf16 instructions: an eval-mode forward without gradients repacks the weights in place for a
+  bf16 kernel that has no backward, so that after the first sample no gradient would pass that layer any more (and
+  widths that are no multiple of 64 crash).
+- 8 bits in eval mode: activations are rounded to 8 bits too, in float16; in training mode on a CPU they are not.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rlvr.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Bits = Literal[4, 8]
+
+
+def settings_for(bits: Bits, dtype: torch.dtype) -> Any:
+    """transformers' `BitsAndBytesConfig`: nf4 (arXiv:2305.14314) or int8 by rows, without outlier columns.
+
+    Raises UserError if bitsandbytes is not installed.
+    """
+    _import_bitsandbytes()
+    from transformers import BitsAndBytesConfig
+
+    if bits == 4:
+        return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    # a threshold would find outlier columns over the whole batch: a row's numbers would depend on its neighbors
+    return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0)
+
+
+def _import_bitsandbytes() -> None:
+    # at import it tells every user of a CPU that an optional kernel package is missing
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "model.load_in_4bit and model.load_in_8bit need bitsandbytes: pip install 'rlvr[quantization]'"
+        ) from error
+
+
+def make_exact(model: PreTrainedModel) -> None:
+    """Let every quantized layer compute the same with and without gradients, alone and in a batch."""
+    from bitsandbytes.nn.modules import Linear4bit, Linear8bitLt
+
+    for module in model.modules():
+        if isinstance(module, Linear4bit):
+            module.support_avx512bf16_for_cpu = False
+        elif isinstance(module, Linear8bitLt):
+            module.forward = partial(_dequantized_forward, module)
+
+
+def _dequantized_forward(layer: Any, x: Tensor) -> Tensor:
+    """The product with the weights as numbers; backward computes them anew instead of keeping them."""
+    from bitsandbytes.autograd._functions import MatMul8bitFp
+
+    if layer.weight.CB is not None:
+        layer.init_8bit_state()
+    bias = None if layer.bias is None else layer.bias.to(x.dtype)
+    output = MatMul8bitFp.apply(x, layer.weight, None, bias, layer.state)
+    assert isinstance(output, Tensor)
+    return output
+
+
+def num_weights(parameter: nn.Parameter) -> int:
+    """How many numbers a parameter stands for: two to a byte with 4 bits."""
+    state = getattr(parameter, "quant_state", None)
+    return parameter.numel() if state is None else int(torch.Size(state.shape).numel())
+
+
+def is_quantized(parameter: nn.Parameter) -> bool:
+    """Whether bitsandbytes keeps the numbers of a parameter."""
+    return type(parameter).__module__.startswith("bitsandbytes")

@@ -1,0 +1,41 @@
+"""Gradient checkpointing for a model that is always in eval mode.
+
+transformers checkpoints a layer only in training mode, so its switch does nothing here and says nothing either. The
+layers are the same ones; they are wrapped one by one, wherever gradients are on. A layer then keeps its input only:
+for L layers of activations a backward pass holds L inputs and the activations of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from rlvr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def recompute_in_backward(model: PreTrainedModel) -> None:
+    """Wrap the layers. ConfigError if the architecture has none that can be recomputed."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise ConfigError(
+            f"model.gradient_checkpointing=true: {type(model).__name__} has no layers that can be recomputed; "
+            "set it to false."
+        )
+    for layer in layers:
+        layer.forward = partial(_forward, layer.forward)
+
+
+def _forward(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    # no random numbers are drawn (eval mode), so there is no state to keep
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
