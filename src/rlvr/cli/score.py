@@ -142,15 +142,13 @@ def _scored(file: str, number: int, line: bytes) -> ScoredRow:
 
 
 def _mean(values: Sequence[float], are_files: bool) -> tuple[float, float | None, float | None]:
-    """Mean and interval: Wilson's for a share of rows, else a bootstrap over rows. Whole files are no sample of rows."""
+    """Mean and interval: Wilson's for a share of rows, else bootstrapped over rows; none over whole files."""
     from rlvr.evaluation.intervals import bootstrap, wilson
 
     if are_files:
         return sum(values) / len(values), None, None
-    if set(values) <= {0.0, 1.0}:
-        interval = wilson(int(sum(values)), len(values))
-    else:
-        interval = bootstrap(values, seed=0)
+    is_share = set(values) <= {0.0, 1.0}
+    interval = wilson(int(sum(values)), len(values)) if is_share else bootstrap(values, seed=0)
     return interval.value, interval.low, interval.high
 
 

@@ -11,21 +11,18 @@ such characters, and then the verdict depends on where the cuts fall.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "exp", "greater")
 TABLE = ("table_max", "table_min", "table_sum", "table_average")
 END = "EOF"
+TOKEN = re.compile(r"[^()]*\(|\)|[^()]+")
 
 
 def tokens(program: str) -> list[str]:
     """The tokens of a program's text, `EOF` included; cut at `", "` and at parentheses, as the official script does."""
-    found = []
-    for piece in program.split(", "):
-        # "f(a)" -> "f(", "a", ")"; an empty piece between two cuts is no token
-        marked = piece.replace("(", "(\0").replace(")", "\0)\0")
-        found += [token for token in marked.split("\0") if token]
-    return [*found, END]
+    return [*(token for piece in program.split(", ") for token in TOKEN.findall(piece)), END]
 
 
 def is_well_formed(body: Sequence[str]) -> bool:

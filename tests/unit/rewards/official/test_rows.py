@@ -1,0 +1,115 @@
+"""Every row gets the metrics that the official evaluators give it; rows that are no rows are refused in a sentence."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.rewards.official.rows import TASKS, RowError, score_row
+from tests.unit.rewards.official.rows import FIXTURE, data_folder, read_rows
+
+ROWS = read_rows(FIXTURE)
+TABLE = [["sales", "1", "2"]]
+GOLD = {"program": "add(1, 2)", "exe_ans": 3.0, "table": TABLE}
+PREDICTED = {"id": "a", "predicted_answer": "x", "predicted_support_idxs": [1], "predicted_answerable": True}
+WANTED = {
+    "id": "a",
+    "answer": "x",
+    "answer_aliases": [],
+    "answerable": True,
+    "paragraphs": [{"idx": 1, "is_supporting": True}],
+}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['task']}: {row['why']}")
+def test_pitfall_28_every_oddity_of_the_official_scorers_is_kept(row: dict[str, Any]) -> None:
+    assert score_row(row["task"], row["prediction"], row["golds"]) == row["expected"]
+
+
+def test_the_fixture_has_every_task() -> None:
+    assert {row["task"] for row in ROWS} == set(TASKS)
+
+
+def test_all_real_vectors_agree() -> None:
+    rows = read_rows(data_folder() / "scoring_vectors.jsonl")
+    assert len(rows) == 110
+    for row in rows:
+        assert score_row(row["task"], row["prediction"], row["golds"]) == row["expected"], row["vid"]
+
+
+BAD_ROWS = [
+    ("gsm", "x", ["#### 1"], "no task 'gsm'; use one of gsm8k, finqa_program"),
+    (None, "x", ["#### 1"], "no task 'None'"),
+    (["gsm8k"], "x", ["#### 1"], "no task"),
+    ("gsm8k", 18, ["#### 18"], "prediction is a number; give a text"),
+    ("gsm8k", None, ["#### 18"], "prediction is null; give a text"),
+    ("gsm8k", "x", "#### 18", "golds is a text; give a list"),
+    ("gsm8k", "x", ["#### 18", "#### 19"], "golds has 2 entries"),
+    ("gsm8k", "x", [], "golds has 0 entries"),
+    ("gsm8k", "x", ["18"], "no line `#### N`"),
+    ("finqa_program", "add(1, 2)", GOLD, "prediction is a text; give a list"),
+    ("finqa_program", ["add(", 1, 2, ")"], GOLD, "prediction[1] is a number"),
+    ("finqa_program", [], [], "golds is a list; give an object"),
+    ("finqa_program", [], {"program": "add(1, 2)", "exe_ans": 3}, "golds has no field 'table'"),
+    ("finqa_program", [], GOLD | {"exe_ans": None}, "golds.exe_ans is null"),
+    ("finqa_program", [], GOLD | {"exe_ans": True}, "golds.exe_ans is a truth value"),
+    ("finqa_program", [], GOLD | {"table": [["sales", 1]]}, "golds.table[0][1] is a number"),
+    ("finqa_program", [], GOLD | {"program": "add"}, "the gold program 'add EOF' cannot be read"),
+    ("finqa_program", [], GOLD | {"program": ""}, "cannot be read"),
+    ("finqa_program", [], GOLD | {"program": "average(1, 2)"}, "cannot be read"),
+    ("finqa_program", [], GOLD | {"program": "add(#0, 2)"}, "cannot be read"),
+    ("finqa_program", [], GOLD | {"program": "greater(1, 2), add(#0, 1)"}, "cannot be read"),
+    ("musique_answer", "x", [], "golds is empty"),
+    ("musique_answer", "x", [None], "golds[0] is null"),
+    ("musique_support", ["one"], [1], "prediction[0] is 'one'; give the whole number"),
+    ("musique_support", [float("nan")], [1], "prediction[0] is nan"),
+    ("musique_support", [[1]], [1], "prediction[0] is [1]"),
+    ("musique_support", 1, [1], "prediction is a number; give a list"),
+    ("musique_file", [PREDICTED], [], "1 predictions for 0 golds"),
+    ("musique_file", [PREDICTED | {"id": "b"}], [WANTED], "order must agree"),
+    ("musique_file", [PREDICTED | {"predicted_answerable": "yes"}], [WANTED], "give true or false"),
+    ("musique_file", [{"id": "a"}], [WANTED], "prediction[0] has no field 'predicted_answer'"),
+    ("musique_file", [PREDICTED], [WANTED | {"answerable": False}], "question a comes 1 times"),
+    ("musique_file", [PREDICTED] * 2, [WANTED | {"answerable": False}] * 2, "0 of them answerable"),
+    ("musique_file", [PREDICTED], [WANTED | {"paragraphs": [{"idx": 1}]}], "golds[0].paragraphs[0] has no field"),
+    ("hotpotqa_answer", "x", ["a", "b"], "golds has 2 entries"),
+    ("hotpotqa_support", ["title"], [["title", 0]], "prediction[0] is a text"),
+    ("hotpotqa_support", [["title", [0]]], [["title", 0]], "prediction[0] is not [title, sentence index]"),
+    ("hotpotqa_file", {"answer": {}, "sp": {}}, [], "golds is empty"),
+    ("hotpotqa_file", {"answer": {}}, [], "prediction has no field 'sp'"),
+]
+
+
+@pytest.mark.parametrize(("task", "prediction", "golds", "message"), BAD_ROWS)
+def test_a_row_that_cannot_be_scored_is_refused_by_name(
+    task: object, prediction: object, golds: object, message: str
+) -> None:
+    with pytest.raises(RowError) as error:
+        score_row(task, prediction, golds)
+    assert message in str(error.value)
+    assert str(error.value).endswith(".")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(sorted(TASKS)), JSON, JSON)
+def test_any_json_is_scored_or_refused(task: str, prediction: object, golds: object) -> None:
+    try:
+        metrics = score_row(task, prediction, golds)
+    except RowError:
+        return
+    assert metrics
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_text_scores_are_shares_and_a_gold_is_right(prediction: str, gold: str) -> None:
+    for task in ("musique_answer", "hotpotqa_answer"):
+        metrics = score_row(task, prediction, [gold])
+        assert all(0 <= float(value) <= 1 for value in metrics.values())
+        assert score_row(task, gold, [gold])["em"] == 1.0
