@@ -1,24 +1,29 @@
-"""The model made from scratch: a Llama-architecture transformers model and a word-level tokenizer.
+"""Models made from scratch: a Llama-architecture transformers model and a word-level or byte-level BPE tokenizer.
 
-Both are ordinary transformers objects: `save_pretrained` writes a folder that `AutoModelForCausalLM` and
+All are ordinary transformers objects: `save_pretrained` writes a folder that `AutoModelForCausalLM` and
 `AutoTokenizer` load without this package.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
+from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlvr.config.schema import ScratchModel
+from rlvr.config.schema import ScratchBpeModel, ScratchModel
 from rlvr.errors import ConfigError
 from rlvr.seeding import derive_seed
 
 PAD, BOS, EOS = "<pad>", "<boe>", "<eoe>"
+BPE_EOS = "<eos>"
+MIN_PAIR_COUNT = 2
+"""A pair of tokens that a text has only once is not merged: a token for it would never be trained."""
 
 
 def build_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -38,12 +43,42 @@ def build_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
     )
 
 
+def build_bpe_tokenizer(texts: Iterable[str], vocabulary_size: int, markers: Sequence[str]) -> PreTrainedTokenizerFast:
+    """Byte-level BPE learnt from `texts`: any text can be encoded, and text and ids are an exact round trip.
+
+    `<pad>` is id 0, `<eos>` id 1; the markers come last, one token each wherever they stand. At most `vocabulary_size`
+    tokens in all, markers included; fewer if the texts have no more pairs to merge. The same texts give the same
+    tokenizer. Markers are not special in the sense of `decode(skip_special_tokens=True)`: they are part of an answer.
+
+    Raises ConfigError if the vocabulary cannot hold the 256 bytes, `<pad>`, `<eos>` and the markers.
+    """
+    smallest = 256 + 2 + len(markers)
+    if vocabulary_size < smallest:
+        raise ConfigError(f"model.vocabulary_size={vocabulary_size} is too small: {smallest} is the least.")
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(
+        vocab_size=vocabulary_size - len(markers),
+        min_frequency=MIN_PAIR_COUNT,
+        special_tokens=[PAD, BPE_EOS],
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(marker, normalized=False) for marker in markers])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=BPE_EOS, clean_up_tokenization_spaces=False
+    )
+
+
 def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
     """Random weights in float32 on the CPU, a function of (settings, vocabulary, seed).
 
     Leaves the global random state as it was. ConfigError if the heads do not fit the width.
     """
     check_heads(settings)
+    bpe = settings if isinstance(settings, ScratchBpeModel) else None
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=settings.hidden_size,
@@ -54,19 +89,22 @@ def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed
         max_position_embeddings=settings.max_context_tokens,
         initializer_range=settings.init_std,
         rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
-        tie_word_embeddings=False,
-        pad_token_id=_id(tokenizer, PAD),
-        bos_token_id=_id(tokenizer, BOS),
-        eos_token_id=_id(tokenizer, EOS),
+        tie_word_embeddings=bpe is not None and bpe.tie_embeddings,
+        pad_token_id=_id(tokenizer, tokenizer.pad_token),
+        bos_token_id=_id(tokenizer, tokenizer.bos_token),
+        eos_token_id=_id(tokenizer, tokenizer.eos_token),
         dtype="float32",
     )
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(derive_seed(seed, "model"))  # torch.manual_seed would reseed GPUs too
-        return LlamaForCausalLM(config)
+        model = LlamaForCausalLM(config)
+        if bpe is not None:
+            torch.nn.init.normal_(model.model.embed_tokens.weight, std=bpe.embedding_init_std)
+        return model
 
 
-def _id(tokenizer: PreTrainedTokenizerFast, word: str) -> int:
-    return tokenizer.get_vocab()[word]
+def _id(tokenizer: PreTrainedTokenizerFast, token: str | None) -> int | None:
+    return None if token is None else tokenizer.get_vocab()[token]
 
 
 def check_heads(settings: ScratchModel) -> None:

@@ -2,13 +2,15 @@
 
 The demonstrations write their intermediate steps at first, so that the skill gets into the weights, and mostly answer
 directly at the end, so that the skill is hidden: what reinforcement learning then finds is that writing the steps pays.
+
+With `loss_on=all` the prompts are learnt, too, as in pretraining: a model without a language has to get one somewhere.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,9 +23,17 @@ from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
 PROGRESS_EVERY = 100
 """Steps between two reports of the loss."""
 
+Row = tuple[list[int], list[int]]
+"""Token ids of a prompt and of its completion, end included."""
+
 
 class Demonstrator(Protocol):
     """What the warm start needs of a task."""
+
+    @property
+    def stop_words(self) -> tuple[str, ...]:
+        """What ends a completion, if that is part of its text; where there is none the tokenizer's end token does."""
+        ...
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
         """Prompt and completion `index` of an endless stream; worked_share of them write the steps."""
@@ -35,27 +45,30 @@ def warm_start(
     task: Demonstrator,
     settings: WarmStart,
     *,
+    microbatch_tokens: int,
     progress: Callable[[int, float], None],
     stopped: Callable[[], bool],
 ) -> bool:
-    """Train in place; `progress(step, loss)` is called now and then. False if `stopped` ended it early."""
+    """Train in place; `progress(step, loss)` is called now and then. False if `stopped` ended it early.
+
+    `microbatch_tokens`, padding included, go through one forward and backward pass: speed and memory, not the result.
+    """
     optimizer = adamw(policy.parameters(), beta1=0.9, beta2=0.95, weight_decay=settings.weight_decay)
     for step in range(settings.num_steps):
         if stopped():
             return False
         set_learning_rate(optimizer, _rate(settings, step))
-        loss = _loss(policy, list(_demonstrations(task, settings, step)))
+        rows = _encode(policy, task, list(_demonstrations(task, settings, step)))
         optimizer.zero_grad()
-        loss.backward()
+        loss = _backward(policy, rows, settings.loss_on, microbatch_tokens)
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % PROGRESS_EVERY == 0 or step + 1 == settings.num_steps:
-            value = loss.item()
-            if not math.isfinite(value):
+            if not math.isfinite(loss):
                 raise UserError(
                     f"the warm start's loss is not finite at step {step + 1}; lower warm_start.learning_rate"
                 )
-            progress(step + 1, value)
+            progress(step + 1, loss)
     optimizer.zero_grad()
     return True
 
@@ -78,15 +91,64 @@ def _demonstrations(task: Demonstrator, settings: WarmStart, step: int) -> Itera
     return (task.demonstration(index, share) for index in range(first, first + settings.batch_size))
 
 
-def _loss(policy: Policy, texts: Sequence[tuple[str, str]]) -> Tensor:
-    """Mean negative logprob of the completions' tokens; right-padded, longest row sets the width."""
+def _encode(policy: Policy, task: Demonstrator, texts: Sequence[tuple[str, str]]) -> list[Row]:
+    end = [] if task.stop_words else [_end_id(policy)]
     flat = [text for pair in texts for text in pair]
     encoded = policy.tokenizer(flat, add_special_tokens=False, padding=False, return_attention_mask=False)["input_ids"]
-    rows = [(prompt, completion) for prompt, completion in zip(encoded[::2], encoded[1::2], strict=True)]
-    width = max(len(prompt) + len(completion) for prompt, completion in rows)
+    return [(prompt, completion + end) for prompt, completion in zip(encoded[::2], encoded[1::2], strict=True)]
+
+
+def _end_id(policy: Policy) -> int:
+    end: Any = policy.tokenizer.eos_token_id
+    if end is None:
+        raise UserError(
+            f"the tokenizer {policy.tokenizer.name_or_path!r} names no end token, so nothing could teach the model to "
+            "stop: set warm_start.enabled=false, or use a tokenizer with an eos_token"
+        )
+    return end
+
+
+def _backward(policy: Policy, rows: Sequence[Row], loss_on: str, microbatch_tokens: int) -> float:
+    """Add the gradient of the mean negative logprob of all trained tokens, and return that mean."""
+    num_tokens = sum(_length(row) - _first(row, loss_on) for row in rows)
+    total = 0.0
+    for part in _microbatches(rows, microbatch_tokens):
+        loss = _loss_sum(policy, part, loss_on) / num_tokens
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def _microbatches(rows: Sequence[Row], max_tokens: int) -> list[list[Row]]:
+    """Rows of about equal length together, so that little of a rectangle of at most `max_tokens` is padding.
+
+    One rectangle in the given order if all rows fit into it.
+    """
+    if len(rows) * max(map(_length, rows)) <= max_tokens:
+        return [list(rows)]
+    parts: list[list[Row]] = [[]]
+    for row in sorted(rows, key=_length, reverse=True):  # the first row of a part is its longest
+        if parts[-1] and (len(parts[-1]) + 1) * _length(parts[-1][0]) > max_tokens:
+            parts.append([])
+        parts[-1].append(row)
+    return parts
+
+
+def _length(row: Row) -> int:
+    return len(row[0]) + len(row[1])
+
+
+def _first(row: Row, loss_on: str) -> int:
+    """Place of the first trained token; nothing predicts the very first one."""
+    return len(row[0]) if loss_on == "completion" else 1
+
+
+def _loss_sum(policy: Policy, rows: Sequence[Row], loss_on: str) -> Tensor:
+    """Sum of the negative logprobs of the trained tokens; right-padded, longest row sets the width."""
+    width = max(map(_length, rows))
     ids = torch.tensor([p + c + [0] * (width - len(p) - len(c)) for p, c in rows])
-    places = [i * width + t for i, (p, c) in enumerate(rows) for t in range(len(p), len(p) + len(c))]
+    places = [i * width + t for i, row in enumerate(rows) for t in range(_first(row, loss_on), _length(row))]
     index = torch.tensor(places)
     targets = ids.flatten()[index]
     hidden = policy.hidden(ids).flatten(0, 1)[index - 1]
-    return -policy.token_scores(hidden, targets, temperature=1.0)[0].mean()
+    return -policy.token_scores(hidden, targets, temperature=1.0)[0].sum()

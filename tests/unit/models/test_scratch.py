@@ -1,12 +1,19 @@
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from rlvr.config.schema import ScratchModel
+from rlvr.config.schema import ScratchBpeModel, ScratchModel
 from rlvr.errors import ConfigError
-from rlvr.models.scratch import build_model, build_tokenizer
+from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
 from tests.unit.tasks.settings import make_task
 
 TASK = make_task(modulus=None, max_abs_value=12, operand_range=(0, 4))
@@ -110,3 +117,149 @@ def test_heads_must_have_an_even_size(width: int, heads: int) -> None:
     message = f"model.num_heads={heads} does not divide model.hidden_size={width}.*multiple of {2 * heads}"
     with pytest.raises(ConfigError, match=message):
         model(hidden_size=width, num_heads=heads)
+
+
+# ---------------------------------------------------------------------------------------------------- byte-level BPE
+
+MARKERS = ("<start_working_out>", "<end_working_out>", "<SOLUTION>", "</SOLUTION>")
+TEXTS = [f"Ann has {n} apples and eats {n % 3} of them.\nHow many apples has Ann?  {n}-{n % 3}=?" for n in range(99)]
+BPE = build_bpe_tokenizer(TEXTS, 330, MARKERS)
+
+
+def scratch_bpe(**changes: object) -> ScratchBpeModel:
+    values: dict[str, Any] = scratch().model_dump() | {"name": "scratch_bpe", "init_std": 0.08, "hidden_size": 64}
+    values |= {"vocabulary_size": 330, "tie_embeddings": True, "embedding_init_std": 0.03}
+    return ScratchBpeModel(**(values | changes))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "a",
+        " a",
+        "a ",
+        "  two  spaces\t\n\r\n",
+        "don 't , stop .",
+        "é 漢字 🙂 \u200b\u0301",
+        "<start_working",
+        *TEXTS[:2],
+        f"{MARKERS[0]} 7-1=6 {MARKERS[1]}\n{MARKERS[2]}6{MARKERS[3]} <eos>",
+        f"x{MARKERS[0]}y",
+        "a<eos><pad> b",
+    ],
+)
+def test_bpe_text_and_ids_are_an_exact_round_trip(text: str) -> None:
+    assert BPE.decode(BPE.encode(text)) == text
+
+
+@given(st.text(), st.text())
+def test_bpe_round_trip_of_any_text_around_a_marker(left: str, right: str) -> None:
+    text = f"{left}{MARKERS[1]}{right}"
+    ids = BPE.encode(text)
+    assert BPE.decode(ids) == text
+    assert BPE.get_vocab()[MARKERS[1]] in ids
+
+
+def test_bpe_markers_are_one_token_each_wherever_they_stand() -> None:
+    assert len(BPE) == 330
+    ids = [BPE.get_vocab()[marker] for marker in MARKERS]
+    assert ids == [326, 327, 328, 329]
+    assert [BPE.encode(marker) for marker in MARKERS] == [[token] for token in ids]
+    assert BPE.encode("".join(MARKERS)) == ids
+    around = BPE.encode(f"apples{MARKERS[0]} apples")
+    assert around == [*BPE.encode("apples"), ids[0], *BPE.encode(" apples")]
+
+
+def test_bpe_markers_are_part_of_the_answer_and_the_end_is_not() -> None:
+    ids = BPE.encode(f"{MARKERS[0]}x{MARKERS[1]}<eos>")
+    assert BPE.decode(ids, skip_special_tokens=True) == f"{MARKERS[0]}x{MARKERS[1]}"
+
+
+def test_bpe_adds_nothing_and_knows_its_ends() -> None:
+    assert (BPE.pad_token, BPE.pad_token_id, BPE.eos_token, BPE.eos_token_id) == ("<pad>", 0, "<eos>", 1)
+    assert BPE.bos_token is None
+    assert BPE.encode("", add_special_tokens=True) == []
+    assert BPE.encode("Ann has", add_special_tokens=True) == BPE.encode("Ann has", add_special_tokens=False)
+
+
+def test_bpe_learns_words_from_the_text_up_to_the_size_asked_for() -> None:
+    assert len(BPE.encode(" apples")) == 1
+    assert len(BPE.encode(" xylophone")) > 5
+    assert len(build_bpe_tokenizer(TEXTS, 100_000, MARKERS)) < 500  # no more pairs to merge
+    assert len(build_bpe_tokenizer(["abc xyz"], 1000, ())) == 258  # nothing occurs twice
+    assert len(build_bpe_tokenizer([], 300, MARKERS)) == 262
+
+
+def test_bpe_a_vocabulary_that_cannot_hold_the_bytes_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"model\.vocabulary_size=261 is too small: 262 is the least"):
+        build_bpe_tokenizer(TEXTS, 261, MARKERS)
+
+
+TRAIN_AND_PRINT = """
+import json, sys
+from rlvr.models.scratch import build_bpe_tokenizer
+texts, markers = json.load(sys.stdin)
+print(build_bpe_tokenizer(texts, 330, markers).backend_tokenizer.to_str())
+"""
+
+
+def test_bpe_the_same_text_gives_the_same_tokenizer_in_any_process_and_with_any_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pairs that are equally frequent are what could differ: this text is full of them."""
+    here = BPE.backend_tokenizer.to_str()
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    assert build_bpe_tokenizer(iter(TEXTS), 330, MARKERS).backend_tokenizer.to_str() == here
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN_AND_PRINT],
+        input=json.dumps([TEXTS, MARKERS]),
+        env=os.environ | {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "5", "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == here
+
+
+def test_bpe_the_folder_is_one_that_transformers_loads(tmp_path: Path) -> None:
+    built = build_model(scratch_bpe(), BPE, 0).eval()
+    BPE.save_pretrained(tmp_path)
+    built.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    text = f"  How many?\n{MARKERS[0]} 7 {MARKERS[1]}{MARKERS[2]}7{MARKERS[3]}<eos>"
+    assert tokenizer.encode(text) == BPE.encode(text)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    ids = torch.tensor([tokenizer.encode(text)])
+    assert torch.equal(loaded(ids).logits, built(ids).logits)
+    assert loaded.generation_config.eos_token_id == loaded.config.eos_token_id == tokenizer.eos_token_id == 1
+    assert (loaded.config.bos_token_id, loaded.config.pad_token_id) == (None, 0)
+
+
+def test_bpe_embeddings_have_their_own_scale_and_are_tied_if_asked() -> None:
+    tied, untied = build_model(scratch_bpe(), BPE, 0), build_model(scratch_bpe(tie_embeddings=False), BPE, 0)
+    assert tied.lm_head.weight is tied.model.embed_tokens.weight
+    assert untied.lm_head.weight is not untied.model.embed_tokens.weight
+    for built in (tied, untied):
+        assert built.model.embed_tokens.weight.std().item() == pytest.approx(0.03, rel=0.05)
+        assert built.model.layers[0].mlp.up_proj.weight.std().item() == pytest.approx(0.08, rel=0.1)
+    assert untied.lm_head.weight.std().item() == pytest.approx(0.08, rel=0.05)
+
+
+def test_bpe_weights_are_a_function_of_the_seed() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, again, other = (build_model(scratch_bpe(), BPE, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    for name, weight in first.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name])
+    assert not torch.equal(first.lm_head.weight, other.lm_head.weight)
+
+
+def test_the_recipe_with_bpe_has_922752_parameters() -> None:
+    tokenizer = build_bpe_tokenizer((f"{a} {b}" for a in range(1000) for b in range(2)), 1024, MARKERS)
+    assert len(tokenizer) == 1024
+    sizes = {"hidden_size": 128, "num_layers": 4, "num_heads": 4, "intermediate_size": 344}
+    assert sum(weight.numel() for weight in build_model(scratch_bpe(**sizes), tokenizer, 0).parameters()) == 922_752

@@ -5,14 +5,16 @@ import torch
 
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
-from rlvr.training.warm_start import _loss, warm_start
+from rlvr.training.warm_start import _backward, _encode, _microbatches, warm_start
 from tests.unit.training.tiny import tiny_config, tiny_policy
 
 PAIRS = [("<boe> 1 2 + =", "3 <eoe>"), ("<boe> 1 2 + 4 + =", "3 4 + = 7 <eoe>"), ("<boe> 5 =", "5 <eoe>")]
 
 
 class Copies:
-    """Demonstrations `<boe> n = n <eoe>`, or with a step between; remembers what was asked for."""
+    """Demonstrations `<boe> n = n <eoe>`; remembers what was asked for."""
+
+    stop_words: tuple[str, ...] = ("<eoe>",)
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, float]] = []
@@ -20,6 +22,16 @@ class Copies:
     def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
         self.asked.append((index, worked_share))
         return f"<boe> {index % 10} =", f"{index % 10} <eoe>"
+
+
+class WithoutEnd(Copies):
+    """A task whose text does not say where a completion ends."""
+
+    stop_words = ()
+
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
+        prompt, completion = super().demonstration(index, worked_share)
+        return prompt, completion.removesuffix(" <eoe>")
 
 
 def run(policy: Policy, task: Any, *overrides: str, stop_at: int | None = None) -> tuple[bool, list[tuple[int, float]]]:
@@ -31,32 +43,101 @@ def run(policy: Policy, task: Any, *overrides: str, stop_at: int | None = None) 
         policy,
         task,
         settings,
+        microbatch_tokens=2048,
         progress=lambda step, loss: reports.append((step, loss)),
         stopped=lambda: stop_at is not None and next(polls) >= stop_at,
     )
     return done, reports
 
 
-def by_hand(policy: Policy, prompt: str, completion: str) -> list[torch.Tensor]:
-    """Negative logprobs of the completion's tokens, from a plain forward pass over one row."""
+def by_hand(policy: Policy, prompt: str, completion: str, first: int) -> list[torch.Tensor]:
+    """Negative logprobs of the tokens from `first` on, from a plain forward pass over one row."""
     ids = torch.tensor([policy.tokenizer(f"{prompt} {completion}", add_special_tokens=False)["input_ids"]])
     logprobs = torch.log_softmax(policy.model(input_ids=ids, use_cache=False).logits[0, :-1].float(), -1)
     chosen = logprobs.gather(1, ids[0, 1:, None])[:, 0]
-    return list(-chosen[len(prompt.split()) - 1 :])
+    return list(-chosen[first - 1 :])
+
+
+def loss_of(
+    policy: Policy, pairs: list[tuple[str, str]], loss_on: str = "completion", microbatch_tokens: int = 2048
+) -> float:
+    policy.model.zero_grad()
+    return _backward(policy, _encode(policy, Copies(), pairs), loss_on, microbatch_tokens)
+
+
+def gradient(policy: Policy) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
 
 
 def test_pitfall_04_only_the_completions_are_trained_on() -> None:
     policy = tiny_policy()
-    tokens = [loss for prompt, completion in PAIRS for loss in by_hand(policy, prompt, completion)]
+    tokens = [loss for pair in PAIRS for loss in by_hand(policy, *pair, first=len(pair[0].split()))]
     assert len(tokens) == sum(len(completion.split()) for _, completion in PAIRS)
-    assert _loss(policy, PAIRS).item() == pytest.approx(torch.stack(tokens).mean().item(), abs=1e-5)
+    assert loss_of(policy, PAIRS) == pytest.approx(torch.stack(tokens).mean().item(), abs=1e-5)
 
 
-def test_padding_and_company_change_nothing() -> None:
+def test_loss_on_all_trains_on_every_token_that_another_precedes() -> None:
     policy = tiny_policy()
-    alone = sum(_loss(policy, [pair]).item() * len(pair[1].split()) for pair in PAIRS)
-    count = sum(len(completion.split()) for _, completion in PAIRS)
-    assert _loss(policy, PAIRS).item() == pytest.approx(alone / count, abs=1e-5)
+    tokens = [loss for pair in PAIRS for loss in by_hand(policy, *pair, first=1)]
+    assert len(tokens) == sum(len(f"{prompt} {completion}".split()) - 1 for prompt, completion in PAIRS)
+    assert loss_of(policy, PAIRS, "all") == pytest.approx(torch.stack(tokens).mean().item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("loss_on", ["completion", "all"])
+def test_pitfall_09_the_gradient_does_not_depend_on_microbatches_padding_and_company(loss_on: str) -> None:
+    policy = tiny_policy()
+    pairs = [PAIRS[i % 3] for i in (0, 2, 1, 1, 2)]
+    rows = _encode(policy, Copies(), pairs)
+    tokens = [len(p) + len(c) - (len(p) if loss_on == "completion" else 1) for p, c in rows]
+    expected = torch.zeros(0)
+    for row, count in zip(rows, tokens, strict=True):  # each by itself, weighted by its share of the tokens
+        policy.model.zero_grad()
+        _backward(policy, [row], loss_on, 2048)
+        share = gradient(policy) * count / sum(tokens)
+        expected = share if not len(expected) else expected + share
+    for limit in (2048, 30, 20, 1):
+        loss_of(policy, pairs, loss_on, limit)
+        torch.testing.assert_close(gradient(policy), expected, atol=1e-6, rtol=1e-4)
+
+
+def test_rows_that_fit_into_one_microbatch_keep_their_order() -> None:
+    rows = [([1] * n, [2] * 3) for n in (2, 7, 4, 5)]
+    assert _microbatches(rows, 40) == [rows]
+
+
+def test_other_rows_are_grouped_by_length_within_the_limit() -> None:
+    rows = [([1] * n, [2] * 3) for n in (2, 9, 4, 8, 3, 5)]
+    parts = _microbatches(rows, 25)
+    assert [[len(p) for p, _ in part] for part in parts] == [[9, 8], [5, 4, 3], [2]]
+    assert [[len(p) for p, _ in part] for part in _microbatches(rows, 5)] == [[9], [8], [5], [4], [3], [2]]
+
+
+def test_pitfall_03_a_completion_ends_with_the_end_token_unless_its_text_has_the_end() -> None:
+    policy = tiny_policy()
+    pairs = [("<boe> 1 =", "1 <eoe>"), ("<boe> 2 =", "2")]
+    assert [row[1] for row in _encode(policy, Copies(), pairs)] == [[6, 2], [7]]
+    assert [row[1] for row in _encode(policy, WithoutEnd(), pairs)] == [[6, 2, 2], [7, 2]]
+
+
+def test_two_ways_to_say_the_end_train_the_same() -> None:
+    one, two = tiny_policy(), tiny_policy()
+    run(one, Copies())
+    run(two, WithoutEnd())
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_a_tokenizer_without_an_end_token_is_a_sentence() -> None:
+    policy = tiny_policy()
+    policy.tokenizer.eos_token = None
+    with pytest.raises(UserError, match=r"names no end token, .* warm_start\.enabled=false"):
+        run(policy, WithoutEnd())
+
+
+def test_the_setting_says_what_is_trained_on() -> None:
+    one, two = tiny_policy(), tiny_policy()
+    run(one, Copies())
+    run(two, Copies(), "warm_start.loss_on=all")
+    assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 def test_every_demonstration_is_fresh_and_the_last_phase_has_its_own_share() -> None:
