@@ -32,6 +32,10 @@ def unreadable_gold(example: Example) -> str:
     return f"the gold answer {example.answer!r:.80} of example {example.id!r} is neither a number nor yes or no"
 
 
+def _gold_failure(example: Example) -> Grade:
+    return Grade(value=math.nan, status="error", message=unreadable_gold(example))
+
+
 def same_in_finqa(a: Answer, b: Answer) -> bool:
     """The lenient FinQA match: equal to 5 decimals, `12%` as 0.12 or 12; yes equals yes only."""
     if isinstance(a, YesNo) or isinstance(b, YesNo):
@@ -57,7 +61,7 @@ class NumericPart:
         """The finding on the answer of `attempt.text`."""
         gold = parse_answer(attempt.example.answer)
         if gold is None:
-            return Grade(value=math.nan, status="error", message=unreadable_gold(attempt.example))
+            return _gold_failure(attempt.example)
         prediction = prediction_of(attempt, self.format)
         if prediction is None:
             return Grade(value=self.invalid_value, status="invalid")
@@ -90,7 +94,7 @@ class NumberCheckPart:
         """Never invalid: this part is a bonus."""
         gold = parse_answer(attempt.example.answer)
         if gold is None:
-            return Grade(value=math.nan, status="error", message=unreadable_gold(attempt.example))
+            return _gold_failure(attempt.example)
         prediction = prediction_of(attempt, self.format)
         return RIGHT if isinstance(prediction, Number) and same_answer(prediction, gold) else NOT_RIGHT
 
@@ -118,7 +122,7 @@ class FinqaNumericPart:
         """The finding on the answer of `attempt.text`."""
         gold = parse_answer(attempt.example.answer)
         if gold is None:
-            return Grade(value=math.nan, status="error", message=unreadable_gold(attempt.example))
+            return _gold_failure(attempt.example)
         prediction = prediction_of(attempt, self.format)
         if prediction is None:
             return Grade(value=self.invalid_value, status="invalid")

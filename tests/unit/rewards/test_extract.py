@@ -42,6 +42,7 @@ def test_the_answer_in_the_solution_block(text: str, answer: str | None) -> None
         "<r>a</r><s>17</s><s>18</s>",
         "<r>a</r><s>18</s><s>18</s>",
         "<r>a</r><s><s>18</s></s>",
+        "<r>a</r><s>17<s>18</s>",
         "<r>a</r><s>18</s></s>",
         "18 <r>a</r><s>18</s>",
         "<r>a</r><r>b</r><s>18</s>",
@@ -71,11 +72,12 @@ def test_pitfall_28_nothing_but_one_closed_solution_block_at_the_end_holds_an_an
         ("#### 17\n#### 18", None),
         ("#### 18\nthat is all", None),
         ("so #### 18", None),
+        ("#### 17 #### 18", None),
         ("##### 18", None),
         ("######## 18", None),
     ],
 )
-def test_the_answer_after_the_hashes(text: str, answer: str | None) -> None:
+def test_pitfall_28_the_answer_after_the_hashes(text: str, answer: str | None) -> None:
     assert FORMATS["hash"].extract(text) == answer
 
 
