@@ -90,9 +90,9 @@ def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed
         initializer_range=settings.init_std,
         rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
         tie_word_embeddings=bpe is not None and bpe.tie_embeddings,
-        pad_token_id=_id(tokenizer, tokenizer.pad_token),
-        bos_token_id=_id(tokenizer, tokenizer.bos_token),
-        eos_token_id=_id(tokenizer, tokenizer.eos_token),
+        pad_token_id=_id(tokenizer, "pad_token"),
+        bos_token_id=_id(tokenizer, "bos_token"),
+        eos_token_id=_id(tokenizer, "eos_token"),
         dtype="float32",
     )
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -103,8 +103,10 @@ def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed
         return model
 
 
-def _id(tokenizer: PreTrainedTokenizerFast, token: str | None) -> int | None:
-    return None if token is None else tokenizer.get_vocab()[token]
+def _id(tokenizer: PreTrainedTokenizerFast, role: str) -> int | None:
+    """Id of the token in a role, e.g. `eos_token`; None if there is no such token."""
+    token = tokenizer.special_tokens_map.get(role)
+    return None if token is None else tokenizer.get_vocab()[str(token)]
 
 
 def check_heads(settings: ScratchModel) -> None:
