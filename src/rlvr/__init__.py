@@ -1,3 +1,18 @@
 """rlvr: reinforcement learning from verifiable rewards, from a laptop CPU to many GPUs."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlvr.api import Run, evaluate, train
+
 __version__ = "0.1.0"
+__all__ = ["Run", "__version__", "evaluate", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """`rlvr.train` loads what it needs when it is first asked for: `import rlvr` stays light."""
+    if name in ("Run", "evaluate", "train"):
+        from rlvr import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'rlvr' has no attribute {name!r}")

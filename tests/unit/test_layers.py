@@ -17,7 +17,7 @@ LAYERS = (
     ("rollout",),
     ("training", "evaluation", "report", "serve"),
     ("build",),
-    ("cli",),
+    ("cli", "api"),
     ("__main__",),
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -1,7 +1,8 @@
 """`docs/configuration.md`, generated: `python -m rlvr.config.docs > docs/configuration.md`."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -10,11 +11,13 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from omegaconf import OmegaConf
 from pydantic.fields import FieldInfo
 
-from rlvr.config.catalog import Key, choice_models, keys, sections
+from rlvr.config.catalog import ANY_NAME, Key, choice_models, inner_models, keys, sections, tag
 from rlvr.config.messages import shown
-from rlvr.config.spellings import OTHER_SPELLINGS, RPN_SPELLINGS, Spelling
+from rlvr.config.schema import Section, TaskBundle
+from rlvr.config.spellings import HYDRA_SPELLINGS, OTHER_SPELLINGS, RPN_SPELLINGS, Spelling
 
 CONF = Path(__file__).parents[1] / "conf"
+_ABSENT = object()
 
 INTRODUCTION = """# Configuration
 
@@ -67,6 +70,7 @@ def page() -> str:
     for section in sections():
         parts += _section(section)
     parts += ["## Their key -> ours\n", "Every parameter of the RPN specification:\n", *_spelling_table(RPN_SPELLINGS)]
+    parts += ["", "Every key of the Hydra pipeline's specification:\n", *_spelling_table(HYDRA_SPELLINGS)]
     parts += [
         "",
         "Words of other projects; using one is an error that names ours:\n",
@@ -91,34 +95,93 @@ def _top_level() -> list[str]:
 
 
 def _section(section: str) -> list[str]:
+    files = group_files(section)
     models = choice_models(section)
-    shipped = {choice: _group_values(section, choice) for choice in models}
     lines = _header(section, " ".join((next(iter(models.values())).__doc__ or "").split()) if len(models) == 1 else "")
-    if len(models) > 1:
-        listed = [f"- `{section}={choice}`: {' '.join((m.__doc__ or '').split())}" for choice, m in models.items()]
-        lines[1:1] = [*listed, ""]
+    if len(files) > 1 or any(file.is_alias for file in files):
+        lines[1:1] = [*(f"- `{section}={file.choice}`: {file.comment}" for file in files), ""]
     for key in keys():
-        name = key.path.partition(".")[2]
-        if key.path.startswith(f"{section}.") and name != "name":
-            values = {choice: shown(shipped[choice][name]) for choice in key.choices}
-            only = f" (only {', '.join(key.choices)})" if len(key.choices) < len(models) else ""
-            lines.append(_row(key, _defaults(values), only))
-    return [*lines, ""]
+        if key.path.startswith(f"{section}.") and not is_label(key):
+            lines.append(_row(key, _default(key, files), _owners(key, models)))
+    return [*lines, "", *_items(section)]
 
 
-def _group_values(section: str, choice: str) -> dict[str, Any]:
-    values = OmegaConf.to_container(OmegaConf.load(CONF / section / f"{choice}.yaml"))
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+def is_label(key: Key) -> bool:
+    """Whether a key only says what was chosen: the name of a section, the type of an item."""
+    return (
+        get_origin(key.field.annotation) is Literal
+        and key.path.rpartition(".")[2] in ("name", "type")
+        and (len(get_args(key.field.annotation)) == 1)
+    )
 
 
-def _defaults(values: dict[str, str]) -> str:
+@dataclass(frozen=True, kw_only=True)
+class GroupFile:
+    """A YAML file of a group. An alias (`defaults: [math_reasoning]`) has the values of another file."""
+
+    choice: str
+    comment: str
+    values: dict[str, Any]
+    is_alias: bool
+
+
+def group_files(section: str) -> list[GroupFile]:
+    """The files of a group, in the order of the schema where a file is named after its model, then by name."""
+    order = list(choice_models(section))
+    found = []
+    for path in sorted((CONF / section).glob("*.yaml")):
+        values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        assert isinstance(values, dict)
+        comment = " ".join(line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
+        named = {str(key): value for key, value in values.items()}
+        if "defaults" in named:
+            comment = f"{comment} The same as `{section}={named['defaults'][0]}`."
+        found.append(GroupFile(choice=path.stem, comment=comment, values=named, is_alias="defaults" in named))
+    return sorted(found, key=lambda f: (order.index(f.choice) if f.choice in order else len(order), f.choice))
+
+
+def _default(key: Key, files: Sequence[GroupFile]) -> str:
     """`{"grpo": "0.2", "dapo": "0.2", "gspo": "0.0003"}` -> `0.2` (gspo: `0.0003`); `???` is YAML for "say it"."""
+    names = key.path.split(".")[1:]
+    if ANY_NAME in names:
+        return ""
+    values = {}
+    for file in files:
+        found: Any = file.values
+        for name in names:
+            found = found.get(name, None) if isinstance(found, dict) and name in found else _ABSENT
+        if found is not _ABSENT:
+            values[file.choice] = shown(found)
     if set(values.values()) == {"???"}:
         return "none: must be given"
     usual = Counter(values.values()).most_common(1)[0][0]
-    others = [f"{choice}: `{value}`" for choice, value in values.items() if value != usual]
+    if any(len(value) > 60 for value in values.values()):
+        return "see the YAML"
+    others = [f"{choice}: {'must be given' if v == '???' else f'`{v}`'}" for choice, v in values.items() if v != usual]
     return f"`{usual}`" + (f" ({', '.join(others)})" if others else "")
+
+
+def _owners(key: Key, models: Mapping[str, Any]) -> str:
+    """Which choices, or which types of an item, have a key that not all have."""
+    if key.types:
+        all_types = {
+            kind for other in keys() if other.path.startswith(key.path.rpartition(".")[0]) for kind in other.types
+        }
+        return f" (types {', '.join(key.types)})" if set(key.types) != all_types else ""
+    return f" (only {', '.join(key.choices)})" if len(key.choices) < len(models) else ""
+
+
+def _items(section: str) -> list[str]:
+    """The types of the items that a section's mappings hold: the parts of a reward."""
+    lines = []
+    for choice in choice_models(section).values():
+        for name, field in choice.model_fields.items():
+            models, is_mapping = inner_models(field.annotation)
+            if is_mapping and len(models) > 1:
+                lines += [f"Types of `{section}.{name}.{ANY_NAME}.type`:", ""]
+                lines += [f"- `{tag(model, 'type')}`: {' '.join((model.__doc__ or '').split())}" for model in models]
+                lines += [""]
+    return lines
 
 
 def _header(title: str, text: str) -> list[str]:
@@ -133,7 +196,7 @@ def _row(key: Key, default: str, only: str = "") -> str:
 
 
 def _spelling_table(spellings: Sequence[Spelling]) -> list[str]:
-    rows = [f"| `{s.theirs}` | {', '.join(f'`{key}`' for key in s.ours)} | {s.note} |" for s in spellings]
+    rows = [f"| `{s.theirs}` | {', '.join(f'`{key}`' for key in s.ours) or 'none'} | {s.note} |" for s in spellings]
     return ["| theirs | ours | note |", "|---|---|---|", *rows]
 
 
@@ -154,6 +217,10 @@ def _type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     if origin is tuple:
         inside = f"{_type(arguments[0])}, ..." if Ellipsis in arguments else ", ".join(map(_type, arguments))
         return f"[{inside}]" + _bounds(metadata)
+    if origin is dict:
+        return f"mapping of {_type(arguments[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return "task" if issubclass(annotation, TaskBundle) else "section"
     names = {bool: "true or false", int: "int", float: "number", str: "text"}
     return names[annotation] + _bounds(metadata)
 

@@ -22,7 +22,7 @@ from rlvr.config.catalog import (
     tag,
 )
 from rlvr.config.schema import Config, PartsReward, Section
-from rlvr.config.spellings import find_spelling
+from rlvr.config.spellings import Spelling, find_spelling
 
 
 def nearest(word: str, names: Sequence[str], cutoff: float = 0.6) -> str | None:
@@ -59,9 +59,7 @@ def unknown_key(key: str, value: object, chosen: dict[str, str]) -> str:
     if known is not None:
         return f"{written}: {_elsewhere(known, chosen.get(section, '?'))}"
     if (spelling := find_spelling(key)) is not None and key not in spelling.ours:
-        return f"{written}: the key is called {' and '.join(spelling.ours)} here" + (
-            f" ({spelling.note})." if spelling.note else "."
-        )
+        return f"{written}: {_translated(spelling)}"
     paths = {_named(k.path, key): k.choices for k in keys()}
     if value_key := _inside_a_value(key):
         return f"{written}: {value_key} is a value, not a section; set {value_key} itself."
@@ -74,6 +72,13 @@ def unknown_key(key: str, value: object, chosen: dict[str, str]) -> str:
 def _available(path: str, owners: tuple[str, ...], chosen: dict[str, str]) -> bool:
     choice = chosen.get(path.partition(".")[0], ONLY_CHOICE)
     return not owners or choice in owners
+
+
+def _translated(spelling: Spelling) -> str:
+    if not spelling.ours:
+        return f"is not a setting here; {spelling.note}."
+    note = f" ({spelling.note})." if spelling.note else "."
+    return f"the key is called {' and '.join(spelling.ours)} here{note}"
 
 
 def foreign_key(line: str) -> str | None:

@@ -15,9 +15,8 @@ from rlvr.config.schema import (
 
 def plan(config: Config) -> list[str]:
     """`["task: gsm8k from openai/gsm8k", "model: Qwen/Qwen2.5-0.5B-Instruct, float32, LoRA r=16", ...]`"""
-    steps = (
-        f"{config.trainer.max_steps} steps of {config.rollout.prompts_per_step} prompts x {config.rollout.group_size}"
-    )
+    rollout = config.rollout
+    steps = f"{config.trainer.max_steps} steps of {rollout.prompts_per_step} prompts x {rollout.group_size} completions"
     also = [f"{name} ({_source(bundle.task)})" for name, bundle in config.evaluation.also.items()]
     return [
         f"task: {_tasks(config)}",

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """`theirs` is a last component or a dotted key; `ours` are keys of the schema; `note` says how they differ."""
+    """`theirs` is a last component or a dotted key; `ours` are keys of the schema; `note` says how they differ.
+
+    Without `ours` there is nothing to set here, and `note` says why.
+    """
 
     theirs: str
-    ours: tuple[str, ...]
+    ours: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -55,31 +58,86 @@ RPN_SPELLINGS = (
     Spelling(theirs="run_name", ours=("run_dir",), note="null: runs/<name>-<time>"),
 )
 
+_PARTS = "the reward is a sum of named parts, e.g. reward.parts.correct.weight=5.0"
+
+# Every key of the Hydra pipeline's specification.
+HYDRA_SPELLINGS = (
+    Spelling(theirs="data_component", ours=("task",), note="task=finqa; reward and prompt follow"),
+    Spelling(theirs="dataset_name", ours=("task.path",), note="or another task: task=finqa"),
+    Spelling(theirs="dataset_path", ours=("task.path",)),
+    Spelling(theirs="dataset_config_name", ours=("task.subset",)),
+    Spelling(theirs="max_train_samples", ours=("task.max_train_examples",)),
+    Spelling(theirs="max_eval_samples", ours=("evaluation.num_examples",)),
+    Spelling(theirs="prompting_mode", ours=("prompt",), note="prompt=math_reasoning, or prompt=plain"),
+    Spelling(theirs="prompts", ours=("prompt",)),
+    Spelling(theirs="model_name_or_path", ours=("model.name_or_path",)),
+    Spelling(theirs="max_seq_length", ours=("rollout.max_completion_tokens",), note="and task.max_prompt_tokens"),
+    Spelling(theirs="fast_inference", ours=("engine",)),
+    Spelling(theirs="full_finetuning", ours=("model.lora.enabled",), note="true: model.lora.enabled=false"),
+    Spelling(theirs="use_lora", ours=("model.lora.enabled",)),
+    Spelling(theirs="lora_config.r", ours=("model.lora.r",)),
+    Spelling(theirs="lora_config", ours=("model.lora.enabled",), note="and the other keys of model.lora"),
+    Spelling(theirs="lora_r", ours=("model.lora.r",)),
+    Spelling(theirs="lora_alpha", ours=("model.lora.alpha",)),
+    Spelling(theirs="lora_dropout", note="it is 0: dropout makes a ratio out of noise"),
+    Spelling(theirs="lora_bias", note="it is none: biases are not trained"),
+    Spelling(theirs="save_model_path", ours=("run_dir",), note="the model is in RUN/final"),
+    Spelling(theirs="output_dir", ours=("run_dir",)),
+    Spelling(theirs="max_completion_length", ours=("rollout.max_completion_tokens",)),
+    Spelling(theirs="per_device_train_batch_size", ours=("rollout.prompts_per_step",), note="x rollout.group_size"),
+    Spelling(theirs="warmup_ratio", ours=("trainer.warmup_steps",), note="steps, not a share"),
+    Spelling(theirs="lr_scheduler_type", ours=("trainer.schedule",)),
+    Spelling(theirs="optim_name", note="the optimizer is AdamW: trainer.adam_beta1, adam_beta2, weight_decay"),
+    Spelling(theirs="logging_steps", ours=("tracker.log_every",)),
+    Spelling(theirs="save_steps", ours=("trainer.checkpoint_every",)),
+    Spelling(theirs="num_generations", ours=("rollout.group_size",)),
+    Spelling(theirs="log_completions_to_wandb", ours=("tracker.rollouts_every",)),
+    Spelling(theirs="report_to", ours=("tracker",)),
+    Spelling(theirs="observers", ours=("tracker",)),
+    Spelling(theirs="logging_level", ours=("tracker.console",)),
+    Spelling(theirs="log_dir", ours=("run_dir",)),
+    Spelling(theirs="inference", note="try a model with rlvr predict RUN --prompt TEXT"),
+    Spelling(theirs="eval_datasets_names", ours=("evaluation.also",)),
+    Spelling(theirs="eval_steps", ours=("evaluation.every",)),
+    Spelling(theirs="eval_max_new_tokens", ours=("rollout.max_completion_tokens",)),
+    Spelling(theirs="eval_num_samples", ours=("evaluation.num_examples",)),
+    Spelling(theirs="eval_batch_size", ours=("engine.max_batch_size",)),
+    Spelling(theirs="eval.enabled", note="a run is always evaluated; evaluation.every says how often"),
+    Spelling(theirs="reward_functions", ours=("reward.parts.<name>.weight",), note=_PARTS),
+    Spelling(theirs="correct_reward", ours=("reward.parts.<name>.weight",), note=_PARTS),
+    Spelling(theirs="exact_match_reward", ours=("reward.parts.<name>.weight",), note=_PARTS),
+    Spelling(theirs="reward_value", ours=("reward.parts.<name>.weight",), note=_PARTS),
+    Spelling(theirs="match_score", ours=("reward.parts.<name>.weight",), note=_PARTS),
+    Spelling(theirs="per_marker_reward", ours=("reward.parts.<name>.weight",), note=_PARTS),
+    Spelling(theirs="per_marker_penalty", ours=("reward.parts.<name>.penalty",)),
+    Spelling(theirs="stripped_match_reward", note="numerically equal answers get equal reward"),
+    Spelling(theirs="numerical_close_reward_strong", ours=("reward.parts.<name>.close_credit",)),
+    Spelling(theirs="numerical_close_reward_weak", ours=("reward.parts.<name>.near_credit",)),
+    Spelling(theirs="approx_match_reward", ours=("reward.parts.<name>.approximate_credit",)),
+    Spelling(theirs="relative_tolerance", ours=("reward.parts.<name>.relative_tolerance",)),
+    Spelling(theirs="wrong_penalty", ours=("reward.parts.<name>.wrong_value",)),
+    Spelling(theirs="no_answer_penalty", ours=("reward.parts.<name>.invalid_value",)),
+    Spelling(theirs="unparseable_penalty", ours=("reward.parts.<name>.invalid_value",)),
+)
+
 OTHER_SPELLINGS = (
-    Spelling(theirs="data_component", ours=("task",)),
     Spelling(theirs="data", ours=("task",)),
     Spelling(theirs="model_component", ours=("model",)),
     Spelling(theirs="predictive_model", ours=("model",)),
     Spelling(theirs="training_loop_component", ours=("algorithm",)),
     Spelling(theirs="reward_component", ours=("reward",)),
     Spelling(theirs="evaluation_component", ours=("evaluation",)),
-    Spelling(theirs="model_name_or_path", ours=("model.name_or_path",)),
-    Spelling(theirs="per_device_train_batch_size", ours=("rollout.prompts_per_step",)),
-    Spelling(theirs="num_generations", ours=("rollout.group_size",)),
-    Spelling(theirs="max_completion_length", ours=("rollout.max_completion_tokens",)),
     Spelling(theirs="max_new_tokens", ours=("rollout.max_completion_tokens",)),
     Spelling(theirs="beta", ours=("algorithm.kl_coef",)),
     Spelling(theirs="epsilon", ours=("algorithm.clip_low", "algorithm.clip_high")),
     Spelling(theirs="epsilon_high", ours=("algorithm.clip_high",)),
     Spelling(theirs="lr", ours=("trainer.learning_rate",)),
-    Spelling(theirs="save_steps", ours=("trainer.checkpoint_every",)),
-    Spelling(theirs="logging_steps", ours=("tracker.log_every",)),
-    Spelling(theirs="eval_steps", ours=("evaluation.every",)),
-    Spelling(theirs="output_dir", ours=("run_dir",)),
 )
 
 
 def find_spelling(key: str) -> Spelling | None:
     """The entry for a whole foreign key, or for its last component."""
-    table = {spelling.theirs: spelling for spelling in RPN_SPELLINGS + OTHER_SPELLINGS}
-    return table.get(key) or table.get(key.rpartition(".")[2])
+    table = {spelling.theirs: spelling for spelling in OTHER_SPELLINGS + HYDRA_SPELLINGS + RPN_SPELLINGS}
+    parts = key.split(".")
+    tails = [".".join(parts[start:]) for start in range(len(parts))]
+    return next((table[tail] for tail in tails if tail in table), None)

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+import rlvr
 from rlvr.config.catalog import choice_models, sections
 from rlvr.config.compose import load_config, shipped_values, to_run_yaml, to_yaml
 from rlvr.errors import ConfigError
 
-CONFIGS = ("rpn", "rpn_small", "rpn_large", "rpn_test", "rpn_ppo")
+CONF = Path(rlvr.__file__).parent / "conf"
+CONFIGS = tuple(sorted(file.stem for file in CONF.glob("*.yaml")))
 
 
 def message(*overrides: str, **options: str) -> str:
@@ -24,13 +26,35 @@ def test_every_configuration_is_valid_and_bears_its_name(name: str) -> None:
     assert load_config([], config_name=name).name == name
 
 
+HF = ("model=hf", "model.name_or_path=somewhere")
+DATA = {task: (f"task={task}", *HF) for task in ("gsm8k", "finqa", "reasoning_gym")}
+NEEDS = {  # what else a choice needs to make sense
+    "model=hf": HF[1:],
+    "model=scratch_bpe": DATA["gsm8k"][:1],
+    "task=gsm8k": HF,
+    "task=finqa": HF,
+    "task=hub": (*HF, "task.path=owner/name"),
+    "task=jsonl": (*HF, "task.path=rows.jsonl"),
+    "task=generator": (*HF, "task.source=module:function"),
+    "task=reasoning_gym": (*HF, "task.dataset=chain_sum"),
+    "task=mix": (*HF, "task.parts={gsm8k: 2, finqa: 1}"),
+    "reward=reasoning_gym": (*DATA["reasoning_gym"], "task.dataset=chain_sum"),
+    "reward=finqa": DATA["finqa"],
+    "reward=finqa_program": (*DATA["finqa"], "task.answer=program", "prompt=financial_program"),
+    "reward=mix": (*HF, "task=mix", "task.parts={gsm8k: 1}"),
+    **{f"reward={name}": DATA["gsm8k"] for name in ("gsm8k", "generator", "hub", "jsonl", "math", "numeric", "text")},
+    **{f"prompt={name}": DATA["gsm8k"] for name in ("financial_reasoning", "financial_program", "math_reasoning")},
+    **{f"prompt={name}": DATA["gsm8k"] for name in ("gsm8k", "finqa", "hub", "jsonl", "reasoning_gym")},
+    **{f"prompt={name}": (*DATA["gsm8k"], "reward=numeric") for name in ("boxed", "short_answer")},
+}
+
+
 @pytest.mark.parametrize("section", sections())
 def test_every_choice_of_every_group_has_a_file_and_composes(section: str) -> None:
-    for choice in choice_models(section):
-        overrides = [f"{section}={choice}"]
-        if choice == "hf":
-            overrides += ["model.name_or_path=somewhere", "warm_start.enabled=false"]
-        assert getattr(getattr(load_config(overrides), section), "name", choice) == choice
+    for file in sorted((CONF / section).glob("*.yaml")):
+        overrides = [f"{section}={file.stem}", *NEEDS.get(f"{section}={file.stem}", ())]
+        chosen = getattr(load_config(overrides), section)
+        assert file.stem not in choice_models(section) or getattr(chosen, "name", file.stem) == file.stem
 
 
 def test_values_are_overridden_and_types_come_from_the_schema() -> None:
@@ -51,7 +75,17 @@ ERRORS = {
     "algoritm=grpo": ["algoritm=grpo", "did you mean algorithm?"],
     "nonsense=3": ["nonsense=3", "rlvr train --cfg job"],
     "algorithm=grp": ["algorithm=grp", "did you mean algorithm=grpo?"],
-    "task=arithmetic": ["task=arithmetic", "the choices are rpn"],
+    "task=arithmetic": ["task=arithmetic", "finqa, generator, gsm8k, hub, jsonl, mix, reasoning_gym, rpn"],
+    "reward.reward_functions[0].params.correct_reward=5.0": [
+        "reward.parts.<name>.weight",
+        "reward.parts.correct.weight=5",
+    ],
+    "model.lora_config.lora_dropout=0.1": ["model.lora_config.lora_dropout=0.1: is not a setting here; it is 0"],
+    "evaluation.also=3": ["evaluation.also=3", "must name tasks"],
+    "evaluation.also=[nothing]": ["evaluation.also.nothing: task=nothing", "there is no such task"],
+    "evaluation.also={a:{set:3}}": ["evaluation.also.a: may have task and set"],
+    "evaluation.also={gsm8k:{set:['seed=3']}}": ["set may change task, reward and prompt, and seed=3"],
+    "evaluation.also=[jsonl]": ["evaluation.also.jsonl: task.path=???"],
     "trainer=3": ["trainer=3", "the choices are default"],
     "algorithm=null": ["algorithm=null", "grpo"],
     "algorithm.target_kl=1": ["algorithm.target_kl=1", "algorithm=grpo has no such key", "algorithm=ppo has"],

@@ -1,5 +1,6 @@
 """The YAML files: commented, complete, and what the specifications say."""
 
+import re
 from math import ceil
 from pathlib import Path
 
@@ -18,18 +19,31 @@ GROUP_FILES = sorted(CONF.glob("*/*.yaml"))
 def test_every_key_of_a_group_carries_a_comment(file: Path) -> None:
     lines = file.read_text().splitlines()
     assert lines[0].startswith("# ")
-    assert [line for line in lines[1:] if "#" not in line and not line.startswith("name:")] == []
+    keys = [line for line in lines[1:] if re.match(r"\s*[\w]+:", line) and not line.startswith(("name:", "defaults:"))]
+    assert [line for line in keys if "#" not in line] == []
 
 
 @pytest.mark.parametrize("file", GROUP_FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_a_group_file_has_exactly_the_keys_of_its_schema(file: Path) -> None:
-    model = choice_models(file.parent.name)[file.stem]
-    assert set(OmegaConf.to_container(OmegaConf.load(file))) == set(model.model_fields)  # type: ignore[arg-type]
+    values = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    assert isinstance(values, dict)
+    if set(values) == {"defaults"}:  # another name of another file
+        (other,) = values["defaults"]
+        assert (file.parent / f"{other}.yaml").is_file()
+        return
+    model = choice_models(file.parent.name)[values.get("name", "default")]
+    assert set(values) == set(model.model_fields)
 
 
 def test_every_choice_of_the_schema_has_a_file() -> None:
-    expected = {f"{section}/{choice}" for section in sections() for choice in choice_models(section)}
-    assert {f"{file.parent.name}/{file.stem}" for file in GROUP_FILES} == expected
+    names = {f"{file.parent.name}/{OmegaConf.load(file).get('name', 'default')}" for file in GROUP_FILES}
+    assert {f"{section}/{choice}" for section in sections() for choice in choice_models(section)} <= names
+
+
+@pytest.mark.parametrize("task", sorted(choice_models("task")))
+def test_every_task_has_a_reward_and_a_prompt_that_follow_it(task: str) -> None:
+    assert (CONF / "reward" / f"{task}.yaml").is_file()
+    assert (CONF / "prompt" / f"{task}.yaml").is_file()
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rlvr.config.catalog import keys, sections
-from rlvr.config.docs import page
+from rlvr.config.docs import is_label, page
 from rlvr.config.schema import Config
-from rlvr.config.spellings import OTHER_SPELLINGS, RPN_SPELLINGS, Spelling, find_spelling
+from rlvr.config.spellings import HYDRA_SPELLINGS, OTHER_SPELLINGS, RPN_SPELLINGS, Spelling, find_spelling
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -48,12 +48,12 @@ def test_the_page_is_current() -> None:
 
 def test_the_page_has_every_key_once() -> None:
     text = PAGE.read_text()
-    names = [key.path for key in keys() if key.path.rpartition(".")[2] != "name" or key.path == "name"]
+    names = [key.path for key in keys() if not is_label(key)]
     assert [name for name in names if text.count(f"\n| `{name}` | ") < 1] == []
 
 
 def test_every_key_has_a_description() -> None:
-    missing = [k.path for k in keys() if not k.field.description and not k.path.endswith(".name")]
+    missing = [key.path for key in keys() if not key.field.description and not is_label(key)]
     assert missing == []
 
 
@@ -61,7 +61,9 @@ def test_the_table_has_every_parameter_of_the_rpn_specification() -> None:
     assert [spelling.theirs for spelling in RPN_SPELLINGS] == RPN_PARAMETERS
 
 
-@pytest.mark.parametrize("spelling", RPN_SPELLINGS + OTHER_SPELLINGS, ids=lambda spelling: spelling.theirs)
+@pytest.mark.parametrize(
+    "spelling", RPN_SPELLINGS + HYDRA_SPELLINGS + OTHER_SPELLINGS, ids=lambda spelling: spelling.theirs
+)
 def test_our_side_of_the_table_is_in_the_schema(spelling: Spelling) -> None:
     assert set(spelling.ours) <= {key.path for key in keys()} | set(sections())
 
@@ -69,4 +71,6 @@ def test_our_side_of_the_table_is_in_the_schema(spelling: Spelling) -> None:
 def test_a_foreign_key_is_found_whole_or_by_its_last_component() -> None:
     assert find_spelling("cliprange") is find_spelling("rlvr_training.cliprange")
     assert find_spelling("nothing") is None
+    assert find_spelling("eval.enabled") is not None  # by its last two components: `enabled` alone is ours
+    assert find_spelling("model.lora.enabled") is None
     assert "trainer" in Config.model_fields

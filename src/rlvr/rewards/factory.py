@@ -1,0 +1,55 @@
+"""From the settings of a reward to its verifier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlvr.config import schema
+from rlvr.rewards.custom import CustomPart
+from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.finqa import FinqaProgramPart
+from rlvr.rewards.format import ApproximateFormatPart, ExactFormatPart
+from rlvr.rewards.math import MathPart
+from rlvr.rewards.numeric import FinqaNumericPart, NumberCheckPart, NumericPart
+from rlvr.rewards.parts import PartsVerifier, WeightedPart
+from rlvr.rewards.reasoning_gym import ReasoningGymPart
+from rlvr.rewards.shaping import LengthPart, RepetitionPart
+from rlvr.rewards.text import TextPart
+
+if TYPE_CHECKING:
+    from rlvr.rewards.base import Part
+    from rlvr.rewards.pool import VerifierPool
+
+ON_ANSWERS = {  # parts that read the answer from where the prompt asks for it
+    schema.NumericPart: NumericPart,
+    schema.NumberCheckPart: NumberCheckPart,
+    schema.FinqaNumericPart: FinqaNumericPart,
+    schema.FinqaProgramPart: FinqaProgramPart,
+    schema.FormatExactPart: ExactFormatPart,
+    schema.FormatApproximatePart: ApproximateFormatPart,
+    schema.TextPart: TextPart,
+}
+ON_TEXTS = {schema.LengthPart: LengthPart, schema.RepetitionPart: RepetitionPart}
+
+
+def make_verifier(settings: schema.PartsReward, answer_format: AnswerFormat, pool: VerifierPool) -> PartsVerifier:
+    """The weighted sum of the named parts. ConfigError if a part's function cannot be imported."""
+    parts = {
+        name: WeightedPart(part=_part(part, answer_format, pool), weight=part.weight)
+        for name, part in settings.parts.items()
+    }
+    return PartsVerifier(name="reward", parts=parts)
+
+
+def _part(settings: schema.Part, answer_format: AnswerFormat, pool: VerifierPool) -> Part:
+    own: dict[str, Any] = settings.model_dump(exclude={"type", "weight"})
+    if type(settings) in ON_ANSWERS:
+        return ON_ANSWERS[type(settings)](format=answer_format, **own)
+    if type(settings) in ON_TEXTS:
+        return ON_TEXTS[type(settings)](**own)
+    if isinstance(settings, schema.MathPart):
+        return MathPart(pool=pool, extract=answer_format.extract, **own)
+    if isinstance(settings, schema.ReasoningGymPart):
+        return ReasoningGymPart(pool=pool, extract=answer_format.extract, **own)
+    assert isinstance(settings, schema.CustomPart), settings
+    return CustomPart(pool=pool, **own)
