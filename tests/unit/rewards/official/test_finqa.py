@@ -46,6 +46,7 @@ def test_program_text_is_cut_at_commas_with_a_space_and_at_brackets(text: str, t
     assert finqa.tokens(text) == tokens
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="(), a#0|\0", max_size=30))
 def test_tokens_lose_nothing_but_the_cuts(text: str) -> None:
     assert "".join(finqa.tokens(text)[:-1]) == text.replace(", ", "")
@@ -76,6 +77,7 @@ PROGRAMS = st.lists(WORDS, max_size=12) | st.lists(STEP, max_size=6).map(
 )
 
 
+@settings(deadline=None)
 @given(PROGRAMS)
 def test_any_tokens_are_executed_or_invalid(tokens: list[str]) -> None:
     invalid, result = finqa.execute(tokens, TABLE)
@@ -85,12 +87,13 @@ def test_any_tokens_are_executed_or_invalid(tokens: list[str]) -> None:
         assert result in ("yes", "no", "n/a")
 
 
-@settings(deadline=None)  # the first one loads sympy
+@settings(deadline=None)
 @given(PROGRAMS)
 def test_any_tokens_are_the_same_program_or_not(tokens: list[str]) -> None:
     assert finqa.same_program(GOLD, tokens) in (True, False)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.text(max_size=6), max_size=3), max_size=3), st.sampled_from(TABLE_OPERATIONS))
 def test_any_table_is_calculated_with_or_invalid(table: list[list[str]], operation: str) -> None:
     name = table[0][0] if table and table[0] else "x"

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.rewards.official.rows import TASKS, RowError, score_row
@@ -98,6 +98,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(TASKS)), JSON, JSON)
 def test_any_json_is_scored_or_refused(task: str, prediction: object, golds: object) -> None:
     try:
@@ -107,6 +108,7 @@ def test_any_json_is_scored_or_refused(task: str, prediction: object, golds: obj
     assert metrics
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_text_scores_are_shares_and_a_gold_is_right(prediction: str, gold: str) -> None:
     for task in ("musique_answer", "hotpotqa_answer"):
