@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
         write_jsonl(args.output, records)
     if args.prompt is not None and not args.json:
-        sys.stdout.write(steps(records[0]))
+        sys.stdout.write(steps(records[0]) if inference.tasks.own.name == "rpn" else answer(records[0]))
     elif args.json or not args.output:
         from rlvr.evaluation.files import to_json
 
@@ -140,11 +140,20 @@ def steps(record: EvaluationRecord) -> str:
     written = f"{record.prompt} {record.completions[-1]}".replace("<boe>", "").partition("<eoe>")[0]
     first, *rest = (part.strip() for part in written.split("="))
     lines = [first, *(f"= {step}" for step in rest)]
-    if record.correct:
-        verdict = f"answer {record.answer}: right"
-    elif record.answer is None:
-        reason = "was cut off before an answer" if record.stop_reason == "length" else "gave no answer"
-        verdict = f"the model {reason}; {record.expected} is right"
-    else:
-        verdict = f"answer {record.answer}: wrong, {record.expected} is right"
-    return "\n".join([*lines, verdict]) + "\n"
+    return "\n".join([*lines, _verdict(record)]) + "\n"
+
+
+def answer(record: EvaluationRecord) -> str:
+    """What the model wrote, then the verdict; without a known answer, the answer that was read."""
+    return f"{record.completions[-1].strip()}\n{_verdict(record)}\n"
+
+
+def _verdict(record: EvaluationRecord) -> str:
+    known = f"; {record.expected} is right" if record.expected else ""
+    if record.answer is None:
+        return (
+            f"the model {'was cut off before an answer' if record.stop_reason == 'length' else 'gave no answer'}{known}"
+        )
+    if not record.expected:
+        return f"answer {record.answer}"
+    return f"answer {record.answer}: right" if record.correct else f"answer {record.answer}: wrong{known}"
