@@ -23,7 +23,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         metavar="T",
-        help="configuration or task whose settings to use, e.g. gsm8k (default: those of MODEL's own run)",
+        help="configuration or task whose settings to use (default: those of MODEL's own run)",
     )
     parser.add_argument(
         "--set",

@@ -151,9 +151,8 @@ def answer(record: EvaluationRecord) -> str:
 def _verdict(record: EvaluationRecord) -> str:
     known = f"; {record.expected} is right" if record.expected else ""
     if record.answer is None:
-        return (
-            f"the model {'was cut off before an answer' if record.stop_reason == 'length' else 'gave no answer'}{known}"
-        )
+        reason = "was cut off before an answer" if record.stop_reason == "length" else "gave no answer"
+        return f"the model {reason}{known}"
     if not record.expected:
         return f"answer {record.answer}"
     return f"answer {record.answer}: right" if record.correct else f"answer {record.answer}: wrong{known}"
