@@ -86,9 +86,6 @@ class PoolManager:
         self._closed = False
         self._submitted: deque[Call] = deque()
         self._preloads: list[str] = []
-        self._wake, self._woken = socket.socketpair()
-        self._wake.setblocking(False)
-        self._selector = selectors.DefaultSelector()
         self._nursery: Nursery | None = None
         self._workers: dict[int, _Worker] = {}
         self._pending: deque[Call] = deque()
@@ -107,17 +104,24 @@ class PoolManager:
                 raise RuntimeError("the verifier pool is closed")
             self._submitted.append(call)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="verifier-pool", daemon=True)
-                self._thread.start()
+                self._start()
         self._notify()
+
+    def _start(self) -> None:
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._thread = threading.Thread(target=self._run, name="verifier-pool", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """End the thread and all processes."""
         with self._lock:
             self._closed = True
+        if self._thread is None:
+            return
         self._notify()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         for end in (self._wake, self._woken, self._selector):
             end.close()
 

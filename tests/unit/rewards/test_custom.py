@@ -1,0 +1,135 @@
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.errors import ConfigError, UserError
+from rlvr.rewards.base import Grade, RewardError
+from rlvr.rewards.custom import CustomPart
+from rlvr.rewards.parts import PartsVerifier, WeightedPart
+from rlvr.rewards.pool import VerifierPool
+from rlvr.types import Attempt, Example, Message, StopReason
+from tests.unit.rewards import user_rewards
+
+MODULE = "tests.unit.rewards.user_rewards"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[VerifierPool]:
+    with VerifierPool(num_workers=2, timeout_s=1.0, max_memory_mb=1024) as pool:
+        yield pool
+
+
+def attempt(text: str, answer: str = "a") -> Attempt:
+    messages = (Message(role="user", content="What is it?"),)
+    example = Example(id="e7", messages=messages, answer=answer, metadata={"level": 2})
+    return Attempt(example=example, completion=f"{text}<eos>", text=text, stop_reason=StopReason.STOP, num_tokens=1)
+
+
+def grade(pool: VerifierPool, function: str | Callable[..., Any], text: str, **settings: Any) -> Grade:
+    return asyncio.run(CustomPart(pool=pool, function=function, settings=settings).grade(attempt(text)))
+
+
+def test_a_function_gets_prompt_text_answer_metadata_and_settings(pool: VerifierPool) -> None:
+    assert grade(pool, f"{MODULE}:full", "a") == Grade(value=3.0)
+    assert grade(pool, f"{MODULE}:full", "a", bonus=0.5) == Grade(value=3.5)
+    assert grade(pool, f"{MODULE}:full", "b") == Grade(value=2.0)
+    assert grade(pool, f"{MODULE}:full", "") == Grade(value=0.0, status="invalid")
+
+
+def test_a_function_gets_only_what_it_names(pool: VerifierPool) -> None:
+    assert grade(pool, f"{MODULE}:short", "a") == Grade(value=1.0)
+    assert grade(pool, f"{MODULE}:anything", "a", extra=1) == Grade(value=5.0)
+
+
+def test_a_function_may_be_a_callable(pool: VerifierPool) -> None:
+    assert grade(pool, user_rewards.short, "a") == Grade(value=1.0)
+    weight = 0.25
+    assert grade(pool, lambda completion: weight * len(completion), "abcd") == Grade(value=1.0)
+
+
+def test_a_module_of_the_current_directory_is_found(
+    pool: VerifierPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_own_rewards.py").write_text("def half(completion):\n    return 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    with VerifierPool(num_workers=1, timeout_s=1.0, max_memory_mb=512) as local:
+        assert grade(local, "my_own_rewards:half", "a") == Grade(value=0.5)
+
+
+@pytest.mark.parametrize(("name", "value"), [("int", 1.0), ("numpy", 0.5), ("fraction", 0.25)])
+def test_any_kind_of_number_will_do(pool: VerifierPool, name: str, value: float) -> None:
+    found = grade(pool, f"{MODULE}:chosen", name)
+    assert found == Grade(value=value)
+    assert type(found.value) is float
+
+
+@pytest.mark.parametrize("name", ["nan", "inf", "huge", "bool", "text", "list", "array"])
+def test_pitfall_29_a_value_that_is_not_one_finite_number_ends_the_run_naming_the_reward(
+    pool: VerifierPool, name: str
+) -> None:
+    part = CustomPart(pool=pool, function=f"{MODULE}:chosen")
+    verifier = PartsVerifier("reward", {"mine": WeightedPart(part=part, weight=1.0)})
+    with pytest.raises(RewardError, match=rf"reward '{MODULE}:chosen' returned .* for example 'e7': it must return"):
+        asyncio.run(verifier.verify(attempt(name)))
+
+
+def test_pitfall_29_every_completion_gets_its_own_value_in_order(pool: VerifierPool) -> None:
+    part = CustomPart(pool=pool, function=f"{MODULE}:late")
+
+    async def run() -> list[Grade]:
+        return await asyncio.gather(*(part.grade(attempt(str(number))) for number in range(30)))
+
+    assert [found.value for found in asyncio.run(run())] == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("raises", "KeyError: 'no such thing'"), ("hangs", "timed out after 1 s")]
+)
+def test_pitfall_26_a_function_that_fails_is_an_error_and_no_wrong_answer(
+    pool: VerifierPool, name: str, message: str
+) -> None:
+    found = grade(pool, f"{MODULE}:{name}", "a")
+    assert found.status == "error"
+    assert math.isnan(found.value)
+    assert found.message == message
+
+
+@pytest.mark.parametrize(
+    ("function", "settings", "message"),
+    [
+        (f"{MODULE}", {}, "is no import path: write package.module:function"),
+        ("no_such_module:f", {}, "module no_such_module cannot be imported .* start rlvr in the directory"),
+        (f"{MODULE}:shrt", {}, "has no function shrt; did you mean short?"),
+        (f"{MODULE}:qqqqqqq", {}, "has no function qqqqqqq; define it"),
+        (f"{MODULE}:NOT_A_FUNCTION", {}, "is a int: name a function"),
+        (f"{MODULE}:needs_more", {}, "needs a parameter 'rubric', which nothing provides"),
+        (f"{MODULE}:by_position", {}, "needs a parameter 'completion', which nothing provides"),
+        (f"{MODULE}:takes_nothing", {}, "takes none of prompt, completion, answer, metadata"),
+        (f"{MODULE}:short", {"bonus": 1}, "setting 'bonus' would have no effect; it takes no settings"),
+        (f"{MODULE}:full", {"bonsu": 1}, "setting 'bonsu' would have no effect; it takes bonus"),
+        (f"{MODULE}:full", {"answer": 1}, "setting 'answer' would have no effect"),
+        (f"{MODULE}:waits", {}, "is asynchronous"),
+        (f"{MODULE}:Judge", {}, "is a class"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_a_wrong_setting_named_at_the_start(
+    pool: VerifierPool, function: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"reward\.parts\.mine\.function='{function}'.*{message}"):
+        CustomPart(pool=pool, function=function, settings=settings, key="reward.parts.mine.function")
+
+
+def test_a_module_that_fails_says_why(pool: VerifierPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_rewards.py").write_text("raise SystemExit('no license')\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"cannot be imported \(SystemExit: no license\)"):
+        CustomPart(pool=pool, function="broken_rewards:f")
+
+
+def test_a_callable_that_cannot_be_sent_to_a_process_is_named_at_the_start(pool: VerifierPool, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log, pytest.raises(UserError, match="cannot be sent to another process"):
+        CustomPart(pool=pool, function=lambda completion: log.write(completion))

@@ -1,0 +1,162 @@
+import asyncio
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from rlvr.rewards.base import Grade
+from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.math import MathPart
+from rlvr.rewards.pool import VerifierPool
+from rlvr.types import Attempt, Example, StopReason
+
+RIGHT, WRONG, INVALID = Grade(value=1.0), Grade(value=-0.25), Grade(value=-0.5, status="invalid")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[VerifierPool]:
+    with VerifierPool(num_workers=2, timeout_s=5.0, max_memory_mb=1024) as pool:
+        yield pool
+
+
+def attempt(gold: str, text: str) -> Attempt:
+    example = Example(id="e7", messages=(), answer=gold)
+    return Attempt(example=example, completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
+
+
+def whole(pool: VerifierPool) -> MathPart:
+    extract = AnswerFormat(answer_in="whole").extract
+    return MathPart(pool=pool, extract=extract, wrong_value=-0.25, invalid_value=-0.5)
+
+
+def grades(part: MathPart, *pairs: tuple[str, str]) -> list[Grade]:
+    async def run() -> list[Grade]:
+        return await asyncio.gather(*(part.grade(attempt(gold, text)) for gold, text in pairs))
+
+    return asyncio.run(run())
+
+
+EQUAL = [
+    ("18", "18"),
+    ("18", "$18$"),
+    ("18", "\\boxed{18}"),
+    ("18", "18.0"),
+    ("18", "018"),
+    ("18", "+18"),
+    ("18", "\\$18"),
+    ("18", "x = 18"),
+    ("1080", "1,080"),
+    ("-3", "-3"),
+    ("\\frac{1}{2}", "0.5"),
+    ("\\frac{1}{2}", "1/2"),
+    ("1/3", "\\frac{2}{6}"),
+    ("2\\sqrt{2}", "\\sqrt{8}"),
+    ("x^2+2x+1", "(x+1)^2"),
+    ("12%", "12\\%"),
+    ("12\\%", "0.12"),
+    ("\\{1,2\\}", "\\{2,1\\}"),
+    ("2\\pi", "\\pi \\cdot 2"),
+    ("10", "\\binom{5}{2}"),
+    ("yes", "Yes"),
+    ("no", "no"),
+    ("\\text{east}", "east"),
+    ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}"),
+]
+DIFFERENT = [
+    ("18", "-18"),
+    ("3", "-3"),
+    ("-3", "3"),
+    ("18", "19"),
+    ("18", "18.5"),
+    ("18", "180"),
+    ("1080", "1.080"),
+    ("12%", "0.0012"),
+    ("1/3", "0.333"),
+    ("1000000000000", "1000000000001"),
+    ("18", "yes"),
+    ("yes", "no"),
+    ("yes", "sye"),
+    ("no", "on"),
+    ("east", "seat"),
+    ("x", "y"),
+    ("\\{1,2\\}", "\\{1,3\\}"),
+    ("18", "18 dollars"),
+]
+UNREADABLE = [
+    "",
+    " ",
+    "$",
+    "$$",
+    "\\boxed{}",
+    "5} and \\boxed{18",
+    "\\boxed{5} and \\boxed{18}",
+    "$5$ or $18$",
+    "{18",
+    "18}",
+    "\\frac{18}{0}",
+    "0/0",
+    "é",
+    "\x00",
+    "?!",
+    "__import__('os').system('true')",
+    "18" * 1000,
+    "(((18",
+]
+
+
+def test_pitfall_28_equivalent_expressions_are_equal_and_others_are_not(pool: VerifierPool) -> None:
+    part = whole(pool)
+    found = grades(part, *EQUAL, *DIFFERENT)
+    expected = [RIGHT] * len(EQUAL) + [WRONG] * len(DIFFERENT)
+    assert [
+        pair for pair, grade, right in zip([*EQUAL, *DIFFERENT], found, expected, strict=True) if grade != right
+    ] == []
+
+
+def test_pitfall_28_what_cannot_be_read_is_invalid_and_matches_nothing(pool: VerifierPool) -> None:
+    found = grades(whole(pool), *(("18", text) for text in UNREADABLE))
+    assert [text for text, grade in zip(UNREADABLE, found, strict=True) if grade != INVALID] == []
+
+
+@pytest.mark.parametrize("gold", ["", "?!", "{", "\\frac{1}{0}", "\\boxed{1} \\boxed{2}", "1" * 2000])
+def test_pitfall_28_a_gold_that_cannot_be_read_is_an_error_naming_the_example_even_if_the_answer_is_the_same(
+    pool: VerifierPool, gold: str
+) -> None:
+    for grade in grades(whole(pool), (gold, gold), (gold, "18")):
+        if grade != INVALID:  # an answer that is not there is not sent anywhere
+            assert grade.status == "error"
+            assert math.isnan(grade.value)
+            assert grade.message.endswith("of example 'e7' is no expression")
+
+
+def test_the_answer_is_read_where_the_format_says(pool: VerifierPool) -> None:
+    part = MathPart(pool=pool, extract=AnswerFormat(answer_in="boxed").extract)
+    found = grades(
+        part,
+        ("1/2", "So 7 or \\boxed{\\frac{1}{2}}, I think."),
+        ("7", "So 7 or \\boxed{\\frac{1}{2}}, I think."),
+        ("1/2", "1/2"),
+    )
+    assert found == [RIGHT, Grade(value=0.0), Grade(value=0.0, status="invalid")]
+
+
+def test_without_a_format_math_verify_looks_for_the_answer_itself(pool: VerifierPool) -> None:
+    part = MathPart(pool=pool, extract=None)
+    found = grades(
+        part,
+        ("1/2", "First $3$, then the final answer is $\\frac{1}{2}$."),
+        ("18", "It costs 3 + 15 = 18 dollars."),
+        ("18", "I do not know."),
+        ("18", "x" * 60_000 + " 18"),
+    )
+    unreadable = Grade(value=0.0, status="invalid")
+    assert found == [RIGHT, RIGHT, unreadable, unreadable]
+
+
+def test_pitfall_27_an_expression_that_never_ends_is_an_error_and_spares_the_others() -> None:
+    with VerifierPool(num_workers=1, timeout_s=1.0, max_memory_mb=1024) as pool:
+        found = grades(whole(pool), ("\\log 3", "10^{10}"), ("18", "18"), ("18", "19"))
+    assert found[0].status == "error"
+    assert math.isnan(found[0].value)
+    assert found[0].message == "timed out after 1 s"
+    assert found[1:] == [RIGHT, WRONG]

@@ -1,0 +1,315 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.errors import UserError
+from rlvr.rewards.pool import CallResult, VerifierPool
+from tests.unit.rewards import bad_calls
+from tests.unit.rewards.bad_calls import MARK, alive, survivors
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc: survivors cannot be counted")
+
+DEADLINE_S = 1.0
+
+
+def make_pool(num_workers: int = 1) -> VerifierPool:
+    return VerifierPool(num_workers=num_workers, timeout_s=DEADLINE_S, max_memory_mb=768)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[VerifierPool]:
+    with make_pool(num_workers=2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    value = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, value)
+    return value
+
+
+def gather(pool: VerifierPool, *calls: tuple[Any, ...]) -> list[CallResult]:
+    async def run() -> list[CallResult]:
+        return await asyncio.gather(*(pool.call(*call) for call in calls))
+
+    return asyncio.run(run())
+
+
+def one(pool: VerifierPool, function: Callable[..., object] | str, *args: object) -> CallResult:
+    return gather(pool, (function, *args))[0]
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """True as soon as the condition holds; False after far longer than it should take."""
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_answers_come_back_in_the_order_of_the_questions(pool: VerifierPool) -> None:
+    results = gather(pool, *((bad_calls.late_echo, number) for number in range(60)))
+    assert results == [CallResult(status="ok", value=number) for number in range(60)]
+
+
+def test_it_serves_several_threads_and_event_loops(pool: VerifierPool) -> None:
+    found: dict[int, list[CallResult]] = {}
+
+    def ask(base: int) -> None:
+        found[base] = gather(pool, *((bad_calls.echo, base + number) for number in range(20)))
+
+    threads = [threading.Thread(target=ask, args=(base,)) for base in (0, 100, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {base: [result.value for result in results] for base, results in found.items()} == {
+        base: list(range(base, base + 20)) for base in (0, 100, 200)
+    }
+
+
+@pytest.mark.parametrize("hang", bad_calls.HANGS)
+def test_pitfall_27_what_hangs_is_killed_at_its_deadline_and_the_rest_of_the_batch_finishes(
+    pool: VerifierPool, hang: Callable[[], None]
+) -> None:
+    found: list[CallResult] = []
+    calls = [(hang,) if number == 3 else (bad_calls.echo, number) for number in range(30)]
+    thread = threading.Thread(target=lambda: found.extend(gather(pool, *calls)))  # where signal.alarm cannot work
+    thread.start()
+    thread.join(timeout=DEADLINE_S + 30)
+    assert [result.status for result in found] == ["timeout" if number == 3 else "ok" for number in range(30)]
+    assert found[3].message == "timed out after 1 s"
+    assert [result.value for result in found] == [None if number == 3 else number for number in range(30)]
+
+
+def test_pitfall_27_hanging_calls_wait_for_their_deadlines_at_the_same_time(pool: VerifierPool) -> None:
+    gather(pool, *((bad_calls.take_a_while,) for _ in range(2)))  # both workers have loaded what they need
+    start = time.monotonic()
+    results = gather(pool, *((bad_calls.spin,) for _ in range(4)))
+    assert [result.status for result in results] == ["timeout"] * 4
+    assert time.monotonic() - start < 4 * DEADLINE_S  # two after two; one after another would need all of it
+
+
+@needs_proc
+def test_pitfall_27_a_forked_child_dies_with_the_call_that_hangs(mark: str, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    with make_pool() as pool:
+        results = gather(pool, (bad_calls.hang_with_a_child, str(path)), (bad_calls.echo, 1))
+        assert [result.status for result in results] == ["timeout", "ok"]
+        assert not alive(int(path.read_text()))
+    assert survivors(mark) == []
+
+
+@needs_proc
+def test_pitfall_27_a_daemon_that_left_its_group_dies_too(mark: str, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    with make_pool() as pool:
+        assert one(pool, bad_calls.leave_a_daemon, str(path)).status == "ok"
+        assert wait_until(lambda: not alive(int(path.read_text())))
+        assert one(pool, bad_calls.echo, 1).value == 1
+    assert survivors(mark) == []
+
+
+@needs_proc
+def test_a_child_that_outlives_its_call_is_ended_before_the_next_one(mark: str) -> None:
+    with make_pool() as pool:
+        child = one(pool, bad_calls.leave_a_child)
+        assert child.status == "ok"
+        assert one(pool, bad_calls.echo, 1).value == 1
+        assert not alive(int(child.value))
+    assert survivors(mark) == []
+
+
+@needs_proc
+def test_a_forked_child_that_returns_gives_no_second_answer(mark: str) -> None:
+    with make_pool() as pool:
+        results = gather(pool, (bad_calls.come_back_twice,), *((bad_calls.echo, number) for number in range(10)))
+        assert [result.value for result in results] == [7, *range(10)]
+    assert survivors(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "status", "message"),
+    [
+        (bad_calls.eat_memory, "memory", "needed more than 768 MB of memory"),
+        (bad_calls.end_process, "crash", "its process died"),
+        (bad_calls.crash, "crash", "its process died"),
+        (bad_calls.leave_by_exit, "exception", "SystemExit: 0"),
+        (bad_calls.be_interrupted, "exception", "KeyboardInterrupt"),
+        (bad_calls.recurse, "exception", "RecursionError"),
+        (bad_calls.fail_without_words, "exception", "MuteError"),
+        (bad_calls.return_an_object, "exception", "returned a object that is not plain data"),
+        (bad_calls.return_a_lot, "exception", "returned 8,388,610 bytes, more than the 524,288 allowed"),
+        (bad_calls.write_into_every_socket, "crash", "its process died"),
+        (bad_calls.hang_up, "crash", "its process died"),
+        (bad_calls.claim_a_huge_reply, "crash", "its process died"),
+        ("tests.unit.rewards.bad_calls:missing", "exception", "AttributeError"),
+        ("no_such_module_anywhere:f", "exception", "ModuleNotFoundError"),
+    ],
+)
+def test_pitfall_26_a_failure_has_its_own_status_and_costs_only_itself(
+    pool: VerifierPool, bad: Callable[[], object] | str, status: str, message: str
+) -> None:
+    calls = [(bad,) if number == 2 else (bad_calls.echo, number) for number in range(12)]
+    results = gather(pool, *calls)
+    assert (results[2].status, results[2].value) == (status, None)
+    assert results[2].message.startswith(message)
+    others = results[:2] + results[3:]
+    assert others == [CallResult(status="ok", value=number) for number in range(12) if number != 2]
+
+
+def test_pitfall_26_a_call_does_not_pay_for_the_memory_of_calls_before_it() -> None:
+    with make_pool() as pool:
+        results = gather(pool, (bad_calls.keep_memory, 400), (bad_calls.keep_memory, 400))
+    assert [(result.status, result.value) for result in results] == [("ok", 1), ("ok", 1)]
+
+
+def test_pitfall_26_a_call_does_not_pay_for_a_crash_that_an_earlier_one_prepared() -> None:
+    with make_pool() as pool:
+        results = gather(pool, (bad_calls.die_soon,), (bad_calls.take_a_while,))
+    assert [(result.status, result.value) for result in results] == [("ok", "done"), ("ok", "done")]
+
+
+@needs_proc
+def test_calls_that_kill_the_process_above_them_fail_and_leave_nothing_behind(mark: str) -> None:
+    with make_pool(num_workers=2) as pool:
+        results = gather(pool, (bad_calls.kill_the_nursery,), *((bad_calls.echo, number) for number in range(10)))
+        assert results[0].status == "crash"
+        assert gather(pool, *((bad_calls.echo, number) for number in range(10))) == [
+            CallResult(status="ok", value=number) for number in range(10)
+        ]
+    assert survivors(mark) == []
+
+
+@needs_proc
+def test_nothing_starts_before_the_first_call(mark: str) -> None:
+    with make_pool() as pool:
+        assert survivors(mark) == []
+        pid = one(pool, bad_calls.process_id).value
+        assert pid in survivors(mark)
+    assert survivors(mark) == []
+
+
+def test_where_no_process_starts_every_call_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with make_pool() as pool:
+        results = gather(pool, (bad_calls.echo, 1), (bad_calls.echo, 2))
+    assert results == [CallResult(status="crash", message="no verifier process starts; stderr says why")] * 2
+
+
+def test_calls_under_way_come_back_when_the_pool_is_closed() -> None:
+    pool = make_pool()
+    futures = [pool.submit(bad_calls.spin), pool.submit(bad_calls.echo, 1)]
+    pool.close()
+    assert [future.result(timeout=10).status for future in futures] == ["closed", "closed"]
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.submit(bad_calls.echo, 1)
+
+
+def test_a_canceled_call_takes_nobody_elses_place(pool: VerifierPool) -> None:
+    async def run() -> list[CallResult]:
+        tasks = [asyncio.ensure_future(pool.call(bad_calls.late_echo, number)) for number in range(30)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        return await asyncio.gather(*tasks[1::2])
+
+    assert [result.value for result in asyncio.run(run())] == list(range(1, 30, 2))
+
+
+def test_functions_without_an_importable_name_are_sent_by_value(pool: VerifierPool) -> None:
+    offset = 5
+    assert one(pool, lambda value: value + offset, 2).value == 7
+
+
+def test_a_function_that_cannot_be_sent_is_named(pool: VerifierPool) -> None:
+    lock = threading.Lock()
+
+    def guarded() -> None:
+        lock.acquire()
+
+    with pytest.raises(UserError, match=r"function .*guarded cannot be sent to another process"):
+        one(pool, guarded)
+    result = one(pool, bad_calls.echo, lock)
+    assert result.status == "exception"
+    assert result.message.startswith("its arguments cannot be sent")
+
+
+def test_large_arguments_arrive(pool: VerifierPool) -> None:
+    text = "x" * 400_000
+    assert [result.value for result in gather(pool, *((len, text) for _ in range(20)))] == [400_000] * 20
+
+
+def test_workers_load_nothing_heavy(pool: VerifierPool) -> None:
+    assert one(pool, bad_calls.loaded_modules).value == []
+
+
+SCRIPT = """
+import os, signal, sys, time
+from rlvr.rewards.pool import VerifierPool
+
+print("training", flush=True)
+
+class Reward:
+    scale = 2
+    def __call__(self, x):
+        print("the verifier talks")
+        return self.scale * x
+
+def twice(x):
+    return Reward()(x)
+
+def spin():
+    while True: pass
+
+pool = VerifierPool(num_workers=2, timeout_s=60.0, max_memory_mb=512)
+print(pool.submit(twice, 21).result(), flush=True)
+if len(sys.argv) > 1:
+    futures = [pool.submit(spin) for _ in range(4)]
+    print("waiting", flush=True)
+    futures[0].result()
+"""
+
+
+def start_script(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    path = folder / "script.py"
+    path.write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, str(path), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@needs_proc
+def test_a_script_without_a_main_guard_runs_once_and_its_verifier_prints_to_stderr(mark: str, tmp_path: Path) -> None:
+    script = start_script(tmp_path)
+    output, errors = script.communicate(timeout=60)
+    assert output == "training\nCallResult(status='ok', value=42, message='')\n"
+    assert "the verifier talks" in errors
+    assert script.returncode == 0
+    assert wait_until(lambda: survivors(mark) == [])  # the pool was not closed
+
+
+@needs_proc
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_pitfall_27_workers_end_with_the_program_however_it_ends(
+    mark: str, tmp_path: Path, signal_number: signal.Signals
+) -> None:
+    with start_script(tmp_path, "wait") as script:
+        assert script.stdout is not None
+        while script.stdout.readline() != "waiting\n":
+            pass
+        assert wait_until(lambda: len(survivors(mark)) >= 3)
+        os.kill(script.pid, signal_number)
+        script.wait(timeout=30)
+        assert wait_until(lambda: survivors(mark) == [])

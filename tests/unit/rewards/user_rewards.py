@@ -1,0 +1,78 @@
+"""Functions as users write them, good and bad."""
+
+import fractions
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+NOT_A_FUNCTION = 3
+
+
+def full(prompt: str, completion: str, answer: str, metadata: dict[str, Any], *, bonus: float = 0.0) -> float | None:
+    if not completion:
+        return None
+    assert prompt == "What is it?"
+    return float(completion == answer) + bonus + metadata["level"]
+
+
+def short(completion: str, answer: str) -> float:
+    return 1.0 if completion == answer else 0.0
+
+
+def anything(**given: Any) -> float:
+    return float(len(given))
+
+
+def late(completion: str) -> int:
+    time.sleep(0.03 if int(completion) % 3 == 0 else 0)
+    return int(completion)
+
+
+VALUES = {
+    "int": 1,
+    "numpy": np.float32(0.5),
+    "fraction": fractions.Fraction(1, 4),
+    "none": None,
+    "nan": math.nan,
+    "inf": math.inf,
+    "huge": 10**400,
+    "bool": True,
+    "text": "1.0",
+    "list": [1.0, 0.0],
+    "array": np.ones(2),
+}
+
+
+def chosen(completion: str) -> Any:
+    return VALUES[completion]
+
+
+def hangs(completion: str) -> float:
+    while True:
+        pass
+
+
+def raises(completion: str) -> float:
+    raise KeyError("no such thing")
+
+
+def needs_more(completion: str, rubric: str) -> float:
+    return 0.0
+
+
+def takes_nothing() -> float:
+    return 0.0
+
+
+def by_position(completion: str, /) -> float:
+    return 0.0
+
+
+async def waits(completion: str) -> float:
+    return 0.0
+
+
+class Judge:
+    pass
