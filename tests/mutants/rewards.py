@@ -159,6 +159,13 @@ MUTANTS = [
         '        _ = UserError(f"{unreadable_gold(attempt.example)}',
         f"{JUDGING}::test_pitfall_28_a_gold_that_cannot_be_read_ends_the_evaluation",
     ),
+    # a completion that never ended has the right format
+    _bug(
+        "format.py",
+        "float(ended and self.format.is_exact(attempt.text))",
+        "float(self.format.is_exact(attempt.text))",
+        "tests/unit/rewards/test_format.py::test_pitfall_28_a_completion_that_was_cut_off_earns_no_format",
+    ),
     # a failed part is a wrong answer
     _bug("parts.py", "        if errors:\n", "        if not values:\n", FAILED_PART),
     _bug(

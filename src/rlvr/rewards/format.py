@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 from rlvr.rewards.base import Grade
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.types import Attempt
+from rlvr.types import Attempt, StopReason
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExactFormatPart:
     """1 if the whole text is a reasoning block and a solution block, neither blank, and nothing else but whitespace; 0.
 
-    For answers that are not in a solution block: 1 if the answer stands where it should.
+    For answers that are not in a solution block: 1 if the answer stands where it should. A completion that was cut off
+    earns nothing: who never stops has not kept the format.
     """
 
     format: AnswerFormat
@@ -21,7 +22,8 @@ class ExactFormatPart:
 
     async def grade(self, attempt: Attempt) -> Grade:
         """1.0 or 0.0."""
-        return Grade(value=float(self.format.is_exact(attempt.text)))
+        ended = attempt.stop_reason is StopReason.STOP
+        return Grade(value=float(ended and self.format.is_exact(attempt.text)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
 from rlvr.rewards.format import ApproximateFormatPart, ExactFormatPart
+from rlvr.types import StopReason
 from tests.unit.rewards.attempts import FORMATS, SOLUTION, WHOLE, attempt, grade
 
 
@@ -27,6 +30,11 @@ from tests.unit.rewards.attempts import FORMATS, SOLUTION, WHOLE, attempt, grade
 def test_pitfall_28_the_exact_format_is_the_whole_text(text: str, value: float) -> None:
     found = grade(ExactFormatPart(format=SOLUTION), attempt(text))
     assert (found.value, found.status) == (value, "scored")
+
+
+def test_pitfall_28_a_completion_that_was_cut_off_earns_no_format() -> None:
+    cut = replace(attempt("<r>a</r><s>18</s>"), stop_reason=StopReason.LENGTH)
+    assert grade(ExactFormatPart(format=SOLUTION), cut).value == 0.0
 
 
 def test_the_exact_format_of_other_answers_is_where_they_stand() -> None:
