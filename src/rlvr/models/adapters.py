@@ -79,11 +79,16 @@ def _insert(model: PreTrainedModel, settings: Any, base: str) -> None:
     model.eval()  # peft's new modules are in training mode
 
 
-def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str] | str:
-    """What to tell peft; ConfigError for a name that fits no linear layer."""
-    if names == (ALL_LINEAR,):
-        return ALL_LINEAR
+def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str]:
+    """What to tell peft; ConfigError for a name that fits no linear layer.
+
+    `all-linear` is not peft's: that one includes routers and experts, and a router that is trained sends the same token
+    elsewhere than the sampler did (pitfall 35).
+    """
+    head = model.get_output_embeddings()
     layers = [name for name, module in model.named_modules() if _is_linear(module)]
+    if names == (ALL_LINEAR,):
+        return [name for name in layers if model.get_submodule(name) is not head]
     for name in names:
         found = [layer for layer in layers if layer == name or layer.endswith(f".{name}")]
         if not found:
@@ -93,7 +98,6 @@ def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str] | str:
                 f"model.lora.target_modules: {name!r} is no linear layer of {type(model).__name__}; "
                 f"write {', '.join(near)}, or [{ALL_LINEAR}]."
             )
-        head = model.get_output_embeddings()
         if model.config.get_text_config().tie_word_embeddings and any(model.get_submodule(n) is head for n in found):
             raise ConfigError(
                 f"model.lora.target_modules: {name!r} shares its weights with the embeddings; leave it out."

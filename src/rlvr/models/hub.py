@@ -61,7 +61,7 @@ def _check_id(name: str) -> None:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise UserError(f"the model {name!r} is no folder here and no Hub id: name a model folder or a Hub id") from error
+        raise UserError(f"{name!r} is no folder here and no Hub id: name a model folder or a Hub id") from error
 
 
 def _is_cached(name: str, file: str) -> bool:

@@ -1,0 +1,71 @@
+"""Model folders of a few thousand weights, and the settings that load them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlvr.config.schema import Lora, PretrainedModel
+from rlvr.models.loading import load_policy
+from rlvr.models.policy import Policy
+from tests.unit.training.tiny import tiny_policy
+
+TARGETS = ("q_proj", "v_proj", "down_proj")
+KINDS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "4bit": {"load_in_4bit": True},
+    "8bit": {"load_in_8bit": True},
+    "4bit_bfloat16": {"load_in_4bit": True, "dtype": "bfloat16"},
+}
+"""Ways to keep the frozen weights."""
+
+
+def save_model(folder: Path, architecture: str = "llama", **changes: Any) -> Path:
+    """A model with random weights and a word-level tokenizer in Hub format."""
+    tiny_policy(architecture, **changes).save(folder)
+    return folder
+
+
+def lora(**changes: Any) -> Lora:
+    """Adapters of rank 4 on three layers of each block."""
+    values = {"enabled": True, "r": 4, "alpha": 8, "target_modules": TARGETS, "merge_final": False}
+    return Lora(**(values | changes))
+
+
+def settings(folder: Path | str, **changes: Any) -> PretrainedModel:
+    """The values of conf/model/hf.yaml, with adapters."""
+    values: dict[str, Any] = {
+        "name": "hf",
+        "name_or_path": str(folder),
+        "trust_remote_code": False,
+        "dtype": "float32",
+        "attn_implementation": "sdpa",
+        "gradient_checkpointing": False,
+        "load_in_4bit": False,
+        "load_in_8bit": False,
+        "lora": lora(),
+    }
+    return PretrainedModel(**(values | changes))
+
+
+def adapted(folder: Path, *, shake: float = 0.0, **changes: Any) -> Policy:
+    """A policy with adapters; with `shake` they are random, as after some training."""
+    policy = load_policy(settings(folder, **changes), seed=0)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if shake and "lora_B" in name:
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * shake)
+    return policy
+
+
+def frozen_bytes(policy: Policy) -> dict[str, bytes]:
+    """Every tensor of the model that is no adapter, quantization constants included, bit for bit."""
+    return {
+        name: tensor.detach().contiguous().view(torch.uint8).numpy().tobytes() if tensor.dim() else str(tensor).encode()
+        for name, tensor in policy.model.state_dict().items()
+        if "lora_" not in name
+    }

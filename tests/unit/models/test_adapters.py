@@ -1,0 +1,378 @@
+"""Adapters: only they move, the engine has them, the reference does not, and what is saved is what was trained."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlvr.engines.local import LocalEngine
+from rlvr.errors import ConfigError, UserError
+from rlvr.models.adapters import adapter_weights, merge
+from rlvr.models.loading import load_for_inference, load_policy, load_pretrained, model_family
+from rlvr.models.policy import Policy, check_trainable
+from rlvr.training.layout import choose_layout
+from rlvr.types import SamplingParams
+from tests.unit.models.checkpoints import KINDS, TARGETS, adapted, frozen_bytes, lora, save_model, settings
+from tests.unit.training.tiny import plain_logprobs, take, tiny_batch, tiny_trainer, update
+
+IDS = torch.tensor([[1, 5, 3, 6, 2, 9, 4]])
+KL = ("algorithm.kl_coef=0.1", "trainer.learning_rate=0.01")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+def logits(policy: Policy) -> torch.Tensor:
+    with torch.no_grad():
+        return policy.model(input_ids=IDS, use_cache=False).logits.float()
+
+
+def sampled_logprobs(policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:
+    """The engine's logprobs of a completion, and the plain forward's."""
+    engine = LocalEngine(policy.model, max_batch_size=4, max_context_tokens=40)
+    sampling = SamplingParams(max_tokens=12, stop_ids=frozenset(), seed=3)
+    prompt = (1, 5, 3)
+    completion = engine.generate_batch([(prompt, sampling)])[0]
+    ids = torch.tensor([[*prompt, *completion.token_ids]])
+    with torch.no_grad():
+        scores = torch.log_softmax(policy.model(input_ids=ids, use_cache=False).logits[0, :-1].float(), -1)
+    plain = scores.gather(1, ids[0, 1:, None])[len(prompt) - 1 :, 0]
+    return torch.tensor(completion.behavior_logprobs), plain
+
+
+# -------------------------------------------------------------------------------------------------- what is trained
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pitfall_32_only_adapters_move_and_the_base_stays_bit_identical(
+    kind: str, folder: Path, tmp_path: Path
+) -> None:
+    policy = adapted(folder, **KINDS[kind], lora=lora(merge_final=True))
+    trainer = tiny_trainer(policy, *KL, "trainer.precision=fp32", layout=choose_layout(policy))
+    before = frozen_bytes(policy)
+    first = {name: weight.detach().clone() for name, weight in adapter_weights(policy.model).items()}
+    batch = tiny_batch(policy)
+    for step in range(6):  # all that a run does with the weights
+        LocalEngine(policy.model, max_batch_size=2, max_context_tokens=40).generate_batch(
+            [((1, 5, 3), SamplingParams(max_tokens=4, stop_ids=frozenset(), seed=step))]
+        )
+        update(trainer, batch)
+    policy.save(tmp_path / "checkpoint")
+    policy.load_weights(tmp_path / "checkpoint")
+    policy.save_final(tmp_path / "final")
+    after = frozen_bytes(policy)
+    assert [name for name in before if before[name] != after[name]] == []
+    assert set(before) == set(after)
+    still = [name for name, weight in adapter_weights(policy.model).items() if torch.equal(weight, first[name])]
+    assert still == []
+    assert {p.dtype for p in policy.parameters()} == {torch.float32}
+
+
+def test_pitfall_32_merging_into_the_policy_itself_would_be_seen(folder: Path) -> None:
+    """What the comparison above looks for: 50 merges and unmerges in place in bf16."""
+    policy = adapted(folder, shake=0.5, dtype="bfloat16")
+    before = frozen_bytes(policy)
+    layers: list[Any] = [layer for layer in policy.model.modules() if hasattr(layer, "get_delta_weight")]
+    for _ in range(50):
+        for layer in layers:
+            layer.merge()
+            layer.unmerge()
+    after = frozen_bytes(policy)
+    assert len([name for name in before if before[name] != after[name]]) == len(layers) == 2 * len(TARGETS)
+
+
+def test_exactly_the_adapters_are_trainable(folder: Path) -> None:
+    policy = adapted(folder)
+    names = {name for name, parameter in policy.model.named_parameters() if parameter.requires_grad}
+    parts = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
+    expected = {
+        f"model.layers.{layer}.{part}.lora_{matrix}.default.weight"
+        for layer in (0, 1)
+        for part in parts
+        for matrix in "AB"
+    }
+    assert names == expected
+    assert sum(p.numel() for p in policy.parameters()) == policy.num_parameters == 4 * 2 * (64 + 48 + 80)
+    assert policy.num_weights == sum(p.numel() for p in policy.model.parameters())
+    assert not any(module.training for module in policy.model.modules())
+
+
+@pytest.mark.parametrize("wrong", ["base", "adapter", "dtype"])
+def test_a_wrong_set_of_trainable_weights_is_refused(wrong: str, folder: Path) -> None:
+    policy = adapted(folder)
+    if wrong == "base":
+        policy.model.get_input_embeddings().requires_grad_(True)
+    elif wrong == "adapter":
+        next(iter(policy.parameters())).requires_grad_(False)
+    else:
+        policy.model.bfloat16()
+    with pytest.raises(RuntimeError, match=r"trained weights are|tensors are trainable instead of 12"):
+        check_trainable(policy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("4bit", "4-bit"), ("8bit", "8-bit")]
+)
+def test_what_is_trainable_is_said_in_one_line(kind: str, kept: str, folder: Path) -> None:
+    policy = adapted(folder, **KINDS[kind])
+    assert policy.trainable == (
+        f"trainable: 1,536 of {policy.num_weights:,} parameters ({1536 / policy.num_weights:.2%}): "
+        f"LoRA r=4 alpha=8 on q_proj, v_proj, down_proj; the {kept} model under it is frozen"
+    )
+    whole = load_policy(settings(folder, lora=lora(enabled=False)), seed=0)
+    assert policy.num_weights == whole.num_weights + 1536
+    assert whole.trainable == f"trainable: all {whole.num_weights:,} parameters"
+
+
+def test_fresh_adapters_change_nothing_and_follow_the_seed(folder: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one, again, other = (load_policy(settings(folder), seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.rand(3), expected)
+    whole = load_policy(settings(folder, lora=lora(enabled=False)), seed=1)
+    assert torch.equal(logits(one), logits(whole))
+    weights = [adapter_weights(policy.model) for policy in (one, again, other)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert not torch.equal(next(iter(weights[0].values())), next(iter(weights[2].values())))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "mixtral"])
+def test_all_linear_takes_every_layer_but_the_head(architecture: str, tmp_path: Path) -> None:
+    policy = adapted(save_model(tmp_path, architecture), lora=lora(target_modules=("all-linear",)))
+    found = {name.rpartition(".lora_")[0].rpartition(".")[2] for name in adapter_weights(policy.model)}
+    attention = {"q_proj", "k_proj", "v_proj", "o_proj"}
+    mlp = set() if architecture == "mixtral" else {"gate_proj", "up_proj", "down_proj"}  # experts are no linear layers
+    assert found == attention | mlp
+
+
+@pytest.mark.parametrize(
+    ("targets", "sentence"),
+    [
+        (("q_proj", "c_attn"), "model.lora.target_modules: 'c_attn' is no linear layer of LlamaForCausalLM; write"),
+        (("k_porj",), "write k_proj"),
+        (("self_attn",), "'self_attn' is no linear layer"),
+    ],
+)
+def test_a_layer_that_is_not_there_is_named_with_the_nearest(
+    targets: tuple[str, ...], sentence: str, folder: Path
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        adapted(folder, lora=lora(target_modules=targets))
+
+
+def test_a_head_that_is_tied_to_the_embeddings_gets_no_adapter(folder: Path, tmp_path: Path) -> None:
+    head = lora(target_modules=("q_proj", "lm_head"))
+    assert any("lm_head" in name for name in adapter_weights(adapted(folder, lora=head).model))
+    with pytest.raises(ConfigError, match="'lm_head' shares its weights with the embeddings; leave it out"):
+        adapted(save_model(tmp_path, "qwen2"), lora=head)
+
+
+# ------------------------------------------------------------------------------------------------ engine and reference
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pitfall_32_the_engine_samples_with_the_adapters(kind: str, folder: Path) -> None:
+    policy = adapted(folder, shake=0.5, **KINDS[kind])
+    engine, plain = sampled_logprobs(policy)
+    tolerance = 0.1 if policy.dtype == torch.bfloat16 else 1e-4
+    assert torch.allclose(engine, plain, atol=tolerance)
+    policy.model.disable_adapters()
+    ids = torch.tensor([[1, 5, 3]])
+    with torch.no_grad():
+        without = policy.model(input_ids=ids).logits
+        policy.model.enable_adapters()
+        assert (policy.model(input_ids=ids).logits - without).abs().max() > 0.5  # the test can see the difference
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pitfall_32_the_reference_is_the_model_without_adapters(kind: str, folder: Path) -> None:
+    policy = adapted(folder, **KINDS[kind])
+    batch = tiny_batch(policy)
+    base = plain_logprobs(policy, batch) * batch.loss_mask
+    trainer = tiny_trainer(policy, *KL, "trainer.precision=fp32", layout=choose_layout(policy))
+    for _ in range(3):
+        update(trainer, batch)
+    scored = trainer.score(batch)
+    assert scored.reference_logprobs is not None
+    tolerance = 0.1 if policy.dtype == torch.bfloat16 else 1e-4
+    assert torch.allclose(scored.reference_logprobs, base, atol=tolerance)
+    assert (plain_logprobs(policy, batch) * batch.loss_mask - base).abs().max() > 0.2  # and training moved the policy
+    check_trainable(policy)  # the adapters are on again, and trained
+
+
+def test_pitfall_32_the_reference_of_a_trained_adapter_is_that_adapter(folder: Path) -> None:
+    policy = adapted(folder, shake=0.5)
+    start, frozen = logits(policy), policy.freeze()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(0.5)
+    moved = logits(policy)
+    with frozen() as reference:
+        assert torch.equal(logits(reference), start)
+    assert torch.equal(logits(policy), moved)
+    assert not torch.equal(moved, start)
+
+
+def test_the_reference_of_a_whole_model_is_a_frozen_copy(folder: Path) -> None:
+    policy = load_policy(settings(folder, lora=lora(enabled=False)), seed=0)
+    start, frozen = logits(policy), policy.freeze()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(0.9)
+    with frozen() as reference:
+        assert torch.equal(logits(reference), start)
+        assert not any(p.requires_grad for p in reference.model.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_rows_have_the_numbers_of_the_rows_alone(kind: str, folder: Path) -> None:
+    assert choose_layout(adapted(folder, shake=0.5, **KINDS[kind])) == "shared"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_is_the_one_of_the_same_model_in_plain_float32(kind: str, folder: Path) -> None:
+    """The frozen weights as float32 numbers with the same adapters: every product has the same gradient."""
+    quantized, plain = adapted(folder, shake=0.5, **KINDS[kind]), adapted(folder, shake=0.5)
+    assert quantized.adapters is not None
+    base = quantized.adapters.fresh_base().state_dict()
+    with torch.no_grad():
+        for name, parameter in plain.model.named_parameters():
+            if "lora_" not in name:
+                parameter.copy_(base[name.replace(".base_layer", "")])
+    batch = take(tiny_batch(plain), [4, 5, 6, 7])
+    gradients = []
+    for policy in (quantized, plain):
+        trainer = tiny_trainer(policy, "trainer.precision=fp32", "trainer.learning_rate=1e-9")
+        update(trainer, batch)
+        gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]))
+    similarity = torch.nn.functional.cosine_similarity(*gradients, dim=0).item()
+    assert similarity > (0.99 if quantized.dtype == torch.bfloat16 else 0.999999)
+
+
+# ------------------------------------------------------------------------------------------------- saving and loading
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_adapter_is_loaded_again_for_inference(kind: str, folder: Path, tmp_path: Path) -> None:
+    policy = adapted(folder, shake=0.5, **KINDS[kind])
+    policy.save_final(tmp_path / "final")
+    names = {path.name for path in (tmp_path / "final").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= names
+    assert "model.safetensors" not in names
+    loaded = load_for_inference(str(tmp_path / "final"), settings("elsewhere", **KINDS[kind]))
+    assert torch.equal(logits(loaded), logits(policy))
+    assert len(loaded.tokenizer) == len(policy.tokenizer)
+
+
+def test_a_saved_adapter_loads_in_plain_transformers_and_in_plain_peft(folder: Path, tmp_path: Path) -> None:
+    policy = adapted(folder, shake=0.5)
+    policy.save_final(tmp_path)
+    saved = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert saved["base_model_name_or_path"] == str(folder.resolve())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft 0.21 asks transformers 5.23 for a name it is about to drop
+        from peft import AutoPeftModelForCausalLM
+
+        peft = AutoPeftModelForCausalLM.from_pretrained(tmp_path)
+        plain = AutoModelForCausalLM.from_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tmp_path)
+    with torch.no_grad():
+        for model in (peft, plain):
+            assert torch.equal(model(input_ids=IDS, use_cache=False).logits, logits(policy))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_merged_final_is_the_trained_model_in_float32(kind: str, folder: Path, tmp_path: Path) -> None:
+    policy = adapted(folder, shake=0.5, lora=lora(merge_final=True), **KINDS[kind])
+    policy.save_final(tmp_path)
+    assert not list(tmp_path.glob("adapter*"))
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert {p.dtype for p in merged.parameters()} == {torch.float32}
+    assert getattr(merged.config, "quantization_config", None) is None
+    with torch.no_grad():
+        gap = (merged(input_ids=IDS, use_cache=False).logits - logits(policy)).abs().max()
+    assert gap < (0.3 if policy.dtype == torch.bfloat16 else 1e-4)
+    assert load_for_inference(str(tmp_path), settings("elsewhere", **KINDS[kind])).dtype == torch.float32
+
+
+def test_merging_into_anything_but_float32_is_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match="merged in float32 only"):
+        merge(adapted(folder, dtype="bfloat16").model)
+
+
+def test_training_goes_on_from_an_adapter_or_from_the_model_merged_with_it(folder: Path, tmp_path: Path) -> None:
+    policy = adapted(folder, shake=0.5)
+    policy.save_final(tmp_path)
+    goes_on = load_policy(settings(tmp_path), seed=7)
+    assert torch.equal(logits(goes_on), logits(policy))
+    assert goes_on.num_parameters == policy.num_parameters
+    goes_on.save(tmp_path / "again")
+    assert json.loads((tmp_path / "again/adapter_config.json").read_text())["base_model_name_or_path"] == str(folder)
+    whole = load_policy(settings(tmp_path, lora=lora(enabled=False)), seed=7)
+    assert whole.num_parameters == whole.num_weights == policy.num_weights - 1536
+    assert torch.allclose(logits(whole), logits(policy), atol=1e-4)
+    model, _ = load_pretrained(str(tmp_path))
+    assert not hasattr(model, "peft_config")
+    assert model_family(settings(tmp_path)) == model_family(settings(folder)) == "llama"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"r": 8}, "model.lora.r=8: .* has 4; set model.lora.r=4"),
+        ({"alpha": 4}, "model.lora.alpha=4: .* has 8; set model.lora.alpha=8"),
+        ({"target_modules": ("q_proj",)}, "is on down_proj, q_proj, v_proj; write the same"),
+    ],
+)
+def test_going_on_with_an_adapter_of_another_form_is_an_error(
+    changes: dict[str, Any], sentence: str, folder: Path, tmp_path: Path
+) -> None:
+    adapted(folder).save(tmp_path)
+    with pytest.raises(ConfigError, match=sentence):
+        load_policy(settings(tmp_path, lora=lora(**changes)), seed=0)
+
+
+def spoil_config(folder: Path, **changes: Any) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"base_model_name_or_path": "/gone/away"}, "was trained on /gone/away, which is not there"),
+        ({"base_model_name_or_path": None}, "does not say which model it is for"),
+        ({"peft_type": "IA3"}, "is more than plain LoRA matrices"),
+        ({"modules_to_save": ["lm_head"]}, "is more than plain LoRA matrices"),
+    ],
+)
+def test_an_adapter_that_cannot_be_used_is_a_sentence(
+    changes: dict[str, Any], sentence: str, folder: Path, tmp_path: Path
+) -> None:
+    adapted(folder).save(tmp_path)
+    spoil_config(tmp_path, **changes)
+    with pytest.raises(UserError, match=sentence):
+        load_for_inference(str(tmp_path))
+
+
+def test_an_adapter_on_another_model_or_a_damaged_one_is_a_sentence(folder: Path, tmp_path: Path) -> None:
+    adapted(folder).save(tmp_path / "adapter")
+    other = save_model(tmp_path / "other", hidden_size=16)
+    spoil_config(tmp_path / "adapter", base_model_name_or_path=str(other))
+    with pytest.raises(UserError, match="does not fit the model"):
+        load_for_inference(str(tmp_path / "adapter"))
+    (tmp_path / "adapter/adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="cannot be read"):
+        load_for_inference(str(tmp_path / "adapter"))
+    shutil.copytree(tmp_path / "adapter", tmp_path / "second")
+    spoil_config(tmp_path / "second", base_model_name_or_path=str(tmp_path / "adapter"))
+    with pytest.raises(UserError, match="was trained on another adapter"):
+        load_for_inference(str(tmp_path / "second"))
