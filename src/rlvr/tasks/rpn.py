@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import random
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, ev
 from rlvr.rewards.rpn import BEGIN, END, EQUALS, RpnVerifier
 from rlvr.seeding import derive_seed
 from rlvr.tasks import rpn_metric
+from rlvr.tasks.base import CountTokens, Task
 from rlvr.tasks.rpn_checks import check_settings, prompt_tokens
 from rlvr.tasks.shapes import OPERAND, chain_shape, count_shapes, unrank_shape
 from rlvr.types import Example, Message, Verdict
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 PAD = "<pad>"
 EVAL_SEED = 12345  # the held-out examples are the same in every run, whatever its seed
+NUM_TEXTS = 2_000  # demonstrations that a tokenizer could be learnt from
 SHAPE_TRIES, FILL_TRIES = 50, 200  # draws before an expression is held to be impossible
 
 
@@ -42,17 +44,25 @@ class RpnTask:
     Everything is a function of (settings, seed, index); held-out examples do not depend on the seed.
     """
 
-    name = "rpn"
-    stop_words = (END,)
+    stop_words: tuple[str, ...] = (END,)
+    notes: tuple[str, ...] = ()
 
-    def __init__(self, settings: RpnSettings, seed: int, reward: RpnReward) -> None:
+    def __init__(self, settings: RpnSettings, seed: int, reward: RpnReward, name: str = "rpn") -> None:
         """ConfigError if the settings contradict each other, or leave nothing to train or evaluate on."""
         check_settings(settings)
+        self.name = name
         self.settings = settings
         self.seed = seed
         self.arithmetic = make_arithmetic(settings)
         self.verifier = RpnVerifier(reward, self.arithmetic)
-        self.vocabulary = (PAD, BEGIN, END, EQUALS, *settings.operators, *self.arithmetic.values)
+        self.vocabulary: tuple[str, ...] | None = (
+            PAD,
+            BEGIN,
+            END,
+            EQUALS,
+            *settings.operators,
+            *self.arithmetic.values,
+        )
         low, high = settings.operand_range
         self._operands = tuple(str(value) for value in range(low, high + 1))
         self._sizes = range(settings.complexity_range[0], settings.complexity_range[1] + 1)
@@ -106,9 +116,9 @@ class RpnTask:
                 examples[" ".join(words)] = self._example(words)
         return list(examples.values())
 
-    def example(self, expression: str) -> Example:
+    def example(self, text: str) -> Example:
         """The example of a user's expression; ExpressionError if it is not valid, or its prompt too long."""
-        words = parse(expression, self.arithmetic)
+        words = parse(text, self.arithmetic)
         if len(words) + 2 > self.settings.max_prompt_tokens:
             limit = f"task.max_prompt_tokens={self.settings.max_prompt_tokens}"
             raise ExpressionError(f"'{' '.join(words)}' makes a prompt of {len(words) + 2} tokens, above {limit}.")
@@ -126,6 +136,26 @@ class RpnTask:
     def tags(self, example: Example) -> tuple[str, ...]:
         """Accuracy is reported by number of operators: `("3_operators",)`."""
         return (f"{example.metadata['num_operators']}_operators",)
+
+    def texts(self) -> Iterator[str]:
+        """Demonstrations that write their steps."""
+        return (" ".join(self.demonstration(index, 1.0)) for index in range(NUM_TEXTS))
+
+    def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
+        """Nothing is left out: ConfigError if the longest prompt, of the most operators, does not fit."""
+        words = self._draw(random.Random(0), self._sizes[-1], self._is_trained)
+        assert words is not None  # as _check_sizes made sure
+        num_tokens = count_tokens(self._example(words).messages)
+        if num_tokens > max_tokens:
+            raise ConfigError(
+                f"task.complexity_range={list(self.settings.complexity_range)}: {self._sizes[-1]} operators make a "
+                f"prompt of {num_tokens} tokens, but {max_tokens} are left for one; lower it, or "
+                "rollout.max_completion_tokens."
+            )
+
+    def eval_sets(self) -> tuple[Task, ...]:
+        """Itself."""
+        return (self,)
 
     def is_held_out(self, expression: str) -> bool:
         """True for expressions that are never trained on."""

@@ -1,0 +1,231 @@
+"""A task made of problems with a question and an answer each: one turn, one reward, one metric."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlvr.envs.base import Env, TurnText
+from rlvr.envs.single_turn import SingleTurnEnv
+from rlvr.errors import ConfigError, UserError
+from rlvr.rewards.base import Verifier
+from rlvr.seeding import derive_seed
+from rlvr.tasks.base import CountTokens, Task
+from rlvr.tasks.judges import Judge
+from rlvr.tasks.problems import Problem, fingerprint
+from rlvr.tasks.prompting import Prompter, Shot, plain
+from rlvr.tasks.rows import clean
+from rlvr.tasks.sources import EVAL_SEED, ListSource, Source, anything
+from rlvr.types import Attempt, Example, Message, Verdict
+
+NUM_TEXTS = 2_000
+"""Examples of an endless source that a tokenizer is learnt from."""
+
+NUM_SHOTS = 64
+"""Examples of an endless source that few-shot examples are chosen from."""
+
+END = " <eoe>"
+"""Ends a completion of a task with its own words, as `rlvr.models.scratch` calls it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What a loader found: problems, what there is to say about them, and words if the text is made of a few."""
+
+    source: Source
+    notes: tuple[str, ...]
+    vocabulary: tuple[str, ...] | None = None
+
+
+class DatasetTask:
+    """Problems from a `Source`, asked by a `Prompter`, rewarded by a verifier, judged by a metric.
+
+    Shown examples (`few_shot`) are training problems: for each training example they are drawn anew by the seed, for
+    held-out ones they are the same for all and for every seed.
+    """
+
+    stop_words: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        data: Data,
+        prompter: Prompter,
+        verifier: Verifier,
+        judge: Judge,
+        seed: int,
+        few_shot: int = 0,
+        max_prompt_tokens: int | None = None,
+    ) -> None:
+        """ConfigError if there are too few training examples to show `few_shot` of them."""
+        self.name, self.vocabulary = name, data.vocabulary
+        self.source = data.source
+        self._notes = list(data.notes)
+        self._prompter, self._verifier, self._judge = prompter, verifier, judge
+        self._seed, self._few_shot, self._max_prompt_tokens = seed, few_shot, max_prompt_tokens
+        self._pool: Sequence[
+            Problem
+        ] = ()  # what shown examples are chosen from; the limit on prompts does not change it
+        self._fill_pool()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What loading found, in sentences."""
+        return tuple(self._notes)
+
+    def train_example(self, index: int) -> Example:
+        """Example `index` of the endless training stream; never held out."""
+        return self._train_example(self.source.train(index))
+
+    def eval_examples(self, num: int) -> list[Example]:
+        """The first `num` held-out examples, the same for every run; fewer if there are no more."""
+        return [self._eval_example(problem) for problem in self.source.held_out(num)]
+
+    def env(self, example: Example) -> Env:
+        """A fresh single-turn environment."""
+        return SingleTurnEnv(example, self._verifier)
+
+    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+        """The metric on the last turn. Where no answer is known nothing is right."""
+        turn = turns[-1]
+        if not example.metadata.get("has_answer", True):
+            return Verdict(answer=self._prompter.answer_format.extract(turn.text), correct=False)
+        attempt = Attempt(
+            example=example,
+            completion=turn.completion,
+            text=turn.text,
+            stop_reason=turn.stop_reason,
+            num_tokens=turn.num_tokens,
+        )
+        return await self._judge.judge(attempt)
+
+    def tags(self, example: Example) -> tuple[str, ...]:
+        """The problem's tags."""
+        return tuple(example.metadata.get("tags", ()))
+
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
+        """Prompt and completion for supervised training; never held out.
+
+        A share `worked_share` of them are in the asked-for format; the others solve the problem in the data's own words
+        (GSM8K: working, then `#### 72`), or name the answer alone where the data has no working.
+        """
+        problem = self.source.train(index, "demonstration")
+        if not problem.answer:
+            raise UserError(f"{self.name} has no reference answers to demonstrate: set warm_start.enabled=false.")
+        worked = random.Random(derive_seed(self._seed, self.name, "worked", index)).random() < worked_share
+        completion = self._prompter.worked(problem) if worked else plain(problem)
+        prompt = _text(self._train_example(problem).messages)
+        return prompt, completion + (END if self.vocabulary else "")
+
+    def texts(self) -> Iterator[str]:
+        """Prompt and solution of the training examples, without the examples shown before them."""
+        for problem in self.source.some(NUM_TEXTS):
+            yield f"{_text(self._prompter.messages(problem.question))}\n{self._prompter.worked(problem)}"
+
+    def example(self, text: str) -> Example:
+        """The example of a user's own question, asked as the held-out ones are, with metadata `has_answer` False."""
+        question = clean(text)
+        if not question:
+            raise UserError("the prompt is blank: write a question.")
+        key = fingerprint(question)
+        name = f"{self.name}/{key.hex()}"
+        return self._eval_example(
+            Problem(id=name, key=key, question=question, answer="", metadata={"has_answer": False})
+        )
+
+    def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
+        """Leave out, and note, what has longer prompts than this or than task.max_prompt_tokens."""
+        limit = min(max_tokens, self._max_prompt_tokens or max_tokens)
+
+        def fits(problem: Problem) -> bool:
+            return count_tokens(self._train_example(problem).messages) <= limit
+
+        def fits_held_out(problem: Problem) -> bool:
+            return count_tokens(self._eval_example(problem).messages) <= limit
+
+        before = _sizes(self.source)
+        left_out = self.source.leave_out(fits, fits_held_out)
+        if left_out is None or before is None:
+            return
+        for kind, num, total in zip(("training", "held-out"), left_out, before, strict=True):
+            if num == total:
+                raise UserError(
+                    f"{self.name}: the prompts of all {total:,} {kind} examples have more than {limit:,} tokens; raise "
+                    "task.max_prompt_tokens, shorten the prompt, or use a model with more context."
+                )
+            if num:
+                self._notes.append(
+                    f"{num:,} of {total:,} {kind} examples have prompts of more than {limit:,} tokens: left out"
+                )
+
+    def eval_sets(self) -> tuple[Task, ...]:
+        """Itself."""
+        return (self,)
+
+    def hold_out_for(self, other: DatasetTask) -> None:
+        """Never train on what asks the same as something the other task holds out; noted. UserError if all does."""
+        before = _sizes(self.source)
+        left_out = self.source.leave_out(lambda problem: not other.source.holds_out(problem.key), anything)
+        if left_out is not None and before is not None:
+            if left_out[0] == before[0]:
+                raise UserError(
+                    f"{self.name}: every training example is held out by {other.name}; drop one of the two."
+                )
+            note_overlap(self._notes, left_out[0], before[0], f"held out by {other.name}")
+        self._fill_pool()
+
+    def _train_example(self, problem: Problem) -> Example:
+        return self._example(problem, derive_seed(self._seed, self.name, "shots", problem.id))
+
+    def _eval_example(self, problem: Problem) -> Example:
+        return self._example(problem, derive_seed(EVAL_SEED, self.name, "shots"))
+
+    def _example(self, problem: Problem, shots_seed: int) -> Example:
+        metadata: dict[str, Any] = {**problem.metadata, "task": self.name}
+        if problem.tags:
+            metadata["tags"] = problem.tags
+        shots = self._shots(problem, shots_seed) if self._few_shot else ()
+        return Example(
+            id=problem.id,
+            messages=self._prompter.messages(problem.question, shots),
+            answer=problem.answer,
+            metadata=metadata,
+        )
+
+    def _shots(self, problem: Problem, seed: int) -> list[Shot]:
+        """Different training problems, none of which asks what `problem` asks."""
+        rng = random.Random(seed)
+        chosen: dict[bytes, Problem] = {}
+        while len(chosen) < self._few_shot:
+            other = rng.choice(self._pool)
+            if other.key != problem.key:
+                chosen.setdefault(other.key, other)
+        return [Shot(question=p.question, completion=self._prompter.worked(p)) for p in chosen.values()]
+
+    def _fill_pool(self) -> None:
+        if not self._few_shot:
+            return
+        shown = (problem for problem in self.source.some(NUM_SHOTS) if problem.answer)
+        self._pool = tuple({problem.key: problem for problem in shown}.values())
+        if len(self._pool) <= self._few_shot:
+            raise ConfigError(
+                f"prompt.few_shot={self._few_shot}: {self.name} has {len(self._pool)} different training examples with "
+                f"an answer to show, and {self._few_shot + 1} are needed; lower it."
+            )
+
+
+def note_overlap(notes: list[str], num: int, total: int, what: str) -> None:
+    """`3 of 7,473 training examples are also held out: left out`"""
+    if num:
+        notes.append(f"{num:,} of {total:,} training examples are also {what}: left out")
+
+
+def _sizes(source: Source) -> tuple[int, int] | None:
+    return source.sizes() if isinstance(source, ListSource) else None
+
+
+def _text(messages: Sequence[Message]) -> str:
+    return "\n".join(message.content for message in messages)

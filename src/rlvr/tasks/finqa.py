@@ -1,0 +1,150 @@
+"""FinQA, arXiv:2109.00122: a page of a financial report, text and table, and a question on it.
+
+    {"id": "ETR/2016/page_23.pdf-2", "pre_text": [...], "post_text": [...], "table": [["", "2015"], ["revenue", "$ 5"]],
+     "qa": {"question": "what is the net change ...?", "program": "subtract(5829, 5735)", "exe_ans": 94.0}}
+
+The gold is `exe_ans`, the result of the gold program, and not the display text `answer`: they differ in unit, rounding
+and sometimes value. Rows of the Hub's copy (`question`, `final_result` beside the page, no program) are read too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlvr.rewards.numbers import parse_answer
+from rlvr.tasks.dataset import Data
+from rlvr.tasks.problems import Problem, fingerprint
+from rlvr.tasks.readers import read_split, split_names
+from rlvr.tasks.rows import DataError, Row, clean, number_text
+from rlvr.tasks.splits import Part, joined, make_data, parse_rows
+
+if TYPE_CHECKING:
+    from rlvr.config.schema import FinqaTask
+
+CELL = " | "  # no cell of the data has a bar, and a model tells bars from the spaces inside cells
+STEP = re.compile(r"[a-z_]+\(")
+MAX_CELLS = 20_000
+
+
+def load_finqa(settings: FinqaTask, seed: int) -> Data:
+    """Rows without `exe_ans` have no gold; they are left out and noted."""
+    return make_data(
+        _part(settings, "train_split", settings.train_split),
+        _part(settings, "eval_split", settings.eval_split),
+        where=settings.path,
+        seed=seed,
+        max_train=settings.max_train_examples,
+    )
+
+
+def _part(settings: FinqaTask, key: str, splits: str) -> Part:
+    rows = joined([read_split(settings.path, s, subset=settings.subset) for s in split_names(f"task.{key}", splits)])
+    return parse_rows(rows, lambda row: parse(row, settings.answer == "program"))
+
+
+def parse(row: Row, wants_program: bool) -> Problem | None:
+    """The problem of a row, with metadata `table`, `exe_ans` and, where it is known, `program`; None without a gold."""
+    flat = "qa" not in row.fields and "question" in row.fields
+    prefix = "" if flat else "qa."
+    gold_field = "final_result" if flat else "qa.exe_ans"
+    question, table = row.text(f"{prefix}question"), _table(row)
+    gold = _gold(row, gold_field)
+    if gold is None:
+        return None
+    facts = row.fields.get("gold_inds") if flat else row.get("qa").get("gold_inds")
+    program = None if flat else row.get("qa").get("program")
+    if program is not None:
+        program = row.text("qa.program")
+    elif wants_program:
+        raise DataError(
+            f"{row.place}: field 'qa.program' is missing: use the official JSON files, or task.answer=number."
+        )
+    metadata: dict[str, Any] = {"table": table, "exe_ans": gold}
+    if program is not None:
+        metadata["program"] = program
+    return Problem(
+        id=row.text("id"),
+        key=fingerprint(question, *(cell for cells in table for cell in cells)),
+        question=f"{render_page(_lines(row, 'pre_text'), table, _lines(row, 'post_text'))}\n\nQuestion: {question}",
+        answer=program if wants_program and program else _answer(gold),
+        solution=_facts(facts) if wants_program else program or "",
+        metadata=metadata,
+        tags=_tags(program, gold),
+    )
+
+
+def render_page(pre_text: Sequence[str], table: Sequence[Sequence[str]], post_text: Sequence[str]) -> str:
+    """The page as text; a row of the table is a line with ` | ` between its cells:
+
+    results of operations ...
+
+     | amount ( in millions )
+    2014 net revenue | $ 5735
+
+    the regulatory asset ...
+    """
+    rows = [CELL.join(" ".join(cell.split()) for cell in row) for row in table]
+    blocks = ["\n".join(pre_text), "\n".join(rows), "\n".join(post_text)]
+    return "\n\n".join(block for block in blocks if block.strip())
+
+
+def _gold(row: Row, field: str) -> float | str | None:
+    """A number, `yes` or `no`; None if there is none."""
+    value = row.get(field)
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and value.strip().lower() in ("yes", "no"):
+        return value.strip().lower()
+    number = value
+    if isinstance(value, str):
+        parsed = parse_answer(value)
+        number = None if parsed is None else _as_float(value)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        raise row.wrong(field, value, "a number, yes or no")
+    return float(number)
+
+
+def _as_float(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def _answer(gold: float | str) -> str:
+    return gold if isinstance(gold, str) else number_text(gold)
+
+
+def _table(row: Row) -> list[list[str]]:
+    table = row.get("table")
+    if not isinstance(table, list) or not all(isinstance(cells, list) for cells in table):
+        raise row.wrong("table", table, "a list of rows, each a list of cells")
+    if sum(len(cells) for cells in table) > MAX_CELLS:
+        raise DataError(f"{row.place}: the table has more than {MAX_CELLS:,} cells.")
+    for cells in table:
+        for cell in cells:
+            if isinstance(cell, bool) or not isinstance(cell, str | int | float):
+                raise row.wrong("table", cell, "made of cells that are texts or numbers")
+    return [[clean(str(cell)) for cell in cells] for cells in table]
+
+
+def _lines(row: Row, field: str) -> list[str]:
+    lines = row.get(field)
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise row.wrong(field, lines, "a list of texts")
+    return [text for line in lines if (text := clean(line))]
+
+
+def _facts(gold_inds: object) -> str:
+    """The sentences that annotators found the numbers in: of all data sets with programs only full rows have them."""
+    facts = list(gold_inds.values()) if isinstance(gold_inds, dict) else gold_inds
+    return "\n".join(clean(fact) for fact in facts if isinstance(fact, str)) if isinstance(facts, list) else ""
+
+
+def _tags(program: str | None, gold: float | str) -> tuple[str, ...]:
+    steps = len(STEP.findall(program)) if program else 0
+    size = () if not steps else (("1_step", "2_steps")[steps - 1] if steps < 3 else "3_or_more_steps",)
+    return (*size, *(("yes_or_no",) if isinstance(gold, str) else ()))

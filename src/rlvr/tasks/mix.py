@@ -1,0 +1,139 @@
+"""Several tasks at once: examples of each in proportion to its weight, each with its own reward, prompt and metric.
+
+The schedule repeats a block of examples in which every task has its share, each time in a new seeded order:
+
+    weights {a: 2, b: 1}    a b a | b a a | a a b | ...
+    places in the parts     0 0 1 | 1 2 3 | 4 5 2 | ...
+
+Which task example `index` is of, and how many of that task came before, is a function of (weights, seed, index): the
+cursor of the mix is the cursor of every part.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import lcm
+
+from rlvr.envs.base import Env, TurnText
+from rlvr.errors import UserError
+from rlvr.seeding import derive_seed
+from rlvr.tasks.base import CountTokens, Task
+from rlvr.tasks.dataset import DatasetTask
+from rlvr.types import Example, Verdict
+
+MAX_BLOCK = 1_000
+"""Longest block; weights that would need a longer one are rounded to thousandths, and no task to none."""
+
+
+class MixTask:
+    """The tasks by name, in proportion to their weights."""
+
+    def __init__(self, *, name: str, parts: Mapping[str, tuple[Task, float]], seed: int) -> None:
+        """What one part holds out no part is trained on."""
+        self.name = name
+        self._parts = {key: part for key, (part, _) in parts.items()}
+        self._counts = block_counts({key: weight for key, (_, weight) in parts.items()})
+        self._seed = seed
+        self._last: tuple[int, list[str]] = (-1, [])
+        self.stop_words = _union(part.stop_words for part in self._parts.values())
+        words = [part.vocabulary for part in self._parts.values()]
+        self.vocabulary = None if None in words else _union(word for word in words if word is not None)
+        _hold_out_everywhere(self._parts)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Those of the parts."""
+        return tuple(f"{key}: {note}" for key, part in self._parts.items() for note in part.notes)
+
+    def train_example(self, index: int) -> Example:
+        """Example `index` of the mix; metadata `task` says whose it is."""
+        key, place = self.place(index)
+        return _marked(self._parts[key].train_example(place), key)
+
+    def eval_examples(self, num: int) -> list[Example]:
+        """Held-out examples of the parts in turn, `num` in all; fewer if there are no more."""
+        share = -(-num // len(self._parts))
+        found = [[_marked(e, key) for e in part.eval_examples(share)] for key, part in self._parts.items()]
+        in_turn = [example for row in range(share) for examples in found for example in examples[row : row + 1]]
+        return in_turn[:num]
+
+    def env(self, example: Example) -> Env:
+        """The environment of the part that the example is from."""
+        return self._part_of(example).env(example)
+
+    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+        """The metric of the part that the example is from."""
+        return await self._part_of(example).judge(example, turns)
+
+    def tags(self, example: Example) -> tuple[str, ...]:
+        """The task's name, and the tags it gives."""
+        return (example.metadata["task"], *self._part_of(example).tags(example))
+
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
+        """Of the part whose turn it is."""
+        key, place = self.place(index)
+        return self._parts[key].demonstration(place, worked_share)
+
+    def texts(self) -> Iterator[str]:
+        """Those of all parts."""
+        for part in self._parts.values():
+            yield from part.texts()
+
+    def example(self, text: str) -> Example:
+        """UserError unless there is one part: the question does not say whose it is."""
+        if len(self._parts) > 1:
+            raise UserError(f"a mix does not know whose prompt this is: add --task {' or --task '.join(self._parts)}.")
+        ((key, part),) = self._parts.items()
+        return _marked(part.example(text), key)
+
+    def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
+        """In every part."""
+        for part in self._parts.values():
+            part.limit_prompts(count_tokens, max_tokens)
+
+    def eval_sets(self) -> tuple[Task, ...]:
+        """The parts, each evaluated by itself."""
+        return tuple(self._parts.values())
+
+    def place(self, index: int) -> tuple[str, int]:
+        """Whose example `index` is, and its place in that task's own stream."""
+        size = sum(self._counts.values())
+        block, step = divmod(index, size)
+        if self._last[0] != block:
+            order = [key for key, count in self._counts.items() for _ in range(count)]
+            random.Random(derive_seed(self._seed, "mix", block)).shuffle(order)
+            self._last = (block, order)
+        order = self._last[1]
+        return order[step], block * self._counts[order[step]] + order[:step].count(order[step])
+
+    def _part_of(self, example: Example) -> Task:
+        return self._parts[example.metadata["task"]]
+
+
+def block_counts(weights: Mapping[str, float]) -> dict[str, int]:
+    """How many examples of each a block has: `{"a": 0.5, "b": 0.25}` -> `{"a": 2, "b": 1}`."""
+    total = sum(Fraction(weight) for weight in weights.values())
+    shares = {key: (Fraction(weight) / total).limit_denominator(MAX_BLOCK) for key, weight in weights.items()}
+    size = lcm(*(share.denominator for share in shares.values()))
+    if sum(shares.values()) == 1 and size <= MAX_BLOCK and all(shares.values()):
+        return {key: int(share * size) for key, share in shares.items()}
+    return {key: max(1, round(Fraction(weight) / total * MAX_BLOCK)) for key, weight in weights.items()}
+
+
+def _hold_out_everywhere(parts: Mapping[str, Task]) -> None:
+    found = [part for part in parts.values() if isinstance(part, DatasetTask)]
+    for part in found:
+        for other in found:
+            if other is not part:
+                part.hold_out_for(other)
+
+
+def _marked(example: Example, key: str) -> Example:
+    return replace(example, metadata={**example.metadata, "task": key})
+
+
+def _union(groups: Iterator[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word for group in groups for word in group))

@@ -1,0 +1,163 @@
+"""From a question to the messages of a prompt, and from a worked problem to the completion that it asks for.
+
+system  "... between {reasoning_start} and {reasoning_end} ..."     markers are filled in once, at start
+user    "{question}"                                                a question's own braces stay as they are
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlvr.config.messages import nearest
+from rlvr.config.schema import Markers, MarkerSet, Prompt
+from rlvr.errors import ConfigError
+from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.extract import Markers as AnswerMarkers
+from rlvr.tasks.problems import Problem
+from rlvr.types import Message
+
+MARKER_FIELDS = ("reasoning_start", "reasoning_end", "solution_start", "solution_end")
+QUESTION = "question"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shot:
+    """A worked example that is shown before the question: a user's and an assistant's turn."""
+
+    question: str
+    completion: str
+
+
+class Prompter:
+    """Messages for questions, and the completions that they ask for."""
+
+    def __init__(self, prompt: Prompt, markers: MarkerSet | None) -> None:
+        """ConfigError, naming prompt.system or prompt.user, for a placeholder that cannot be filled in."""
+        self._system = (
+            None if prompt.system is None else _filled("prompt.system", prompt.system, markers, has_question=False)[0]
+        )
+        self._user = _filled("prompt.user", prompt.user, markers, has_question=True)
+        self.answer_format = AnswerFormat(
+            answer_in=prompt.answer_in, markers=None if markers is None else AnswerMarkers(**markers.model_dump())
+        )
+
+    def messages(self, question: str, shots: Sequence[Shot] = ()) -> tuple[Message, ...]:
+        """System message if there is one, the shots as turns, the question."""
+        system = () if self._system is None else (Message(role="system", content=self._system),)
+        turns = [
+            message
+            for shot in shots
+            for message in (
+                Message(role="user", content=self._ask(shot.question)),
+                Message(role="assistant", content=shot.completion),
+            )
+        ]
+        return (*system, *turns, Message(role="user", content=self._ask(question)))
+
+    def worked(self, problem: Problem) -> str:
+        """The problem solved in the asked-for format:
+
+        solution   <reasoning_start>48 / 2 = 24<reasoning_end><solution_start>72<solution_end>
+        hash       48 / 2 = 24\\n#### 72
+        boxed      48 / 2 = 24\\n\\boxed{72}
+        whole      72
+        """
+        if problem.demonstration is not None:
+            return problem.demonstration
+        answer, working = problem.answer, problem.solution
+        if self.answer_format.answer_in == "solution":
+            marks = self.answer_format.required_markers()
+            reasoning = f"{marks.reasoning_start}{working or f'The answer is {answer}.'}{marks.reasoning_end}"
+            return f"{reasoning}{marks.solution_start}{answer}{marks.solution_end}"
+        if self.answer_format.answer_in == "whole":
+            return answer
+        last = f"#### {answer}" if self.answer_format.answer_in == "hash" else f"\\boxed{{{answer}}}"
+        return f"{working}\n{last}" if working else last
+
+    def _ask(self, question: str) -> str:
+        return question.join(self._user)
+
+
+def plain(problem: Problem) -> str:
+    """The problem solved in the data's own way, without the asked-for format: `48 / 2 = 24\\n#### 72`, or `72`."""
+    return f"{problem.solution}\n#### {problem.answer}" if problem.solution else problem.answer
+
+
+def resolve_markers(prompt: Prompt, markers: Markers, family: str | None) -> MarkerSet | None:
+    """The markers that a prompt uses with a model of this family (`model_type`), None if it uses none.
+
+    Raises:
+        ConfigError: the set is unknown, the family has none, or two of its markers cannot be told apart.
+    """
+    if not _uses_markers(prompt):
+        return None
+    name = _set_of_family(markers, family) if prompt.markers == "auto" else prompt.markers
+    if name not in markers.sets:
+        key = "prompt.markers" if prompt.markers != "auto" else f"markers.families.{family}"
+        near = nearest(name, list(markers.sets))
+        hint = f"did you mean {near}?" if near else f"there are {', '.join(markers.sets)}."
+        raise ConfigError(f"{key}={name}: there is no such set in markers.sets; {hint}")
+    found = markers.sets[name]
+    try:
+        AnswerMarkers(**found.model_dump())
+    except ConfigError as error:
+        raise ConfigError(f"markers.sets.{name}: {error}") from None
+    return found
+
+
+def _set_of_family(markers: Markers, family: str | None) -> str:
+    if family in markers.families:
+        return markers.families[family]
+    model = f"models of type {family}" if family else "this model, whose type is not known"
+    add = f"add +markers.families.{family}=SET, or " if family else ""
+    raise ConfigError(
+        f"prompt.markers=auto: markers.families has no set for {model}; {add}choose prompt.markers=SET "
+        f"(sets: {', '.join(markers.sets)})."
+    )
+
+
+def _uses_markers(prompt: Prompt) -> bool:
+    templates = [("prompt.system", prompt.system or ""), ("prompt.user", prompt.user)]
+    names = {name for key, template in templates for _, name in _pieces(key, template)}
+    return prompt.answer_in == "solution" or bool(names & set(MARKER_FIELDS))
+
+
+def _filled(key: str, template: str, markers: MarkerSet | None, *, has_question: bool) -> list[str]:
+    """The template with its markers, cut where the question goes."""
+    cut = [""]
+    for text, name in _pieces(key, template):
+        cut[-1] += text
+        if name is None:
+            continue
+        if name == QUESTION and has_question:
+            cut.append("")
+        elif name not in MARKER_FIELDS:
+            raise ConfigError(_unknown(key, name, has_question))
+        elif markers is None:
+            raise ConfigError(f"{key} asks for {{{name}}}, but no markers are configured: choose prompt.markers=SET.")
+        else:
+            cut[-1] += getattr(markers, name)
+    return cut
+
+
+def _unknown(key: str, name: str, has_question: bool) -> str:
+    known = [*([QUESTION] if has_question else []), *MARKER_FIELDS]
+    near = nearest(name, known)
+    hint = f"did you mean {{{near}}}?" if near else f"there are {', '.join(f'{{{field}}}' for field in known)}."
+    return f"{key} has an unknown placeholder {{{name}}}; {hint} (A brace that is meant literally is written twice.)"
+
+
+def _pieces(key: str, template: str) -> list[tuple[str, str | None]]:
+    """`"a {question} b"` -> `[("a ", "question"), (" b", None)]`."""
+    try:
+        parsed = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ConfigError(
+            f"{key} has a brace that opens or closes nothing ({error}): write {{{{ or }}}} for one."
+        ) from None
+    for _, name, spec, conversion in parsed:
+        if spec or conversion:
+            raise ConfigError(f"{key}: the placeholder {{{name}}} cannot have a format; write {{{name}}} alone.")
+    return [(text, name) for text, name, _, _ in parsed]

@@ -1,0 +1,167 @@
+"""Data sets of the Hub, and local folders in its format, through the `datasets` library."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rlvr.errors import ConfigError, UserError
+from rlvr.tasks.rows import DataError, Row, ascii_text
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TIMEOUT_S = 10.0
+"""How long the Hub may take to say whether it has a data set."""
+
+REMEDY = "set task.path to a folder that has the files, or RLVR_DATA to the folder around it"
+
+
+def repository_rows(folder: Path, subset: str | None, split: str, fields: Collection[str]) -> list[Row]:
+    """The rows of a split of a local repository: data files, and a card that says which are what.
+
+    Raises ConfigError for an unknown subset or split, DataError for data that `datasets` cannot read.
+    """
+    with _quiet(), tempfile.TemporaryDirectory() as cache:
+        return _rows(_load(str(folder), subset, split, cache_dir=cache), str(folder), split, fields)
+
+
+def hub_rows(path: str, subset: str | None, split: str, fields: Collection[str]) -> list[Row]:
+    """The rows of a split of a data set of the Hub; where it cannot be reached, of the copy of an earlier download.
+
+    Raises:
+        UserError: the Hub cannot be reached and nothing was downloaded before, or it refuses access.
+        ConfigError: there is no such data set, subset or split.
+    """
+    with _quiet():
+        unreachable = _ask(path)
+        dataset = _cached(path, subset, split, unreachable) if unreachable else _load(path, subset, split)
+        return _rows(dataset, path, split, fields)
+
+
+def _rows(dataset: Dataset, source: str, split: str, fields: Collection[str]) -> list[Row]:
+    if fields and set(fields) <= set(dataset.column_names):
+        dataset = dataset.select_columns(list(fields))
+    if len(dataset) == 0:
+        raise DataError(f"{ascii_text(source)}, split {split}: is empty, it has no row.")
+    place = f"{ascii_text(source)}, split {split}, row"
+    return [Row(f"{place} {number}", row) for number, row in enumerate(dataset.to_list(), start=1)]
+
+
+def _ask(path: str) -> str | None:
+    """None if the Hub has the data set and lets us read it, else why it could not be asked.
+
+    `load_dataset` would ask several times, with pauses, before it says that there is no network.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        HfApi().dataset_info(path, timeout=TIMEOUT_S)
+    except GatedRepoError:
+        raise _gated(path) from None
+    except RepositoryNotFoundError as error:
+        if error.response.status_code == 401:
+            raise _refused(path) from None
+        raise ConfigError(
+            f"task.path={path}: there is no such folder, and the Hub has no such data set (or it is private and the "
+            "token may not read it)."
+        ) from None
+    except HFValidationError:
+        raise ConfigError(f"task.path={path}: there is no such folder, and it is no Hub id (owner/name).") from None
+    except HfHubHTTPError as error:
+        if error.response.status_code in (401, 403):
+            raise _refused(path) from None
+        return f"it answers {error.response.status_code}"
+    except Exception as error:  # of the network; which classes it has depends on the version of the library
+        return f"{type(error).__name__}: {_first_line(error)}"
+    return None
+
+
+def _gated(path: str) -> UserError:
+    return UserError(
+        f"the data set {path} is gated: accept its conditions at https://huggingface.co/datasets/{path} and log in "
+        f"(hf auth login, or HF_TOKEN), or {REMEDY}."
+    )
+
+
+def _refused(path: str) -> UserError:
+    return UserError(
+        f"the Hub refuses access to the data set {path} with this token (or without one): check the name, log in "
+        f"(hf auth login, or HF_TOKEN) as somebody who may read it, or {REMEDY}."
+    )
+
+
+def _cached(path: str, subset: str | None, split: str, reason: str) -> Dataset:
+    """What an earlier run downloaded."""
+    from datasets.packaged_modules.cache.cache import Cache
+
+    try:
+        builder = Cache(
+            repo_id=path, dataset_name=path.rpartition("/")[2], config_name=subset, version="auto", hash="auto"
+        )
+    except ValueError:
+        raise UserError(
+            f"task.path={path} is no local folder, was not downloaded before, and the Hub cannot be reached "
+            f"({reason}): {REMEDY}, or connect to the network."
+        ) from None
+    return _call(path, subset, split, lambda: builder.as_dataset(split=split))
+
+
+def _load(path: str, subset: str | None, split: str, cache_dir: str | None = None) -> Dataset:
+    from datasets import load_dataset
+
+    return _call(path, subset, split, lambda: load_dataset(path, subset, split=split, cache_dir=cache_dir))
+
+
+def _call(path: str, subset: str | None, split: str, load: Any) -> Dataset:
+    """The data set that `load` gives, its errors as sentences."""
+    try:
+        return load()
+    except Exception as error:  # a foreign library with errors of many kinds
+        _explain(ascii_text(path), subset, split, error)
+
+
+def _explain(path: str, subset: str | None, split: str, error: Exception) -> NoReturn:
+    text = _first_line(error)
+    if "gated dataset" in text:
+        raise _gated(path) from None
+    if "scripts are no longer supported" in text:
+        raise DataError(
+            f"{path} is loaded by a program, which is not run: download its data files and set "
+            "task.path to their folder."
+        ) from None
+    if "BuilderConfig" in text or "Config name is missing" in text:
+        raise ConfigError(f"task.subset={subset or 'null'}: {path} has no such configuration ({text}).") from None
+    if isinstance(error, ValueError | KeyError) and "split" in text.lower():
+        raise ConfigError(f"split {split}: {path} has no such split ({text}).") from None
+    raise DataError(f"{path}, split {split}: cannot be loaded ({type(error).__name__}: {text}); {REMEDY}.") from None
+
+
+def _first_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or "no message"
+    return ascii_text(text[:200])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without progress bars and log lines, which are as they were afterwards."""
+    import datasets
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    bars, hub_bars = datasets.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    verbosity = datasets.logging.get_verbosity()
+    datasets.disable_progress_bars()
+    disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        if bars:
+            datasets.enable_progress_bars()
+        if hub_bars:
+            enable_progress_bars()

@@ -1,0 +1,91 @@
+"""Rows of data as they were read, and the sentences for what is wrong with them. Nothing in a row is trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from rlvr.errors import UserError
+
+MAX_FIELD_CHARS = 2_000_000
+SHOWN_CHARS = 60
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no tokenizer can encode
+
+
+class DataError(UserError):
+    """Data that cannot be used: the sentence names the file, the row, the field and what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`Row("train.jsonl.gz, line 17", {"question": "How many ...?", "answer": "... #### 18"})`"""
+
+    place: str
+    fields: Mapping[str, Any]
+
+    def get(self, field: str) -> Any:
+        """The field; `qa.question` is field `question` of field `qa`. DataError if there is none."""
+        if field in self.fields:
+            return self.fields[field]
+        found: Any = self.fields
+        for name in field.split("."):
+            if not isinstance(found, Mapping) or name not in found:
+                there = ", ".join(repr(key) for key in self.fields) if self.fields else "no field at all"
+                raise DataError(f"{self.place}: field {field!r} is missing; there are {_cut(ascii_text(there), 200)}.")
+            found = found[name]
+        return found
+
+    def text(self, field: str) -> str:
+        """A field with text, cleaned and not blank. DataError if it is anything else."""
+        value = self.get(field)
+        if not isinstance(value, str):
+            raise self.wrong(field, value, "a text")
+        if len(value) > MAX_FIELD_CHARS:
+            raise DataError(f"{self.place}: field {field!r} has {len(value):,} characters, above {MAX_FIELD_CHARS:,}.")
+        text = clean(value)
+        if not text:
+            raise self.wrong(field, value, "a text that is not blank")
+        return text
+
+    def wrong(self, field: str, value: object, wanted: str) -> DataError:
+        """The error for a field that is not what it should be."""
+        return DataError(f"{self.place}: field {field!r} must be {wanted}, but is {shown(value)}.")
+
+
+def clean(text: str) -> str:
+    """Without control characters (tab and newline stay), halves of characters, and whitespace at both ends."""
+    return _SURROGATE.sub("\ufffd", _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))).strip()
+
+
+def number_text(value: float) -> str:
+    """An exact decimal without exponent: 94.0 -> `94`, 1e-05 -> `0.00001`."""
+    text = format(Decimal(repr(value)), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def shown(value: object) -> str:
+    """A value for a sentence: its type and its beginning, in plain ASCII, so that it can do nothing to a terminal."""
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return f"the text {_cut(ascii(value[: SHOWN_CHARS + 1]), SHOWN_CHARS)}"
+    if isinstance(value, Mapping):
+        return f"an object with the fields {_cut(ascii_text(', '.join(map(repr, list(value)[:20]))), 200)}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    kind = {bool: "the boolean", int: "the number", float: "the number"}.get(type(value), f"a {type(value).__name__}:")
+    return f"{kind} {_cut(ascii(value), SHOWN_CHARS)}"
+
+
+def ascii_text(text: str) -> str:
+    """The text with everything but printable ASCII escaped."""
+    return text.encode("ascii", "backslashreplace").decode("ascii") if text.isprintable() else ascii(text)[1:-1]
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[:limit] + "..."

@@ -1,0 +1,272 @@
+"""Where a data task's problems come from: an endless training stream, and problems that are held out.
+
+Problem `index` of the training stream is a pure function of (data, seed, index): a resumed run needs nothing but the
+index.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Protocol
+
+from rlvr.errors import UserError
+from rlvr.seeding import derive_seed
+from rlvr.tasks.problems import Problem, hash_rank, is_held_out
+
+Keep = Callable[[Problem], bool]
+
+EVAL_SEED = 12345
+"""Held-out problems are the same in every run, whatever its seed."""
+
+MAX_TRIES = 2_000
+"""Draws without a new problem before a generator is held to have no more."""
+
+
+class Source(Protocol):
+    """An endless training stream, and problems that never occur in it."""
+
+    def train(self, index: int, stream: str = "train") -> Problem:
+        """Problem `index` of an endless stream; streams of other names have another order where there is a choice."""
+        ...
+
+    def held_out(self, num: int) -> list[Problem]:
+        """The first `num` held-out problems, all different, the same for every seed; fewer if there are no more."""
+        ...
+
+    def some(self, num: int) -> Sequence[Problem]:
+        """Training problems in a fixed order: all of a list, the first `num` of an endless source."""
+        ...
+
+    def holds_out(self, key: bytes) -> bool:
+        """True for the keys of held-out problems."""
+        ...
+
+    def leave_out(self, train: Keep, held_out: Keep) -> tuple[int, int] | None:
+        """From now on only what `train` and `held_out` accept. How many problems of each that costs, if known."""
+        ...
+
+
+class Epochs:
+    """The order of each pass over n problems: `Epochs(seed=0).place(4, 3)` is where the second of pass 1 stands."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._last: tuple[tuple[str, int, int], list[int]] = (("", 0, 0), [])
+
+    def place(self, index: int, size: int, stream: str = "train") -> int:
+        """Step `index` of endless passes over `size` places, each pass in a new seeded order."""
+        epoch, step = divmod(index, size)
+        which = (stream, epoch, size)
+        if self._last[0] != which:
+            order = list(range(size))
+            random.Random(derive_seed(self._seed, "data", stream, epoch)).shuffle(order)
+            self._last = (which, order)
+        return self._last[1][step]
+
+
+class ListSource:
+    """Problems that are all in memory: epochs of the training problems, each in a new seeded order.
+
+    Of 3 problems a, b, c: train(0..5) is e.g. b a c | c a b. Held-out problems come in the order of a hash, so that the
+    first n are a fair sample, whatever the order of the file and whatever else is left out.
+    """
+
+    def __init__(self, train: Sequence[Problem], held_out: Sequence[Problem], seed: int) -> None:
+        self._train = list(train)
+        self._held_out = sorted(held_out, key=lambda problem: hash_rank(problem.id.encode("utf-8", "replace")))
+        self._held_out_keys = frozenset(problem.key for problem in held_out)
+        self._epochs = Epochs(seed)
+
+    def train(self, index: int, stream: str = "train") -> Problem:
+        """Problem `index` of the epochs."""
+        return self._train[self._epochs.place(index, len(self._train), stream)]
+
+    def held_out(self, num: int) -> list[Problem]:
+        """The first `num` by hash."""
+        return self._held_out[:num]
+
+    def some(self, num: int) -> Sequence[Problem]:
+        """All training problems."""
+        return self._train
+
+    def leave_out(self, train: Keep, held_out: Keep) -> tuple[int, int]:
+        """The order of what stays changes, so this is for before anything is drawn."""
+        before = self.sizes()
+        self._train = [problem for problem in self._train if train(problem)]
+        self._held_out = [problem for problem in self._held_out if held_out(problem)]
+        after = self.sizes()
+        return before[0] - after[0], before[1] - after[1]
+
+    def holds_out(self, key: bytes) -> bool:
+        """True for the keys of the held-out problems, whatever else is left out of them."""
+        return key in self._held_out_keys
+
+    def sizes(self) -> tuple[int, int]:
+        """Training and held-out problems."""
+        return len(self._train), len(self._held_out)
+
+
+class ReplaySource:
+    """Problems of a Python iterator, read as they are needed, in its own order; `begin()` starts it anew.
+
+    A share of them, by hash of their key, is held out. If the iterator ends, epochs follow as from a list. If not, only
+    the last `window` problems are kept, and an earlier one is found again by replaying.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], Iterator[Problem]],
+        *,
+        eval_share: float,
+        seed: int,
+        max_train: int | None = None,
+        window: int = 100_000,
+    ) -> None:
+        self._begin, self._share, self._max_train = begin, eval_share, max_train
+        self._window = max(window, max_train or 0)
+        self._epochs = Epochs(seed)
+        self._keep, self._keep_held_out = anything, anything
+        self._size: int | None = None  # training problems in all, once that is known
+        self._restart()
+
+    def train(self, index: int, stream: str = "train") -> Problem:
+        """Problem `index`; from the second epoch on in seeded order. UserError if there is nothing to train on."""
+        problem = self._at(index) if self._size is None else None
+        if problem is None:
+            assert self._size is not None
+            shuffled = index >= self._size and self._size <= self._window
+            problem = self._at(self._epochs.place(index, self._size, stream) if shuffled else index % self._size)
+        assert problem is not None
+        return problem
+
+    def held_out(self, num: int) -> list[Problem]:
+        """The first `num` different ones of the iterator."""
+        seen: set[bytes] = set()
+
+        def is_new(problem: Problem) -> bool:
+            wanted = is_held_out(problem.key, self._share) and self._keep_held_out(problem) and problem.key not in seen
+            seen.update([problem.key] if wanted else [])
+            return wanted
+
+        return list(islice(self._accepted(is_new), num))
+
+    def some(self, num: int) -> Sequence[Problem]:
+        """The first `num`, or all if there are fewer."""
+        self._at(num - 1)
+        return [self.train(index) for index in range(min(num, self._size or num))]
+
+    def leave_out(self, train: Keep, held_out: Keep) -> None:
+        """Applied as the iterator goes on."""
+        self._keep, self._keep_held_out = both(self._keep, train), both(self._keep_held_out, held_out)
+        self._size = None
+        self._restart()
+
+    def holds_out(self, key: bytes) -> bool:
+        """By hash."""
+        return is_held_out(key, self._share)
+
+    def _restart(self) -> None:
+        self._iterator = self._accepted(lambda p: not is_held_out(p.key, self._share) and self._keep(p))
+        self._recent: list[Problem] = []
+        self._first = 0  # place of self._recent[0] in the stream
+
+    def _accepted(self, wanted: Keep) -> Iterator[Problem]:
+        """What is wanted; ends after many others in a row."""
+        num_others = 0
+        limit = int(MAX_TRIES / min(self._share, 1 - self._share))
+        for problem in self._begin():
+            num_others += 1
+            if wanted(problem):
+                num_others = 0
+                yield problem
+            if num_others >= limit:
+                return
+
+    def _at(self, place: int) -> Problem | None:
+        """The training problem at a place of the iterator; None, and the size is known, if it ends before."""
+        if place < self._first:
+            self._restart()
+        while place >= self._first + len(self._recent):
+            known = self._first + len(self._recent)
+            problem = None if known == self._max_train else next(self._iterator, None)
+            if problem is None:
+                self._size = known
+                if known == 0:
+                    raise UserError(
+                        "the generator gives no example to train on: let it yield more, or lower task.eval_share."
+                    )
+                return None
+            self._recent.append(problem)
+            if len(self._recent) >= 2 * self._window:
+                self._first += len(self._recent) - self._window
+                self._recent = self._recent[-self._window :]
+        return self._recent[place - self._first]
+
+
+class DrawnSource:
+    """Problems made from a number: `draw(seed)`. A share of them, by hash of their key, is held out.
+
+    A draw that falls on the wrong side is repeated with the next number, so training never sees a held-out problem even
+    where there are few different ones.
+    """
+
+    def __init__(
+        self, draw: Callable[[int], Problem], *, name: str, eval_share: float, seed: int, max_train: int | None = None
+    ) -> None:
+        self._draw, self._name, self._share = draw, name, eval_share
+        self._seed, self._max_train = seed, max_train
+        self._epochs = Epochs(seed)
+        self._keep, self._keep_held_out = anything, anything
+        self._held_out: dict[bytes, Problem] = {}
+        self._num_draws = 0
+
+    def train(self, index: int, stream: str = "train") -> Problem:
+        """Problem `index`. UserError if none of many draws can be trained on."""
+        if self._max_train is not None:
+            index, stream = self._epochs.place(index, self._max_train, stream), "train"
+        for attempt in range(MAX_TRIES):
+            problem = self._draw(derive_seed(self._seed, self._name, stream, index, attempt))
+            if not is_held_out(problem.key, self._share) and self._keep(problem):
+                return problem
+        raise UserError(
+            f"{self._name} gives no problem to train on in {MAX_TRIES:,} draws: allow longer prompts, or choose other "
+            "settings."
+        )
+
+    def held_out(self, num: int) -> list[Problem]:
+        """The first `num` different ones; they are drawn once and kept."""
+        num_tries = 0
+        while len(self._held_out) < num and num_tries < MAX_TRIES:
+            problem = self._draw(derive_seed(EVAL_SEED, self._name, "held out", self._num_draws))
+            self._num_draws += 1
+            num_tries += 1
+            wanted = is_held_out(problem.key, self._share) and self._keep_held_out(problem)
+            if wanted and problem.key not in self._held_out:
+                self._held_out[problem.key] = problem
+                num_tries = 0
+        return list(islice(self._held_out.values(), num))
+
+    def some(self, num: int) -> Sequence[Problem]:
+        """The first `num` of the stream."""
+        return [self.train(index) for index in range(num)]
+
+    def leave_out(self, train: Keep, held_out: Keep) -> None:
+        """Applied to every draw."""
+        self._keep, self._keep_held_out = both(self._keep, train), both(self._keep_held_out, held_out)
+        self._held_out, self._num_draws = {}, 0
+
+    def holds_out(self, key: bytes) -> bool:
+        """By hash."""
+        return is_held_out(key, self._share)
+
+
+def anything(problem: Problem) -> bool:
+    """Leaves nothing out."""
+    return True
+
+
+def both(first: Keep, second: Keep) -> Keep:
+    """Keeps what both keep."""
+    return lambda problem: first(problem) and second(problem)
