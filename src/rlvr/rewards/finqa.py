@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,8 +13,8 @@ from rlvr.rewards.official.finqa import ProgramError, execute, is_correct_result
 from rlvr.types import Attempt, Example
 
 NOTHING = "n/a"  # what a program without a step gives
-NEEDED = ("table", "program", "exe_ans")
-MAX_PROGRAM_CHARS = 2_000  # the longest gold has 242
+FOR_EXECUTION = ("table", "exe_ans")
+MAX_PROGRAM_CHARS = 2_000  # the longest gold has 120
 
 
 def program_result(program: str, example: Example) -> float | str | None:
@@ -26,9 +27,9 @@ def program_result(program: str, example: Example) -> float | str | None:
     return result
 
 
-def missing_metadata(example: Example) -> str | None:
+def missing_metadata(example: Example, needed: Sequence[str] = FOR_EXECUTION) -> str | None:
     """What the example lacks, in one sentence, or None."""
-    missing = [name for name in NEEDED if name not in example.metadata]
+    missing = [name for name in needed if name not in example.metadata]
     return f"example {example.id!r} has no {' or '.join(missing)} in its metadata" if missing else None
 
 
@@ -37,7 +38,7 @@ class FinqaProgramPart:
     """1 for a right program, else `wrong_value`; `invalid_value` for one that is malformed or cannot be executed.
 
     `execution`: its result is the gold's, metadata `exe_ans`, by the official comparison. `program`: it also is
-    equivalent to the gold program, metadata `program`. Needs metadata `table` too; without it the grade is `error`.
+    equivalent to the gold program, metadata `program`. Without these, or metadata `table`, the grade is `error`.
     """
 
     format: AnswerFormat
@@ -49,7 +50,7 @@ class FinqaProgramPart:
     async def grade(self, attempt: Attempt) -> Grade:
         """The finding on the answer of `attempt.text`."""
         example = attempt.example
-        missing = missing_metadata(example)
+        missing = missing_metadata(example, (*FOR_EXECUTION, "program") if self.mode == "program" else FOR_EXECUTION)
         if missing is not None:
             return Grade(value=math.nan, status="error", message=missing)
         program = self.format.extract(attempt.text)

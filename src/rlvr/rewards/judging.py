@@ -60,7 +60,7 @@ class FinqaProgramJudge:
     format: AnswerFormat
 
     async def judge(self, attempt: Attempt) -> Verdict:
-        """UserError if the example has no table, program or exe_ans."""
+        """UserError if the example has no table or exe_ans."""
         example = attempt.example
         missing = missing_metadata(example)
         if missing is not None:

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
@@ -161,6 +161,7 @@ def test_a_solution_without_markers_is_refused() -> None:
 PIECES = ["<r>", "</r>", "<s>", "</s>", "18", " ", "\n", "a", "####", "\\boxed{", "{", "}", "\\", "$"]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join), st.sampled_from(sorted(FORMATS))
 )
@@ -171,6 +172,7 @@ def test_no_text_crashes_and_an_answer_is_part_of_the_text(text: str, name: str)
         assert answer is not None
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_an_exact_solution_is_one_whatever_stands_in_it(reasoning: str, answer: str) -> None:
     text = f"<r>{reasoning}</r><s>{answer}</s>"

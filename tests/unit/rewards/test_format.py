@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
@@ -66,6 +66,7 @@ def test_the_approximate_format_needs_markers() -> None:
         ApproximateFormatPart(format=WHOLE)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["<r>", "</r>", "<s>", "</s>", "18", " "]), max_size=10).map("".join))
 def test_the_exact_format_has_all_markers_and_the_range_is_as_documented(text: str) -> None:
     approximate = grade(ApproximateFormatPart(format=SOLUTION, penalty=0.5), attempt(text)).value

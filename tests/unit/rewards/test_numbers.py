@@ -1,7 +1,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.rewards.numbers import Number, YesNo, close, parse_answer, same_answer, same_number, same_to_places
@@ -246,6 +246,7 @@ def test_one_spelling_for_each_value(text: str, spelled: str) -> None:
 ALPHABET = "0123456789.,-+()$%/eE \n\\{}xyesnomil\u2212\u20ac\u0661\u00b2"
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=ALPHABET, max_size=60) | st.text(max_size=60))
 def test_no_text_crashes_the_reader_and_every_number_can_be_written_and_read_again(text: str) -> None:
     found = parse_answer(text)
@@ -256,6 +257,7 @@ def test_no_text_crashes_the_reader_and_every_number_can_be_written_and_read_aga
         assert again is None or again == Number(found.value)  # None: more than 40 digits, such as 1e-40/3
 
 
+@settings(deadline=None)
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=5, min_value=-(10**12), max_value=10**12))
 def test_every_decimal_is_read_exactly_whatever_its_dress(value: object) -> None:
     exact = Fraction(str(value))

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
@@ -46,6 +46,7 @@ def test_ngrams_of_no_words_are_refused() -> None:
         RepetitionPart(ngram_size=0)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab \n", max_size=40), st.integers(1, 5))
 def test_repetition_stays_in_its_range(text: str, size: int) -> None:
     assert -1.0 < grade(RepetitionPart(ngram_size=size), attempt(text)).value <= 0.0
