@@ -29,7 +29,7 @@ MUTANTS = [
     Mutant(
         pitfall="28",
         file="rewards/official/text.py",
-        old="return float(predicted_words == gold_words)",
+        old="return float(not prediction and not gold)",
         new="return 0.0",
         test=ODDITIES,
     ),

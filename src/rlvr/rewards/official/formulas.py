@@ -84,11 +84,20 @@ class Formulas:
         """True if both simplify to the same expression."""
         if one == other:
             return True
+        if "greater" in (self.nodes[one][0], self.nodes[other][0]) and not self._may_be_one_comparison(one, other):
+            return False
         values = self._values()
         if values[one] is not None and values[other] is not None and values[one] != values[other]:
             return False
         sizes = self._sizes()
         return sizes[one].is_small and sizes[other].is_small and self._simplify_alike(one, other)
+
+    def _may_be_one_comparison(self, one: int, other: int) -> bool:
+        """False for a comparison and a number, and for two different comparisons of symbols; `a > a` is just false."""
+        if self.nodes[one][0] != self.nodes[other][0]:
+            return False
+        sides = [side for number in (one, other) for side in self.nodes[number][1:]]
+        return any(self.nodes[side][0] != SYMBOL for side in sides) or (sides[0] == sides[1] and sides[2] == sides[3])
 
     def _values(self) -> list[int | None]:
         """Each node's value at a random point modulo PRIME; None where it has none there, or is no such function."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rlvr.rewards.official.text import exact_match, f1, from_counts
+from rlvr.rewards.official.text import bag_f1, from_counts, normalize_answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +30,10 @@ class Gold:
 
 def answer_scores(prediction: str, golds: Sequence[str]) -> dict[str, float]:
     """`em` and `f1`, each the best over the golds (the answer and its aliases; at least one), independently."""
+    predicted, wanted = normalize_answer(prediction), [normalize_answer(gold) for gold in golds]
     return {
-        "em": float(max(exact_match(prediction, gold) for gold in golds)),
-        "f1": max(f1(prediction, gold) for gold in golds),
+        "em": float(predicted in wanted),
+        "f1": max(bag_f1(predicted.split(), gold.split()) for gold in wanted),
     }
 
 

@@ -39,10 +39,14 @@ def exact_match(prediction: str, gold: str) -> bool:
 
 def f1(prediction: str, gold: str) -> float:
     """F1 of the two bags of normalized words, as SQuAD and MuSiQue have it: if one is empty, 1 if both are, else 0."""
-    predicted_words, gold_words = normalize_answer(prediction).split(), normalize_answer(gold).split()
-    if not predicted_words or not gold_words:
-        return float(predicted_words == gold_words)
-    return overlap(predicted_words, gold_words).f1
+    return bag_f1(normalize_answer(prediction).split(), normalize_answer(gold).split())
+
+
+def bag_f1(prediction: Sequence[str], gold: Sequence[str]) -> float:
+    """`f1` of words that are normalized already."""
+    if not prediction or not gold:
+        return float(not prediction and not gold)
+    return overlap(prediction, gold).f1
 
 
 def overlap(prediction: Sequence[str], gold: Sequence[str]) -> Overlap:
