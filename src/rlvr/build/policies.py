@@ -8,12 +8,15 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedTokenizerFast
 
-from rlvr.config.schema import Config, PretrainedModel, ScratchModel
+from rlvr.build.tasks import Tasks, family_of
+from rlvr.config.schema import Config, MixTask, PretrainedModel, ScratchBpeModel, ScratchModel
 from rlvr.models.loading import load_pretrained
 from rlvr.models.policy import Policy
-from rlvr.models.scratch import build_model, build_tokenizer
+from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
 from rlvr.tasks.base import Task
+from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import writing
 from rlvr.training.checkpoint import clean_leftovers, replace_folder, temporary_folder
@@ -26,21 +29,36 @@ ONE_THREAD_BELOW = 500_000
 Stopped = Callable[[], bool]
 
 
-def initial_policy(config: Config, task: Task, folder: RunFolder, console: Console, stopped: Stopped) -> Policy | None:
-    """The warm-started policy; None if the warm start was stopped, which leaves nothing to save."""
+def initial_policy(
+    config: Config, tasks: Tasks, folder: RunFolder, console: Console, stopped: Stopped
+) -> Policy | None:
+    """The warm-started policy; None if the warm start was stopped, which leaves nothing to save.
+
+    Leaves out of the tasks what does not fit into the model's context: it is not demonstrated either.
+    """
     assert isinstance(config.model, ScratchModel)
     clean_leftovers(folder.root)
     if folder.warm_start.is_dir():
         model, tokenizer = load_pretrained(str(folder.warm_start))
-        return Policy(model=model, tokenizer=tokenizer)
-    return make_policy(config, config.model, task, folder, console, stopped)
+        policy = Policy(model=model, tokenizer=tokenizer)
+        fit(config, tasks, policy)
+        return policy
+    return make_policy(config, config.model, tasks, folder, console, stopped)
+
+
+def fit(config: Config, tasks: Tasks, policy: Policy) -> None:
+    """Leave out the examples that do not fit into the model's context."""
+    tasks.fit(policy, context_tokens(policy), config.rollout.max_completion_tokens)
 
 
 def make_policy(
-    config: Config, settings: ScratchModel, task: Task, folder: RunFolder, console: Console, stopped: Stopped
+    config: Config, settings: ScratchModel, tasks: Tasks, folder: RunFolder, console: Console, stopped: Stopped
 ) -> Policy | None:
-    tokenizer = build_tokenizer(task.vocabulary)
+    """As `initial_policy`, from random weights."""
+    task = tasks.own
+    tokenizer = _make_tokenizer(config, settings, task)
     policy = Policy(model=build_model(settings, tokenizer, config.seed).eval(), tokenizer=tokenizer)
+    fit(config, tasks, policy)
     set_threads(config, policy)
     if config.warm_start.enabled:
         console.stage("warm start", config.warm_start.num_steps)
@@ -52,6 +70,20 @@ def make_policy(
             return None
     save_atomically(policy.save, folder.warm_start)
     return policy
+
+
+def _make_tokenizer(config: Config, settings: ScratchModel, task: Task) -> PreTrainedTokenizerFast:
+    if isinstance(settings, ScratchBpeModel):
+        return build_bpe_tokenizer(task.texts(), settings.vocabulary_size, _markers(config))
+    assert task.vocabulary is not None, "a rule of the configuration"
+    return build_tokenizer(task.vocabulary)
+
+
+def _markers(config: Config) -> tuple[str, ...]:
+    """All markers that the prompts of the run ask for."""
+    bundles = config.task.parts.values() if isinstance(config.task, MixTask) else (config,)
+    sets = [resolve_markers(bundle.prompt, config.markers, family_of(config)) for bundle in bundles]
+    return tuple(dict.fromkeys(marker for found in sets if found for marker in found.model_dump().values()))
 
 
 def _show_loss(console: Console, step: int, loss: float) -> None:

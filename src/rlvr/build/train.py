@@ -15,6 +15,7 @@ from rlvr.build.evaluation import evaluate_all
 from rlvr.build.policies import (
     Stopped,
     context_tokens,
+    fit,
     initial_policy,
     save_atomically,
     set_threads,
@@ -72,14 +73,12 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> 
     # first of all what may be refused: nothing is written, and runs/latest is not moved, before all of it is there
     pretrained = load_policy(config.model, seed=config.seed) if isinstance(config.model, PretrainedModel) else None
     if pretrained is not None:
-        _fit(config, tasks, pretrained)
+        fit(config, tasks, pretrained)
     with open_run_folder(config) as folder:
         console.note(f"run folder: {folder.root}")
-        policy = pretrained or initial_policy(config, tasks.own, folder, console, stopped)
+        policy = pretrained or initial_policy(config, tasks, folder, console, stopped)
         if policy is None:
             return TrainResult(folder=folder.root, num_steps=0, finished=False, before={}, metrics={})
-        if pretrained is None:
-            _fit(config, tasks, policy)
         for note in tasks.notes:
             console.note(note)
         console.note(policy.trainable)
@@ -100,10 +99,6 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> 
             before=evaluations[0],
             metrics=evaluations[-1],
         )
-
-
-def _fit(config: Config, tasks: Tasks, policy: Policy) -> None:
-    tasks.fit(policy, context_tokens(policy), config.rollout.max_completion_tokens)
 
 
 def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, console: Console) -> Run:

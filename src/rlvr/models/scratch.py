@@ -6,7 +6,8 @@ All are ordinary transformers objects: `save_pretrained` writes a folder that `A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from tokenizers import AddedToken, Tokenizer
@@ -48,7 +49,8 @@ def build_bpe_tokenizer(texts: Iterable[str], vocabulary_size: int, markers: Seq
 
     `<pad>` is id 0, `<eos>` id 1; the markers come last, one token each wherever they stand. At most `vocabulary_size`
     tokens in all, markers included; fewer if the texts have no more pairs to merge. The same texts give the same
-    tokenizer. Markers are not special in the sense of `decode(skip_special_tokens=True)`: they are part of an answer.
+    tokenizer. Nothing is learnt from markers within the texts. They are not special in the sense of
+    `decode(skip_special_tokens=True)`: they are part of an answer.
 
     Raises ConfigError if the vocabulary cannot hold the 256 bytes, `<pad>`, `<eos>` and the markers.
     """
@@ -65,11 +67,21 @@ def build_bpe_tokenizer(texts: Iterable[str], vocabulary_size: int, markers: Seq
         initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(_without(markers, texts), trainer)
     tokenizer.add_tokens([AddedToken(marker, normalized=False) for marker in markers])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=BPE_EOS, clean_up_tokenization_spaces=False
     )
+
+
+def _without(markers: Sequence[str], texts: Iterable[str]) -> Iterator[str]:
+    """The pieces of the texts between the markers: merges that make up a marker would be wasted."""
+    if not markers:
+        yield from texts
+        return
+    pattern = re.compile("|".join(re.escape(marker) for marker in markers))
+    for text in texts:
+        yield from pattern.split(text)
 
 
 def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:

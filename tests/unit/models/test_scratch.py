@@ -192,6 +192,12 @@ def test_bpe_learns_words_from_the_text_up_to_the_size_asked_for() -> None:
     assert len(build_bpe_tokenizer([], 300, MARKERS)) == 262
 
 
+def test_bpe_learns_nothing_from_markers_in_the_text() -> None:
+    marked = [f"{text}{''.join(MARKERS)}" for text in TEXTS]
+    assert build_bpe_tokenizer(marked, 330, MARKERS).backend_tokenizer.to_str() == BPE.backend_tokenizer.to_str()
+    assert len(build_bpe_tokenizer(["<think>"] * 9, 300, ())) == 263  # without being told it would have
+
+
 def test_bpe_a_vocabulary_that_cannot_hold_the_bytes_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"model\.vocabulary_size=261 is too small: 262 is the least"):
         build_bpe_tokenizer(TEXTS, 261, MARKERS)
