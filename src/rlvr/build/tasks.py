@@ -9,11 +9,13 @@ from functools import partial
 from typing import Any
 
 from rlvr.chat.rendering import Chat
-from rlvr.config.schema import Config, MixReward, PretrainedModel, Reward, RpnReward, TaskBundle
+from rlvr.config.schema import Config, MixReward, PretrainedModel, RpnReward, TaskBundle
+from rlvr.config.schema.rewards import Reward
 from rlvr.models.policy import Policy
 from rlvr.rewards.pool import VerifierPool
 from rlvr.tasks.base import Task
 from rlvr.tasks.catalog import make_task
+from rlvr.tasks.dataset import DatasetTask
 from rlvr.types import Message
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -76,7 +78,12 @@ def open_tasks(config: Config, family: str | None, functions: Functions) -> Iter
             )
 
         also = tuple(make(name, bundle) for name, bundle in config.evaluation.also.items())
-        yield Tasks(own=make(config.task.name, config), also=also)
+        own = make(config.task.name, config)
+        for part in own.eval_sets():
+            for other in also:
+                if isinstance(part, DatasetTask) and isinstance(other, DatasetTask):
+                    part.hold_out_for(other)
+        yield Tasks(own=own, also=also)
 
 
 def family_of(config: Config) -> str | None:
