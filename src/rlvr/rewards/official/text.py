@@ -32,18 +32,8 @@ def normalize_answer(text: str) -> str:
     return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 
-def exact_match(prediction: str, gold: str) -> bool:
-    """True if both normalize to the same text, which may be empty."""
-    return normalize_answer(prediction) == normalize_answer(gold)
-
-
-def f1(prediction: str, gold: str) -> float:
-    """F1 of the two bags of normalized words, as SQuAD and MuSiQue have it: if one is empty, 1 if both are, else 0."""
-    return bag_f1(normalize_answer(prediction).split(), normalize_answer(gold).split())
-
-
 def bag_f1(prediction: Sequence[str], gold: Sequence[str]) -> float:
-    """`f1` of words that are normalized already."""
+    """F1 of two bags of normalized words, as SQuAD and MuSiQue have it: if one is empty, 1 if both are, else 0."""
     if not prediction or not gold:
         return float(not prediction and not gold)
     return overlap(prediction, gold).f1
