@@ -12,6 +12,7 @@ from rlvr.training.checkpoint import list_checkpoints, load_checkpoint
 from rlvr.training.checkpoint_state import random_state, set_random_state
 from rlvr.training.state import CheckpointSchedule, load_weights
 from rlvr.training.trainer import Trainer
+from tests.unit.models.checkpoints import KINDS, adapted, frozen_bytes, save_model
 from tests.unit.training.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
 
 HEADLINE = "eval/rpn/accuracy"
@@ -139,3 +140,26 @@ def test_loading_writes_into_the_tensors_that_engine_and_optimizer_share(tmp_pat
     load_weights(other, load_checkpoint(list_checkpoints(tmp_path)[1]))
     assert [parameter.data_ptr() for parameter in other.parameters()] == places
     assert all(torch.equal(a, b) for a, b in zip(other.parameters(), trainer.policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pitfall_37_a_checkpoint_of_adapters_holds_them_alone_and_goes_on_bit_for_bit(
+    kind: str, tmp_path: Path
+) -> None:
+    folder = save_model(tmp_path / "base")
+    overrides = ("algorithm.kl_coef=0.1", "trainer.learning_rate=0.01")
+    batch = tiny_batch(adapted(folder))
+    first = tiny_trainer(adapted(folder, **KINDS[kind]), *overrides)
+    update(first, batch)
+    save(schedule(tmp_path, first), {1: None}, last=1)
+    files = {path.name for path in (tmp_path / "step_000001/model").iterdir()}
+    assert {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"} <= files
+    assert "model.safetensors" not in files
+    second = tiny_trainer(adapted(folder, **KINDS[kind]), *overrides)
+    schedule(tmp_path, second).restore(load_checkpoint(list_checkpoints(tmp_path)[1]))
+    metrics = [update(trainer, batch) for trainer in (first, second)]
+    assert metrics[0] == metrics[1]
+    assert metrics[0]["policy/reference_kl"] > 0
+    pairs = zip(first.policy.parameters(), second.policy.parameters(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+    assert frozen_bytes(first.policy) == frozen_bytes(second.policy)

@@ -1,0 +1,164 @@
+"""Every way in which a model is not there is one sentence, in time, from a real server or a real closed port."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from rlvr.errors import UserError
+from rlvr.models import hub
+from rlvr.models.hub import locate
+from rlvr.models.loading import load_policy
+from tests.unit.models.checkpoints import save_model, settings
+
+Answer = tuple[int, dict[str, str]]
+FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+COMMIT = "0" * 40
+
+
+class Server:
+    """A Hub of one model: files come from `folder`; `answers` maps other names to status and headers, `""` any name."""
+
+    def __init__(self, answers: dict[str, Answer], folder: Path | None = None) -> None:
+        self.requests: list[str] = []
+        hub_ = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                self._answer(body=False)
+
+            def do_GET(self) -> None:
+                self._answer(body=True)
+
+            def _answer(self, *, body: bool) -> None:
+                hub_.requests.append(f"{self.command} {self.path}")
+                name = self.path.rpartition("/")[2]
+                file = folder / name if folder is not None and "/resolve/" in self.path else None
+                if file is not None and file.is_file():
+                    status, headers, content = 200, {"ETag": f'"{name}"'}, file.read_bytes()
+                else:
+                    (status, headers), content = answers.get(name, answers[""]), b""
+                self.send_response(status)
+                for key, value in {"X-Repo-Commit": COMMIT, **headers}.items():
+                    self.send_header(key, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                if body:
+                    self.wfile.write(content)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield
+        finally:
+            self._server.shutdown()
+            self._server.server_close()
+            thread.join()
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
+    """The Hub's client as it is outside the tests, with an empty cache; it reads its settings from this module."""
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+    huggingface_hub.close_session()
+    yield monkeypatch
+    huggingface_hub.close_session()
+
+
+def use(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+
+
+REFUSALS: dict[str, tuple[Answer, str]] = {
+    "gated": (
+        (403, {"X-Error-Code": "GatedRepo"}),
+        r"'some/model' is gated: ask for access at http.*/some/model",
+    ),
+    "gated, not logged in": ((401, {"X-Error-Code": "GatedRepo"}), "is gated: ask for access"),
+    "unknown": ((404, {"X-Error-Code": "RepoNotFound"}), "the Hub has none of that name that you may see"),
+    "private or unknown": ((401, {"X-Error-Code": "RepoNotFound"}), "log in with `hf auth login` if it is private"),
+    "token": (
+        (401, {"X-Error-Message": "Invalid credentials in Authorization header"}),
+        r"the Hub refused your token for the model 'some/model' \(status 401\): make a new one",
+    ),
+    "rights": ((403, {}), r"refused your token for .* \(status 403\)"),
+    "no model inside": ((404, {"X-Error-Code": "EntryNotFound"}), "holds no model .neither config.json nor adapter"),
+    "down": ((503, {}), r"cannot be reached \(it answered 503\): check the network"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refusal_is_one_sentence_with_a_remedy_after_one_request(case: str, online: pytest.MonkeyPatch) -> None:
+    answer, sentence = REFUSALS[case]
+    server = Server({"": answer})
+    use(online, server.url)
+    start = time.perf_counter()
+    with server.running(), pytest.raises(UserError, match=sentence) as caught:
+        load_policy(settings("some/model"), seed=0)
+    assert time.perf_counter() - start < 5
+    assert "\n" not in str(caught.value)
+    asked = [request for request in server.requests if "/some/model/resolve/" in request]
+    assert len(asked) == (2 if case == "no model inside" else 1)
+
+
+def test_a_closed_port_is_one_sentence_at_once(online: pytest.MonkeyPatch) -> None:
+    use(online, "http://127.0.0.1:9")
+    start = time.perf_counter()
+    with pytest.raises(UserError, match=r"the Hub at http://127.0.0.1:9 cannot be reached \(.*\): check the network"):
+        load_policy(settings("some/model"), seed=0)
+    assert time.perf_counter() - start < 5
+
+
+def test_a_server_that_never_answers_is_given_up(online: pytest.MonkeyPatch) -> None:
+    import socket
+
+    assert hub.PROBE_TIMEOUT_S <= 10  # a run must fail within 30 s
+    online.setattr(hub, "PROBE_TIMEOUT_S", 0.3)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        use(online, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(UserError, match=r"cannot be reached"):
+            locate("some/model")
+
+
+def test_without_leave_to_ask_the_sentence_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match="not in the local cache, and HF_HUB_OFFLINE forbids to ask the Hub"):
+        locate("some/model")
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "a/b/c", "/no/such/folder", "wild name"])
+def test_what_is_no_hub_id_is_never_asked_for(name: str) -> None:
+    with pytest.raises(UserError, match="is no folder here and no Hub id"):
+        locate(name)
+
+
+def test_a_model_of_the_hub_is_loaded_and_then_found_without_it(online: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model")
+    server = Server({"": (404, {"X-Error-Code": "EntryNotFound"})}, folder)
+    use(online, server.url)
+    with server.running():
+        first = load_policy(settings("some/model"), seed=0)
+    again = load_policy(settings("some/model"), seed=0)  # the server is gone, the cache is there
+    pairs = zip(first.model.parameters(), again.model.parameters(), strict=True)
+    assert all((a == b).all() for a, b in pairs)
