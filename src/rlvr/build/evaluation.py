@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from rlvr.chat.rendering import Chat
 from rlvr.config.schema import Config
 from rlvr.engines.local import LocalEngine
-from rlvr.evaluation.evaluate import Progress, evaluate
+from rlvr.evaluation.evaluate import EvalTask, Progress, evaluate
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.models.policy import Policy
-from rlvr.tasks.base import Task
 
 
 async def evaluate_all(
     config: Config,
-    tasks: Sequence[Task],
+    tasks: Sequence[EvalTask],
     policy: Policy,
     engine: LocalEngine,
     context: int,

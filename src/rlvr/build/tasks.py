@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from rlvr.chat.rendering import Chat
-from rlvr.config.schema import Config, MixReward, PretrainedModel, RpnReward, TaskBundle
-from rlvr.config.schema.rewards import Reward
+from rlvr.config.schema import Config, PretrainedModel, TaskBundle
 from rlvr.models.policy import Policy
 from rlvr.rewards.pool import VerifierPool
 from rlvr.tasks.base import Task
@@ -58,9 +57,7 @@ def open_tasks(config: Config, family: str | None, functions: Functions) -> Iter
     """
     with ExitStack() as stack:
 
-        def open_pool(reward: Reward) -> VerifierPool | None:
-            if isinstance(reward, RpnReward | MixReward):
-                return None
+        def open_pool(reward: PartsReward) -> VerifierPool:
             pool = VerifierPool(
                 num_workers=reward.num_workers, timeout_s=reward.timeout_s, max_memory_mb=reward.max_memory_mb
             )

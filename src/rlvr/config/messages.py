@@ -137,7 +137,7 @@ def invalid(error: ValidationError, chosen: dict[str, str]) -> str:
     if first["type"] == "missing":
         return f"{path} is missing; every key needs a value (`rlvr train --cfg job` prints all keys)."
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return _wrong_tag(path, first["ctx"])
+        return _wrong_tag(path, first.get("ctx", {}))
     reason = f"{path}={shown(first['input'])}: {_requirement(first)}"
     near = _nearest_literal(first)
     description = _description(path)

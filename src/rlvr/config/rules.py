@@ -8,18 +8,16 @@ from collections.abc import Callable, Sequence
 from rlvr.config.catalog import value_of
 from rlvr.config.data_rules import DATA_RULES
 from rlvr.config.messages import shown
+from rlvr.config.rpn_rules import RPN_RULES
 from rlvr.config.rule import Rule
-from rlvr.config.schema import Config, Dapo, MixTask, PretrainedModel, RpnReward, RpnTask, ScratchModel, WarmStart
+from rlvr.config.schema import Config, Dapo, MixTask, PretrainedModel, RpnReward, ScratchModel, WarmStart
+from rlvr.config.weight_rules import WEIGHT_RULES
 from rlvr.errors import ConfigError
 
 Changed = Callable[[str], bool]  # dotted key -> whether the user set it to something else than rlvr's value
 
 WARM_START_KEYS = tuple(f"warm_start.{name}" for name in WarmStart.model_fields if name != "enabled")
 GROUP_ALGORITHMS = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo")
-
-
-def _rpn(c: Config) -> RpnTask | None:
-    return c.task if isinstance(c.task, RpnTask) else None
 
 
 def _one_update(c: Config) -> bool:
@@ -35,18 +33,6 @@ def _truncates(c: Config) -> bool:
     return c.rollout.top_p < 1 or c.rollout.top_k > 0 or c.rollout.min_p > 0
 
 
-def _operands_out_of_range(c: Config) -> bool:
-    low, high = c.task.operand_range
-    if c.task.modulus is not None:
-        return low < 0 or high >= c.task.modulus
-    return c.task.max_abs_value is not None and max(abs(low), abs(high)) > c.task.max_abs_value
-
-
-def _weights_do_not_fit(c: Config, weights: tuple[float, ...] | None) -> bool:
-    low, high = c.task.complexity_range
-    return weights is not None and low <= high and len(weights) != high - low + 1
-
-
 def _context_too_small(c: Config) -> bool:
     longest = getattr(c.task, "max_prompt_tokens", None) or 1
     needed = longest + c.rollout.max_completion_tokens
@@ -60,60 +46,6 @@ def _heads_do_not_fit(c: Config) -> bool:
 def _dapo(c: Config) -> Dapo | None:
     return c.algorithm if isinstance(c.algorithm, Dapo) else None
 
-
-_COMPLEXITY = "task.complexity_range=[{c.task.complexity_range[0]},{c.task.complexity_range[1]}]"
-_OPERANDS = "task.operand_range=[{c.task.operand_range[0]},{c.task.operand_range[1]}]"
-
-TASK_RULES = (
-    Rule(
-        lambda c: _rpn(c) is not None and len(set(c.task.operators)) < len(c.task.operators),
-        "task.operators: names an operator twice; name each once.",
-    ),
-    Rule(
-        lambda c: _rpn(c) is not None and c.task.complexity_range[0] > c.task.complexity_range[1],
-        f"{_COMPLEXITY}: the fewest operators come first; write "
-        "[{c.task.complexity_range[1]},{c.task.complexity_range[0]}].",
-    ),
-    Rule(
-        lambda c: _rpn(c) is not None and c.task.operand_range[0] > c.task.operand_range[1],
-        f"{_OPERANDS}: the smallest operand comes first; write "
-        "[{c.task.operand_range[1]},{c.task.operand_range[0]}].",
-    ),
-    Rule(
-        lambda c: _rpn(c) is not None and c.task.modulus is None and c.task.max_abs_value is None,
-        "task.modulus=null: plain integers need a bound on intermediate results; set task.max_abs_value, e.g. 99.",
-    ),
-    Rule(
-        lambda c: _rpn(c) is not None and c.task.modulus is not None and c.task.max_abs_value is not None,
-        "task.max_abs_value={c.task.max_abs_value}: has no effect with task.modulus={c.task.modulus}; set one of them "
-        "to null.",
-    ),
-    Rule(
-        lambda c: _rpn(c) is not None and _operands_out_of_range(c),
-        f"{_OPERANDS}: operands must lie in 0..modulus-1, or within +-max_abs_value for plain integers "
-        "(task.modulus={c.task.modulus}, task.max_abs_value={c.task.max_abs_value}); narrow task.operand_range.",
-    ),
-    Rule(
-        lambda c: _rpn(c) is not None and _weights_do_not_fit(c, c.task.complexity_weights),
-        f"task.complexity_weights: needs one weight for each number of operators in {_COMPLEXITY}; "
-        "give as many, or null for uniform.",
-    ),
-    Rule(
-        lambda c: _rpn(c) is not None and _weights_do_not_fit(c, c.task.eval_complexity_weights),
-        f"task.eval_complexity_weights: needs one weight for each number of operators in {_COMPLEXITY}; "
-        "give as many, or null for uniform.",
-    ),
-    Rule(
-        lambda c: _rpn(c) is not None and c.task.max_prompt_tokens < 2 * c.task.complexity_range[1] + 3,
-        f"task.max_prompt_tokens={{c.task.max_prompt_tokens}}: too short for {_COMPLEXITY}, whose longest prompt has "
-        "2 x operators + 3 tokens; raise it or lower task.complexity_range.",
-    ),
-    Rule(
-        lambda c: _rpn(c) is not None and c.task.complexity_range[1] == 1,
-        f"with {_COMPLEXITY}: one operator has only one shape",
-        idle=("task.shape",),
-    ),
-)
 
 MODEL_RULES = (
     Rule(
@@ -271,7 +203,7 @@ TRAINER_RULES = (
     ),
 )
 
-RULES = TASK_RULES + DATA_RULES + MODEL_RULES + REWARD_RULES + ALGORITHM_RULES + TRAINER_RULES
+RULES = RPN_RULES + DATA_RULES + MODEL_RULES + WEIGHT_RULES + REWARD_RULES + ALGORITHM_RULES + TRAINER_RULES
 
 
 def check(config: Config, changed: Changed) -> None:
@@ -283,7 +215,7 @@ def check(config: Config, changed: Changed) -> None:
             inside = {"task": bundle.task, "reward": bundle.reward, "prompt": bundle.prompt}
             alone = config.evaluation.model_copy(update={"also": {}})
             try:
-                _check(TASK_RULES + DATA_RULES, config.model_copy(update=inside | {"evaluation": alone}), _unchanged)
+                _check(RPN_RULES + DATA_RULES, config.model_copy(update=inside | {"evaluation": alone}), _unchanged)
             except ConfigError as error:
                 raise ConfigError(f"{key}.{name}: {error}") from None
 

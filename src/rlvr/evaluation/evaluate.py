@@ -35,6 +35,11 @@ class EvalTask(Protocol):
         """The task's name, part of the metrics' names."""
         ...
 
+    @property
+    def stop_words(self) -> tuple[str, ...]:
+        """Words that end a completion, beside the tokenizer's own end."""
+        ...
+
     def eval_examples(self, num: int) -> list[Example]:
         """The first `num` held-out examples; always the same ones, fewer if the task has no more."""
         ...
@@ -185,7 +190,7 @@ class TrainSplit:
 
     def __init__(self, task: TrainTask) -> None:
         self._task = task
-        self.name = task.name
+        self.name, self.stop_words = task.name, task.stop_words
         self.env, self.judge, self.tags = task.env, task.judge, task.tags
 
     def eval_examples(self, num: int) -> list[Example]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlvr.config import schema
@@ -32,16 +33,33 @@ ON_ANSWERS = {  # parts that read the answer from where the prompt asks for it
 ON_TEXTS = {schema.LengthPart: LengthPart, schema.RepetitionPart: RepetitionPart}
 
 
-def make_verifier(settings: schema.PartsReward, answer_format: AnswerFormat, pool: VerifierPool) -> PartsVerifier:
-    """The weighted sum of the named parts. ConfigError if a part's function cannot be imported."""
-    parts = {
-        name: WeightedPart(part=_part(part, answer_format, pool), weight=part.weight)
-        for name, part in settings.parts.items()
-    }
+def make_verifier(
+    settings: schema.PartsReward,
+    answer_format: AnswerFormat,
+    pool: VerifierPool,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+) -> PartsVerifier:
+    """The weighted sum of the named parts.
+
+    `functions` are those that no import could find, by the import path that the settings give them. ConfigError if a
+    part's function is neither there nor can be imported.
+    """
+    parts = {}
+    for name, part in settings.parts.items():
+        if isinstance(part, schema.CustomPart):
+            made: Part = CustomPart(
+                pool=pool,
+                function=(functions or {}).get(part.function, part.function),
+                settings=part.settings,
+                key=f"reward.parts.{name}.function",
+            )
+        else:
+            made = _part(part, answer_format, pool)
+        parts[name] = WeightedPart(part=made, weight=part.weight)
     return PartsVerifier(name="reward", parts=parts)
 
 
-def _part(settings: schema.Part, answer_format: AnswerFormat, pool: VerifierPool) -> Part:
+def _part(settings: schema.RewardPart, answer_format: AnswerFormat, pool: VerifierPool) -> Part:
     own: dict[str, Any] = settings.model_dump(exclude={"type", "weight"})
     if type(settings) in ON_ANSWERS:
         return ON_ANSWERS[type(settings)](format=answer_format, **own)
@@ -49,7 +67,5 @@ def _part(settings: schema.Part, answer_format: AnswerFormat, pool: VerifierPool
         return ON_TEXTS[type(settings)](**own)
     if isinstance(settings, schema.MathPart):
         return MathPart(pool=pool, extract=answer_format.extract, **own)
-    if isinstance(settings, schema.ReasoningGymPart):
-        return ReasoningGymPart(pool=pool, extract=answer_format.extract, **own)
-    assert isinstance(settings, schema.CustomPart), settings
-    return CustomPart(pool=pool, **own)
+    assert isinstance(settings, schema.ReasoningGymPart), settings
+    return ReasoningGymPart(pool=pool, extract=answer_format.extract, **own)

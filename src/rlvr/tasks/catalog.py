@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlvr.config import schema
-from rlvr.config.schema.rewards import Reward
 from rlvr.rewards.factory import make_verifier
 from rlvr.rewards.judging import FinqaJudge, FinqaProgramJudge, NumericJudge
 from rlvr.rewards.reasoning_gym import ReasoningGymPart
@@ -26,7 +25,7 @@ from rlvr.tasks.rpn import RpnTask
 if TYPE_CHECKING:
     from rlvr.rewards.pool import VerifierPool
 
-OpenPool = Callable[[Reward], "VerifierPool | None"]
+OpenPool = Callable[[schema.PartsReward], "VerifierPool"]
 
 LOADERS = {
     schema.Gsm8kTask: load_gsm8k,
@@ -84,12 +83,11 @@ def make_task(
     prompter = Prompter(bundle.prompt, resolve_markers(bundle.prompt, markers, family))
     data = _load(settings, seed, functions)
     pool = open_pool(bundle.reward)
-    assert pool is not None
     return DatasetTask(
         name=name,
         data=data,
         prompter=prompter,
-        verifier=make_verifier(bundle.reward, prompter.answer_format, pool),
+        verifier=make_verifier(bundle.reward, prompter.answer_format, pool, functions),
         judge=_judge(settings, prompter, pool),
         seed=seed,
         few_shot=bundle.prompt.few_shot,

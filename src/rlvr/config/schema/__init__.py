@@ -37,6 +37,7 @@ from rlvr.config.schema.rewards import (
     ReasoningGymPart,
     RepetitionPart,
     RewardConfig,
+    RewardPart,
     RpnReward,
     TextPart,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "ReinforcePP",
     "RepetitionPart",
     "RewardConfig",
+    "RewardPart",
     "Rloo",
     "Rollout",
     "RpnReward",
