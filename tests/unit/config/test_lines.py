@@ -1,0 +1,146 @@
+"""Values of Python reach the configuration as they are."""
+
+from pathlib import Path
+from typing import Any, get_origin
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from rlvr.config.catalog import choice_models
+from rlvr.config.compose import load_config, parse_overrides
+from rlvr.config.lines import FREE, override_lines, quoted
+from rlvr.config.schema import Config, Section
+from rlvr.errors import ConfigError
+
+TEXTS = [
+    "plain",
+    "two words",
+    " leading and trailing ",
+    "it's",
+    'say "no"',
+    "größer als 漢字 🙂",
+    "a,b;c",
+    "{question}",
+    "[a, b]",
+    "k=v",
+    "k: v",
+    "",
+    "null",
+    "True",
+    "NaN",
+    "inf",
+    "12",
+    "1e-6",
+    "\\boxed{x}",
+    "ends in \\",
+    "\\'",
+    "\\\\'\\",
+    "${oc.env:HOME}",
+    "\\${x}",
+    "\\\\${x}'",
+    "line\nbreak\ttab",
+    "#!~@%^&*()+?|<>",
+]
+
+
+def read_back(text: str) -> Any:
+    """Through Hydra's grammar and OmegaConf's interpolation."""
+    value = parse_overrides([f"key={quoted(text)}"])[0].value()
+    return OmegaConf.to_container(OmegaConf.create({"key": value}), resolve=True)["key"]  # type: ignore[index, call-overload]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_arrives_as_it_is(text: str) -> None:
+    assert read_back(text) == text
+
+
+@given(st.text(alphabet=st.sampled_from("ab \\'\"${}[],=:\n#"), max_size=12))
+def test_any_text_arrives_as_it_is(text: str) -> None:
+    assert read_back(text) == text
+
+
+@given(st.text(max_size=20))
+def test_any_unicode_arrives_as_it_is(text: str) -> None:
+    assert read_back(text) == text
+
+
+@pytest.mark.parametrize("text", [text for text in TEXTS if text])
+def test_a_text_arrives_in_a_configuration(text: str) -> None:
+    config = load_config(["task=jsonl", *override_lines({"task": {"path": text}})], config_name="gsm8k")
+    assert config.task.path == text  # type: ignore[union-attr]
+
+
+def test_choices_sections_keys_and_lists() -> None:
+    values = {
+        "algorithm": "dapo",
+        "seed": 3,
+        "trainer": {"max_steps": 5, "learning_rate": 1e-6, "checkpoint_every": None, "keep_best": False},
+        "rollout.top_p": 0.5,
+        "task": {"operators": ["+", "-"], "operand_range": (0, 4)},
+    }
+    config = load_config(override_lines(values))
+    assert config.algorithm.name == "dapo"
+    assert config.seed == 3
+    assert config.trainer.max_steps == 5
+    assert config.trainer.learning_rate == 1e-6
+    assert config.trainer.checkpoint_every is None
+    assert config.trainer.keep_best is False
+    assert config.rollout.top_p == 0.5
+    assert config.task.operators == ("+", "-")  # type: ignore[union-attr]
+    assert config.task.operand_range == (0, 4)  # type: ignore[union-attr]
+
+
+def test_names_of_the_users_own_are_added() -> None:
+    values = {
+        "task": {"settings": {"size": 4, "words": ["a b", "c"]}},
+        "reward": {"parts": {"short": {"type": "length", "weight": 0.1, "free_tokens": 5, "max_tokens": 9}}},
+        "evaluation": {"also": {"mine": {"task": "jsonl", "set": ["task.path='a b.jsonl'"]}}},
+    }
+    lines = ["task=generator", "task.source=module:function", *override_lines(values)]
+    config = load_config(lines, config_name="gsm8k")
+    assert config.task.settings == {"size": 4, "words": ("a b", "c")}  # type: ignore[union-attr]
+    assert config.reward.parts["short"].weight == 0.1  # type: ignore[union-attr]
+    assert config.evaluation.also["mine"].task.path == "a b.jsonl"  # type: ignore[union-attr]
+
+
+def test_a_mix_is_a_mapping() -> None:
+    parts = {"gsm8k": 2, "finqa": {"weight": 0.5, "set": ["prompt.few_shot=1"]}}
+    config = load_config(["task=mix", *override_lines({"task": {"parts": parts}})], config_name="gsm8k")
+    weights = {name: part.weight for name, part in config.task.parts.items()}  # type: ignore[union-attr]
+    assert weights == {"gsm8k": 2, "finqa": 0.5}
+
+
+def test_paths_and_numbers_of_arrays() -> None:
+    values = {"run_dir": Path("a b"), "seed": np.int64(3), "rollout": {"temperature": np.float32(0.5)}}
+    config = load_config(override_lines(values))
+    assert (config.run_dir, config.seed, config.rollout.temperature) == ("a b", 3, 0.5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, object, b"bytes", np.zeros(2), [{"a": 1}]])
+def test_what_no_configuration_can_hold_is_one_sentence(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^trainer\.learning_rate=.*: a setting is a text, .* of these\.$"):
+        override_lines({"trainer": {"learning_rate": value}})
+
+
+def test_a_misspelt_key_names_the_right_one() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.max_step=3.*did you mean trainer\.max_steps"):
+        load_config(override_lines({"trainer": {"max_step": 3}}))
+
+
+def mappings() -> set[str]:
+    """Every key of the schema that holds names of the user's own, but for those inside another."""
+    found = set()
+    for section in Config.model_fields:
+        for model in choice_models(section).values():
+            assert issubclass(model, Section)
+            for name, field in model.model_fields.items():
+                if get_origin(field.annotation) is dict:
+                    found.add(f"{section}.{name}")
+    return found
+
+
+def test_every_mapping_of_the_schema_is_known() -> None:
+    assert mappings() == set(FREE)
