@@ -57,7 +57,13 @@ def _ask(path: str) -> str | None:
     `load_dataset` would ask several times, with pauses, before it says that there is no network.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
 
     try:
         HfApi().dataset_info(path, timeout=TIMEOUT_S)
@@ -72,6 +78,8 @@ def _ask(path: str) -> str | None:
         ) from None
     except HFValidationError:
         raise ConfigError(f"task.path={path}: there is no such folder, and it is no Hub id (owner/name).") from None
+    except OfflineModeIsEnabled:
+        return "HF_HUB_OFFLINE is set"
     except HfHubHTTPError as error:
         if error.response.status_code in (401, 403):
             raise _refused(path) from None
@@ -134,7 +142,10 @@ def _explain(path: str, subset: str | None, split: str, error: Exception) -> NoR
             f"{path} is loaded by a program, which is not run: download its data files and set "
             "task.path to their folder."
         ) from None
-    if "BuilderConfig" in text or "Config name is missing" in text:
+    if "Config name is missing" in text:
+        text = text.partition(" Example of usage")[0]
+        raise ConfigError(f"task.subset=null: {path} has several configurations ({text}).") from None
+    if "BuilderConfig" in text:
         raise ConfigError(f"task.subset={subset or 'null'}: {path} has no such configuration ({text}).") from None
     if isinstance(error, ValueError | KeyError) and "split" in text.lower():
         raise ConfigError(f"split {split}: {path} has no such split ({text}).") from None
@@ -143,7 +154,7 @@ def _explain(path: str, subset: str | None, split: str, error: Exception) -> NoR
 
 def _first_line(error: Exception) -> str:
     text = " ".join(str(error).split()) or "no message"
-    return ascii_text(text[:200])
+    return ascii_text(text[:200].rstrip("."))
 
 
 @contextlib.contextmanager

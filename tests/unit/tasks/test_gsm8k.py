@@ -1,0 +1,190 @@
+import gzip
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlvr.errors import ConfigError
+from rlvr.tasks.gsm8k import parse
+from rlvr.tasks.problems import fingerprint
+from rlvr.tasks.rows import DataError, Row
+from tests.unit.tasks.data_tasks import FIXTURES, ids, judged, make, read, real_data, scored, solved, write_jsonl
+
+GSM8K = FIXTURES / "gsm8k"
+MAX_LOADING_S = 5.0
+
+
+def task(path: Path = GSM8K, **changes: object) -> dict[str, object]:
+    return {"name": "gsm8k", "path": str(path), **changes}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Callable[[str], list[dict[str, str]]]:
+    """A copy of the fixture in tmp_path; gives the rows of a split."""
+    shutil.copytree(GSM8K, tmp_path, dirs_exist_ok=True)
+    return lambda split: [json.loads(line) for line in (tmp_path / f"{split}.jsonl").read_text().splitlines()]
+
+
+def test_a_row_gives_gold_and_working_without_calculation_marks() -> None:
+    row = Row("p", {"question": " Q? ", "answer": "48/2 = <<48/2=24>>24 clips.\n\nIn all 1,072.\n#### 1,072 "})
+    problem = parse(row, "gsm8k/train/1", None)
+    assert problem is not None
+    assert (problem.question, problem.answer) == ("Q?", "1072")
+    assert problem.solution == "48/2 = 24 clips.\nIn all 1,072."
+    last = parse(row, "gsm8k/train/1", 1)
+    assert last is not None
+    assert last.solution == "In all 1,072."
+
+
+@pytest.mark.parametrize("answer", ["no mark at all 72", "working\n####", "working\n#### ", "working\n#### none"])
+def test_a_row_without_a_number_after_the_mark_has_no_gold(answer: str) -> None:
+    assert parse(Row("p", {"question": "Q?", "answer": answer}), "x", None) is None
+
+
+def test_the_prompt_asks_for_the_markers_and_the_gold_passes_verifier_and_metric() -> None:
+    made = make(task())
+    assert made.notes == (f"12 training and 6 held-out examples from {GSM8K}",)
+    for example in [*made.eval_examples(100), *(made.train_example(i) for i in range(12))]:
+        system, user = example.messages
+        assert "<start_working_out>" in system.content
+        assert "{" not in system.content + user.content
+        assert judged(made, example, solved(example.answer)).correct
+        assert scored(made, example, solved(example.answer)).value == 4.5
+        assert not judged(made, example, solved(f"{example.answer}1")).correct
+        assert scored(made, example, solved(f"{example.answer}1")).value == 1.5
+        assert example.metadata["task"] == "gsm8k"
+
+
+def test_every_demonstration_earns_full_marks() -> None:
+    made = make(task())
+    by_question = {made.train_example(i).messages[-1].content: made.train_example(i) for i in range(12)}
+    for index in range(12):
+        prompt, completion = made.demonstration(index, 1.0)
+        example = by_question[prompt.rpartition("\n")[2]]
+        assert scored(made, example, completion).value == 4.5
+        assert judged(made, example, completion).correct
+
+
+def test_demonstrations_without_the_format_are_the_datas_own_words() -> None:
+    made = make(task(solution_lines=1))
+    _, completion = made.demonstration(0, 0.0)
+    working, answer = completion.split("\n")
+    assert answer.startswith("#### ")
+    assert "<<" not in working
+    assert sum("<SOLUTION>" in made.demonstration(i, 0.5)[1] for i in range(100)) == pytest.approx(50, abs=20)
+
+
+def test_rows_without_a_gold_are_left_out_counted_and_noted(copy: Callable, tmp_path: Path) -> None:
+    rows = copy("train")
+    rows[3]["answer"] = "no mark"
+    rows[5]["answer"] = "five\n#### five"
+    write_jsonl(tmp_path / "train.jsonl", rows)
+    made = make(task(tmp_path))
+    assert made.notes[0].startswith("10 training and 6 held-out")
+    assert "2 training rows have no gold answer: left out" in made.notes
+
+
+def test_pitfall_38_training_examples_that_are_also_held_out_are_left_out_and_counted(
+    copy: Callable, tmp_path: Path
+) -> None:
+    rows, test = copy("train"), copy("test")
+    planted = [test[0] | {"answer": "another way\n#### 7"}, {**test[3], "question": f"  {test[3]['question'].upper()} "}]
+    write_jsonl(tmp_path / "train.jsonl", [*rows, *planted])
+    made = make(task(tmp_path))
+    assert "2 of 14 training examples are also held out: left out" in made.notes
+    held_out = {fingerprint(example.messages[-1].content) for example in made.eval_examples(100)}
+    assert len(held_out) == 6
+    asked = {fingerprint(made.train_example(i).messages[-1].content) for i in range(100)}
+    shown = {fingerprint(made.demonstration(i, 1.0)[0].rpartition("\n")[2]) for i in range(100)}
+    assert len(asked) == len(shown) == 12
+    assert not held_out & (asked | shown)
+
+
+def test_a_training_set_that_is_all_held_out_is_an_error(copy: Callable, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "train.jsonl", copy("test"))
+    with pytest.raises(DataError, match="every training example is also held out"):
+        make(task(tmp_path))
+
+
+def test_the_seed_orders_training_but_not_what_is_held_out() -> None:
+    made, other = make(task(), seed=0), make(task(), seed=1)
+    assert ids(made, range(12)) != ids(other, range(12))
+    assert made.eval_examples(100) == other.eval_examples(100)
+    assert [example.id for example in made.eval_examples(6)] != [f"gsm8k/test/{n}" for n in range(1, 7)]
+
+
+def test_max_train_examples_is_the_first_so_many() -> None:
+    made = make(task(max_train_examples=4))
+    assert set(ids(made, range(40))) == {f"gsm8k/train/{n}" for n in range(1, 5)}
+
+
+def test_joined_splits_are_both_read(copy: Callable, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "more.jsonl", [{"question": "One and one?", "answer": "1+1\n#### 2"}])
+    made = make(task(tmp_path, train_split="train+more"))
+    assert "gsm8k/more/1" in ids(made, range(13))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"answer": "#### 1"}, "field 'question' is missing; there are 'answer'"),
+        ({"question": "Q?"}, "field 'answer' is missing"),
+        ({"question": 5, "answer": "#### 1"}, "field 'question' must be a text, but is the number 5"),
+        ({"question": "", "answer": "#### 1"}, "field 'question' must be a text that is not blank"),
+        ({"question": "Q?", "answer": ["#### 1"]}, "field 'answer' must be a text, but is a list of 1"),
+    ],
+)
+def test_a_row_of_another_schema_is_an_error_naming_file_row_and_field(
+    copy: Callable, tmp_path: Path, row: object, said: str
+) -> None:
+    write_jsonl(tmp_path / "train.jsonl", [*copy("train"), row])
+    with pytest.raises(DataError) as error:
+        make(task(tmp_path))
+    assert f"{tmp_path}/train.jsonl, line 13: {said}" in str(error.value)
+
+
+def test_a_split_without_any_gold_is_an_error(tmp_path: Path, copy: Callable) -> None:
+    write_jsonl(tmp_path / "test.jsonl", [{"question": "Q?", "answer": "none"}])
+    with pytest.raises(DataError, match="none of the held-out rows has a gold"):
+        make(task(tmp_path))
+
+
+def test_an_unknown_family_of_models_is_an_error_before_the_data_is_read() -> None:
+    with pytest.raises(ConfigError, match=r"\+markers\.families\.gpt9=SET"):
+        make(task(Path("/nowhere")), family="gpt9")
+
+
+def test_compressed_files_are_the_same_data(copy: Callable, tmp_path: Path) -> None:
+    plain = make(task(tmp_path))
+    for split in ("train", "test"):
+        file = tmp_path / f"{split}.jsonl"
+        (tmp_path / f"{split}.jsonl.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    packed = make(task(tmp_path))
+    assert [plain.train_example(i) for i in range(12)] == [packed.train_example(i) for i in range(12)]
+
+
+def test_the_default_path_is_the_hub_or_the_folder_of_rlvr_data() -> None:
+    assert "gsm8k,openai/gsm8k" in read("task", "gsm8k")["path"]
+
+
+def test_all_of_the_real_data_loads_and_renders_in_time_and_every_gold_passes() -> None:
+    path = real_data("gsm8k")
+    start = time.perf_counter()
+    made = make(task(path))
+    train = [made.train_example(index) for index in range(7_473)]
+    seconds = time.perf_counter() - start
+    assert seconds <= MAX_LOADING_S
+    print(f"loaded and rendered {len(train):,} examples in {seconds:.2f} s")
+    assert made.notes == (f"7,473 training and 923 held-out examples from {path}",)
+    held_out = made.eval_examples(10_000)
+    assert len({example.id for example in train}) == 7_473
+    for example in [*train, *held_out]:
+        text = solved(example.answer)
+        assert scored(made, example, text).value == 4.5, example
+        assert judged(made, example, text).correct, example
+        assert len(example.messages) == 2
+        assert example.messages[1].content

@@ -1,0 +1,184 @@
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.errors import ConfigError, UserError
+from rlvr.tasks.readers import Limits, read_file, read_split, split_names
+from rlvr.tasks.rows import DataError, Row
+
+ROWS = [{"question": "a?", "answer": "1"}, {"question": "b?", "answer": "2"}]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+def fields(path: Path) -> list[Any]:
+    return [row.fields for row in read_file(path)]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("x.jsonl", LINES.encode()),
+        ("x.jsonl.gz", gzip.compress(LINES.encode())),
+        ("x.json", json.dumps(ROWS).encode()),
+        ("x.json.gz", gzip.compress(json.dumps(ROWS).encode())),
+        ("x.jsonl", b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n\r\n").encode()),  # from Windows, with empty lines
+        ("x.jsonl", LINES.strip().encode()),  # no newline at the end
+    ],
+)
+def test_every_kind_of_file_gives_its_rows_in_order(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert fields(tmp_path / name) == ROWS
+
+
+def test_rows_know_their_place(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("\n" + LINES)
+    assert [row.place for row in read_file(tmp_path / "x.jsonl")] == [
+        f"{tmp_path}/x.jsonl, line 2",
+        f"{tmp_path}/x.jsonl, line 3",
+    ]
+    (tmp_path / "x.json").write_text(json.dumps(ROWS))
+    assert [row.place for row in read_file(tmp_path / "x.json")] == [f"{tmp_path}/x.json, row {n}" for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("x.jsonl", LINES.encode() + b'{"question": \n', "line 3: this is not JSON"),
+        ("x.jsonl", LINES.encode() + b'{"question": "\xff"}\n', "line 3: byte 15 is not UTF-8"),
+        ("x.jsonl", LINES.encode() + b"[1, 2]\n", "line 3: a row must be a JSON object, but is a list of 2"),
+        ("x.jsonl", b"null\n", "line 1: a row must be a JSON object, but is null"),
+        ("x.jsonl", b"[" * 100_000 + b"\n", "line 1: this is not JSON"),
+        ("x.jsonl", b'{"a": ' + b"1" * 5_000 + b"}\n", "line 1: this is not JSON"),
+        ("x.jsonl", b"", "is empty"),
+        ("x.jsonl", b"\n  \n", "is empty"),
+        ("x.json", b"", "is empty"),
+        ("x.json", b"[]", "is empty"),
+        ("x.json", b'{"data": []}', "must be a JSON list of objects, but is an object with the fields 'data'"),
+        ("x.json", LINES.encode(), "this is not JSON"),
+        ("x.json", b'[{"a": 1}, 7]', "row 2: a row must be a JSON object, but is the number 7"),
+        ("x.jsonl.gz", gzip.compress(LINES.encode() * 5_000)[:-200], "line"),
+        ("x.jsonl.gz", gzip.compress(LINES.encode())[:-4] + b"\0\0\0\0", "line 3: the file is damaged"),
+        ("x.jsonl.gz", b"no gzip at all", "line 1: the file is damaged"),
+        ("x.json.gz", gzip.compress(json.dumps(ROWS).encode())[:20], "the file is damaged"),
+    ],
+)
+def test_a_damaged_file_is_one_sentence_that_names_file_and_place(
+    tmp_path: Path, name: str, data: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError) as error:
+        fields(tmp_path / name)
+    assert said in str(error.value)
+    assert str(tmp_path / name) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_rows_before_the_damage_are_no_data_set(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(LINES + "{broken\n")
+    with pytest.raises(DataError, match="line 3"):
+        read_split(str(tmp_path), "train")
+
+
+def test_sizes_are_bounded(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(LINES + json.dumps({"question": "x" * 1_000}) + "\n")
+    with pytest.raises(DataError, match=r"line 3: more than 500 bytes"):
+        list(read_file(tmp_path / "x.jsonl", Limits(max_row_bytes=500)))
+    with pytest.raises(DataError, match=r"line 3: the file has more than 600 bytes"):
+        list(read_file(tmp_path / "x.jsonl", Limits(max_file_bytes=600)))
+    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * 50_000_000))
+    with pytest.raises(DataError, match=r"bomb\.json\.gz: more than 1,000 bytes"):
+        list(read_file(tmp_path / "bomb.json.gz", Limits(max_file_bytes=1_000)))
+
+
+def test_a_file_that_is_not_there_or_not_data_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no file .*gone\.jsonl"):
+        fields(tmp_path / "gone.jsonl")
+    (tmp_path / "x.csv").write_text("a,b")
+    with pytest.raises(ConfigError, match=r"x\.csv: data files end in \.jsonl"):
+        fields(tmp_path / "x.csv")
+
+
+def test_a_folder_gives_its_splits(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(LINES)
+    (tmp_path / "test.json.gz").write_bytes(gzip.compress(json.dumps(ROWS[:1]).encode()))
+    assert len(read_split(str(tmp_path), "train")) == 2
+    assert len(read_split(str(tmp_path), "test")) == 1
+
+
+def test_a_missing_split_names_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(LINES)
+    with pytest.raises(ConfigError, match=r"has no dev\.jsonl or dev\.json .* only train\.jsonl"):
+        read_split(str(tmp_path), "dev")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ConfigError, match="only nothing"):
+        read_split(str(empty), "dev")
+
+
+def test_two_files_of_one_split_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(LINES)
+    (tmp_path / "train.json").write_text(json.dumps(ROWS))
+    with pytest.raises(ConfigError, match=r"has both train\.jsonl and train\.json"):
+        read_split(str(tmp_path), "train")
+
+
+def test_a_path_that_is_a_file_or_nothing_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(LINES)
+    with pytest.raises(ConfigError, match=r"is a file: name its folder, or .* task=jsonl"):
+        read_split(str(tmp_path / "train.jsonl"), "train")
+    for path in (str(tmp_path / "gone"), "./gone", "a/b/c", "../data", "spa ces/x"):
+        with pytest.raises(ConfigError, match="no such folder"):
+            read_split(path, "train")
+
+
+def test_splits_are_joined_by_plus_and_cannot_leave_the_folder() -> None:
+    assert split_names("task.train_split", "train+dev") == ["train", "dev"]
+    for bad in ("train+", "+", "../secret", "a/b", ".hidden", "train+train", "a b", "train[:10%]"):
+        with pytest.raises(ConfigError, match=r"task\.train_split="):
+            split_names("task.train_split", bad)
+
+
+def test_a_missing_field_names_row_and_what_is_there() -> None:
+    row = Row("f.jsonl, line 7", {"prompt": "x", "qa": {"question": "y"}})
+    assert row.get("qa.question") == "y"
+    with pytest.raises(DataError, match=r"f\.jsonl, line 7: field 'question' is missing; there are 'prompt', 'qa'"):
+        row.text("question")
+    with pytest.raises(DataError, match=r"field 'qa\.answer' is missing"):
+        row.get("qa.answer")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "null"),
+        (True, "the boolean True"),
+        (7, "the number 7"),
+        ([1, 2], "a list of 2"),
+        ({"a": 1}, "an object with the fields 'a'"),
+        (" \n", "the text ' \\n'"),
+        ("\x1b\x07\x00", "the text '\\x1b\\x07\\x00'"),
+    ],
+)
+def test_a_wrong_value_is_said_and_can_do_nothing_to_a_terminal(value: Any, said: str) -> None:
+    with pytest.raises(UserError) as error:
+        Row("p", {"question": value}).text("question")
+    assert str(error.value).endswith(f"but is {said}.")
+    assert str(error.value).isprintable()
+
+
+def test_keys_and_paths_with_control_characters_are_escaped(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        Row("p", {"\x1b[31mred": 1}).get("question")
+    assert str(error.value).isprintable()
+    with pytest.raises(ConfigError) as second:
+        read_split("\x1b[31m", "train")
+    assert str(second.value).isprintable()
+
+
+def test_texts_lose_control_characters_and_halves_of_characters() -> None:
+    row = Row("p", {"question": " a\x00b\x1b[1m\r\nc\td\ud800\u2028e\x85 "})
+    assert row.text("question") == "ab[1m\nc\td\ufffd\u2028e"
+    row.text("question").encode()
