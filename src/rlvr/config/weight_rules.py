@@ -1,4 +1,4 @@
-"""Rules between the ways to keep a pretrained model's weights and to train it; the table in `rules.py` includes them."""
+"""Rules between the ways to keep a pretrained model's weights and to train it; `rules.py` includes the table."""
 
 from rlvr.config.rule import Rule
 from rlvr.config.schema import Config, Lora, PretrainedModel

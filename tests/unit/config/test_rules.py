@@ -11,6 +11,7 @@ from rlvr.config.rules import GROUP_ALGORITHMS, RULES
 from rlvr.errors import ConfigError
 
 HF = "model=hf model.name_or_path=x"
+LORA = "model.lora.enabled=true"
 BROKEN = {
     # task
     "task.operators=[+,+]": "task.operators",
@@ -36,6 +37,15 @@ BROKEN = {
     "warm_start.final_phase_steps=0 warm_start.final_worked_share=0.5": "final_worked_share=0.5: has no effect",
     "warm_start.final_phase_steps=1000 warm_start.worked_share=0.5": "warm_start.worked_share=0.5: has no effect",
     "warm_start.warmup_steps=2000": "warm_start.warmup_steps=2000",
+    # weights and adapters
+    f"{HF} {LORA} model.load_in_4bit=true model.load_in_8bit=true": "choose one of them",
+    f"{HF} model.load_in_4bit=true": "weights of 4 bits cannot be trained; set model.lora.enabled=true",
+    f"{HF} model.load_in_8bit=true": "weights of 8 bits cannot be trained; set model.lora.enabled=true",
+    f"{HF} model.dtype=bfloat16": "set model.lora.enabled=true, or model.dtype=float32",
+    f"{HF} {LORA} model.dtype=bfloat16 trainer.precision=fp32": "model.dtype=bfloat16 computes in bfloat16",
+    f"{HF} model.attn_implementation=flash_attention_2": "does not know model.dtype=float32; set model.dtype=bfloat16",
+    f"{HF} model.lora.r=8": "model.lora.r=8: has no effect with model.lora.enabled=false; set it to true",
+    f"{HF} model.lora.merge_final=true": "model.lora.merge_final=true: has no effect",
     # reward
     "reward.type=combined reward.boxed_weight=0 reward.correct_weight=0": "every reward would be 0",
     "reward.boxed_weight=0.5": "reward.boxed_weight=0.5: has no effect with reward.type=correct",
@@ -118,6 +128,8 @@ SILENT = (
     "algorithm.kl_coef=0.1 algorithm.kl_estimator=k1 algorithm.kl_placement=reward",
     "task.modulus=null task.max_abs_value=20 task.operand_range=[0,4]",
     "algorithm.mismatch_correction=truncate algorithm.mismatch_cap=3",
+    f"{HF} {LORA} model.lora.r=8 model.load_in_4bit=true model.dtype=bfloat16 trainer.precision=bf16",
+    f"{HF} {LORA} model.load_in_8bit=true model.lora.target_modules=[all-linear] model.lora.merge_final=true",
 )
 
 
