@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from rlvr.chat.rendering import Chat
-from rlvr.config.schema import Config, PretrainedModel, TaskBundle
+from rlvr.config.schema import Config, PartsReward, PretrainedModel, TaskBundle
 from rlvr.models.policy import Policy
 from rlvr.rewards.pool import VerifierPool
 from rlvr.tasks.base import Task
@@ -37,6 +37,11 @@ class Tasks:
     def notes(self) -> list[str]:
         """What loading found: sizes, overlap, examples left out."""
         return [note for task in (self.own, *self.also) for note in task.notes]
+
+    def check_training(self) -> None:
+        """UserError if a task that is trained on has nothing to train on."""
+        for part in self.own.eval_sets():
+            part.train_example(0)
 
     def fit(self, policy: Policy, context: int, max_completion_tokens: int) -> None:
         """Leave out examples whose prompt would leave too little room for a whole completion."""
