@@ -66,6 +66,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
             console.note(line)
         config = with_absolute_model(config)
         with open_tasks(config, family_of(config), functions or {}) as tasks:
+            tasks.check_training()
             return _train(config, tasks, console, stopped)
 
 

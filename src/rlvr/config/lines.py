@@ -53,7 +53,7 @@ def _text(key: str, value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    r"""A text that Hydra and OmegaConf read back as it is; a plain word needs no quotes, and the name of a choice has none.
+    r"""A text that Hydra and OmegaConf read back as it is; a plain word, such as the name of a choice, has no quotes.
 
     `it's` -> `'it\'s'`   `\boxed{x}` -> `'\boxed{x}'`   `${x}` -> `'\${x}'`
     """

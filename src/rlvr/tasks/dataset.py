@@ -151,7 +151,7 @@ class DatasetTask:
         if left_out is None or before is None:
             return
         for kind, num, total in zip(("training", "held-out"), left_out, before, strict=True):
-            if num == total:
+            if num and num == total:
                 raise UserError(
                     f"{self.name}: the prompts of all {total:,} {kind} examples have more than {limit:,} tokens; raise "
                     "task.max_prompt_tokens, shorten the prompt, or use a model with more context."

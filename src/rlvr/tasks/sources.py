@@ -80,7 +80,9 @@ class ListSource:
         self._epochs = Epochs(seed)
 
     def train(self, index: int, stream: str = "train") -> Problem:
-        """Problem `index` of the epochs."""
+        """Problem `index` of the epochs. UserError if there is nothing to train on."""
+        if not self._train:
+            raise UserError("every training example is also held out, so nothing is left to train on: give other data.")
         return self._train[self._epochs.place(index, len(self._train), stream)]
 
     def held_out(self, num: int) -> list[Problem]:

@@ -69,7 +69,8 @@ def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
 def make_data(train: Part, held_out: Part, *, where: str, seed: int, max_train: int | None) -> Data:
     """The task's data: what is held out is never trained on, and the notes say what became of every row.
 
-    Raises DataError if nothing is left to train on or to hold out.
+    All training examples may be held out, too: that is no error for those who only evaluate. Raises DataError if one of
+    the parts is empty.
     """
     keys = {problem.key for problem in held_out.problems}
     kept = [problem for problem in train.problems if problem.key not in keys]
@@ -82,10 +83,6 @@ def make_data(train: Part, held_out: Part, *, where: str, seed: int, max_train: 
         if not part.problems:
             raise DataError(f"{ascii_text(where)}: none of the {kind} rows has a gold answer.")
     note_overlap(notes, len(train.problems) - len(kept), len(train.problems), "held out")
-    if not kept:
-        raise DataError(
-            f"{ascii_text(where)}: every training example is also held out, so nothing is left to train on."
-        )
     if max_train is not None:
         kept = kept[:max_train]
     sizes = f"{len(kept):,} training and {len(held_out.problems):,} held-out examples from {ascii_text(where)}"
