@@ -60,6 +60,14 @@ MUTANTS = [
         new="        if True:\n",
         test=ADAPTERS + "the_reference_of_a_trained_adapter_is_that_adapter",
     ),
+    Mutant(  # the template's end of turn does not end a completion
+        pitfall="3",
+        file="chat/rendering.py",
+        old=" | self._turn_end())",
+        new=")",
+        test="tests/unit/chat/test_rendering.py::"
+        "test_pitfall_03_the_end_of_turn_of_the_template_stops_where_no_config_names_it",
+    ),
     Mutant(  # a resumed run keeps the untrained adapters
         pitfall="37",
         file="models/policy.py",

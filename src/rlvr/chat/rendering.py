@@ -11,6 +11,7 @@ ids. Sampled ids are never decoded and encoded again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import ConfigError, UserError
@@ -26,7 +27,9 @@ class Chat:
     """Renders with the tokenizer's chat template where it has one, else as plain text.
 
     `stop_ids` end a completion: every end token that the tokenizer, the model's config or its generation config names
-    (base models list another one than their tokenizer), plus the task's stop words.
+    (base models list another one than their tokenizer), the one with which the template ends an answer, and the task's
+    stop words. A system message never gets lost: where a template refuses it or leaves it out (Gemma 2, Mistral), its
+    text stands before that of the first user message, as Gemma's documentation has it.
     """
 
     def __init__(
@@ -39,8 +42,17 @@ class Chat:
         """ConfigError if a stop word is not exactly one token."""
         self._tokenizer = tokenizer
         self._has_template = bool(tokenizer.chat_template)
+        self._takes_system = not self._has_template or self._renders_system()
         words = {_word_id(tokenizer, word) for word in stop_words}
-        self.stop_ids: frozenset[int] = frozenset(words | end_ids(tokenizer, model))
+        self.stop_ids: frozenset[int] = frozenset(words | end_ids(tokenizer, model) | self._turn_end())
+
+    def note(self, messages: Sequence[Message]) -> str | None:
+        """What a user should know about how a prompt like this is rendered; None where all is as usual."""
+        if not self._has_template and {message.role for message in messages} != {"user"}:
+            return "the tokenizer has no chat template: messages are joined line by line, their roles are not marked"
+        if not self._takes_system and any(message.role == "system" for message in messages):
+            return "the chat template takes no system message: its text stands before the first user message"
+        return None
 
     def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The first prompt, up to where the model speaks."""
@@ -56,10 +68,7 @@ class Chat:
         """
         if not self._has_template:
             return self._encode(_plain(messages))
-        question = Message(role="user", content="x")
-        answer = Message(role="assistant", content=_PLACE)
-        tail = self._render([question, answer, *messages]).rpartition(_PLACE)[2]
-        ids = self._encode(tail)
+        ids = self._encode(self._after_an_answer(*messages))
         ended = ids[:1] and ids[0] in self.stop_ids and last_id in (None, ids[0])
         return ids[1:] if ended else ids
 
@@ -84,9 +93,43 @@ class Chat:
         begun = self._tokenizer.encode("", add_special_tokens=True)[:1] == [bos]
         return (bos, *ids) if begun else ids
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _after_an_answer(self, *messages: Message, header: bool = True) -> str:
+        """What the template puts behind a completion: the end of its turn, the messages, the header of the next."""
+        question = Message(role="user", content="x")
+        answer = Message(role="assistant", content=_PLACE)
+        return self._render([question, answer, *messages], header=header).rpartition(_PLACE)[2]
+
+    def _turn_end(self) -> set[int]:
+        """The token with which the template ends an answer, if it is a special one."""
+        if not self._has_template:
+            return set()
+        first = self._encode(self._after_an_answer(header=False))[:1]
+        special = {token for token, word in self._tokenizer.added_tokens_decoder.items() if word.special}
+        return set(first) & special
+
+    def _renders_system(self) -> bool:
+        """Whether the text of a system message gets into the prompt."""
+        question = Message(role="user", content="x")
+        try:
+            return _PLACE in self._apply([Message(role="system", content=_PLACE), question], header=True)
+        except Exception:  # raised by the template itself, through jinja2
+            return False
+
+    def _render(self, messages: Sequence[Message], *, header: bool = True) -> str:
+        if not self._takes_system:
+            messages = _folded(messages)
+        try:
+            return self._apply(messages, header=header)
+        except Exception as error:  # jinja2
+            roles = ", ".join(message.role for message in messages)
+            raise UserError(
+                f"the chat template of {self._tokenizer.name_or_path!r} cannot render the messages {roles} ({error}): "
+                "change the prompt, or use another model."
+            ) from error
+
+    def _apply(self, messages: Sequence[Message], *, header: bool) -> str:
         conversation: list[dict[str, str]] = [{"role": m.role, "content": m.content} for m in messages]
-        text: Any = self._tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+        text: Any = self._tokenizer.apply_chat_template(conversation, add_generation_prompt=header, tokenize=False)
         return text
 
 
@@ -97,6 +140,16 @@ def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None) -
         named.append(model.config.get_text_config().eos_token_id)
         named.append(getattr(model.generation_config, "eos_token_id", None))
     return {token for value in named if value is not None for token in ([value] if isinstance(value, int) else value)}
+
+
+def _folded(messages: Sequence[Message]) -> list[Message]:
+    """System text in front of the first user message."""
+    system = [message.content for message in messages if message.role == "system"]
+    rest = [message for message in messages if message.role != "system"]
+    if not system or not rest:
+        return list(messages)
+    first = replace(rest[0], content="\n\n".join([*system, rest[0].content]))
+    return [first, *rest[1:]]
 
 
 def _plain(messages: Sequence[Message]) -> str:

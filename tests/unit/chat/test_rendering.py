@@ -127,3 +127,50 @@ def test_pitfall_03_every_end_token_stops_also_where_config_and_tokenizer_disagr
 def test_a_stop_word_that_is_not_one_token_is_an_error(word: str) -> None:
     with pytest.raises(ConfigError, match=f"the stop word '{word}' is not one token"):
         Chat(byte_tokenizer(), [word])
+
+
+# ---------------------------------------------------------------------------------- templates that refuse, system texts
+
+SYSTEM = Message(role="system", content="Add.")
+GEMMA = (  # Gemma 2's own words
+    "{{ bos_token }}"
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ 'model' if m['role'] == 'assistant' else m['role'] }}\n"
+    "{{ m['content'] | trim }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>model\n{% endif %}"
+)
+DROPS = CHATML.replace("{% for m in messages %}", "{% for m in messages if m['role'] != 'system' %}")
+
+
+@pytest.mark.parametrize("template", [GEMMA, DROPS])
+def test_a_system_text_that_the_template_refuses_or_drops_stands_before_the_question(template: str) -> None:
+    chat = Chat(byte_tokenizer(template=template))
+    text = chat.decode(chat.encode_prompt([SYSTEM, user("1+1")]))
+    assert f"{START}user\nAdd.\n\n1+1{END}\n" in text
+    assert "takes no system message" in str(chat.note([SYSTEM, user("1+1")]))
+    assert chat.note([user("1+1")]) is None
+
+
+def test_the_note_says_when_roles_are_not_marked() -> None:
+    plain, usual = Chat(byte_tokenizer(template=None)), Chat(byte_tokenizer())
+    assert "no chat template" in str(plain.note([SYSTEM, user("1")]))
+    assert plain.note([user("1")]) is None
+    assert usual.note([SYSTEM, user("1")]) is None
+
+
+def test_a_template_that_cannot_render_the_messages_is_a_sentence() -> None:
+    twice = "messages | length > 1 and messages[1]['role'] == 'user'"
+    strict = f"{{% if {twice} %}}{{{{ raise_exception('roles must alternate') }}}}{{% endif %}}"
+    chat = Chat(byte_tokenizer(template=strict + CHATML))
+    with pytest.raises(UserError, match=r"cannot render the messages user, user \(roles must alternate\)"):
+        chat.encode_prompt([user("1"), user("2")])
+
+
+def test_pitfall_03_the_end_of_turn_of_the_template_stops_where_no_config_names_it() -> None:
+    """Qwen's base models: the tokenizer ends texts, the template ends turns, with different tokens."""
+    tokenizer = byte_tokenizer(eos=TEXT_END)
+    end, text_end = (tokenizer.convert_tokens_to_ids(word) for word in (END, TEXT_END))
+    assert Chat(tokenizer, model=tiny_model(text_end, None)).stop_ids == {end, text_end}
+    without_end = CHATML.replace("<|im_end|>", "")
+    assert Chat(byte_tokenizer(eos=TEXT_END, template=without_end)).stop_ids == {text_end}
+    assert Chat(byte_tokenizer(eos=TEXT_END, template=None)).stop_ids == {text_end}
