@@ -1,7 +1,16 @@
 """The composition root: the only place that knows every component. A configuration comes in, a run comes out."""
 
 from rlvr.build.evaluation import evaluate_all
-from rlvr.build.inference import Inference, open_inference, run_of
+from rlvr.build.inference import Inference, inference_config, open_inference, run_of
 from rlvr.build.train import TrainResult, assemble, train
 
-__all__ = ["Inference", "TrainResult", "assemble", "evaluate_all", "open_inference", "run_of", "train"]
+__all__ = [
+    "Inference",
+    "TrainResult",
+    "assemble",
+    "evaluate_all",
+    "inference_config",
+    "open_inference",
+    "run_of",
+    "train",
+]

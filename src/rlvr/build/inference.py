@@ -30,30 +30,29 @@ class Inference:
     max_context_tokens: int
 
 
-@contextmanager
-def open_inference(
-    model: str,
-    overrides: Sequence[str],
-    *,
-    task: str | None = None,
-    functions: Functions | None = None,
-) -> Iterator[Inference]:
-    """A run folder, checkpoint, model folder or Hub id, ready to generate.
-
-    The settings are those of the configuration, or of the task, called `task`; without it those of the run that the
-    model belongs to. Processes of verifiers end with the block.
+def inference_config(model: str, overrides: Sequence[str], *, task: str | None = None) -> Config:
+    """The settings to try a model with: those of the configuration, or of the task, called `task`; without it those of
+    the run that the model belongs to.
 
     Raises:
-        UserError: there is no such model, it is damaged, or it belongs to no run and `task` is None.
+        UserError: the model belongs to no run, and `task` is None.
     """
     root = run_of(Path(model))
     if task is not None:
-        config = load_task_config(task, overrides)
-    elif root is not None:
-        config = load_config(overrides, config_name="config", config_dir=str(root))
-    else:
-        raise _no_task(model)
-    source = _weights(Path(model), root)
+        return load_task_config(task, overrides)
+    if root is not None:
+        return load_config(overrides, config_name="config", config_dir=str(root))
+    raise _no_task(model)
+
+
+@contextmanager
+def open_inference(model: str, config: Config, functions: Functions | None = None) -> Iterator[Inference]:
+    """A run folder, checkpoint, model folder or Hub id, ready to generate. Processes of verifiers end with the block.
+
+    Raises:
+        UserError: there is no such model, or it is damaged.
+    """
+    source = _weights(Path(model), run_of(Path(model)))
     settings = config.model if isinstance(config.model, PretrainedModel) else None
     policy = load_for_inference(source, settings)
     set_threads(config, policy)

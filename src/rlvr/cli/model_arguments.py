@@ -43,7 +43,7 @@ def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Infer
 
     from transformers.utils.logging import disable_progress_bar
 
-    from rlvr.build import open_inference
+    from rlvr.build import inference_config, open_inference
     from rlvr.evaluation.files import check_writable
 
     if args.output:
@@ -54,7 +54,8 @@ def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Infer
         print(f"looking for {args.model} on the Hub", file=sys.stderr)
     with ExitStack() as stack:
         try:
-            inference = stack.enter_context(open_inference(args.model, [*args.set, *more], task=args.task))
+            config = inference_config(args.model, [*args.set, *more], task=args.task)
+            inference = stack.enter_context(open_inference(args.model, config))
         except ConfigError as error:
             # compose speaks of the option that names a configuration for `rlvr train`
             raise ConfigError(str(error).replace("--config-name", "--task")) from error

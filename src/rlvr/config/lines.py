@@ -43,7 +43,7 @@ def _text(key: str, value: Any) -> str:
         return f"[{','.join(_text(key, item) for item in value)}]"
     if isinstance(value, Mapping) and not value:
         return "{}"
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a number of NumPy, PyTorch or JAX
+    if getattr(value, "ndim", None) == 0:  # a number of NumPy, PyTorch or JAX
         value = value.item()
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return json.dumps(value)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.tasks.gsm8k import parse
 from rlvr.tasks.problems import fingerprint
 from rlvr.tasks.rows import DataError, Row
@@ -91,7 +91,10 @@ def test_pitfall_38_training_examples_that_are_also_held_out_are_left_out_and_co
     copy: Callable, tmp_path: Path
 ) -> None:
     rows, test = copy("train"), copy("test")
-    planted = [test[0] | {"answer": "another way\n#### 7"}, {**test[3], "question": f"  {test[3]['question'].upper()} "}]
+    planted = [
+        test[0] | {"answer": "another way\n#### 7"},
+        {**test[3], "question": f"  {test[3]['question'].upper()} "},
+    ]
     write_jsonl(tmp_path / "train.jsonl", [*rows, *planted])
     made = make(task(tmp_path))
     assert "2 of 14 training examples are also held out: left out" in made.notes
@@ -103,10 +106,14 @@ def test_pitfall_38_training_examples_that_are_also_held_out_are_left_out_and_co
     assert not held_out & (asked | shown)
 
 
-def test_a_training_set_that_is_all_held_out_is_an_error(copy: Callable, tmp_path: Path) -> None:
+def test_a_training_set_that_is_all_held_out_can_only_be_evaluated(copy: Callable, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", copy("test"))
-    with pytest.raises(DataError, match="every training example is also held out"):
-        make(task(tmp_path))
+    made = make(task(tmp_path))
+    assert len(made.eval_examples(100)) == len(copy("test"))
+    assert made.notes[0].startswith("0 training and ")
+    made.limit_prompts(lambda messages: 1, 10)
+    with pytest.raises(UserError, match="every training example is also held out"):
+        made.train_example(0)
 
 
 def test_the_seed_orders_training_but_not_what_is_held_out() -> None:
