@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,13 +15,16 @@ from rlvr.rewards.base import Grade
 from rlvr.rewards.pool import VerifierPool
 from rlvr.types import Attempt
 
+_SCORE = "rlvr.rewards.reasoning_gym:score"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningGymPart:
     """The value, mostly 0 to 1, that the example's data set gives the answer.
 
-    The example's metadata has `dataset`, a name of reasoning_gym's, and `entry`, what it generated. No answer in the
-    text is `invalid`, and so is one that the verifier fails on while it accepts the gold.
+    The example's metadata has `dataset`, a name of reasoning_gym's, `entry`, what it generated, and `settings` if those
+    were not the defaults: some verifiers depend on them. No answer in the text is `invalid`, and so is one that the
+    verifier fails on while it can judge the gold.
     """
 
     pool: VerifierPool
@@ -42,8 +46,9 @@ class ReasoningGymPart:
         answer = self.extract(attempt.text)
         if answer is None:
             return Grade(value=0.0, status="invalid")
+        settings = json.dumps(dict(example.metadata.get("settings", {})))
         entry = dict(example.metadata["entry"])
-        result = await self.pool.call("rlvr.rewards.reasoning_gym:score", example.metadata["dataset"], answer, entry)
+        result = await self.pool.call(_SCORE, example.metadata["dataset"], settings, answer, entry)
         if result.status != "ok":
             return Grade(value=math.nan, status="error", message=result.message)
         return Grade(value=0.0, status="invalid") if result.value is None else Grade(value=result.value)
@@ -55,9 +60,9 @@ def require_reasoning_gym() -> None:
         raise UserError("reasoning_gym is not installed: pip install 'rlvr[reasoning-gym]'.")
 
 
-def score(dataset: str, answer: str, entry: Mapping[str, Any]) -> float | None:
+def score(dataset: str, settings: str, answer: str, entry: Mapping[str, Any]) -> float | None:
     """The data set's score of `answer`; None if it fails on it, though not on the gold. Runs in a worker."""
-    score_answer = _scorer(dataset)
+    score_answer = _scorer(dataset, settings)
     try:
         return float(score_answer(answer, entry))
     except Exception:  # foreign code: some verifiers cannot read what is no answer
@@ -66,7 +71,7 @@ def score(dataset: str, answer: str, entry: Mapping[str, Any]) -> float | None:
 
 
 @lru_cache(maxsize=128)
-def _scorer(dataset: str) -> Callable[[str, Mapping[str, Any]], float]:
+def _scorer(dataset: str, settings: str) -> Callable[[str, Mapping[str, Any]], float]:
     import reasoning_gym
 
-    return cast(Any, reasoning_gym.get_score_answer_fn(dataset))
+    return cast(Any, reasoning_gym.create_dataset(dataset, **json.loads(settings)).score_answer)

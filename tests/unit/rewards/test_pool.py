@@ -22,8 +22,8 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 DEADLINE_S = 1.0
 
 
-def make_pool(num_workers: int = 1) -> VerifierPool:
-    return VerifierPool(num_workers=num_workers, timeout_s=DEADLINE_S, max_memory_mb=768)
+def make_pool(num_workers: int = 1, timeout_s: float = DEADLINE_S) -> VerifierPool:
+    return VerifierPool(num_workers=num_workers, timeout_s=timeout_s, max_memory_mb=768)
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +85,9 @@ def test_pitfall_27_what_hangs_is_killed_at_its_deadline_and_the_rest_of_the_bat
 ) -> None:
     found: list[CallResult] = []
     calls = [(hang,) if number == 3 else (bad_calls.echo, number) for number in range(30)]
-    thread = threading.Thread(target=lambda: found.extend(gather(pool, *calls)))  # where signal.alarm cannot work
-    thread.start()
-    thread.join(timeout=DEADLINE_S + 30)
+    thread = threading.Thread(target=lambda: found.extend(gather(pool, *calls)), daemon=True)
+    thread.start()  # where signal.alarm cannot work
+    thread.join(timeout=DEADLINE_S + 15)
     assert [result.status for result in found] == ["timeout" if number == 3 else "ok" for number in range(30)]
     assert found[3].message == "timed out after 1 s"
     assert [result.value for result in found] == [None if number == 3 else number for number in range(30)]
@@ -99,6 +99,12 @@ def test_pitfall_27_hanging_calls_wait_for_their_deadlines_at_the_same_time(pool
     results = gather(pool, *((bad_calls.spin,) for _ in range(4)))
     assert [result.status for result in results] == ["timeout"] * 4
     assert time.monotonic() - start < 4 * DEADLINE_S  # two after two; one after another would need all of it
+
+
+def test_pitfall_27_a_worker_that_ignores_sigterm_makes_room_for_the_next_one() -> None:
+    with make_pool() as pool:
+        futures = [pool.submit(bad_calls.sleep_through_sigterm), pool.submit(bad_calls.echo, 1)]
+        assert [future.result(timeout=DEADLINE_S + 10).status for future in futures] == ["timeout", "ok"]
 
 
 @needs_proc
@@ -114,7 +120,7 @@ def test_pitfall_27_a_forked_child_dies_with_the_call_that_hangs(mark: str, tmp_
 @needs_proc
 def test_pitfall_27_a_daemon_that_left_its_group_dies_too(mark: str, tmp_path: Path) -> None:
     path = tmp_path / "pid"
-    with make_pool() as pool:
+    with make_pool(timeout_s=20.0) as pool:
         assert one(pool, bad_calls.leave_a_daemon, str(path)).status == "ok"
         assert wait_until(lambda: not alive(int(path.read_text())))
         assert one(pool, bad_calls.echo, 1).value == 1
@@ -123,7 +129,7 @@ def test_pitfall_27_a_daemon_that_left_its_group_dies_too(mark: str, tmp_path: P
 
 @needs_proc
 def test_a_child_that_outlives_its_call_is_ended_before_the_next_one(mark: str) -> None:
-    with make_pool() as pool:
+    with make_pool(timeout_s=20.0) as pool:
         child = one(pool, bad_calls.leave_a_child)
         assert child.status == "ok"
         assert one(pool, bad_calls.echo, 1).value == 1
@@ -133,7 +139,7 @@ def test_a_child_that_outlives_its_call_is_ended_before_the_next_one(mark: str) 
 
 @needs_proc
 def test_a_forked_child_that_returns_gives_no_second_answer(mark: str) -> None:
-    with make_pool() as pool:
+    with make_pool(timeout_s=20.0) as pool:
         results = gather(pool, (bad_calls.come_back_twice,), *((bad_calls.echo, number) for number in range(10)))
         assert [result.value for result in results] == [7, *range(10)]
     assert survivors(mark) == []
@@ -170,20 +176,20 @@ def test_pitfall_26_a_failure_has_its_own_status_and_costs_only_itself(
 
 
 def test_pitfall_26_a_call_does_not_pay_for_the_memory_of_calls_before_it() -> None:
-    with make_pool() as pool:
+    with make_pool(timeout_s=20.0) as pool:
         results = gather(pool, (bad_calls.keep_memory, 400), (bad_calls.keep_memory, 400))
     assert [(result.status, result.value) for result in results] == [("ok", 1), ("ok", 1)]
 
 
 def test_pitfall_26_a_call_does_not_pay_for_a_crash_that_an_earlier_one_prepared() -> None:
-    with make_pool() as pool:
+    with make_pool(timeout_s=20.0) as pool:
         results = gather(pool, (bad_calls.die_soon,), (bad_calls.take_a_while,))
     assert [(result.status, result.value) for result in results] == [("ok", "done"), ("ok", "done")]
 
 
 @needs_proc
 def test_calls_that_kill_the_process_above_them_fail_and_leave_nothing_behind(mark: str) -> None:
-    with make_pool(num_workers=2) as pool:
+    with make_pool(num_workers=2, timeout_s=20.0) as pool:
         results = gather(pool, (bad_calls.kill_the_nursery,), *((bad_calls.echo, number) for number in range(10)))
         assert results[0].status == "crash"
         assert gather(pool, *((bad_calls.echo, number) for number in range(10))) == [

@@ -21,8 +21,8 @@ def part() -> Iterator[ReasoningGymPart]:
         yield ReasoningGymPart(pool=pool, extract=AnswerFormat(answer_in="boxed").extract)
 
 
-def generated(dataset: str) -> dict[str, Any]:
-    return {"dataset": dataset, "entry": reasoning_gym.create_dataset(dataset, size=1, seed=3)[0]}
+def generated(dataset: str, **settings: Any) -> dict[str, Any]:
+    return {"dataset": dataset, "entry": reasoning_gym.create_dataset(dataset, size=1, seed=3, **settings)[0]}
 
 
 def grades(part: ReasoningGymPart, metadata: dict[str, Any], *texts: str) -> list[Grade]:
@@ -54,6 +54,14 @@ def test_many_right_answers_are_known_to_the_verifier(part: ReasoningGymPart) ->
     answer = metadata["entry"]["answer"]
     found = grades(part, metadata, f"\\boxed{{{answer}}}", f"\\boxed{{{' × '.join(reversed(answer.split(' × ')))}}}")
     assert found == [Grade(value=1.0)] * 2
+
+
+def test_a_verifier_knows_the_settings_of_its_data_set(part: ReasoningGymPart) -> None:
+    settings = {"min_word_length": 5, "max_word_length": 5}
+    metadata = generated("word_ladder", **settings)
+    text = f"\\boxed{{{metadata['entry']['answer']}}}"
+    assert grades(part, metadata | {"settings": settings}, text) == [Grade(value=1.0)]
+    assert grades(part, metadata, text)[0].status == "error"  # the defaults have words of four letters
 
 
 def test_an_answer_that_the_verifier_fails_on_is_invalid(part: ReasoningGymPart) -> None:
