@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from rlvr.config import bundles, messages, rules
-from rlvr.config.catalog import has_value, sections, value_of
+from rlvr.config.catalog import choice_models, has_value, sections, value_of
 from rlvr.config.schema import Config
 from rlvr.errors import ConfigError
 
@@ -55,8 +55,8 @@ class Source:
         return self.loader.get_group_options(group)
 
     def is_group(self, key: str) -> bool:
-        """Whether `key` names a group of configuration files."""
-        return bool(self.loader.get_group_options(key, ObjectType.CONFIG))
+        """Whether `key` names a group of configuration files. A value's key, which has a dot, is not looked up."""
+        return "." not in key and bool(self.loader.get_group_options(key, ObjectType.CONFIG))
 
 
 def load_config(
@@ -173,7 +173,28 @@ def _check_override(override: Override, source: Source) -> None:
 
 def _compose(source: Source, overrides: Sequence[Override]) -> dict[str, Any]:
     """The composed and resolved values, not yet validated."""
-    return _resolve(_composed(source, overrides))
+    values = _resolve(_composed(source, overrides))
+    for override in overrides:
+        if override.key_or_group in sections() and source.is_group(override.key_or_group):
+            _leave_out_of_another_choice(values, source, override, overrides)
+    return values
+
+
+def _leave_out_of_another_choice(
+    values: dict[str, Any], source: Source, choice: Override, overrides: Sequence[Override]
+) -> None:
+    """`--config-name gsm8k model=scratch_bpe`: what the configuration says of its own choice goes with that choice."""
+    section = choice.key_or_group
+    models, chosen = choice_models(section), values.get(section)
+    model = models.get(chosen.get("name", "")) if isinstance(chosen, dict) else None
+    if not isinstance(chosen, dict) or model is None:
+        return
+    given = {override.key_or_group.removeprefix(f"{section}.").partition(".")[0] for override in overrides}
+    others = {name for other in models.values() for name in other.model_fields} - set(model.model_fields) - given
+    if others.isdisjoint(chosen):
+        return
+    of_the_choice = _composed(_open(DEFAULT_CONFIG, source.config_dir), [choice])[section]
+    values[section] = {key: value for key, value in chosen.items() if key not in others or key in of_the_choice}
 
 
 def _composed(source: Source, overrides: Sequence[Override]) -> DictConfig:

@@ -35,6 +35,8 @@ def _lines(key: str, value: Any) -> list[str]:
 
 
 def _text(key: str, value: Any) -> str:
+    if getattr(value, "ndim", None) == 0:  # a number of NumPy, PyTorch or JAX
+        value = value.item()
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, str):
@@ -43,8 +45,6 @@ def _text(key: str, value: Any) -> str:
         return f"[{','.join(_text(key, item) for item in value)}]"
     if isinstance(value, Mapping) and not value:
         return "{}"
-    if getattr(value, "ndim", None) == 0:  # a number of NumPy, PyTorch or JAX
-        value = value.item()
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return json.dumps(value)
     raise ConfigError(

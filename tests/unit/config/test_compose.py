@@ -42,6 +42,7 @@ NEEDS = {  # what else a choice needs to make sense
     "reward=finqa": DATA["finqa"],
     "reward=finqa_program": (*DATA["finqa"], "task.answer=program", "prompt=financial_program"),
     "reward=mix": (*HF, "task=mix", "task.parts={gsm8k: 1}"),
+    "reward=custom": (*DATA["gsm8k"], "reward.parts.custom.function=module:function"),
     **{f"reward={name}": DATA["gsm8k"] for name in ("gsm8k", "generator", "hub", "jsonl", "math", "numeric", "text")},
     **{f"prompt={name}": DATA["gsm8k"] for name in ("financial_reasoning", "financial_program", "math_reasoning")},
     **{f"prompt={name}": DATA["gsm8k"] for name in ("gsm8k", "finqa", "hub", "jsonl", "reasoning_gym")},
@@ -176,6 +177,23 @@ def test_the_users_folder_adds_configurations_and_choices(tmp_path: Path) -> Non
     config = load_config(["algorithm=two_epochs"], config_name="mine", config_dir=str(tmp_path))
     assert (config.name, config.trainer.max_steps, config.algorithm.num_epochs) == ("mine", 3, 2)
     assert load_config(["algorithm=two_epochs"], config_dir=str(tmp_path)).name == "rpn"
+
+
+def test_another_choice_leaves_behind_what_was_said_of_the_first() -> None:
+    config = load_config(
+        ["model=scratch_bpe", "rollout.max_completion_tokens=32", "model.num_layers=2"], config_name="gsm8k"
+    )
+    assert (config.model.name, config.model.num_layers) == ("scratch_bpe", 2)  # type: ignore[union-attr]
+    assert "did you mean" in message("model=scratch_bpe", "model.num_layer=2", config_name="gsm8k")
+    text = message("model=scratch_bpe", "model.name_or_path=x", config_name="gsm8k")
+    assert text == "model.name_or_path=x: model=scratch_bpe has no such key; model=hf has."
+
+
+def test_a_choice_of_the_users_with_a_key_of_another_choice_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "algorithm").mkdir()
+    (tmp_path / "algorithm" / "mine.yaml").write_text("defaults:\n  - grpo\nvalue_coef: 0.5\n")
+    for name in ("rpn", "rpn_ppo"):
+        assert "algorithm.value_coef=0.5" in message("algorithm=mine", config_name=name, config_dir=str(tmp_path))
 
 
 def test_an_unknown_key_in_the_users_file_is_an_error(tmp_path: Path) -> None:
