@@ -145,8 +145,8 @@ def _filled(key: str, template: str, markers: MarkerSet | None, *, has_question:
 def _unknown(key: str, name: str, has_question: bool) -> str:
     known = [*([QUESTION] if has_question else []), *MARKER_FIELDS]
     near = nearest(name, known)
-    hint = f"did you mean {{{near}}}?" if near else f"there are {', '.join(f'{{{field}}}' for field in known)}."
-    return f"{key} has an unknown placeholder {{{name}}}; {hint.rstrip('.')} (write {{{{ for a brace that is meant literally)."
+    hint = f"did you mean {{{near}}}?" if near else f"there are {', '.join(f'{{{field}}}' for field in known)}"
+    return f"{key} has an unknown placeholder {{{name}}}; {hint} (a literal brace is written twice)"
 
 
 def _pieces(key: str, template: str) -> list[tuple[str, str | None]]:

@@ -5,15 +5,18 @@ Problems are drawn without end. A hash of the question says which tenth of them 
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from rlvr.config.messages import nearest
 from rlvr.errors import ConfigError
 from rlvr.rewards.reasoning_gym import require_reasoning_gym
+from rlvr.seeding import derive_seed
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.rows import DataError, ascii_text, clean
+from rlvr.tasks.rows import ascii_text, clean
 from rlvr.tasks.sources import DrawnSource
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 HELD_OUT_SHARE = 0.1
 OWN = ("seed", "size")
+CHUNK_SIZE = 64
+MAX_CHUNKS = 16
 
 
 def load_reasoning_gym(settings: ReasoningGymTask, seed: int) -> Data:
@@ -28,7 +33,7 @@ def load_reasoning_gym(settings: ReasoningGymTask, seed: int) -> Data:
     require_reasoning_gym()
     _check(settings)
     source = DrawnSource(
-        lambda number: draw(settings, number),
+        Drawer(settings).draw,
         name=f"reasoning_gym/{settings.dataset}",
         eval_share=HELD_OUT_SHARE,
         seed=seed,
@@ -39,34 +44,49 @@ def load_reasoning_gym(settings: ReasoningGymTask, seed: int) -> Data:
     return Data(source=source, notes=(note,))
 
 
-def draw(settings: ReasoningGymTask, number: int) -> Problem:
-    """The problem that the library makes of a seed. Some data sets have no reference answer: it is empty then."""
-    import reasoning_gym
+class Drawer:
+    """Problem `place` of the endless row with a seed; the library makes them in chunks, which can be slow to begin.
 
-    try:
-        made = reasoning_gym.create_dataset(settings.dataset, seed=number % 2**32, size=1, **settings.settings)
-    except Exception as error:  # a foreign library: assertions, values, types
-        raise ConfigError(
-            f"task.settings={dict(settings.settings)}: reasoning_gym's {settings.dataset} refuses them "
-            f"({type(error).__name__}: {ascii_text(str(error)[:200])})."
-        ) from error
-    try:
-        entry: dict[str, Any] = made[0]
-    except Exception as error:  # a foreign library
-        raise DataError(
-            f"reasoning_gym's {settings.dataset} cannot make a problem of these settings "
-            f"({type(error).__name__}: {ascii_text(str(error)[:200])}): choose others."
-        ) from error
-    question = clean(entry["question"])
-    key = fingerprint(question)
-    answer = entry.get("answer")
-    return Problem(
-        id=f"reasoning_gym/{settings.dataset}/{key.hex()}",
-        key=key,
-        question=question,
-        answer="" if answer is None else str(answer),
-        metadata={"dataset": settings.dataset, "entry": entry},
-    )
+    Seed 7, places 0 to 63: entries 0 to 63 of one of the library's data sets; place 64: entry 0 of another.
+    """
+
+    def __init__(self, settings: ReasoningGymTask) -> None:
+        self._settings = settings
+        self._chunks: dict[int, Any] = {}
+
+    def draw(self, seed: int, place: int) -> Problem:
+        """Some data sets have no reference answer: it is empty then."""
+        name = self._settings.dataset
+        chunk, offset = divmod(place, CHUNK_SIZE)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # one of the data sets prints
+                entry: dict[str, Any] = self._chunk(derive_seed(seed, chunk) % 2**32)[offset]
+        except Exception as error:  # a foreign library: assertions, values, types
+            raise ConfigError(
+                f"task.settings={dict(self._settings.settings)}: reasoning_gym's {name} cannot make a problem of them "
+                f"({type(error).__name__}: {ascii_text(str(error)[:200])})."
+            ) from error
+        question = clean(entry["question"])
+        key = fingerprint(question)
+        answer = entry.get("answer")
+        return Problem(
+            id=f"reasoning_gym/{name}/{key.hex()}",
+            key=key,
+            question=question,
+            answer="" if answer is None else str(answer),
+            metadata={"dataset": name, "entry": entry},
+        )
+
+    def _chunk(self, number: int) -> Any:
+        import reasoning_gym
+
+        if number not in self._chunks:
+            while len(self._chunks) >= MAX_CHUNKS:
+                del self._chunks[next(iter(self._chunks))]
+            self._chunks[number] = reasoning_gym.create_dataset(
+                self._settings.dataset, seed=number, size=CHUNK_SIZE, **self._settings.settings
+            )
+        return self._chunks[number]
 
 
 def _check(settings: ReasoningGymTask) -> None:

@@ -14,7 +14,7 @@ from rlvr.tasks.rows import DataError, Row, ascii_text
 if TYPE_CHECKING:
     from datasets import Dataset
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 5.0
 """How long the Hub may take to say whether it has a data set."""
 
 REMEDY = "set task.path to a folder that has the files, or RLVR_DATA to the folder around it"

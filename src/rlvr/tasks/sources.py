@@ -194,11 +194,11 @@ class ReplaySource:
             known = self._first + len(self._recent)
             problem = None if known == self._max_train else next(self._iterator, None)
             if problem is None:
-                self._size = known
                 if known == 0:
                     raise UserError(
                         "the generator gives no example to train on: let it yield more, or lower task.eval_share."
                     )
+                self._size = known
                 return None
             self._recent.append(problem)
             if len(self._recent) >= 2 * self._window:
@@ -208,14 +208,20 @@ class ReplaySource:
 
 
 class DrawnSource:
-    """Problems made from a number: `draw(seed)`. A share of them, by hash of their key, is held out.
+    """Problems of endless rows of which each has a seed: `draw(seed, place)`. A share, by hash of the key, is held out.
 
-    A draw that falls on the wrong side is repeated with the next number, so training never sees a held-out problem even
-    where there are few different ones.
+    A draw that falls on the wrong side is repeated in another row, so training never sees a held-out problem even where
+    there are few different ones.
     """
 
     def __init__(
-        self, draw: Callable[[int], Problem], *, name: str, eval_share: float, seed: int, max_train: int | None = None
+        self,
+        draw: Callable[[int, int], Problem],
+        *,
+        name: str,
+        eval_share: float,
+        seed: int,
+        max_train: int | None = None,
     ) -> None:
         self._draw, self._name, self._share = draw, name, eval_share
         self._seed, self._max_train = seed, max_train
@@ -229,7 +235,7 @@ class DrawnSource:
         if self._max_train is not None:
             index, stream = self._epochs.place(index, self._max_train, stream), "train"
         for attempt in range(MAX_TRIES):
-            problem = self._draw(derive_seed(self._seed, self._name, stream, index, attempt))
+            problem = self._draw(derive_seed(self._seed, self._name, stream, attempt), index)
             if not is_held_out(problem.key, self._share) and self._keep(problem):
                 return problem
         raise UserError(
@@ -241,7 +247,7 @@ class DrawnSource:
         """The first `num` different ones; they are drawn once and kept."""
         num_tries = 0
         while len(self._held_out) < num and num_tries < MAX_TRIES:
-            problem = self._draw(derive_seed(EVAL_SEED, self._name, "held out", self._num_draws))
+            problem = self._draw(derive_seed(EVAL_SEED, self._name, "held out"), self._num_draws)
             self._num_draws += 1
             num_tries += 1
             wanted = is_held_out(problem.key, self._share) and self._keep_held_out(problem)

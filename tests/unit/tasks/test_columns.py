@@ -1,0 +1,183 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.errors import ConfigError
+from rlvr.tasks.problems import fingerprint
+from rlvr.tasks.rows import DataError
+from tests.unit.tasks.data_tasks import ids, judged, make, scored, solved, sums, write_jsonl
+
+
+def jsonl(path: Path, **changes: Any) -> dict[str, Any]:
+    return {"name": "jsonl", "path": str(path), **changes}
+
+
+def hub(path: Path, **changes: Any) -> dict[str, Any]:
+    return {"name": "hub", "path": str(path), **changes}
+
+
+def test_any_file_with_questions_and_answers_is_a_task(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "my.jsonl", [{"prompt": f"{n}+1?", "gold": n + 1} for n in range(50)])
+    made = make(jsonl(path, question_field="prompt", answer_field="gold", eval_share=0.3))
+    held_out = made.eval_examples(50)
+    assert 5 <= len(held_out) <= 25
+    asked = set(ids(made, range(200)))
+    assert len(asked) + len(held_out) == 50
+    assert not asked & {example.id for example in held_out}
+    example = held_out[0]
+    assert judged(made, example, solved(f"${example.answer}.0")).correct
+    assert scored(made, example, solved(example.answer)).value == 1.0
+
+
+def test_pitfall_38_the_share_that_is_held_out_is_chosen_by_hash_and_not_by_seed_or_order(tmp_path: Path) -> None:
+    rows = sums(100)
+    made = make(jsonl(write_jsonl(tmp_path / "a.jsonl", rows)), seed=0)
+    other = make(jsonl(write_jsonl(tmp_path / "b.jsonl", rows[::-1])), seed=7)
+    assert [e.id for e in made.eval_examples(100)] == [e.id for e in other.eval_examples(100)]
+    more = make(jsonl(write_jsonl(tmp_path / "c.jsonl", sums(200))))
+    held_out = {e.id for e in more.eval_examples(200)}
+    assert {e.id for e in made.eval_examples(100)} == held_out & {e.id for e in made.eval_examples(100)}
+    assert not set(ids(made, range(100))) & held_out
+
+
+def test_a_file_of_its_own_can_be_held_out_and_overlap_is_left_out(tmp_path: Path) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", sums(10))
+    held_out = write_jsonl(tmp_path / "test.json.jsonl", sums(3, start=8))
+    made = make(jsonl(train, eval_path=str(held_out)))
+    assert "2 of 10 training examples are also held out: left out" in made.notes
+    assert len(made.eval_examples(10)) == 3
+
+
+def test_a_tiny_file_holds_out_at_least_one_question(tmp_path: Path) -> None:
+    for num in range(2, 8):
+        made = make(jsonl(write_jsonl(tmp_path / "few.jsonl", sums(num)), eval_share=0.01))
+        assert len(made.eval_examples(10)) == 1
+        assert len(set(ids(made, range(50)))) == num - 1
+    with pytest.raises(ConfigError, match="has 1 different questions"):
+        make(jsonl(write_jsonl(tmp_path / "one.jsonl", sums(1))))
+
+
+def test_repeated_questions_without_ids_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [*sums(20), {"question": "what is 3 PLUS one?", "answer": 99}]
+    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows)))
+    assert "1 training rows repeat an earlier question: left out" in made.notes
+
+
+def test_given_ids_are_used_and_must_differ(tmp_path: Path) -> None:
+    rows = [row | {"key": f"k{n}"} for n, row in enumerate(sums(20))]
+    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), id_field="key"))
+    assert set(ids(made, range(40))) | {e.id for e in made.eval_examples(40)} == {f"k{n}" for n in range(20)}
+    rows[7]["key"] = "k3"
+    with pytest.raises(DataError, match=r"x\.jsonl, line 8: the id 'k3' was given before, at .*x\.jsonl, line 4"):
+        make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), id_field="key"))
+    rows[7]["key"] = None
+    with pytest.raises(DataError, match=r"line 8: field 'key' must be a text or a whole number, but is null"):
+        make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), id_field="key"))
+
+
+def test_without_an_id_the_id_is_a_hash_of_the_question(tmp_path: Path) -> None:
+    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", sums(20))))
+    example = made.train_example(0)
+    assert example.id == f"jsonl/{fingerprint(example.messages[-1].content).hex()}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "metric", "text"),
+    [
+        (18, "numeric", "18"),
+        (18.50, "numeric", "18.5"),
+        (" 1,080 ", "numeric", "1,080"),
+        ("yes", "numeric", "yes"),
+        ("Paris", "text", "Paris"),
+        (["Paris"], "exact", "Paris"),
+        ("\\frac{1}{2}", "math", "\\frac{1}{2}"),
+    ],
+)
+def test_answers_may_be_texts_and_numbers(tmp_path: Path, answer: Any, metric: str, text: str) -> None:
+    rows = [row | {"answer": answer} for row in sums(5)]
+    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), metric=metric))
+    assert made.train_example(0).answer == text
+
+
+def test_several_accepted_texts_are_all_right(tmp_path: Path) -> None:
+    rows = [row | {"answer": ["New York", "NYC", ""]} for row in sums(5)]
+    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), metric="text"), reward="text", prompt="short_answer")
+    example = made.eval_examples(1)[0]
+    assert (example.answer, example.metadata["aliases"]) == ("New York", ("NYC",))
+    assert judged(made, example, "nyc").correct
+    assert scored(made, example, "the NYC.").value == 1.0
+    assert not judged(made, example, "York").correct
+
+
+def test_exact_is_exact(tmp_path: Path) -> None:
+    rows = [row | {"answer": "Paris"} for row in sums(5)]
+    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), metric="exact"), reward="text", prompt="short_answer")
+    example = made.eval_examples(1)[0]
+    assert judged(made, example, " Paris\n").correct
+    assert not judged(made, example, "paris").correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("eighteen", "must be a number, yes or no for task.metric=numeric"),
+        (True, "must be a text, a number or a list of them, but is the boolean True"),
+        ({"text": ["18"]}, "must be a text, a number or a list of them, but is an object"),
+        (["18", "19"], "has 2 accepted answers, which task.metric=numeric cannot judge"),
+        ([["18"]], "must be a text, a number or a list of them, but is a list of 1"),
+        (float("inf"), "must be a text, a number or a list of them, but is the number inf"),
+    ],
+)
+def test_an_answer_that_the_metric_cannot_judge_is_an_error_at_load_time(
+    tmp_path: Path, answer: Any, said: str
+) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [*sums(9), {"question": "Q?", "answer": answer}])
+    with pytest.raises(DataError) as error:
+        make(jsonl(path))
+    assert f"{path}, line 10: field 'answer' {said}" in str(error.value)
+
+
+def test_rows_without_an_answer_are_left_out_and_noted(tmp_path: Path) -> None:
+    rows = [*sums(20), {"question": "a?", "answer": None}, {"question": "b?", "answer": " "}]
+    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows)))
+    assert "2 training rows have no gold answer: left out" in made.notes
+
+
+def test_a_missing_field_is_an_error_naming_file_row_and_what_is_there(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{"q": "?", "a": "1"}])
+    with pytest.raises(DataError, match=r"x\.jsonl, line 1: field 'question' is missing; there are 'q', 'a'"):
+        make(jsonl(path))
+    with pytest.raises(DataError, match=r"field 'answer' is missing"):
+        make(jsonl(path, question_field="q"))
+
+
+def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("")
+    with pytest.raises(DataError, match=r"x\.jsonl is empty"):
+        make(jsonl(tmp_path / "x.jsonl"))
+
+
+def test_a_field_inside_a_field_is_named_with_a_point(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{"qa": row} for row in sums(5)])
+    made = make(jsonl(path, question_field="qa.question", answer_field="qa.answer"))
+    assert made.train_example(0).messages[-1].content.startswith("What is")
+
+
+def test_a_local_folder_is_a_hub_data_set_too(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "train.jsonl", sums(20))
+    (tmp_path / "test.json").write_text(json.dumps(sums(3, start=100)))
+    cut = make(hub(tmp_path))
+    assert 1 <= len(cut.eval_examples(20)) <= 6
+    split = make(hub(tmp_path, eval_split="test"))
+    assert split.notes == (f"20 training and 3 held-out examples from {tmp_path}",)
+
+
+def test_a_share_of_all_rows_in_two_files_cannot_leak(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", sums(60))
+    write_jsonl(tmp_path / "b.jsonl", sums(60, start=30))
+    made = make(hub(tmp_path, train_split="a+b", eval_share=0.4))
+    held_out = {e.id for e in made.eval_examples(100)}
+    assert not held_out & set(ids(made, range(200)))
+    assert "30 training rows repeat an earlier question: left out" in made.notes

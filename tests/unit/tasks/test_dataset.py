@@ -1,0 +1,164 @@
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.errors import ConfigError, UserError
+from rlvr.tasks.dataset import DatasetTask
+from rlvr.tasks.problems import fingerprint
+from rlvr.types import Message
+from tests.unit.tasks.data_tasks import FIXTURES, judged, make, scored, solved, sums, write_jsonl
+
+TASK = {"name": "gsm8k", "path": str(FIXTURES / "gsm8k")}
+
+
+def shots(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    turns = [message for message in messages if message.role != "system"][:-1]
+    return [(question.content, answer.content) for question, answer in zip(turns[::2], turns[1::2], strict=True)]
+
+
+def words(messages: Sequence[Message]) -> int:
+    return sum(len(message.content.split()) for message in messages)
+
+
+def test_shown_examples_are_solved_as_asked_for_and_never_the_example_itself_or_held_out() -> None:
+    made = make(TASK, prompt={"few_shot": 3})
+    train = [made.train_example(index) for index in range(12)]
+    held_out = made.eval_examples(6)
+    hidden = {fingerprint(example.messages[-1].content) for example in held_out}
+    for example in [*train, *held_out]:
+        shown = shots(example.messages)
+        keys = [fingerprint(question) for question, _ in shown]
+        assert len(set(keys)) == 3
+        assert fingerprint(example.messages[-1].content) not in keys
+        assert not hidden & set(keys)
+        for _, completion in shown:
+            assert re.fullmatch(
+                r"<start_working_out>.+<end_working_out><SOLUTION>-?\d+</SOLUTION>", completion, re.DOTALL
+            )
+
+
+def test_pitfall_38_the_examples_shown_before_held_out_questions_do_not_depend_on_the_seed() -> None:
+    made, other = make(TASK, seed=0, prompt={"few_shot": 3}), make(TASK, seed=1, prompt={"few_shot": 3})
+    assert made.eval_examples(6) == other.eval_examples(6)
+    assert len({tuple(shots(example.messages)) for example in made.eval_examples(6)}) == 1
+
+
+def test_the_examples_shown_in_training_depend_on_seed_and_example() -> None:
+    made, other = make(TASK, seed=0, prompt={"few_shot": 3}), make(TASK, seed=1, prompt={"few_shot": 3})
+    chosen = {e.id: shots(e.messages) for e in (made.train_example(i) for i in range(12))}
+    others = {e.id: shots(e.messages) for e in (other.train_example(i) for i in range(12))}
+    assert chosen != others
+    assert len({str(value) for value in chosen.values()}) > 1
+    again = make(TASK, seed=0, prompt={"few_shot": 3})
+    assert {e.id: shots(e.messages) for e in (again.train_example(i) for i in range(12))} == chosen
+
+
+def test_too_many_shown_examples_are_an_error_with_the_numbers() -> None:
+    make(TASK, prompt={"few_shot": 11})
+    with pytest.raises(ConfigError, match=r"prompt\.few_shot=12: gsm8k has 12 different .* and 13 are needed"):
+        make(TASK, prompt={"few_shot": 12})
+
+
+def test_examples_shown_are_not_limited_to_short_ones_by_the_limit_on_prompts() -> None:
+    made = make(TASK, prompt={"few_shot": 2})
+    before = {example.id: example for example in (made.train_example(index) for index in range(12))}
+    limit = sorted(words(example.messages) for example in before.values())[5]
+    made.limit_prompts(words, limit)
+    after = {example.id: example for example in (made.train_example(index) for index in range(6))}
+    assert len(after) == 6
+    assert all(before[name] == example for name, example in after.items())  # the same prompts: none grew too long
+    assert all(words(example.messages) <= limit for example in after.values())
+
+
+def test_long_prompts_are_left_out_counted_and_noted() -> None:
+    made = make(TASK)
+    lengths = [words(made.train_example(index).messages) for index in range(12)]
+    limit = sorted(lengths)[8]
+    num_long = sum(length > limit for length in lengths)
+    made.limit_prompts(words, limit)
+    assert f"{num_long} of 12 training examples have prompts of more than {limit} tokens: left out" in made.notes
+    assert max(words(made.train_example(index).messages) for index in range(100)) <= limit
+    assert all(words(example.messages) <= limit for example in made.eval_examples(100))
+
+
+def test_the_tasks_own_limit_counts_where_it_is_smaller() -> None:
+    made = make({**TASK, "max_prompt_tokens": 45})
+    made.limit_prompts(words, 10_000)
+    assert any("more than 45 tokens" in note for note in made.notes)
+    loose = make({**TASK, "max_prompt_tokens": 10_000})
+    loose.limit_prompts(words, 45)
+    assert loose.notes == made.notes
+
+
+def test_a_limit_that_leaves_nothing_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"the prompts of all 12 training examples have more than 5 tokens"):
+        make(TASK).limit_prompts(words, 5)
+
+
+def test_texts_are_prompts_with_their_solutions() -> None:
+    texts = list(make(TASK, prompt={"few_shot": 2}).texts())
+    assert len(texts) == 12
+    assert all(text.count("<SOLUTION>") == 2 for text in texts)  # named in the system message, used in the solution
+    assert any("How many rolls are left?" in text for text in texts)
+
+
+def test_a_question_of_ones_own_is_asked_in_the_same_way_and_has_no_answer() -> None:
+    made = make(TASK)
+    example = made.example("  Six times\x00 seven? ")
+    assert example.messages[0] == made.eval_examples(1)[0].messages[0]
+    assert example.messages[1].content == "Six times seven?"
+    verdict = judged(made, example, solved("42"))
+    assert (verdict.answer, verdict.correct) == ("42", False)
+    assert judged(made, example, "42").answer is None
+    with pytest.raises(UserError, match="blank"):
+        made.example(" \n")
+
+
+def test_a_completion_that_cannot_be_read_is_invalid_and_not_zero() -> None:
+    made = make(TASK)
+    example = made.train_example(0)
+    for text in ("", "0", "The answer is 0.", solved("many"), solved("0") + solved("0")):
+        assert judged(made, example, text).answer is None
+        assert scored(made, example, text).status == "invalid"
+
+
+def test_the_env_is_single_use() -> None:
+    made = make(TASK)
+    assert made.env(made.train_example(0)) is not made.env(made.train_example(0))
+    assert made.eval_sets() == (made,)
+    assert isinstance(made, DatasetTask)
+
+
+def test_math_is_judged_by_equivalence_in_processes_that_end(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [row | {"answer": "\\frac{1}{2}"} for row in sums(5)]
+    from tests.unit.tasks.data_tasks import MARKERS, bundle, open_pools, schema, turn
+
+    settings = bundle(
+        {"name": "jsonl", "path": str(write_jsonl(tmp_path / "x.jsonl", rows)), "metric": "math"},
+        reward="math",
+        prompt="boxed",
+    )
+    import asyncio
+
+    from rlvr.tasks.catalog import make_task
+
+    async def run() -> None:
+        example = made.eval_examples(1)[0]
+        for text, answer, correct in (
+            ("So \\boxed{0.5}.", "0.5", True),
+            ("\\boxed{\\sqrt{1/4}}", "\\sqrt{1/4}", True),
+            ("\\boxed{\\frac{1}{3}}", "\\frac{1}{3}", False),
+            ("0.5", None, False),
+        ):
+            verdict = await made.judge(example, [turn(text)])
+            assert (verdict.answer, verdict.correct) == (answer, correct)
+            assert (await made.env(example).score([turn(text)])).value == float(correct)
+
+    with open_pools() as open_pool:
+        made = make_task(
+            schema.TaskBundle(**settings), name="halves", seed=0, markers=MARKERS, family=None, open_pool=open_pool
+        )
+        asyncio.run(run())

@@ -1,0 +1,250 @@
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.tasks.base import Task
+from rlvr.tasks.finqa import parse, render_page
+from rlvr.tasks.rows import DataError, Row
+from rlvr.types import Example
+from tests.unit.tasks.data_tasks import FIXTURES, ids, judged, make, real_data, scored, solved, turn
+
+FINQA = FIXTURES / "finqa"
+PROGRAM: dict[str, str] = {"reward": "finqa_program", "prompt": "financial_program"}
+
+
+def task(path: Path = FINQA, **changes: object) -> dict[str, object]:
+    return {"name": "finqa", "path": str(path), **changes}
+
+
+def row(**changes: Any) -> Row:
+    """A row of the official schema; `qa` is changed, not replaced."""
+    values: dict[str, Any] = {
+        "id": "ACME/2012/page_1.pdf-1",
+        "pre_text": ["acme makes tools ."],
+        "post_text": ["."],
+        "table": [["", "2012", "2011"], ["net sales", "$ 250", "200"]],
+        "qa": {"question": "growth ?", "answer": "25%", "program": "subtract(250, 200)", "exe_ans": 0.25},
+    }
+    qa = changes.pop("qa", {})
+    return Row("test.json, row 3", values | {"qa": values["qa"] | qa} | changes)
+
+
+def test_a_page_is_its_text_with_the_table_between_bars_and_the_question_last() -> None:
+    problem = parse(row(), wants_program=False)
+    assert problem is not None
+    assert problem.question == (
+        "acme makes tools .\n\n | 2012 | 2011\nnet sales | $ 250 | 200\n\n.\n\nQuestion: growth ?"
+    )
+
+
+def test_empty_blocks_of_a_page_leave_no_gap_and_cells_stay_on_their_line() -> None:
+    assert render_page([], [["a", "b\nc\td"]], []) == "a | b c d"
+    assert render_page(["x", "y"], [], ["z"]) == "x\ny\n\nz"
+
+
+def test_the_gold_is_the_result_of_the_program_and_not_the_display_text() -> None:
+    problem = parse(row(), wants_program=False)
+    assert problem is not None
+    assert (problem.answer, problem.solution) == ("0.25", "subtract(250, 200)")
+    assert problem.metadata == {
+        "table": [["", "2012", "2011"], ["net sales", "$ 250", "200"]],
+        "program": "subtract(250, 200)",
+        "exe_ans": 0.25,
+    }
+
+
+@pytest.mark.parametrize(
+    ("exe_ans", "answer"),
+    [(94.0, "94"), (94, "94"), (-3.5, "-3.5"), (1e-05, "0.00001"), (3.6e13, "36000000000000"), ("yes", "yes"), ("No", "no")],
+)  # fmt: skip
+def test_golds_are_written_in_full(exe_ans: object, answer: str) -> None:
+    problem = parse(row(qa={"exe_ans": exe_ans}), wants_program=False)
+    assert problem is not None
+    assert problem.answer == answer
+
+
+def test_with_programs_the_answer_is_the_program_and_the_facts_are_the_working() -> None:
+    problem = parse(row(qa={"gold_inds": {"table_1": "net sales of 2012 is 250 ;"}}), wants_program=True)
+    assert problem is not None
+    assert (problem.answer, problem.solution) == ("subtract(250, 200)", "net sales of 2012 is 250 ;")
+    assert problem.metadata["exe_ans"] == 0.25
+
+
+def test_the_hubs_flat_rows_are_read_for_numbers_and_refused_for_programs() -> None:
+    fields = {name: value for name, value in row().fields.items() if name != "qa"}
+    flat = Row("p", fields | {"question": "growth ?", "answer": "25%", "final_result": "0.25", "gold_inds": ["x"]})
+    problem = parse(flat, wants_program=False)
+    assert problem is not None
+    assert (problem.answer, problem.metadata["exe_ans"]) == ("0.25", 0.25)
+    assert problem.question.endswith("Question: growth ?")
+    with pytest.raises(DataError, match=r"'qa\.program' is missing"):
+        parse(flat, wants_program=True)
+
+
+def test_tags_say_how_many_steps_and_whether_it_is_yes_or_no() -> None:
+    programs = {
+        "add(1, 2)": ("1_step",),
+        "add(1, 2), divide(#0, 2)": ("2_steps",),
+        ", ".join(["add(1, 2)"] * 4): ("3_or_more_steps",),
+    }
+    for program, tags in programs.items():
+        problem = parse(row(qa={"program": program}), wants_program=False)
+        assert problem is not None
+        assert problem.tags == tags
+    yes = parse(row(qa={"program": "greater(1, 2)", "exe_ans": "no"}), wants_program=False)
+    assert yes is not None
+    assert yes.tags == ("1_step", "yes_or_no")
+
+
+@pytest.mark.parametrize("gold", [None, ""])
+def test_a_row_without_a_gold_is_none(gold: object) -> None:
+    assert parse(row(qa={"exe_ans": gold}), wants_program=False) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"qa": {"exe_ans": "about 5"}}, "field 'qa.exe_ans' must be a number, yes or no, but is the text 'about 5'"),
+        ({"qa": {"exe_ans": True}}, "field 'qa.exe_ans' must be a number, yes or no, but is the boolean True"),
+        ({"qa": {"exe_ans": float("nan")}}, "field 'qa.exe_ans' must be a number"),
+        ({"qa": {"question": " "}}, "field 'qa.question' must be a text that is not blank"),
+        ({"qa": {"program": 5}}, "field 'qa.program' must be a text, but is the number 5"),
+        ({"table": "a | b"}, "field 'table' must be a list of rows"),
+        ({"table": [["a"], "b"]}, "field 'table' must be a list of rows"),
+        ({"table": [["a", None]]}, "field 'table' must be made of cells that are texts or numbers, but is null"),
+        ({"table": [["a"] * 30_000]}, "the table has more than 20,000 cells"),
+        ({"pre_text": "one text"}, "field 'pre_text' must be a list of texts"),
+        ({"post_text": [1]}, "field 'post_text' must be a list of texts"),
+        ({"id": 7}, "field 'id' must be a text, but is the number 7"),
+    ],
+)
+def test_a_row_of_another_schema_is_an_error_naming_row_and_field(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError) as error:
+        parse(row(**changes), wants_program=False)
+    assert str(error.value).startswith(f"test.json, row 3: {said}")
+
+
+def test_a_row_without_question_names_what_is_missing() -> None:
+    with pytest.raises(DataError, match=r"field 'qa\.question' is missing; there are 'id', 'page'"):
+        parse(Row("p", {"id": "x", "page": []}), wants_program=False)
+
+
+def test_duplicate_ids_are_an_error_naming_the_id(tmp_path: Path) -> None:
+    shutil.copytree(FINQA, tmp_path, dirs_exist_ok=True)
+    rows = json.loads((tmp_path / "test.json").read_text())
+    (tmp_path / "test.json").write_text(json.dumps([*rows, rows[1] | {"table": [["other"]]}]))
+    with pytest.raises(DataError, match=r"test\.json, row 5: the id 'ACME/2018/page_8\.pdf-1' .*/test\.json, row 2"):
+        make(task(tmp_path))
+
+
+def test_pitfall_38_the_same_question_on_the_same_table_is_overlap_and_on_another_is_not(tmp_path: Path) -> None:
+    shutil.copytree(FINQA, tmp_path, dirs_exist_ok=True)
+    test = json.loads((tmp_path / "test.json").read_text())
+    train = json.loads((tmp_path / "train.json").read_text())
+    again = test[0] | {"id": "again", "pre_text": ["a longer page ."]}  # a reduced and a full page of one question
+    other = test[1] | {"id": "other", "table": [["", "shares"], ["2016", "999"]]}
+    (tmp_path / "train.json").write_text(json.dumps([*train, again, other]))
+    made = make(task(tmp_path))
+    assert "1 of 7 training examples are also held out: left out" in made.notes
+    assert "again" not in ids(made, range(6))
+    assert "other" in ids(made, range(6))
+
+
+@pytest.mark.parametrize("answer", ["number", "program"])
+def test_every_gold_of_both_kinds_of_rows_passes_verifier_and_metric(answer: str) -> None:
+    more: dict[str, Any] = PROGRAM if answer == "program" else {}
+    made = make(task(train_split="train+dev", answer=answer), **more)
+    assert made.notes[0].startswith("6 training and 4 held-out examples")
+    examples = [*made.eval_examples(10), *(made.train_example(i) for i in range(6))]
+    assert len({example.id for example in examples}) == 10
+    _check(made, examples)
+    wrong = "subtract(1, 2)" if answer == "program" else "123.456"
+    for example in examples:
+        assert not judged(made, example, solved(wrong)).correct
+        assert scored(made, example, solved(wrong)).value == 1.5
+
+
+@pytest.mark.parametrize("answer", ["number", "program"])
+def test_worked_examples_earn_full_marks(answer: str) -> None:
+    more: dict[str, Any] = PROGRAM if answer == "program" else {}
+    made = make(task(answer=answer), **more)
+    by_question = {e.messages[-1].content: e for e in (made.train_example(i) for i in range(5))}
+    for index in range(5):
+        prompt, completion = made.demonstration(index, 1.0)
+        example = next(e for question, e in by_question.items() if prompt.endswith(question))
+        assert scored(made, example, completion).value == 4.5
+
+
+def test_yes_does_not_answer_no() -> None:
+    made = make(task())
+    (example,) = [e for e in made.eval_examples(10) if e.answer == "no"]
+    assert made.tags(example) == ("1_step", "yes_or_no")
+    assert not judged(made, example, solved("yes")).correct
+    assert judged(made, example, solved("No")).correct
+
+
+def _check(made: Task, examples: list[Example]) -> None:
+    """Every gold earns full marks, every prompt has its table and no placeholder."""
+
+    async def run() -> None:
+        for example in examples:
+            text = solved(example.answer)
+            score = await made.env(example).score([turn(text)])
+            assert score.value == 4.5, (example.id, score)
+            assert (await made.judge(example, [turn(text)])).correct, example.id
+            system, user = example.messages
+            assert "{" not in system.content
+            assert "<SOLUTION>" in system.content
+            for cells in example.metadata["table"]:
+                assert " | ".join(" ".join(cell.split()) for cell in cells) in user.content
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("answer", ["number", "program"])
+def test_all_of_the_real_data_loads_and_renders_and_every_gold_passes(answer: str) -> None:
+    path = real_data("finqa")
+    more: dict[str, Any] = PROGRAM if answer == "program" else {}
+    made = make(task(path, train_split="train+dev", answer=answer), **more)
+    assert made.notes == (f"983 training and 801 held-out examples from {path}",)
+    examples = [*made.eval_examples(1_000), *(made.train_example(i) for i in range(983))]
+    assert len({example.id for example in examples}) == 1_784
+    _check(made, examples)
+
+
+def test_few_shot_pages_come_with_their_programs() -> None:
+    made = make(task(), prompt={"few_shot": 2})
+    example = made.eval_examples(1)[0]
+    assert [message.role for message in example.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
+    assert "<SOLUTION>" in example.messages[2].content
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Callable[[list[Any]], Path]:
+    def write(rows: list[Any]) -> Path:
+        shutil.copytree(FINQA, tmp_path, dirs_exist_ok=True)
+        (tmp_path / "train.json").write_text(json.dumps(rows))
+        return tmp_path
+
+    return write
+
+
+def test_control_characters_and_markers_in_a_page_are_harmless(planted: Callable[[list[Any]], Path]) -> None:
+    nasty = row(pre_text=["\x1b[31m{solution_start} \x00<SOLUTION>7</SOLUTION> \ud800"], id="n\x07")
+    made = make(task(planted([dict(nasty.fields)])))
+    example = made.train_example(0)
+    assert example.id == "n"
+    assert "[31m{solution_start} <SOLUTION>7</SOLUTION> \ufffd" in example.messages[1].content
+    assert scored(made, example, solved("0.25")).value == 4.5

@@ -1,0 +1,173 @@
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.config import schema
+from rlvr.errors import UserError
+from rlvr.rewards.rpn import END
+from rlvr.tasks.base import Task
+from rlvr.tasks.mix import MixTask, block_counts
+from rlvr.tasks.problems import fingerprint
+from tests.unit.tasks.data_tasks import FIXTURES, build, bundle, judged, read, scored, solved, sums, write_jsonl
+
+GSM8K = {"name": "gsm8k", "path": str(FIXTURES / "gsm8k")}
+FINQA = {"name": "finqa", "path": str(FIXTURES / "finqa")}
+RPN = {"name": "rpn"}
+
+
+def mix(parts: dict[str, tuple[dict[str, Any], float]], seed: int = 0) -> MixTask:
+    settings = {name: {**bundle(task), "weight": weight} for name, (task, weight) in parts.items()}
+    made = build(
+        schema.TaskBundle.model_construct(
+            task=schema.MixTask(name="mix", parts={n: schema.MixPart(**part) for n, part in settings.items()}),  # type: ignore[arg-type]
+            reward=schema.MixReward(**read("reward", "mix")),  # type: ignore[arg-type]
+            prompt=schema.Prompt(**read("prompt", "plain")),
+        ),
+        seed=seed,
+    )
+    assert isinstance(made, MixTask)
+    return made
+
+
+def both(seed: int = 0) -> MixTask:
+    return mix({"gsm8k": (GSM8K, 2), "finqa": (FINQA, 1)}, seed)
+
+
+def owners(task: MixTask, num: int) -> list[str]:
+    return [task.train_example(index).metadata["task"] for index in range(num)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "counts"),
+    [
+        ({"a": 2.0, "b": 1.0}, {"a": 2, "b": 1}),
+        ({"a": 0.7, "b": 0.3}, {"a": 7, "b": 3}),
+        ({"a": 0.5, "b": 0.25, "c": 0.25}, {"a": 2, "b": 1, "c": 1}),
+        ({"a": 1.0}, {"a": 1}),
+        ({"a": 1e6, "b": 1.0}, {"a": 1000, "b": 1}),
+    ],
+)
+def test_a_block_has_each_task_in_proportion(weights: dict[str, float], counts: dict[str, int]) -> None:
+    assert block_counts(weights) == counts
+
+
+def test_odd_weights_are_met_to_a_thousandth() -> None:
+    counts = block_counts({"a": 3.14159, "b": 2.71828, "c": 1.41421})
+    total = sum(counts.values())
+    assert counts["a"] / total == pytest.approx(3.14159 / 7.27408, abs=1e-3)
+
+
+def test_examples_come_in_proportion_and_not_in_a_fixed_order() -> None:
+    made = both()
+    found = owners(made, 300)
+    assert Counter(found) == {"gsm8k": 200, "finqa": 100}
+    blocks = {tuple(found[start : start + 3]) for start in range(0, 300, 3)}
+    assert len(blocks) == 3
+    assert owners(both(seed=1), 300) != found
+
+
+def test_pitfall_37_every_cursor_of_a_mix_resumes_exactly() -> None:
+    straight = [both().train_example(index) for index in range(60)]
+    for cursor in (1, 2, 17, 31):
+        resumed = both()
+        assert [resumed.train_example(index) for index in range(cursor, 60)] == straight[cursor:]
+
+
+def test_pitfall_37_no_example_of_a_part_is_skipped_or_repeated_within_its_epoch() -> None:
+    made = both()
+    places: dict[str, list[int]] = {"gsm8k": [], "finqa": []}
+    for index in range(90):
+        key, place = made.place(index)
+        places[key].append(place)
+    assert places == {"gsm8k": list(range(60)), "finqa": list(range(30))}
+    epoch = [e.id for e in map(made.train_example, range(18)) if e.metadata["task"] == "gsm8k"]
+    assert len(set(epoch)) == 12
+
+
+def test_each_part_has_its_own_prompt_reward_and_metric() -> None:
+    made = mix({"sums": (GSM8K, 1), "rpn": (RPN, 1)})
+    examples = [made.train_example(index) for index in range(20)]
+    word = next(e for e in examples if e.metadata["task"] == "sums")
+    polish = next(e for e in examples if e.metadata["task"] == "rpn")
+    assert word.messages[0].role == "system"
+    assert polish.messages[0].content.startswith("<boe>")
+    assert scored(made, word, solved(word.answer)).value == 4.5
+    assert scored(made, polish, f"{polish.answer} <eoe>").value == 1.0
+    assert judged(made, polish, f"{polish.answer} <eoe>").correct
+    assert not judged(made, polish, solved(polish.answer)).correct
+    assert made.tags(polish)[0] == "rpn"
+    assert made.stop_words == (END,)
+
+
+def test_parts_are_evaluated_each_by_itself_under_the_names_of_the_mix() -> None:
+    made = mix({"words": (GSM8K, 3), "pages": (FINQA, 1)})
+    assert [part.name for part in made.eval_sets()] == ["words", "pages"]
+    assert [len(part.eval_examples(100)) for part in made.eval_sets()] == [6, 4]
+    assert all(e.metadata["task"] == part.name for part in made.eval_sets() for e in part.eval_examples(9))
+    assert [e.metadata["task"] for e in made.eval_examples(4)] == ["words", "pages", "words", "pages"]
+    assert len(made.eval_examples(100)) == 10
+
+
+def test_two_parts_of_one_kind_have_different_streams(tmp_path: Path) -> None:
+    first = write_jsonl(tmp_path / "a.jsonl", sums(40))
+    second = write_jsonl(tmp_path / "b.jsonl", sums(40, start=1_000))
+    parts = {key: ({"name": "jsonl", "path": str(path)}, 1.0) for key, path in (("a", first), ("b", second))}
+    made = mix(parts)
+    found = [made.train_example(index) for index in range(80)]
+    numbers = {
+        key: [int(e.answer) % 1_000 for e in found if e.metadata["task"] == key][:20] for key in ("a", "b")
+    }  # fmt: skip
+    assert numbers["a"] != numbers["b"]
+
+
+def test_pitfall_38_what_one_part_holds_out_no_other_is_trained_on(tmp_path: Path) -> None:
+    held_out = build_single(GSM8K).eval_examples(6)
+    rows = [{"question": e.messages[-1].content.upper(), "answer": e.answer} for e in held_out[:2]]
+    path = write_jsonl(tmp_path / "copy.jsonl", [*sums(20), *rows])
+    made = mix({"gsm8k": (GSM8K, 1), "mine": ({"name": "jsonl", "path": str(path), "eval_share": 0.01}, 1)})
+    asked = {fingerprint(made.train_example(index).messages[-1].content) for index in range(200)}
+    assert not asked & {fingerprint(e.messages[-1].content) for e in held_out}
+    assert any("training examples are also held out by gsm8k: left out" in note for note in made.notes)
+
+
+def build_single(task: dict[str, Any]) -> Task:
+    return build(schema.TaskBundle(**bundle(task)))
+
+
+def test_a_part_with_nothing_left_to_train_on_is_an_error(tmp_path: Path) -> None:
+    rows = [{"question": e.messages[-1].content, "answer": e.answer} for e in build_single(GSM8K).eval_examples(6)]
+    path = write_jsonl(tmp_path / "copy.jsonl", rows)
+    with pytest.raises(UserError, match="mine: every training example is held out by gsm8k"):
+        mix({"gsm8k": (GSM8K, 1), "mine": ({"name": "jsonl", "path": str(path)}, 1)})
+
+
+def test_notes_and_texts_are_those_of_the_parts() -> None:
+    made = both()
+    assert made.notes[0].startswith("gsm8k: 12 training and 6 held-out examples")
+    assert made.notes[1].startswith("finqa: 5 training and 4 held-out examples")
+    assert len(list(made.texts())) == 17
+    assert made.vocabulary is None
+    assert mix({"rpn": (RPN, 1), "more": (RPN, 1)}).vocabulary == build_single(RPN).vocabulary
+
+
+def test_demonstrations_follow_the_schedule() -> None:
+    made = both()
+    pages = sum("Question: " in made.demonstration(index, 1.0)[0] for index in range(30))
+    assert pages == 10
+
+
+def test_prompts_are_limited_in_every_part() -> None:
+    made = both()
+    made.limit_prompts(lambda messages: len(messages[-1].content) % 50, 25)
+    assert [note.partition(":")[0] for note in made.notes if "training examples have prompts" in note] == [
+        "gsm8k",
+        "finqa",
+    ]
+
+
+def test_a_prompt_of_ones_own_needs_to_say_whose_it_is() -> None:
+    with pytest.raises(UserError, match="--task gsm8k or --task finqa"):
+        both().example("Six times seven?")
+    assert mix({"words": (GSM8K, 1)}).example("Six times seven?").metadata["task"] == "words"

@@ -1,0 +1,117 @@
+import asyncio
+import importlib.util
+from typing import Any
+
+import pytest
+
+from rlvr.config import schema
+from rlvr.errors import ConfigError, UserError
+from rlvr.tasks.catalog import make_task
+from rlvr.tasks.dataset import DatasetTask
+from tests.unit.tasks.data_tasks import MARKERS, bundle, ids, judged, make, open_pools, solved, turn
+
+
+def gym(dataset: str = "chain_sum", seed: int = 0, prompt: dict[str, Any] | None = None, **changes: Any) -> DatasetTask:
+    return make({"name": "reasoning_gym", "dataset": dataset, **changes}, seed=seed, prompt=prompt)
+
+
+def test_problems_are_real_and_carry_what_their_verifier_needs() -> None:
+    made = gym(settings={"min_terms": 2, "max_terms": 2})
+    example = made.train_example(0)
+    assert example.metadata["dataset"] == "chain_sum"
+    entry = example.metadata["entry"]
+    assert entry["answer"] == example.answer
+    assert entry["question"] == example.messages[-1].content
+    assert entry["metadata"]["num_terms"] == 2
+    assert "<SOLUTION>" in example.messages[0].content
+
+
+def test_pitfall_37_a_problem_is_a_function_of_seed_and_index() -> None:
+    straight = ids(gym(), range(30))
+    assert ids(gym(), range(20, 30)) == straight[20:]
+    assert ids(gym(seed=1), range(30)) != straight
+    assert len(set(straight)) > 25
+    backwards = gym()
+    assert [backwards.train_example(index).id for index in reversed(range(30))] == straight[::-1]
+    assert ids(gym("acre"), range(70))[66:] == ids(gym("acre"), range(66, 70))  # made in chunks by the library
+
+
+def test_pitfall_38_held_out_problems_are_never_drawn_in_training_even_where_there_are_few() -> None:
+    settings = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+    made = gym(settings=settings)
+    held_out = {example.id for example in made.eval_examples(20)}
+    assert len(held_out) >= 5
+    assert not held_out & set(ids(made, range(400)))
+    assert {example.id for example in gym(settings=settings, seed=9).eval_examples(20)} == held_out
+
+
+def test_max_train_examples_bounds_the_problems() -> None:
+    assert len(set(ids(gym(max_train_examples=4), range(40)))) == 4
+
+
+@pytest.mark.parametrize("dataset", ["chain_sum", "acre", "rearc", "countdown"])
+def test_every_gold_earns_full_marks_from_the_librarys_own_verifier(dataset: str) -> None:
+    settings = schema.TaskBundle(**bundle({"name": "reasoning_gym", "dataset": dataset}))
+
+    async def run() -> None:
+        for example in [made.train_example(0), *made.eval_examples(1)]:
+            text = solved(example.answer)
+            assert (await made.env(example).score([turn(text)])).value == 1.0
+            assert (await made.judge(example, [turn(text)])).correct
+            wrong = solved("no answer at all")
+            assert (await made.env(example).score([turn(wrong)])).value < 0.5
+            assert not (await made.judge(example, [turn(wrong)])).correct
+            unread = await made.judge(example, [turn(example.answer)])
+            assert (unread.answer, unread.correct) == (None, False)
+
+    with open_pools() as open_pool:
+        made = make_task(settings, name="gym", seed=0, markers=MARKERS, family="llama", open_pool=open_pool)
+        asyncio.run(run())
+
+
+def test_an_unknown_data_set_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"task\.dataset=chain_sums: .* did you mean chain_sum\?"):
+        gym("chain_sums")
+    with pytest.raises(ConfigError, match=r"there are \d\d\d, e\.g\. chain_sum"):
+        gym("xyzzy")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_term": 3}, r"task\.settings\.max_term: chain_sum has no such setting; did you mean max_terms\?"),
+        ({"seed": 3}, r"task\.settings\.seed: is chosen by rlvr"),
+        ({"min_terms": 9, "max_terms": 2}, r"task\.settings=.* cannot make a problem of them"),
+        ({"min_terms": "many"}, r"task\.settings=.* cannot make a problem of them"),
+    ],
+)
+def test_settings_that_the_library_refuses_are_an_error_naming_them(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        gym(settings=settings)
+
+
+def test_data_sets_without_reference_answers_can_be_trained_on_but_not_demonstrated() -> None:
+    made = gym("graph_color")
+    example = made.train_example(0)
+    assert example.answer == ""
+    assert judged(made, example, "no solution block").answer is None
+    with pytest.raises(UserError, match=r"no reference answers to demonstrate: set warm_start\.enabled=false"):
+        made.demonstration(0, 1.0)
+    with pytest.raises(ConfigError, match=r"prompt\.few_shot=1: reasoning_gym has 0 different training examples"):
+        gym("graph_color", prompt={"few_shot": 1})
+
+
+def test_worked_examples_are_shown_of_endless_tasks_too() -> None:
+    made = gym(prompt={"few_shot": 2})
+    assert [m.role for m in made.train_example(0).messages] == ["system", *["user", "assistant"] * 2, "user"]
+
+
+def test_without_the_library_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+
+    def find_spec(name: str, *args: Any) -> Any:
+        return None if name == "reasoning_gym" else real(name, *args)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    with pytest.raises(UserError, match=r"pip install 'rlvr\[reasoning-gym\]'"):
+        gym()
