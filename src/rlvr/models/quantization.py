@@ -10,7 +10,6 @@ Two of the library's paths are switched off, because they would make the sampler
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,8 +39,6 @@ def settings_for(bits: Bits, dtype: torch.dtype) -> Any:
 
 
 def _import_bitsandbytes() -> None:
-    # at import it tells every user of a CPU that an optional kernel package is missing
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         import bitsandbytes  # noqa: F401
     except ImportError as error:

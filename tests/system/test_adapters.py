@@ -1,0 +1,152 @@
+"""Adapters in real runs on a small checkpoint of Qwen2's architecture: what moves, what is saved, what goes on."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from rlvr.build import open_inference
+from rlvr.build.inference import inference_config
+from rlvr.config.schema import PretrainedModel
+from rlvr.models.policy import Policy
+from tests.system.harness import num_lines, numbers, run_train
+from tests.system.harness import rlvr as rlvr_command
+from tests.system.small_qwen import save_questions, save_small_qwen
+from tests.unit.models.checkpoints import frozen_bytes
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "float32": (),
+    "4bit": ("model.load_in_4bit=true", "algorithm.kl_coef=0.05"),
+    "8bit_bfloat16": ("model.load_in_8bit=true", "model.dtype=bfloat16"),
+    "recomputed": ("model.gradient_checkpointing=true", "algorithm.num_epochs=2"),
+}
+SHORT = (
+    "task=jsonl",
+    "reward=numeric",
+    "prompt=boxed",
+    "+reward.parts.words={type:repetition,weight:1,ngram_size:1}",  # a random model is never right, but repeats itself
+    "model.lora.enabled=true",
+    "model.lora.r=4",
+    "trainer.max_steps=4",
+    "trainer.learning_rate=0.01",
+    "trainer.warmup_steps=0",
+    "trainer.checkpoint_every=null",
+    "rollout.prompts_per_step=4",
+    "rollout.group_size=6",
+    "rollout.max_completion_tokens=64",
+    "evaluation.num_examples=4",
+    "evaluation.every=100",
+    "tracker.console=none",
+)
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    folder = tmp_path_factory.mktemp("small")
+    model, questions = save_small_qwen(folder / "qwen"), save_questions(folder / "sums.jsonl")
+    return (*SHORT, f"model.name_or_path={model}", f"task.path={questions}")
+
+
+@pytest.fixture
+def policies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Policy, dict[str, bytes]]]:
+    """The policies that runs load, each with the bytes of its frozen weights before the first step."""
+    loaded: list[tuple[Policy, dict[str, bytes]]] = []
+    module = import_module("rlvr.build.train")  # the package has a function of that name
+    real = module.load_policy
+
+    def load(settings: PretrainedModel, **options: Any) -> Policy:
+        policy = real(settings, **options)
+        loaded.append((policy, frozen_bytes(policy)))
+        return policy
+
+    monkeypatch.setattr(module, "load_policy", load)
+    return loaded
+
+
+def adapter(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "final/adapter_model.safetensors")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pitfall_32_only_adapter_weights_move_in_a_real_run(
+    kind: str, overrides: tuple[str, ...], policies: list[tuple[Policy, dict[str, bytes]]], tmp_path: Path
+) -> None:
+    folder = run_train(tmp_path / "run", *overrides, *KINDS[kind], "model.lora.merge_final=true", name="gsm8k").folder
+    [(policy, before)] = policies
+    assert frozen_bytes(policy) == before  # bit for bit, after sampling, training, saving and merging
+    assert {name.partition(".lora_")[1] for name, p in policy.model.named_parameters() if p.requires_grad} == {".lora_"}
+    assert all(p.any() for name, p in policy.model.named_parameters() if "lora_B" in name)
+    steps = numbers(folder)[1:]
+    assert [row["policy/changed_weight_share"] > 0.4 for row in steps] == [True] * 4
+    mismatch = 1e-2 if "bfloat16" in kind else 1e-6  # the engine has the adapters of each step
+    assert max(row["policy/mismatch_kl"] for row in steps) < mismatch
+    merged = AutoModelForCausalLM.from_pretrained(folder / "final")
+    assert {p.dtype for p in merged.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pitfall_37_a_run_with_adapters_that_was_stopped_equals_the_whole_one(
+    kind: str, overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    words = (*overrides, *KINDS[kind])
+    whole = run_train(tmp_path / "whole", *words, name="gsm8k").folder
+    parts = tmp_path / "parts"
+    first = run_train(parts, *words, name="gsm8k", stopped=lambda: num_lines(parts) > 2)
+    assert first.result.num_steps == 2
+    run_train(parts, *words, "resume=true", name="gsm8k")
+    assert numbers(parts) == numbers(whole)
+    one, two = adapter(whole), adapter(parts)
+    assert set(one) == set(two)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_run_with_adapters_can_be_measured_everywhere(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    words = (*overrides, "model.load_in_4bit=true", "trainer.checkpoint_every=2")
+    folder = run_train(tmp_path / "run", *words, name="gsm8k").folder
+    names = {path.name for path in (folder / "checkpoints/step_000004/model").iterdir()}
+    assert "adapter_model.safetensors" in names
+    assert "model.safetensors" not in names
+    ids = torch.tensor([[5, 9, 30, 7]])
+    logits = []
+    for place in (".", "final", "checkpoints/step_000004"):
+        name = str(folder / place)
+        with open_inference(name, inference_config(name, [])) as inference, torch.no_grad():
+            logits.append(inference.policy.model(ids).logits)
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
+
+
+def test_the_command_says_what_is_trainable_and_its_result_is_evaluated(
+    overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    words = [word for word in overrides if not word.startswith("tracker.console")]
+    trained = rlvr_command(
+        "train", "--config-name", "gsm8k", *words, "model.load_in_4bit=true", "run_dir=run", cwd=tmp_path
+    )
+    assert trained.code == 0, trained.err
+    assert "trainable: 4,096 of " in trained.err + trained.out
+    assert "LoRA r=4 alpha=32 on q_proj, k_proj" in trained.err + trained.out
+    done = rlvr_command("eval", "run", "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["eval/jsonl/num_examples"] == 4
+
+
+def test_a_layer_that_is_not_there_is_one_sentence(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    done = rlvr_command(
+        "train",
+        "--config-name",
+        "gsm8k",
+        *overrides,
+        "model.lora.target_modules=[c_attn]",
+        "run_dir=run",
+        cwd=tmp_path,
+    )
+    assert done.code == 2
+    assert "model.lora.target_modules: 'c_attn' is no linear layer of Qwen2ForCausalLM" in done.err
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "run").exists()
