@@ -140,6 +140,8 @@ def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, co
         before_save=metrics_file.sync,
     )
     start_step = _restore(folder, checkpoints, metrics_file, engine)
+    if note := chat.note(task.train_example(0).messages):
+        console.note(note)
     console.note(f"training in {trainer.precision} on {torch.get_num_threads()} thread(s)")
     return Run(
         start_step=start_step,
