@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.system.harness import SCRATCH, SMALL, run_train
+from tests.system.qwen import save_qwen
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,12 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(first_run: Path) -> Path:
     """A warm-started model in Hub format."""
     return first_run / "warm_start"
+
+
+@pytest.fixture(scope="session")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Qwen2 checkpoint with a chat template that answers GSM8K and FinQA questions in the asked-for format."""
+    return save_qwen(tmp_path_factory.mktemp("qwen") / "model")
 
 
 @pytest.fixture(autouse=True)

@@ -58,6 +58,24 @@ SCRATCH = (
 SMALL = TASK + LENGTH
 """To be used with a warm-started model: `SMALL + pretrained(folder)`."""
 
+DATA = Path(__file__).resolve().parents[1] / "fixtures"
+"""Rows in the schemas of GSM8K and FinQA, as RLVR_DATA has the real ones."""
+
+ON_DATA = (
+    "rollout.prompts_per_step=2",
+    "rollout.group_size=4",
+    "rollout.max_completion_tokens=24",
+    "trainer.max_steps=1",
+    "trainer.warmup_steps=0",
+    "trainer.learning_rate=1e-3",
+    "trainer.checkpoint_every=null",
+    "evaluation.every=100",
+    "evaluation.num_examples=4",
+    "tracker.console=none",
+    "tracker.rollouts_every=1",
+)
+"""A step of 8 episodes with a small checkpoint: half a second. On top of `--config-name gsm8k`."""
+
 
 def pretrained(folder: Path) -> tuple[str, ...]:
     """Start from the model in a folder."""
