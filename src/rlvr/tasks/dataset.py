@@ -166,14 +166,10 @@ class DatasetTask:
         return (self,)
 
     def hold_out_for(self, other: DatasetTask) -> None:
-        """Never train on what asks the same as something the other task holds out; noted. UserError if all does."""
+        """Never train on what asks the same as something the other task holds out; noted."""
         before = _sizes(self.source)
         left_out = self.source.leave_out(lambda problem: not other.source.holds_out(problem.key), anything)
         if left_out is not None and before is not None:
-            if left_out[0] == before[0]:
-                raise UserError(
-                    f"{self.name}: every training example is held out by {other.name}; drop one of the two."
-                )
             note_overlap(self._notes, left_out[0], before[0], f"held out by {other.name}")
         self._fill_pool()
 

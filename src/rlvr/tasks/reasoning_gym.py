@@ -74,7 +74,7 @@ class Drawer:
             key=key,
             question=question,
             answer="" if answer is None else str(answer),
-            metadata={"dataset": name, "entry": entry},
+            metadata={"dataset": name, "settings": dict(self._settings.settings), "entry": entry},
         )
 
     def _chunk(self, number: int) -> Any:

@@ -1,3 +1,4 @@
+import asyncio
 import gzip
 import json
 import shutil
@@ -11,7 +12,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.tasks.gsm8k import parse
 from rlvr.tasks.problems import fingerprint
 from rlvr.tasks.rows import DataError, Row
-from tests.unit.tasks.data_tasks import FIXTURES, ids, judged, make, read, real_data, scored, solved, write_jsonl
+from tests.unit.tasks.data_tasks import FIXTURES, ids, judged, make, read, real_data, scored, solved, turn, write_jsonl
 
 GSM8K = FIXTURES / "gsm8k"
 MAX_LOADING_S = 5.0
@@ -189,9 +190,12 @@ def test_all_of_the_real_data_loads_and_renders_in_time_and_every_gold_passes() 
     assert made.notes == (f"7,473 training and 923 held-out examples from {path}",)
     held_out = made.eval_examples(10_000)
     assert len({example.id for example in train}) == 7_473
-    for example in [*train, *held_out]:
-        text = solved(example.answer)
-        assert scored(made, example, text).value == 4.5, example
-        assert judged(made, example, text).correct, example
-        assert len(example.messages) == 2
-        assert example.messages[1].content
+
+    async def check() -> None:
+        for example in [*train, *held_out]:
+            turns = [turn(solved(example.answer))]
+            assert (await made.env(example).score(turns)).value == 4.5, example
+            assert (await made.judge(example, turns)).correct, example
+            assert example.messages[1].content
+
+    asyncio.run(check())

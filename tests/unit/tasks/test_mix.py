@@ -139,8 +139,9 @@ def build_single(task: dict[str, Any]) -> Task:
 def test_a_part_with_nothing_left_to_train_on_is_an_error(tmp_path: Path) -> None:
     rows = [{"question": e.messages[-1].content, "answer": e.answer} for e in build_single(GSM8K).eval_examples(6)]
     path = write_jsonl(tmp_path / "copy.jsonl", rows)
-    with pytest.raises(UserError, match="mine: every training example is held out by gsm8k"):
-        mix({"gsm8k": (GSM8K, 1), "mine": ({"name": "jsonl", "path": str(path)}, 1)})
+    made = mix({"gsm8k": (GSM8K, 1), "mine": ({"name": "jsonl", "path": str(path)}, 1)})
+    with pytest.raises(UserError, match="every training example is also held out"):
+        made.eval_sets()[1].train_example(0)
 
 
 def test_notes_and_texts_are_those_of_the_parts() -> None:
