@@ -4,7 +4,7 @@
 
 Three tables, medians of the repeats. Cheap verifiers, one after another through the same asynchronous interface as in
 training, per second of CPU time (which other load moves less). math-verify in the killable pool, per second. The pool
-with 5 % of the answers hanging, against 1.3 x (0.05 n deadline / workers + n / rate) with the rate measured just before;
+with 5 % of the answers hanging, against 1.3 x (0.05 n deadline / workers + n / rate), the rate measured just before;
 answers hang in Python, in C, and with SIGTERM ignored and a forked child. Processes left behind are counted in /proc
 (Linux), and ended. `--pebble` adds pebble's ProcessPool, which must be installed, to the third table.
 """

@@ -26,6 +26,7 @@ FINITE = CUSTOM_TEST + "test_pitfall_29_a_value_that_is_not_one_finite_number_en
 ORDER = CUSTOM_TEST + "test_pitfall_29_every_completion_gets_its_own_value_in_order"
 EQUAL = MATH_TEST + "test_pitfall_28_equivalent_expressions_are_equal_and_others_are_not"
 UNREADABLE = MATH_TEST + "test_pitfall_28_what_cannot_be_read_is_invalid_and_matches_nothing"
+QUICK = MATH_TEST + "test_pitfall_28_the_quick_look_at_values_never_contradicts_math_verify"
 GOLD = (
     MATH_TEST
     + "test_pitfall_28_a_gold_that_cannot_be_read_is_an_error_naming_the_example_even_if_the_answer_is_the_same"
@@ -124,6 +125,9 @@ MUTANTS = [
         old=" if not expression.has(sympy.zoo, sympy.nan)]",
         new="]",
         test=UNREADABLE,
+    ),
+    Mutant(  # the quick look takes any difference for one
+        pitfall="28", file=MATH_WORKER, old="> 1e-4 * (1 +", new="> -1 * (1 +", test=QUICK
     ),
     Mutant(  # `sye` is `yes`
         pitfall="28", file=MATH_WORKER, old="if _WORDS.fullmatch(body):", new="if body == r'\\text':", test=EQUAL

@@ -1,12 +1,15 @@
 import asyncio
+import itertools
 import math
 from collections.abc import Iterator
 
 import pytest
+from math_verify import verify
 
 from rlvr.rewards.base import Grade
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.math import MathPart
+from rlvr.rewards.math_worker import _parsed_answer, differ_in_value
 from rlvr.rewards.pool import VerifierPool
 from rlvr.types import Attempt, Example, StopReason
 
@@ -116,6 +119,22 @@ def test_pitfall_28_equivalent_expressions_are_equal_and_others_are_not(pool: Ve
 def test_pitfall_28_what_cannot_be_read_is_invalid_and_matches_nothing(pool: VerifierPool) -> None:
     found = grades(whole(pool), *(("18", text) for text in UNREADABLE))
     assert [text for text, grade in zip(UNREADABLE, found, strict=True) if grade != INVALID] == []
+
+
+def test_pitfall_28_the_quick_look_at_values_never_contradicts_math_verify() -> None:
+    texts = {text for pair in EQUAL + DIFFERENT for text in pair} | {
+        "x+1",
+        "1+x",
+        "(x^2-1)/(x-1)",
+        "\\sqrt{x^2}",
+        "x^{2}",
+    }
+    found = {text: _parsed_answer(text) for text in sorted(texts)}
+    pairs = [(a, b) for a, b in itertools.product(found, found) if found[a] and found[b]]
+    quick = {(a, b) for a, b in pairs if differ_in_value(found[a][0], found[b][0])}
+    assert len(quick) > len(pairs) / 4
+    for a, b in sorted(quick)[::15]:  # what math-verify is asked takes long
+        assert not verify(found[a], found[b], timeout_seconds=None), (a, b)
 
 
 @pytest.mark.parametrize("gold", ["", "?!", "{", "\\frac{1}{0}", "\\boxed{1} \\boxed{2}", "1" * 2000])
