@@ -150,9 +150,9 @@ MUTANTS = [
     ),
     Mutant(  # the reference learns too
         pitfall="21",
-        file="training/trainer.py",
-        old="copy.deepcopy(policy.model).requires_grad_(False)",
-        new="policy.model",
+        file="models/policy.py",
+        old="copy.deepcopy(self.model).requires_grad_(False)",
+        new="self.model",
         test=TRAINER + "test_pitfall_21_the_reference_is_the_policy_of_the_start_after_an_update",
     ),
     Mutant(  # the updates end unless the policy runs away

@@ -43,7 +43,7 @@ MUTANTS = [
         test=STOPS,
     ),
     Mutant(  # stop words replace the end tokens
-        pitfall="3", file=CHAT, old="frozenset(words | end_ids(tokenizer, model))", new="frozenset(words)", test=STOPS
+        pitfall="3", file=CHAT, old="words | end_ids(tokenizer, model)", new="words", test=STOPS
     ),
     Mutant(  # the last end decides
         pitfall="3",
@@ -65,12 +65,12 @@ MUTANTS = [
     Mutant(  # the reply is rendered as a conversation of its own, without what closes the turn before
         pitfall="4",
         file=CHAT,
-        old="self._render([question, answer, *messages])",
-        new="self._render(messages)",
+        old="self._render([question, answer, *messages], header=header)",
+        new="self._render(messages, header=header)",
         test=TURNS,
     ),
     Mutant(  # the header of the answer is left to the model
-        pitfall="4", file=CHAT, old="add_generation_prompt=True", new="add_generation_prompt=False", test=TURNS
+        pitfall="4", file=CHAT, old="add_generation_prompt=header", new="add_generation_prompt=False", test=TURNS
     ),
     Mutant(  # an exception is a wrong answer
         pitfall="26",

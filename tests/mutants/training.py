@@ -144,9 +144,9 @@ MUTANTS = [
     ),
     Mutant(  # the run seed does not reach the prompts
         pitfall="36",
-        file="build.py",
-        old="    task = RpnTask(config.task, config.seed, config.reward)\n    config =",
-        new="    task = RpnTask(config.task, 0, config.reward)\n    config =",
+        file="build/tasks.py",
+        old="                seed=config.seed,",
+        new="                seed=0,",
         test=TRAIN + "test_pitfall_36_the_run_seed_reaches_the_rollouts_of_a_given_model",
     ),
     Mutant(  # the optimizer starts anew
@@ -194,14 +194,14 @@ MUTANTS = [
     ),
     Mutant(  # line 0 is written twice
         pitfall="37",
-        file="build.py",
+        file="build/train.py",
         old="metrics_file.cut_back(step if step > 0 else -1)",
         new="metrics_file.cut_back(step if latest is not None else -1)",
         test=RESUME + "what_was_written_after_the_checkpoint_is_cut_off",
     ),
     Mutant(  # rollouts of steps that are repeated stay
         pitfall="37",
-        file="build.py",
+        file="build/train.py",
         old="    cut_back(folder.rollouts, step)\n",
         new="",
         test=RESUME + "rollouts_after_the_checkpoint_are_removed",
