@@ -195,7 +195,8 @@ def test_bpe_learns_words_from_the_text_up_to_the_size_asked_for() -> None:
 def test_bpe_learns_nothing_from_markers_in_the_text() -> None:
     marked = [f"{text}{''.join(MARKERS)}" for text in TEXTS]
     assert build_bpe_tokenizer(marked, 330, MARKERS).backend_tokenizer.to_str() == BPE.backend_tokenizer.to_str()
-    assert len(build_bpe_tokenizer(["<think>"] * 9, 300, ())) == 263  # without being told it would have
+    assert len(build_bpe_tokenizer(["<think>"] * 9, 300, ["<think>"])) == 259
+    assert len(build_bpe_tokenizer(["<think>"] * 9, 300, ())) == 262  # four merges for `think`, were it no marker
 
 
 def test_bpe_a_vocabulary_that_cannot_hold_the_bytes_is_an_error() -> None:
