@@ -40,7 +40,7 @@ def test_shown_examples_are_solved_as_asked_for_and_never_the_example_itself_or_
             )
 
 
-def test_pitfall_38_the_examples_shown_before_held_out_questions_do_not_depend_on_the_seed() -> None:
+def test_pitfall_38_examples_shown_before_held_out_questions_do_not_depend_on_the_seed() -> None:
     made, other = make(TASK, seed=0, prompt={"few_shot": 3}), make(TASK, seed=1, prompt={"few_shot": 3})
     assert made.eval_examples(6) == other.eval_examples(6)
     assert len({tuple(shots(example.messages)) for example in made.eval_examples(6)}) == 1

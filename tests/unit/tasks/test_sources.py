@@ -44,6 +44,10 @@ def test_keys_do_not_depend_on_case_and_whitespace_and_nothing_else() -> None:
     assert fingerprint("\ud800") != fingerprint("x")
 
 
+def test_pitfall_38_the_same_questions_are_held_out_in_every_process() -> None:
+    assert [n for n in range(60) if is_held_out(fingerprint(str(n)), 0.2)] == [3, 7, 11, 15, 18, 20, 42, 49, 50, 52, 53]
+
+
 def test_about_the_share_is_held_out() -> None:
     keys = [fingerprint(str(n)) for n in range(5_000)]
     assert sum(is_held_out(key, 0.1) for key in keys) == pytest.approx(500, abs=75)
@@ -64,7 +68,9 @@ def test_the_seed_and_the_stream_move_the_order() -> None:
     assert names(source, range(20)) != names(source, range(20), "demonstration")
 
 
-@pytest.mark.parametrize("make", [lambda: ListSource(problems(7), [], 0), lambda: replay(9), replay, drawn])
+@pytest.mark.parametrize(
+    "make", [lambda: ListSource(problems(7), [], 0), lambda: replay(9), replay, lambda: replay(window=5), drawn]
+)
 def test_pitfall_37_example_i_does_not_depend_on_what_was_asked_before(make) -> None:
     straight = names(make(), range(40))
     assert [make().train(index).id for index in (0, 17, 39)] == [straight[index] for index in (0, 17, 39)]
@@ -72,7 +78,7 @@ def test_pitfall_37_example_i_does_not_depend_on_what_was_asked_before(make) -> 
     assert [backwards.train(index).id for index in reversed(range(40))] == straight[::-1]
 
 
-def test_held_out_order_is_no_file_order_and_does_not_depend_on_seed_or_neighbours() -> None:
+def test_pitfall_38_held_out_order_is_no_file_order_and_depends_on_no_seed_or_neighbor() -> None:
     whole = ListSource([], problems(30), seed=0).held_out(30)
     assert [p.id for p in whole] != [str(n) for n in range(30)]
     assert ListSource([], problems(30)[::-1], seed=5).held_out(30) == whole
