@@ -116,8 +116,8 @@ MUTANTS = [
         new="            call = worker.calls.pop()\n            worker.num_answered += 1",
         test=ORDER,
     ),
-    Mutant(  # two texts that nobody understands are compared as texts
-        pitfall="28", file=MATH_WORKER, old='fallback_mode="no_fallback"', new='fallback_mode="first_match"', test=GOLD
+    Mutant(  # a gold that nobody can read gives full marks
+        pitfall="28", file=MATH_WORKER, old='        return "no gold"\n', new='        return "equal"\n', test=GOLD
     ),
     Mutant(  # a gold without a value matches an answer without one
         pitfall="28",
