@@ -1,7 +1,10 @@
 r"""Python values as the override lines of a command.
 
-override_lines({"seed": 1, "algorithm": "dapo", "trainer": {"max_steps": 5}, "prompt.user": "It's {question}"})
--> ["seed=1", "algorithm=dapo", "trainer.max_steps=5", r"prompt.user='It\'s {question}'"]
+override_lines({"seed": 1, "task": "gsm8k", "trainer": {"max_steps": 5}, "prompt.user": "It's {question}"})
+-> ["seed=1", "task=gsm8k", "trainer.max_steps=5", r"prompt.user='It\'s {question}'"]
+
+override_lines({"algorithm": {"name": "dapo", "clip_high": 0.3}})
+-> ["algorithm=dapo", "algorithm.clip_high=0.3"]
 """
 
 import json
@@ -11,6 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rlvr.config.catalog import sections
 from rlvr.errors import ConfigError
 
 FREE = ("task.settings", "task.parts", "reward.parts", "markers.sets", "markers.families", "evaluation.also")
@@ -20,16 +24,23 @@ _NOT_PLAIN = ("true", "false", "null", "nan", "inf")  # words that Hydra reads a
 
 
 def override_lines(values: Mapping[str, Any]) -> list[str]:
-    """One line a value; a mapping is a section. Texts are taken literally, `${...}` too.
+    """One line a value; a mapping is a section, whose `name` is its choice. Texts are taken literally, `${...}` too.
 
     ConfigError for a value that no configuration can hold.
     """
     return [line for key, value in values.items() for line in _lines(str(key), value)]
 
 
+def chooses(values: Mapping[str, Any]) -> bool:
+    """Whether one of the values is the choice of a group, and not a value inside a section."""
+    of_sections = [value for key, value in values.items() if key in sections()]
+    return any(isinstance(value, str) or (isinstance(value, Mapping) and "name" in value) for value in of_sections)
+
+
 def _lines(key: str, value: Any) -> list[str]:
     if isinstance(value, Mapping) and value:
-        return [line for name, item in value.items() for line in _lines(f"{key}.{name}", item)]
+        keys = {name: key if name == "name" and "." not in key else f"{key}.{name}" for name in value}
+        return [line for name, item in value.items() for line in _lines(keys[name], item)]
     added = "++" if key.startswith(tuple(f"{free}." for free in FREE)) else ""
     return [f"{added}{key}={_text(key, value)}"]
 

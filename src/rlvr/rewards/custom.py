@@ -105,6 +105,11 @@ def import_function(path: str, key: str) -> Callable[..., Any]:
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise ConfigError(f"{key}={path!r} is no import path: write package.module:function.")
+    if module_name == "__main__" or "_lambda_" in name or "_locals_" in name:
+        raise ConfigError(
+            f"{key}={path!r} is a function that was given in Python, which no other program can import: give it again "
+            "to rlvr.train or rlvr.evaluate, or put it into a module."
+        )
     with _current_directory_importable():
         try:
             module = importlib.import_module(module_name)

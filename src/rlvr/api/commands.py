@@ -1,0 +1,169 @@
+"""`rlvr train` and `rlvr eval` as functions."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlvr.api.files import Data, data_file
+from rlvr.api.settings import Call, RewardFunction, Values, evaluation, training
+from rlvr.api.threads import Stopped, in_a_thread
+from rlvr.errors import UserError
+from rlvr.tracking.jsonl import read_metrics
+from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
+
+if TYPE_CHECKING:
+    from rlvr.evaluation.summary import EvaluationResult
+
+ALL = 1_000_000_000
+"""More held-out examples than anybody has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run folder and what came of it."""
+
+    folder: Path
+    num_steps: int
+    finished: bool
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    """Those that the run was given in Python, by the name that config.yaml has for them."""
+
+    @property
+    def final(self) -> Path:
+        """The trained model, in Hub format."""
+        return self.folder / "final"
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """The lines of metrics.jsonl, one a step; line 0 is the evaluation before the first update."""
+        return read_metrics(self.folder / "metrics.jsonl")
+
+    def rollouts(self, step: int | None = None) -> list[EpisodeRecord]:
+        """What was sampled at a step and how it was trained on, an episode each; None: the last step that was written.
+
+        Raises UserError if nothing was written at that step (`tracker.rollouts_every`).
+        """
+        folder = self.folder / "rollouts"
+        written = sorted(int(path.name[5:].partition(".")[0]) for path in folder.glob("step_*.jsonl.gz"))
+        chosen = written[-1] if step is None and written else step
+        if chosen not in written:
+            there = f"there are those of {', '.join(map(str, written))}" if written else "there are none at all"
+            of = "" if step is None else f" of step {step}"
+            raise UserError(
+                f"{folder} has no rollouts{of}, {there}: tracker.rollouts_every says when they are written."
+            )
+        return read_rollouts(rollouts_path(folder, chosen))
+
+
+def train(
+    *,
+    model: str | Path | Values | None = None,
+    data: Data | Callable[..., Any] | None = None,
+    eval_data: Data | None = None,
+    reward: RewardFunction | str | Values | None = None,
+    config_name: str | None = None,
+    config_dir: str | Path | None = None,
+    **overrides: Any,
+) -> Run:
+    """Run `rlvr train`.
+
+    To go on with a run, repeat the call with `run_dir` and `resume=True`; or leave out everything else, but for the
+    functions that the run was given, and the run's own configuration is taken. Ctrl-C finishes the step, saves, and
+    raises KeyboardInterrupt; a second one does not wait.
+
+    Args:
+        model: Folder or Hub id, `scratch` or `scratch_bpe`, or values as in `overrides`; None: the configuration's.
+        data: Rows, a file of them, or a function that yields them (task=generator); None: the configuration's task.
+            Rows are kept in `runs/data/`, so that the run can be resumed and repeated.
+        eval_data: Held-out rows or a file of them; None: a tenth of `data`, chosen by hash.
+        reward: Your function (it runs in a killable process; prompt=plain unless another is chosen), a choice of the
+            group, values as in `overrides`, or None: what follows the task.
+        config_name: As `--config-name`; None: `gsm8k` with `data`, else `rpn`.
+        config_dir: As `--config-dir`.
+        overrides: Choices and values: `seed=1`, `algorithm="dapo"`, `trainer={"max_steps": 5}`,
+            `algorithm={"name": "dapo", "clip_high": 0.3}`, `**{"trainer.max_steps": 5}`.
+
+    Raises UserError for everything that is the caller's to mend; its text is one sentence.
+    """
+    from rlvr.build import train as run_training
+
+    call = Call(
+        model=model,
+        data=data if callable(data) else data_file(data, "data"),
+        eval_data=data_file(eval_data, "eval_data"),
+        reward=reward,
+        values=overrides,
+    )
+    config = training(call, config_name, config_dir)
+    result = in_a_thread(lambda stopped: run_training(config, stopped, call.functions))
+    return Run(
+        folder=result.folder.absolute(),
+        num_steps=result.num_steps,
+        finished=result.finished,
+        functions=call.functions,
+    )
+
+
+def evaluate(
+    model: Run | str | Path,
+    *,
+    task: str | None = None,
+    data: Data | None = None,
+    reward: RewardFunction | str | Values | None = None,
+    num_examples: int | None = None,
+    samples_per_example: int | None = None,
+    **overrides: Any,
+) -> dict[str, EvaluationResult]:
+    """Run `rlvr eval`: the result of each evaluation set by the task's name.
+
+    Args:
+        model: A run, or a folder or Hub id.
+        task: The configuration or task to try it on; None: the run's own, or with `data` those rows.
+        data: Rows, or a file of them, all of which are held-out examples; a run's model is asked as in the run.
+        reward: As in `train`. A function that a run was given in Python is given here again, unless `model` is the
+            `Run` itself.
+        num_examples: None: `evaluation.num_examples`, or all of `data`.
+        samples_per_example: None: `evaluation.samples_per_example`.
+        overrides: As in `train`.
+
+    Raises UserError for everything that is the caller's to mend; its text is one sentence.
+    """
+    from rlvr.build import evaluate_all, open_inference
+
+    source = str(model.folder if isinstance(model, Run) else model)
+    num_examples = ALL if num_examples is None and data is not None else num_examples
+    chosen = {"evaluation.num_examples": num_examples, "evaluation.samples_per_example": samples_per_example}
+    values = {key: value for key, value in chosen.items() if value is not None} | overrides
+    call = Call(data=data_file(data, "data"), reward=reward, values=values)
+    config = evaluation(call, source, task)
+    functions = {**(model.functions if isinstance(model, Run) else {}), **call.functions}
+
+    def work(stopped: Stopped) -> dict[str, EvaluationResult]:
+        def on_progress(done: int, total: int) -> None:
+            if stopped():
+                raise _StoppedError
+
+        with open_inference(source, config, functions) as inference:
+            for note in inference.tasks.notes:
+                print(note, file=sys.stderr)
+            return asyncio.run(
+                evaluate_all(
+                    inference.config,
+                    inference.tasks.eval_sets,
+                    inference.policy,
+                    inference.engine,
+                    inference.max_context_tokens,
+                    on_progress,
+                )
+            )
+
+    return in_a_thread(work)
+
+
+class _StoppedError(Exception):
+    """Ends an evaluation from inside."""
