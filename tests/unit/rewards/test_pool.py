@@ -33,10 +33,13 @@ def pool() -> Iterator[VerifierPool]:
 
 
 @pytest.fixture
-def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What a pool starts carries it; what survives the test, which has failed then, is ended here."""
     value = uuid.uuid4().hex
     monkeypatch.setenv(MARK, value)
-    return value
+    yield value
+    for pid in survivors(value):
+        os.kill(pid, signal.SIGKILL)
 
 
 def gather(pool: VerifierPool, *calls: tuple[Any, ...]) -> list[CallResult]:
