@@ -90,6 +90,19 @@ def find(path: str) -> Key | None:
     return next((key for key in keys() if matches(key.path, path)), None)
 
 
+def mapping_of(path: str) -> Key | None:
+    """The mapping, with names of the user's own, that a path would be an item of; the Key is its own or an item's.
+
+    `task.settings` for `task.settings.max_terms`, `markers.sets.<name>.reasoning_start` for `markers.sets.mine`.
+    """
+    parent = path.rpartition(".")[0]
+    for key in keys():
+        is_mapping = get_origin(key.field.annotation) is dict
+        if matches(key.path if is_mapping else key.path.rpartition(f".{ANY_NAME}.")[0], parent):
+            return key
+    return None
+
+
 def matches(pattern: str, path: str) -> bool:
     """Whether `path` is `pattern` with names of the user's own filled in."""
     wanted, given = pattern.split("."), path.split(".")

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -237,8 +238,11 @@ def _one_line(error: object) -> str:
 def _explain(error: HydraException, source: Source, overrides: Sequence[Override]) -> str:
     """Which override Hydra choked on: compose without the value overrides and look for each key."""
     choices = [override for override in overrides if source.is_group(override.key_or_group)]
+    added = [override for override in overrides if override.is_add() or override.is_force_add()]
     try:
         base = _load(source, choices)
+        with suppress(HydraException):
+            base = _load(source, [*choices, *added])
     except HydraException as base_error:
         return _explain_choice(base_error, source, choices)
     values = OmegaConf.to_container(base, resolve=False)

@@ -17,6 +17,7 @@ from rlvr.config.catalog import (
     find,
     inner_models,
     keys,
+    mapping_of,
     matches,
     sections,
     tag,
@@ -60,6 +61,11 @@ def unknown_key(key: str, value: object, chosen: dict[str, str]) -> str:
         return f"{written}: {_elsewhere(known, chosen.get(section, '?'))}"
     if (spelling := find_spelling(key)) is not None and key not in spelling.ours:
         return f"{written}: {_translated(spelling)}"
+    if (mapping := mapping_of(key)) is not None:
+        choice = chosen.get(section, ONLY_CHOICE)
+        return f"{written}: " + (
+            f"is not there yet; add it with +{key}=..." if choice in mapping.choices else _elsewhere(mapping, choice)
+        )
     paths = {_named(k.path, key): k.choices for k in keys()}
     if value_key := _inside_a_value(key):
         return f"{written}: {value_key} is a value, not a section; set {value_key} itself."
