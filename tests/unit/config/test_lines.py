@@ -67,7 +67,9 @@ def test_any_unicode_arrives_as_it_is(text: str) -> None:
     assert read_back(text) == text
 
 
-@pytest.mark.parametrize("text", [text for text in TEXTS if text])
+@pytest.mark.parametrize(
+    "text", ['it\'s "here"', "größer 漢字", "a,b={c: [d]}", "\\boxed{x}\\", "${oc.env:HOME}", "null"]
+)
 def test_a_text_arrives_in_a_configuration(text: str) -> None:
     config = load_config(["task=jsonl", *override_lines({"task": {"path": text}})], config_name="gsm8k")
     assert config.task.path == text  # type: ignore[union-attr]

@@ -1,0 +1,219 @@
+"""What a call means is a configuration, the one that the same command would have."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.api.settings import Call, evaluation, training
+from rlvr.config.compose import load_config, to_run_yaml
+from rlvr.config.schema import Config
+from rlvr.errors import ConfigError, UserError
+
+PATH = "tests.unit.api.test_settings:reward"
+
+
+def reward(completion: str) -> float:
+    return float(len(completion))
+
+
+def other(completion: str) -> float:
+    return 0.0
+
+
+def trained(**arguments: Any) -> Config:
+    names = {name: arguments.pop(name, None) for name in ("model", "data", "eval_data", "reward")}
+    config_name, config_dir = arguments.pop("config_name", None), arguments.pop("config_dir", None)
+    return training(Call(**names, values=arguments), config_name, config_dir)
+
+
+def command(*lines: str, name: str = "gsm8k") -> Config:
+    return load_config(lines, config_name=name)
+
+
+def refusal(**arguments: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        trained(**arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_nothing_is_the_default_command() -> None:
+    assert trained() == load_config([])
+    assert trained(config_name="finqa", seed=3) == command("seed=3", name="finqa")
+
+
+def test_data_start_from_the_configuration_of_data() -> None:
+    assert trained(data="/a b.jsonl") == command("task=jsonl", "task.path='/a b.jsonl'")
+    both = command("task=jsonl", "task.path=/a", "task.eval_path=/b")
+    assert trained(data="/a", eval_data="/b") == both
+    assert trained(config_name="gsm8k", eval_data="/b", task={"name": "jsonl", "path": "/a"}) == both
+
+
+@pytest.mark.parametrize(
+    ("model", "lines"),
+    [
+        ("Qwen/Qwen3-0.6B", ["model.name_or_path=Qwen/Qwen3-0.6B"]),
+        (Path("/it's/here"), ["model.name_or_path='/it\\'s/here'"]),
+        ({"lora": {"enabled": True, "r": 4}}, ["model.lora.enabled=true", "model.lora.r=4"]),
+        ("scratch_bpe", ["model=scratch_bpe"]),
+        ({"name": "scratch_bpe", "num_layers": 2}, ["model=scratch_bpe", "model.num_layers=2"]),
+    ],
+)
+def test_models(model: Any, lines: list[str]) -> None:
+    short = "rollout.max_completion_tokens=64"
+    assert trained(model=model, config_name="gsm8k", rollout={"max_completion_tokens": 64}) == command(short, *lines)
+
+
+def test_a_model_of_the_hub_for_the_default_task() -> None:
+    expected = command("model=hf", "model.name_or_path=a/b", name="rpn")
+    assert trained(model="a/b") == expected
+    assert trained(model={"name": "hf", "name_or_path": "a/b"}) == expected
+
+
+def test_a_function_is_a_reward_asked_plainly() -> None:
+    config = trained(data="/a", reward=reward)
+    custom = ["reward=custom", f"reward.parts.custom.function={PATH}"]
+    assert config == command("task=jsonl", "task.path=/a", *custom, "prompt=plain")
+    assert Call(data="/a", reward=reward).functions == {PATH: reward}
+
+
+def test_another_prompt_can_be_chosen() -> None:
+    assert trained(data="/a", reward=reward, prompt="boxed").prompt.answer_in == "boxed"
+    config = trained(data="/a", reward=reward, prompt={"name": "boxed", "user": "{question}!"})
+    assert (config.prompt.answer_in, config.prompt.user) == ("boxed", "{question}!")
+    config = trained(data="/a", reward=reward, prompt={"user": "{question}!"})
+    assert (config.prompt.answer_in, config.prompt.user) == ("whole", "{question}!")
+
+
+def test_rewards_by_name_and_by_value() -> None:
+    assert trained(data="/a", reward="math") == command("task=jsonl", "task.path=/a", "reward=math")
+    config = trained(data="/a", reward={"parts": {"correct": {"weight": 5}}})
+    assert config == command("task=jsonl", "task.path=/a", "reward.parts.correct.weight=5")
+    assert "there is no such reward" in refusal(data="/a", reward="mth")
+
+
+def test_a_function_that_yields_examples_is_a_task() -> None:
+    def rows(size: int) -> list[tuple[str, str]]:
+        return [("1 + 1", "2")] * size
+
+    config = trained(data=rows, task={"settings": {"size": 3}})
+    assert config.task.name == "generator"
+    assert config.task.settings == {"size": 3}  # type: ignore[union-attr]
+    assert Call(data=rows).functions == {config.task.source: rows}  # type: ignore[union-attr]
+
+
+def test_wrong_settings_are_one_sentence() -> None:
+    assert "did you mean trainer.max_steps?" in refusal(trainer={"max_step": 3})
+    assert "trainer.max_steps=many" in refusal(trainer={"max_steps": "many"})
+    assert "there is no such algorithm" in refusal(algorithm="grp")
+    assert "cannot be scored by this reward" in refusal(reward=reward)
+    assert "--config-name nothing" in refusal(config_name="nothing")
+
+
+# ------------------------------------------------------------------------------------------------------- going on
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a run with a reward function, as far as its configuration."""
+    return written(tmp_path / "run", trained(data="/a", eval_data="/b", reward=reward, seed=3, algorithm="rloo"))
+
+
+def written(root: Path, config: Config) -> Path:
+    root.mkdir()
+    (root / "config.yaml").write_text(to_run_yaml(config))
+    return root
+
+
+def test_a_run_goes_on_with_its_own_configuration(run: Path) -> None:
+    own = load_config([], config_name="config", config_dir=str(run))
+    expected = own.model_copy(update={"run_dir": str(run), "resume": True})
+    assert trained(run_dir=run, resume=True) == expected
+    assert trained(run_dir=run, resume=True, reward=reward) == expected
+    longer = trained(run_dir=run, resume=True, reward=reward, trainer={"max_steps": 7})
+    assert longer.trainer.max_steps == 7
+    assert (longer.seed, longer.algorithm.name) == (3, "rloo")
+
+
+def test_the_same_call_again_goes_on_too(run: Path) -> None:
+    call = {"data": "/a", "eval_data": "/b", "reward": reward, "seed": 3, "algorithm": "rloo"}
+    assert trained(**call, run_dir=run, resume=True) == trained(run_dir=run, resume=True)
+
+
+def test_another_function_is_another_setting(run: Path) -> None:
+    config = trained(run_dir=run, resume=True, reward=other)
+    assert config.reward.parts["custom"].function == f"{PATH.partition(':')[0]}:other"  # type: ignore[union-attr]
+
+
+def test_a_run_without_a_function_takes_none(tmp_path: Path) -> None:
+    run = written(tmp_path / "numeric", trained(data="/a"))
+    assert "leave reward out" in refusal(run_dir=run, resume=True, reward=reward)
+
+
+def test_a_new_run_folder_is_no_run_to_go_on_with(tmp_path: Path) -> None:
+    assert trained(run_dir=tmp_path / "new") == load_config([f"run_dir={tmp_path / 'new'}"])
+    assert trained(run_dir=tmp_path / "new", resume=True).name == "rpn"  # refused when the folder is opened
+
+
+# ----------------------------------------------------------------------------------------------------- evaluation
+
+
+def test_a_run_is_evaluated_on_its_own_task(run: Path) -> None:
+    own = load_config([], config_name="config", config_dir=str(run))
+    assert evaluation(Call(), str(run), None) == own
+    config = evaluation(Call(values={"evaluation.num_examples": 7}), str(run / "final"), None)
+    assert config.evaluation.num_examples == 7
+    assert evaluation(Call(reward=reward), str(run), None) == own
+
+
+def test_a_run_on_rows_is_evaluated_on_others(run: Path) -> None:
+    own = load_config([], config_name="config", config_dir=str(run))
+    config = evaluation(Call(data="/c"), str(run), None)
+    assert config.task == own.task.model_copy(update={"eval_path": "/c"})
+    assert (config.prompt, config.reward, config.rollout) == (own.prompt, own.reward, own.rollout)
+
+
+def test_a_share_of_the_rows_to_hold_out_does_not_matter_where_others_are_given(tmp_path: Path) -> None:
+    run = written(tmp_path / "share", trained(data="/a", task={"eval_share": 0.3}))
+    assert evaluation(Call(data="/c"), str(run), None).task.eval_path == "/c"  # type: ignore[union-attr]
+
+
+def test_a_run_on_another_data_set_is_asked_as_before(tmp_path: Path) -> None:
+    own = trained(config_name="gsm8k", prompt={"user": "Please: {question}"}, evaluation={"also": ["finqa"]})
+    run = written(tmp_path / "gsm8k", own)
+    config = evaluation(Call(data="/c", values={"task.question_field": "q"}), str(run), None)
+    assert config.task.model_dump(include={"name", "path", "eval_path", "question_field", "metric"}) == {
+        "name": "jsonl", "path": "/c", "eval_path": "/c", "question_field": "q", "metric": "numeric",
+    }  # fmt: skip
+    assert (config.prompt, config.reward) == (own.prompt, own.reward)
+    assert config.evaluation.also == {}
+
+
+def test_what_only_its_own_task_can_be_asked_or_paid_for_is_left_behind(tmp_path: Path) -> None:
+    rows = load_config(["task=jsonl", "task.path=/c"], config_name="gsm8k")
+    rpn = evaluation(Call(data="/c"), str(written(tmp_path / "rpn", trained())), None)
+    assert (rpn.prompt, rpn.reward) == (rows.prompt, rows.reward)
+    programs = trained(
+        config_name="finqa", task={"answer": "program"}, reward="finqa_program", prompt="financial_program"
+    )
+    finqa = evaluation(Call(data="/c"), str(written(tmp_path / "finqa", programs)), None)
+    assert (finqa.prompt, finqa.reward) == (programs.prompt, rows.reward)
+
+
+def test_the_metric_of_named_columns_stays(tmp_path: Path) -> None:
+    own = trained(config_name="gsm8k", task={"name": "hub", "path": "a/b", "metric": "exact"})
+    run = written(tmp_path / "hub", own)
+    assert evaluation(Call(data="/c"), str(run), None).task.metric == "exact"  # type: ignore[union-attr]
+    changed = evaluation(Call(data="/c", values={"task.metric": "text"}), str(run), None)
+    assert changed.task.metric == "text"  # type: ignore[union-attr]
+
+
+def test_a_bare_model_is_evaluated_on_rows_or_on_a_task(tmp_path: Path) -> None:
+    rows = ["task=jsonl", "task.path=/c", "task.eval_path=/c"]
+    assert evaluation(Call(data="/c"), str(tmp_path), None) == command(*rows)
+    assert evaluation(Call(data="/c"), str(tmp_path), "finqa") == command(*rows, name="finqa")
+    assert evaluation(Call(), str(tmp_path), "gsm8k") == command()
+    assert evaluation(Call(data="/c", reward=reward), str(tmp_path), None).prompt.answer_in == "whole"
+    with pytest.raises(UserError, match="is no run folder and so has no task of its own"):
+        evaluation(Call(), str(tmp_path), None)
