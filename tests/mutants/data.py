@@ -13,15 +13,11 @@ PLACES = TESTS + "test_mix.py::test_pitfall_37_no_example_of_a_part_is_skipped_o
 GYM_INDEX = TESTS + "test_reasoning_gym.py::test_pitfall_37_a_problem_is_a_function_of_seed_and_index"
 OVERLAP = TESTS + "test_gsm8k.py::test_pitfall_38_training_examples_that_are_also_held_out_are_left_out_and_counted"
 PAGES = TESTS + "test_finqa.py::test_pitfall_38_the_same_question_on_the_same_table_is_overlap_and_on_another_is_not"
-SAMPLE = (
-    TESTS + "test_sources.py::test_pitfall_38_held_out_order_is_no_file_order_and_does_not_depend_on_seed_or_neighbours"
-)
+SAMPLE = TESTS + "test_sources.py::test_pitfall_38_held_out_order_is_no_file_order_and_depends_on_no_seed_or_neighbor"
 BY_HASH = TESTS + "test_sources.py::test_pitfall_38_what_is_held_out_by_hash_is_never_trained_on"
 PINNED = TESTS + "test_sources.py::test_pitfall_38_the_same_questions_are_held_out_in_every_process"
 SHARE = TESTS + "test_columns.py::test_pitfall_38_the_share_that_is_held_out_is_chosen_by_hash_and_not_by_seed_or_order"
-SHOTS = (
-    TESTS + "test_dataset.py::test_pitfall_38_the_examples_shown_before_held_out_questions_do_not_depend_on_the_seed"
-)
+SHOTS = TESTS + "test_dataset.py::test_pitfall_38_examples_shown_before_held_out_questions_do_not_depend_on_the_seed"
 PARTS = TESTS + "test_mix.py::test_pitfall_38_what_one_part_holds_out_no_other_is_trained_on"
 GYM_SPLIT = TESTS + (
     "test_reasoning_gym.py::test_pitfall_38_held_out_problems_are_never_drawn_in_training_even_where_there_are_few"
