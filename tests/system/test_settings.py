@@ -282,6 +282,7 @@ REST = [
     case("engine.max_batch_size", 256, 3, lambda seen: seen.engine_steps),
     case("evaluation.every", 1, 100, lambda seen: ["eval/rpn/accuracy" in row for row in seen.rows]),
     case("evaluation.num_examples", 10, 16, metric("eval/rpn/num_examples", 0)),
+    case("evaluation.headline", "accuracy", "part_boxed", lambda seen: "part boxed" in seen.err, "tracker.console=plain"),
     case("evaluation.samples_per_example", 0, 2, lambda seen: set(evaluation(seen))),
     case("tracker.console", "none", "plain", lambda seen: seen.err == ""),
     case("tracker.log_every", 1, 2, lambda seen: seen.err.count("\n"), *PLAIN),

@@ -136,7 +136,7 @@ def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, co
         policy=policy,
         trainer=trainer,
         rollouts=rollouts,
-        headline=f"eval/{task.name}/accuracy",
+        headline=f"eval/{task.name}/{config.evaluation.headline}",
         before_save=metrics_file.sync,
     )
     start_step = _restore(folder, checkpoints, metrics_file, engine)
@@ -200,4 +200,5 @@ def _evaluations(path: Path) -> list[dict[str, float]]:
 
 
 def _console(config: Config) -> Console:
-    return Console(config.tracker.console, config.tracker.log_every, config.trainer.max_steps)
+    tracker, headline = config.tracker, config.evaluation.headline
+    return Console(tracker.console, tracker.log_every, config.trainer.max_steps, headline=headline)

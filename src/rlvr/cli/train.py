@@ -65,19 +65,20 @@ def run(args: argparse.Namespace) -> int:
 
     with stop_on_signals() as stop:
         result = train(config, stop.stopped)
-    sys.stdout.write(summary(result, config.task.name))
+    sys.stdout.write(summary(result, config.task.name, config.evaluation.headline))
     return 0 if result.finished else stop.exit_code
 
 
-def summary(result: TrainResult, task: str) -> str:
-    """What a run came to, in a few lines."""
+def summary(result: TrainResult, task: str, headline: str) -> str:
+    """What a run came to, in a few lines; `headline` is `accuracy`, or a part of the reward."""
     lines = []
-    if result.metrics:
-        name = f"eval/{task}/accuracy"
-        low, high = result.metrics[f"{name}_low"], result.metrics[f"{name}_high"]
+    name = f"eval/{task}/{headline}"
+    if name in result.metrics:
+        low, high = result.metrics.get(f"{name}_low"), result.metrics.get(f"{name}_high")
+        interval = "" if low is None else f"(95 % interval {low:.3f} to {high:.3f}) "
         lines.append(
-            f"{task}: held-out accuracy {result.before[name]:.3f} -> {result.metrics[name]:.3f} "
-            f"(95 % interval {low:.3f} to {high:.3f}) in {result.num_steps} steps"
+            f"{task}: held-out {headline.replace('_', ' ')} {result.before[name]:.3f} -> {result.metrics[name]:.3f} "
+            f"{interval}in {result.num_steps} steps"
         )
     if result.finished:
         lines.append(f"model: {result.folder / 'final'}    curve: {result.folder / 'metrics.jsonl'}")

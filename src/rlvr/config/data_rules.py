@@ -1,5 +1,7 @@
 """Rules between task, reward, prompt and model; the table in `rules.py` includes them."""
 
+from pathlib import Path
+
 from rlvr.config.rule import Rule
 from rlvr.config.schema import (
     Config,
@@ -10,6 +12,7 @@ from rlvr.config.schema import (
     FormatApproximatePart,
     FormatExactPart,
     GeneratorTask,
+    Gsm8kTask,
     HubTask,
     JsonlTask,
     LengthPart,
@@ -18,6 +21,7 @@ from rlvr.config.schema import (
     MixTask,
     NumberCheckPart,
     PartsReward,
+    PretrainedModel,
     ReasoningGymPart,
     ReasoningGymTask,
     RpnReward,
@@ -28,6 +32,7 @@ from rlvr.config.schema import (
 
 POOLED = (MathPart, CustomPart, ReasoningGymPart)
 MARKED = (FormatExactPart, FormatApproximatePart, NumberCheckPart)
+FILE_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 PLACEHOLDERS = ("{reasoning_start}", "{reasoning_end}", "{solution_start}", "{solution_end}")
 
 
@@ -60,6 +65,14 @@ def _own_name_again(c: Config) -> bool:
     return bool(own & set(c.evaluation.also))
 
 
+def _headline_of_no_part(c: Config) -> bool:
+    name = c.evaluation.headline.removeprefix("sampled_").removeprefix("part_")
+    if name == "accuracy":
+        return False
+    parts = c.reward.parts if isinstance(c.reward, PartsReward) else ("boxed", "correct")
+    return isinstance(c.task, MixTask) or name not in parts
+
+
 def _program_and_number(c: Config) -> bool:
     wrong = FinqaNumericPart if isinstance(c.task, FinqaTask) and c.task.answer == "program" else FinqaProgramPart
     return isinstance(c.task, FinqaTask) and bool(_parts(c, wrong))
@@ -72,6 +85,19 @@ def _no_length_range(c: Config) -> bool:
 
 def _no_weight(c: Config) -> bool:
     return isinstance(c.reward, PartsReward) and all(part.weight == 0 for part in c.reward.parts.values())
+
+
+def _shows_no_solution(c: Config) -> bool:
+    """No demonstration, no shown example and no tokenizer is made of solutions."""
+    return isinstance(c.model, PretrainedModel) and c.prompt.few_shot == 0
+
+
+def _without_subsets(c: Config) -> bool:
+    """The data is a folder with a file for each split, and no repository with several configurations."""
+    if not isinstance(c.task, Gsm8kTask | FinqaTask | HubTask):
+        return False
+    folder, first = Path(c.task.path).expanduser(), c.task.train_split.partition("+")[0]
+    return any((folder / f"{first}{ending}").is_file() for ending in FILE_ENDINGS)
 
 
 def _held_out_given(c: Config) -> bool:
@@ -123,6 +149,16 @@ DATA_RULES = (
         idle=("prompt.markers",),
     ),
     Rule(
+        _shows_no_solution,
+        "with a pretrained model and prompt.few_shot=0, where no solution is shown",
+        idle=("task.solution_lines",),
+    ),
+    Rule(
+        _without_subsets,
+        "where task.path={c.task.path} is a folder with a file for each split",
+        idle=("task.subset",),
+    ),
+    Rule(
         lambda c: c.prompt.answer_in != "solution" and bool(_parts(c, *MARKED)),
         "prompt.answer_in={c.prompt.answer_in}: the reward has parts on format and markers (format_exact, "
         "format_approximate, number_check), which need prompt.answer_in=solution; choose another prompt or reward.",
@@ -157,6 +193,16 @@ DATA_RULES = (
         _nothing_pooled,
         "where no part of the reward (math, custom, reasoning_gym) runs in a process of its own",
         idle=("reward.timeout_s", "reward.num_workers", "reward.max_memory_mb"),
+    ),
+    Rule(
+        _headline_of_no_part,
+        "evaluation.headline={c.evaluation.headline}: the reward has no such part; choose accuracy, or part_<name> or "
+        "sampled_part_<name> of a part of the reward.",
+    ),
+    Rule(
+        lambda c: c.evaluation.headline.startswith("sampled_") and c.evaluation.samples_per_example == 0,
+        "evaluation.headline={c.evaluation.headline}: nothing is sampled with evaluation.samples_per_example=0; raise "
+        "it.",
     ),
     Rule(
         _own_name_again,

@@ -25,15 +25,18 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def summarize(metrics: Mapping[str, float]) -> str:
-    """The few numbers worth a glance: `reward 0.512  accuracy 0.830 [0.794, 0.861]  5,120 tokens/s`."""
+def summarize(metrics: Mapping[str, float], headline: str = "accuracy") -> str:
+    """The few numbers worth a glance: `reward 0.512  accuracy 0.830 [0.794, 0.861]  5,120 tokens/s`.
+
+    With several evaluation sets each headline is named after its task: `gsm8k accuracy 0.412 [...]`.
+    """
     parts = [f"loss {metrics['loss']:.3f}"] if "loss" in metrics else []
     if "reward/mean" in metrics:
         parts.append(f"reward {metrics['reward/mean']:.3f}")
-    for name in sorted(metrics):
-        pieces = name.split("/")
-        if pieces[0] == "eval" and pieces[-1] == "accuracy":
-            parts.append(f"accuracy {metrics[name]:.3f}{_interval(metrics, name)}")
+    shown = [name for name in sorted(metrics) if name.startswith("eval/") and name.endswith(f"/{headline}")]
+    for name in shown:
+        task = f"{name.split('/')[1]} " if len(shown) > 1 else ""
+        parts.append(f"{task}{headline.replace('_', ' ')} {metrics[name]:.3f}{_interval(metrics, name)}")
     if metrics.get("time/tokens_per_s", 0) > 0:  # a step that only evaluates samples nothing to train on
         parts.append(f"{metrics['time/tokens_per_s']:,.0f} tokens/s")
     return "  ".join(parts)
@@ -56,12 +59,14 @@ class Console:
         log_every: int,
         total_steps: int,
         *,
+        headline: str = "accuracy",
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._mode = _resolve(mode, self._stream)
         self._log_every, self._total_steps, self._clock = log_every, total_steps, clock
+        self._headline = headline
         self._name, self._total, self._first, self._started = "training", total_steps, 0, clock()
         self._done: int | None = None
         self._history: list[dict[str, float]] = []
@@ -95,7 +100,7 @@ class Console:
 
     def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """Move the stage's bar to `step` of its total; `metrics` as in `summarize` ("loss" for the warm start)."""
-        self._show(step, summarize(metrics or {}), step % self._log_every == 0 or step == self._total)
+        self._show(step, summarize(metrics or {}, self._headline), step % self._log_every == 0 or step == self._total)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show a training step, evaluations always; then say what looks wrong, each thing once."""
@@ -103,7 +108,7 @@ class Console:
         self._accuracy = evaluated or self._accuracy
         due = bool(evaluated) or step % self._log_every == 0 or step == self._total
         shown = dict(metrics) | (self._accuracy if self._mode == "live" else evaluated)
-        self._show(step, summarize(shown), due)
+        self._show(step, summarize(shown, self._headline), due)
         self._remember(step, metrics)
         for hint in hints(self._history):
             if hint.key not in self._said:

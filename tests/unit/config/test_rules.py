@@ -72,6 +72,8 @@ BROKEN = {
     f"task=gsm8k {HF} reward.timeout_s=3": "reward.timeout_s=3.0: has no effect where no part",
     f"task=gsm8k {HF} evaluation.also=[gsm8k]": "evaluation.also: names a task that this run evaluates anyway",
     f"task=gsm8k {HF} evaluation.also={{a:{{task:finqa,set:['task.answer=program']}}}}": "evaluation.also.a: task",
+    "evaluation.headline=part_format": "evaluation.headline=part_format: the reward has no such part",
+    "evaluation.headline=sampled_part_boxed": "evaluation.headline=sampled_part_boxed: nothing is sampled",
     # algorithm
     "algorithm=ppo algorithm.num_minibatches=3": "algorithm.num_minibatches=3",
     "rollout.top_p=0.9 algorithm.mismatch_correction=truncate": "top_p=0.9",

@@ -171,3 +171,9 @@ def test_durations() -> None:
 
 def test_a_summary_without_numbers_is_empty() -> None:
     assert summarize({}) == ""
+
+
+def test_the_headline_may_be_a_part_of_the_reward_and_several_sets_are_told_apart() -> None:
+    metrics = {"eval/a/accuracy": 0.1, "eval/a/part_format": 0.5, "eval/b/part_format": 0.25}
+    assert summarize(metrics, "part_format") == "a part format 0.500  b part format 0.250"
+    assert summarize(metrics) == "accuracy 0.100"

@@ -70,6 +70,10 @@ class Evaluation(Section):
     samples_per_example: NonNegativeInt = Field(
         description="0: greedy only; k > 0: also k sampled completions each, for avg@k and pass@k"
     )
+    headline: Annotated[str, Field(pattern=r"^(accuracy|sampled_accuracy|(sampled_)?part_.+)$")] = Field(
+        description="the number of eval/<task>/ that the console shows and the best checkpoint is best at: accuracy, "
+        "sampled_accuracy, part_<name> or sampled_part_<name> of a part of the reward"
+    )
     also: dict[str, TaskBundle] = Field(
         description="more tasks to evaluate, each with its own prompt and metric: a list of names, e.g. [finqa]; or "
         "name: {task: jsonl, set: ['task.path=...']}"
