@@ -83,8 +83,12 @@ def training(call: Call, config_name: str | None, config_dir: str | Path | None)
     """The configuration to train with; that of the run itself if the call goes on with one and chooses nothing."""
     if config_name is None and config_dir is None and not call.chooses and (own := _resumed(call.values)) is not None:
         return load_config(call.lines(own), config_name="config", config_dir=str(call.values["run_dir"]))
-    name = config_name or (DEFAULT_CONFIG if call.data is None else DATA_CONFIG)
-    return load_config(call.lines(), config_name=name, config_dir=None if config_dir is None else str(config_dir))
+    lines = call.lines()
+    if config_name is None and call.data is not None:
+        config_name = DATA_CONFIG
+        lines = [f"name={'generator' if callable(call.data) else 'jsonl'}", *lines]  # of the run folder
+    folder = None if config_dir is None else str(config_dir)
+    return load_config(lines, config_name=config_name or DEFAULT_CONFIG, config_dir=folder)
 
 
 def evaluation(call: Call, source: str, task: str | None) -> Config:

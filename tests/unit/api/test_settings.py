@@ -44,10 +44,10 @@ def test_nothing_is_the_default_command() -> None:
 
 
 def test_data_start_from_the_configuration_of_data() -> None:
-    assert trained(data="/a b.jsonl") == command("task=jsonl", "task.path='/a b.jsonl'")
-    both = command("task=jsonl", "task.path=/a", "task.eval_path=/b")
-    assert trained(data="/a", eval_data="/b") == both
-    assert trained(config_name="gsm8k", eval_data="/b", task={"name": "jsonl", "path": "/a"}) == both
+    assert trained(data="/a b.jsonl") == command("name=jsonl", "task=jsonl", "task.path='/a b.jsonl'")
+    both = command("task=jsonl", "task.path=/a", "task.eval_path=/b", "name=mine")
+    assert trained(data="/a", eval_data="/b", name="mine") == both
+    assert trained(config_name="gsm8k", eval_data="/b", task={"name": "jsonl", "path": "/a"}, name="mine") == both
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_model_of_the_hub_for_the_default_task() -> None:
 def test_a_function_is_a_reward_asked_plainly() -> None:
     config = trained(data="/a", reward=reward)
     custom = ["reward=custom", f"reward.parts.custom.function={PATH}"]
-    assert config == command("task=jsonl", "task.path=/a", *custom, "prompt=plain")
+    assert config == command("name=jsonl", "task=jsonl", "task.path=/a", *custom, "prompt=plain")
     assert Call(data="/a", reward=reward).functions == {PATH: reward}
 
 
@@ -87,9 +87,9 @@ def test_another_prompt_can_be_chosen() -> None:
 
 
 def test_rewards_by_name_and_by_value() -> None:
-    assert trained(data="/a", reward="math") == command("task=jsonl", "task.path=/a", "reward=math")
+    assert trained(data="/a", reward="math") == command("name=jsonl", "task=jsonl", "task.path=/a", "reward=math")
     config = trained(data="/a", reward={"parts": {"correct": {"weight": 5}}})
-    assert config == command("task=jsonl", "task.path=/a", "reward.parts.correct.weight=5")
+    assert config == command("name=jsonl", "task=jsonl", "task.path=/a", "reward.parts.correct.weight=5")
     assert "there is no such reward" in refusal(data="/a", reward="mth")
 
 
