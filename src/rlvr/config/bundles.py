@@ -56,6 +56,8 @@ def _entry(key: str, name: str, entry: Any, compose: Compose, weighted: bool) ->
     for line in overrides:
         if line.partition("=")[0].partition(".")[0].lstrip("+~") not in PARTS:
             raise ConfigError(f"{key}: set may change task, reward and prompt, and {line} is none of them.")
+        if line.lstrip("+").startswith("reward.max_error_share="):
+            raise ConfigError(f"{key}: {line} has no effect here; set reward.max_error_share of the run.")
     try:
         values = compose([f"task={choice}", *overrides])
     except ConfigError as error:

@@ -98,7 +98,8 @@ def mapping_of(path: str) -> Key | None:
     parent = path.rpartition(".")[0]
     for key in keys():
         is_mapping = get_origin(key.field.annotation) is dict
-        if matches(key.path if is_mapping else key.path.rpartition(f".{ANY_NAME}.")[0], parent):
+        mapping = key.path if is_mapping else key.path.rpartition(f".{ANY_NAME}.")[0]
+        if mapping and matches(mapping, parent):
             return key
     return None
 

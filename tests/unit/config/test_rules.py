@@ -1,6 +1,7 @@
 """Rules that span sections: each seen to fire, and none on a default."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from rlvr.config.rule import Rule
 from rlvr.config.rules import GROUP_ALGORITHMS, RULES
 from rlvr.errors import ConfigError
 
+GSM8K = Path(__file__).parents[2] / "fixtures" / "gsm8k"
 HF = "model=hf model.name_or_path=x"
 LORA = "model.lora.enabled=true"
 BROKEN = {
@@ -71,6 +73,9 @@ BROKEN = {
     f"task=hub {HF} task.path=x task.eval_split=y task.eval_share=0.3": "task.eval_share=0.3: has no effect where",
     f"task=gsm8k {HF} reward.timeout_s=3": "reward.timeout_s=3.0: has no effect where no part",
     f"task=gsm8k {HF} evaluation.also=[gsm8k]": "evaluation.also: names a task that this run evaluates anyway",
+    f"task=gsm8k {HF} task.solution_lines=1": "task.solution_lines=1: has no effect with a pretrained model",
+    f"task=gsm8k {HF} task.path={GSM8K} task.subset=socratic": "task.subset=socratic: has no effect where task.path=",
+    f"task=gsm8k {HF} evaluation.also={{a:{{task:finqa,set:['reward.max_error_share=1']}}}}": "has no effect here; set",
     f"task=gsm8k {HF} evaluation.also={{a:{{task:finqa,set:['task.answer=program']}}}}": "evaluation.also.a: task",
     "evaluation.headline=part_format": "evaluation.headline=part_format: the reward has no such part",
     "evaluation.headline=sampled_part_boxed": "evaluation.headline=sampled_part_boxed: nothing is sampled",
