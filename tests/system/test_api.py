@@ -218,3 +218,23 @@ def test_ctrl_c_finishes_the_step_saves_and_is_raised(tmp_path: Path) -> None:
     reward.__module__, reward.__qualname__ = "__main__", "reward"
     again = rlvr.train(run_dir="run", resume=True, reward=reward, trainer={"max_steps": steps + 1})
     assert again.num_steps == steps + 1
+
+
+def test_the_notebook_runs_inside_its_event_loop(tmp_path: Path) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    text = "".join(
+        output.get("text", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if output.get("name") == "stdout"
+    )
+    rewards = [float(found) for found in re.findall(r"step +\d+  reward (\d\.\d\d)", text)]
+    assert len(rewards) == 10
+    assert rewards[-1] > rewards[0]
+    assert len(re.findall(r"reward [01]  advantage [+-]\d\.\d\d", text)) == 8
+    assert len(re.findall(r"^\w+ +[\d.]+%   [\d.]+% to [\d.]+%$", text, re.MULTILINE)) == 4
+    assert (tmp_path / "runs" / "latest" / "final").is_dir()

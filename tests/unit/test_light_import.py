@@ -3,12 +3,15 @@
 import subprocess
 import sys
 
+import pytest
+
+import rlvr
+
 HEAVY = ("torch", "transformers", "numpy", "scipy", "pydantic", "hydra", "omegaconf", "rich")
 MAX_SECONDS = 0.3
 
 LIST_HEAVY = f"""
 import sys
-import rlvr.cli.main
 {{statement}}
 print(*[name for name in {HEAVY!r} if name in sys.modules])
 """
@@ -25,7 +28,22 @@ def python(code: str) -> str:
 
 
 def test_importing_the_command_line_loads_nothing_heavy() -> None:
-    assert python(LIST_HEAVY.format(statement="")).split() == []
+    assert python(LIST_HEAVY.format(statement="import rlvr.cli.main")).split() == []
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert python(LIST_HEAVY.format(statement="import rlvr")).split() == []
+
+
+def test_naming_a_function_of_the_api_loads_no_model_library() -> None:
+    heavy = python(LIST_HEAVY.format(statement="import rlvr; rlvr.train, rlvr.evaluate, rlvr.Run")).split()
+    assert not {"torch", "transformers", "scipy", "numpy"} & set(heavy)
+
+
+def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'tarin'"):
+        rlvr.tarin  # type: ignore[attr-defined]  # noqa: B018
+    assert {"Run", "evaluate", "train"} <= set(rlvr.__all__)
 
 
 def test_help_of_every_command_loads_nothing_heavy() -> None:
