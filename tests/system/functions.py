@@ -36,3 +36,10 @@ def large(completion: str) -> float:
 def process(completion: str) -> int:
     time.sleep(0.2)
     return os.getpid()
+
+
+def picky(completion: str) -> float:
+    """Fails on half of all texts."""
+    if len(completion) % 2:
+        raise ValueError("not this one")
+    return 1.0

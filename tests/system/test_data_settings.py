@@ -271,7 +271,7 @@ def num_processes(task: Task) -> int:
 
 REWARD = [
     *of_part("numeric", *ANSWERED, ("close_credit", 0.0, 0.5, times(1.05)), ("near_credit", 0.0, 0.5, times(1.15))),
-    *of_part("number_check", ("type", "number_check", "format_exact", WRONG)),
+    *of_part("number_check"),
     *of_part(
         "finqa_numeric",
         *ANSWERED,
@@ -284,7 +284,7 @@ REWARD = [
         ("invalid_value", 0.0, -1.0, UNREADABLE),
         ("mode", "execution", "program", reward(solved("add(0.25, 0)"))),
     ),
-    *of_part("format_exact", ("type", "format_exact", "number_check", WRONG)),
+    *of_part("format_exact"),
     *of_part("format_approximate", ("penalty", 0.0, 1.0, reward("no marker"))),
     *of_part("math", ANSWERED[0], ("invalid_value", 0.0, -1.0, reward("nothing"))),
     *of_part("text", ("metric", "em", "f1", reward(solved("about {gold}")))),

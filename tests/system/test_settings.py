@@ -12,17 +12,22 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
+from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
 import rlvr.models.loading
+from rlvr.build import train
 from rlvr.cli.main import main
-from rlvr.config.catalog import Key, keys
-from rlvr.config.compose import load_config
+from rlvr.config.catalog import Key, has_value, keys, value_of
+from rlvr.config.compose import load_config, to_yaml
+from rlvr.config.schema import Config
 from rlvr.engines.local.scheduler import Scheduler
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import Policy
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
-from tests.system.harness import SCRATCH, SMALL, metrics, pretrained, run_train
+from tests.system.harness import DATA, ON_DATA, SCRATCH, SMALL, metrics, pretrained, run_train
+from tests.system.test_data_settings import DATA_CASES
 
 # -------------------------------------------------------------------------------------------------- what can be seen
 
@@ -34,6 +39,7 @@ class Seen:
     folder: Path
     err: str
     forward_passes: int
+    layer_passes: int
     engine_steps: int
     load_options: dict[str, Any]
     threads: int
@@ -75,6 +81,12 @@ class Seen:
         return (self.folder / "final" / "model.safetensors").read_bytes()
 
     @property
+    def adapter(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the adapter that came out."""
+        weights = load_file(self.folder / "final" / "adapter_model.safetensors")
+        return {name: tuple(tensor.shape) for name, tensor in weights.items()}
+
+    @property
     def start(self) -> bytes:
         """The weights after the warm start."""
         return (self.folder / "warm_start" / "model.safetensors").read_bytes()
@@ -109,26 +121,39 @@ def sampled(seen: Seen) -> Any:
     return [record.turns[0].completion for record in seen.records]
 
 
+def behavior(seen: Seen) -> Any:
+    """The first probability of all."""
+    return seen.records[0].turns[0].behavior_logprobs[0]
+
+
 # ---------------------------------------------------------------------------------------------------------- the table
+
+Kind = Literal["rpn", "scratch", "qwen", "bpe"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """`a` and `b` are values of `key`; with `base` around them, `look` must see something else.
 
-    `scratch` runs make a model of their own; the others start from the shared one.
+    `rpn` runs start from a shared model, `scratch` runs make one of their own; `qwen` and `bpe` do the same on GSM8K.
     """
 
     key: str
     a: str
     b: str
     look: Callable[[Seen], Any]
-    base: tuple[str, ...] = ()
-    scratch: bool = False
+    base: tuple[str, ...]
+    kind: Kind
+
+    @property
+    def choices(self) -> tuple[str, str]:
+        """Whose key it is: the algorithm, and how the model is made."""
+        algorithm = [word.removeprefix("algorithm=") for word in self.base if word.startswith("algorithm=")]
+        return (algorithm or ["grpo"])[0], {"scratch": "scratch", "bpe": "scratch_bpe"}.get(self.kind, "hf")
 
 
-def case(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str, scratch: bool = False) -> Case:
-    return Case(key=key, a=str(a), b=str(b), look=look, base=base, scratch=scratch)
+def case(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str, kind: Kind = "rpn") -> Case:
+    return Case(key=key, a=str(a), b=str(b), look=look, base=base, kind=kind)
 
 
 FEW = ("warm_start.num_steps=6", "warm_start.warmup_steps=1", "warm_start.final_phase_steps=2")
@@ -137,7 +162,7 @@ PLAIN_INTEGERS = ("task.modulus=null", "task.max_abs_value=12")
 
 def of_task(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str) -> Case:
     """A setting of the task, with a model made for it."""
-    return case(f"task.{key}", a, b, look, "rollout.prompts_per_step=24", *FEW, *base, scratch=True)
+    return case(f"task.{key}", a, b, look, "rollout.prompts_per_step=24", *FEW, *base, kind="scratch")
 
 
 def largest_answer(seen: Seen) -> int:
@@ -161,28 +186,65 @@ TASK = [
     case("task.eval_complexity_weights", "[100,1]", "[1,100]", evaluation),
 ]
 
+COLD = "warm_start.enabled=false"
+
+
+def of_scratch(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str) -> list[Case]:
+    """A setting that both kinds of models made from scratch have."""
+    return [case(f"model.{key}", a, b, look, *base, kind=kind) for kind in ("scratch", "bpe")]
+
+
 MODEL = [
-    case("model.hidden_size", 32, 48, shape("hidden_size"), *FEW, scratch=True),
-    case("model.num_layers", 1, 2, shape("num_hidden_layers"), *FEW, scratch=True),
-    case("model.num_heads", 2, 4, start, *FEW, scratch=True),
-    case("model.intermediate_size", 64, 80, shape("intermediate_size"), *FEW, scratch=True),
-    case("model.init_std", 0.02, 0.2, start, "warm_start.enabled=false", scratch=True),
-    case("model.rope_theta", 100, 10000, start, *FEW, scratch=True),
-    case("model.max_context_tokens", 40, 50, shape("max_position_embeddings"), *FEW, scratch=True),
-    case("model.trust_remote_code", "false", "true", lambda seen: seen.load_options["trust_remote_code"]),
+    *of_scratch("hidden_size", 32, 48, shape("hidden_size"), COLD),
+    *of_scratch("num_layers", 2, 1, shape("num_hidden_layers"), COLD),
+    *of_scratch("num_heads", 2, 4, start, *FEW),
+    *of_scratch("intermediate_size", 64, 80, shape("intermediate_size"), COLD),
+    *of_scratch("init_std", 0.06, 0.2, start, COLD),
+    *of_scratch("rope_theta", 100, 10000, start, *FEW),
+    *of_scratch("max_context_tokens", 200, 300, shape("max_position_embeddings"), COLD),
+    case("model.vocabulary_size", 400, 380, shape("vocab_size"), COLD, kind="bpe"),
+    case("model.tie_embeddings", "true", "false", shape("tie_word_embeddings"), COLD, kind="bpe"),
+    case("model.embedding_init_std", 0.05, 0.5, start, COLD, kind="bpe"),
+]
+
+
+def loaded_with(name: str) -> Callable[[Seen], Any]:
+    """An option that transformers was given."""
+    return lambda seen: str(seen.load_options[name])
+
+
+def of_hf(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str) -> Case:
+    """A setting of a pretrained model."""
+    return case(f"model.{key}", a, b, look, *base, kind="qwen")
+
+
+LORA = ("model.lora.enabled=true", "model.lora.r=2", "model.lora.target_modules=[q_proj,down_proj]")
+PRETRAINED = [
+    of_hf("trust_remote_code", "false", "true", loaded_with("trust_remote_code")),
+    of_hf("dtype", "float32", "bfloat16", behavior, *LORA),
+    of_hf("attn_implementation", "sdpa", "eager", loaded_with("attn_implementation")),
+    of_hf("gradient_checkpointing", "false", "true", lambda seen: seen.layer_passes),
+    of_hf("load_in_4bit", "false", "true", behavior, *LORA),
+    of_hf("load_in_8bit", "false", "true", behavior, *LORA),
+    of_hf("lora.enabled", "true", "false", lambda seen: seen.files("final")),
+    of_hf("lora.r", 2, 4, lambda seen: seen.adapter, *LORA),
+    of_hf("lora.alpha", 32, 8, metric("policy/grad_norm"), *LORA),
+    of_hf("lora.target_modules", "[q_proj,down_proj]", "[all-linear]", lambda seen: seen.adapter, *LORA),
+    of_hf("lora.merge_final", "false", "true", lambda seen: seen.files("final"), *LORA),
 ]
 
 WARM_START = [
-    case("warm_start.enabled", "true", "false", start, scratch=True),
-    case("warm_start.num_steps", 6, 8, start, *FEW[1:], scratch=True),
-    case("warm_start.batch_size", 8, 16, start, *FEW, scratch=True),
-    case("warm_start.learning_rate", 1e-3, 2e-3, start, *FEW, scratch=True),
-    case("warm_start.warmup_steps", 1, 5, start, FEW[0], FEW[2], scratch=True),
-    case("warm_start.final_learning_rate_share", 0.0, 1.0, start, *FEW, scratch=True),
-    case("warm_start.weight_decay", 0.0, 5.0, start, *FEW, scratch=True),
-    case("warm_start.worked_share", 1.0, 0.0, start, *FEW, scratch=True),
-    case("warm_start.final_phase_steps", 2, 4, start, *FEW[:2], scratch=True),
-    case("warm_start.final_worked_share", 0.0, 1.0, start, *FEW, scratch=True),
+    case("warm_start.enabled", "true", "false", start, kind="scratch"),
+    case("warm_start.loss_on", "completion", "all", start, *FEW, kind="scratch"),
+    case("warm_start.num_steps", 6, 8, start, *FEW[1:], kind="scratch"),
+    case("warm_start.batch_size", 8, 16, start, *FEW, kind="scratch"),
+    case("warm_start.learning_rate", 1e-3, 2e-3, start, *FEW, kind="scratch"),
+    case("warm_start.warmup_steps", 1, 5, start, FEW[0], FEW[2], kind="scratch"),
+    case("warm_start.final_learning_rate_share", 0.0, 1.0, start, *FEW, kind="scratch"),
+    case("warm_start.weight_decay", 0.0, 5.0, start, *FEW, kind="scratch"),
+    case("warm_start.worked_share", 1.0, 0.0, start, *FEW, kind="scratch"),
+    case("warm_start.final_phase_steps", 2, 4, start, *FEW[:2], kind="scratch"),
+    case("warm_start.final_worked_share", 0.0, 1.0, start, *FEW, kind="scratch"),
 ]
 
 SAMPLES = "evaluation.samples_per_example=4"
@@ -282,8 +344,19 @@ REST = [
     case("engine.max_batch_size", 256, 3, lambda seen: seen.engine_steps),
     case("evaluation.every", 1, 100, lambda seen: ["eval/rpn/accuracy" in row for row in seen.rows]),
     case("evaluation.num_examples", 10, 16, metric("eval/rpn/num_examples", 0)),
-    case("evaluation.headline", "accuracy", "part_boxed", lambda seen: "part boxed" in seen.err, "tracker.console=plain"),
+    case(
+        "evaluation.headline", "accuracy", "part_boxed", lambda seen: "part boxed" in seen.err, "tracker.console=plain"
+    ),
     case("evaluation.samples_per_example", 0, 2, lambda seen: set(evaluation(seen))),
+    case(
+        "evaluation.headline",
+        "accuracy",
+        "part_boxed",
+        lambda seen: "part boxed" in seen.err,
+        *PLAIN,
+        "reward.type=boxed",
+    ),
+    case("evaluation.also", "null", "[finqa]", lambda seen: "eval/finqa/accuracy" in seen.first, kind="qwen"),
     case("tracker.console", "none", "plain", lambda seen: seen.err == ""),
     case("tracker.log_every", 1, 2, lambda seen: seen.err.count("\n"), *PLAIN),
     case("tracker.rollouts_every", 2, 1, lambda seen: seen.files("rollouts"), "trainer.max_steps=3"),
@@ -291,8 +364,9 @@ REST = [
     case("tracker.rollouts_max_groups", 1, 8, lambda seen: len(seen.records)),
 ]
 
-CASES = [*TASK, *MODEL, *WARM_START, *ROLLOUT, *ALGORITHM, *TRAINER, *REST]
+CASES = [*TASK, *MODEL, *PRETRAINED, *WARM_START, *ROLLOUT, *ALGORITHM, *TRAINER, *REST]
 ELSEWHERE = {
+    "reward.max_error_share": "test_more_failures_of_the_verifier_than_allowed_stop_the_run",
     "name": "test_name_and_run_dir_name_the_folder",
     "run_dir": "test_name_and_run_dir_name_the_folder",
     "resume": "test_resume_goes_on",
@@ -303,76 +377,120 @@ ELSEWHERE = {
 
 # ----------------------------------------------------------------------------------------------------------- running
 
+FIRST = "rollout.prompts_per_step=8"
+BPE = (
+    "model=scratch_bpe",
+    "model.hidden_size=32",
+    "model.num_layers=2",
+    "model.num_heads=2",
+    "model.intermediate_size=64",
+    "model.init_std=0.06",
+    "model.rope_theta=100",
+    "model.max_context_tokens=200",
+    "model.vocabulary_size=400",
+    "warm_start.batch_size=8",
+    "reward=numeric",
+    "prompt=boxed",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Runs by their resolved configuration: many cases share one of their two."""
+
+    root: Path
+    models: dict[Kind, Path]
+    known: dict[str, Seen]
+    bases: dict[tuple[tuple[str, ...], Kind], Config | None]
+
+    def with_value(self, base: tuple[str, ...], key: str, value: str, kind: Kind) -> Config:
+        """`base` with one more value; composing takes longer than most runs, so a value that is there is not added."""
+        if (base, kind) not in self.bases:
+            try:
+                self.bases[base, kind] = self.config(base, kind)
+            except ConfigError:  # not without the value
+                self.bases[base, kind] = None
+        found = self.bases[base, kind]
+        if found is not None and has_value(found, key):
+            there = value_of(found, key)
+            if (list(there) if isinstance(there, tuple) else there) == yaml.safe_load(value):
+                return found
+        return self.config((*base, f"{key}={value}"), kind)
+
+    def config(self, overrides: tuple[str, ...], kind: Kind) -> Config:
+        """What a case runs; without warm start its settings would have no effect."""
+        made: dict[Kind, tuple[str, ...]] = {
+            "rpn": (*SMALL, FIRST, *pretrained(self.models["rpn"])),
+            "scratch": (*SMALL, FIRST, *SCRATCH),
+            "qwen": (*ON_DATA, f"model.name_or_path={self.models['qwen']}"),
+            "bpe": (*ON_DATA, *BPE),
+        }
+        words = [word for word in made[kind] if COLD not in overrides or not word.startswith("warm_start.")]
+        return load_config([*words, *overrides], config_name="rpn" if kind in ("rpn", "scratch") else "gsm8k")
+
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[tuple[str, ...], bool], Seen]]:
-    """The runs made so far: many cases share one of their two."""
-    return tmp_path_factory.mktemp("settings"), {}
+def runs(tmp_path_factory: pytest.TempPathFactory, model: Path, qwen: Path) -> Runs:
+    return Runs(root=tmp_path_factory.mktemp("settings"), models={"rpn": model, "qwen": qwen}, known={}, bases={})
 
 
 @pytest.fixture
-def watch(
-    runs: tuple[Path, dict[tuple[tuple[str, ...], bool], Seen]],
-    model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Callable[[tuple[str, ...], bool], Seen]:
+def watch(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[Config], Seen]:
     """Run a configuration and count forward passes, engine steps and what the model was loaded with."""
-    root, known = runs
-    counts = {"passes": 0, "steps": 0}
+    monkeypatch.setenv("RLVR_DATA", str(DATA))
+    counts = dict.fromkeys(("passes", "layers", "steps"), 0)
     options: dict[str, Any] = {}
-    hidden, step, load = Policy.hidden, Scheduler.step, rlvr.models.loading.AutoModelForCausalLM.from_pretrained
 
-    def counted_hidden(self: Policy, *args: Any, **more: Any) -> Any:
-        counts["passes"] += 1
-        return hidden(self, *args, **more)
+    def counted(owner: Any, name: str, count: str) -> None:
+        function = getattr(owner, name)
 
-    def counted_step(self: Scheduler) -> None:
-        counts["steps"] += 1
-        step(self)
+        def call(*args: Any, **more: Any) -> Any:
+            counts[count] += 1
+            return function(*args, **more)
+
+        monkeypatch.setattr(owner, name, call)
+
+    load = rlvr.models.loading.AutoModelForCausalLM.from_pretrained
 
     def noted_load(*args: Any, **more: Any) -> Any:
         options.update(more)
         return load(*args, **more)
 
-    monkeypatch.setattr(Policy, "hidden", counted_hidden)
-    monkeypatch.setattr(Scheduler, "step", counted_step)
+    counted(Policy, "hidden", "passes")
+    counted(Qwen2MLP, "forward", "layers")
+    counted(Scheduler, "step", "steps")
     monkeypatch.setattr(rlvr.models.loading.AutoModelForCausalLM, "from_pretrained", noted_load)
 
-    def run(overrides: tuple[str, ...], scratch: bool) -> Seen:
-        if (overrides, scratch) in known:
-            return known[overrides, scratch]
-        counts.update(passes=0, steps=0)
-        cold = "warm_start.enabled=false" in overrides
+    def run(config: Config) -> Seen:
+        if (key := to_yaml(config)) in runs.known:
+            return runs.known[key]
+        counts.update(dict.fromkeys(counts, 0))
         capsys.readouterr()
-        made = SCRATCH if scratch else pretrained(model)
-        made = tuple(word for word in made if not (scratch and cold and word.startswith("warm_start.")))
-        folder = Path(tempfile.mkdtemp(dir=root))
-        ran = run_train(folder, *SMALL, "rollout.prompts_per_step=8", *made, *overrides)
-        seen = Seen(
-            folder=ran.folder,
+        folder = Path(tempfile.mkdtemp(dir=runs.root))
+        train(config.model_copy(update={"run_dir": str(folder)}))
+        runs.known[key] = Seen(
+            folder=folder,
             err=capsys.readouterr().err,
             forward_passes=counts["passes"],
+            layer_passes=counts["layers"],
             engine_steps=counts["steps"],
             load_options=dict(options),
             threads=torch.get_num_threads(),
         )
-        known[overrides, scratch] = seen
-        return seen
+        return runs.known[key]
 
     return run
 
 
 def ids() -> list[str]:
     """`algorithm.gamma-ppo-1.0-0.5`"""
-    names = [[word.removeprefix("algorithm=") for word in c.base if word.startswith("algorithm=")] for c in CASES]
-    return ["-".join([c.key, *name, c.a, c.b]) for c, name in zip(CASES, names, strict=True)]
+    return [f"{c.key}-{c.choices[c.key.startswith('model.')]}-{c.a}-{c.b}" for c in CASES]
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids())
-def test_a_setting_does_what_it_says(case: Case, watch: Callable[[tuple[str, ...], bool], Seen]) -> None:
-    without = [word for word in case.base if not word.startswith(f"{case.key}=")]
-    one, two = (watch((*without, f"{case.key}={value}"), case.scratch) for value in (case.a, case.b))
+def test_a_setting_does_what_it_says(case: Case, runs: Runs, watch: Callable[[Config], Seen]) -> None:
+    without = tuple(word for word in case.base if not word.startswith(f"{case.key}="))
+    one, two = (watch(runs.with_value(without, case.key, value, case.kind)) for value in (case.a, case.b))
     assert case.look(one) != case.look(two)
 
 
@@ -409,6 +527,18 @@ def test_prompts_that_do_not_fit_are_refused() -> None:
         load_config(["task.max_prompt_tokens=8"])
 
 
+@pytest.mark.parametrize("share", ["0.0", "1.0"])
+def test_more_failures_of_the_verifier_than_allowed_stop_the_run(share: str, qwen: Path, tmp_path: Path) -> None:
+    part = "+reward.parts.x={type: custom, weight: 1.0, function: 'tests.system.functions:picky', settings: {}}"
+    words = [*ON_DATA, f"model.name_or_path={qwen}", f"task.path={DATA / 'gsm8k'}", part]
+    if share == "1.0":
+        folder = run_train(tmp_path / "run", *words, "reward.max_error_share=1.0", name="gsm8k").folder
+        assert 0 < metrics(folder)[1]["rollout/error_share"] < 1
+    else:
+        with pytest.raises(UserError, match=r"more than reward\.max_error_share=0\.0 .*ValueError: not this one"):
+            run_train(tmp_path / "run", *words, "reward.max_error_share=0.0", name="gsm8k")
+
+
 # ------------------------------------------------------------------------------------------------------ completeness
 
 
@@ -420,14 +550,27 @@ def settings() -> Iterator[Key]:
             yield key
 
 
+def shown_to_work() -> set[tuple[str, str]]:
+    """Keys with the choice, or the type of a reward's part, for which they are tested."""
+    found = {(c.key, choice) for c in CASES for choice in c.choices}
+    return found | {(c.path, c.choice) for c in DATA_CASES}
+
+
 def test_no_setting_of_the_schema_is_left_out() -> None:
-    tested = {(c.key, word.removeprefix("algorithm=")) for c in CASES for word in c.base if "algorithm=" in word}
+    found, elsewhere = shown_to_work(), set(ELSEWHERE)
+    by_choice = {"algorithm": "", "model": "", "task": "rpn"}  # cases of rpn do not say so
     missing = []
     for key in settings():
-        if key.path.startswith("algorithm."):
-            missing += [f"{key.path} of {choice}" for choice in key.choices if (key.path, choice) not in tested]
-        elif key.path not in {c.key for c in CASES} | set(ELSEWHERE):
+        section = key.path.partition(".")[0]
+        if key.path in elsewhere:
+            continue
+        if key.path.startswith("reward.parts."):
+            missing += [f"{key.path} of {kind}" for kind in key.types if (key.path, kind) not in found]
+        elif section in by_choice:
+            wanted = [choice for choice in key.choices if choice != by_choice[section]]
+            missing += [f"{key.path} of {choice}" for choice in wanted if (key.path, choice) not in found]
+        if key.path not in {path for path, _ in found}:
             missing.append(key.path)
     assert missing == []
-    assert {c.key for c in CASES} | set(ELSEWHERE) == {key.path for key in settings()}  # no key that is none
+    assert {path for path, _ in found} | elsewhere == {key.path for key in settings()}  # no key that is none
     assert [test for test in ELSEWHERE.values() if test not in globals()] == []
