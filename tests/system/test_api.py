@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import rlvr
+from rlvr.api import commands
 from rlvr.errors import ConfigError, UserError
 from tests.system.harness import ENVIRONMENT, check_equal, metrics, num_lines, outcome, wait_until
 from tests.system.harness import rlvr as command
@@ -124,6 +125,12 @@ def test_an_evaluation_on_the_rows_it_was_trained_on_needs_no_others(
     assert "144 of 144 training examples are also held out: left out" in capsys.readouterr().err
     found = rlvr.evaluate(run.final, task="jsonl", data=ROWS[:5], reward=right(), rollout={"max_completion_tokens": 4})
     assert len(found["jsonl"].records) == 5
+
+
+def test_a_stopped_evaluation_ends_at_its_next_answer(run: rlvr.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "in_a_thread", lambda work: work(lambda: True))
+    with pytest.raises(commands._StoppedError):
+        rlvr.evaluate(run)
 
 
 def test_nothing_to_train_on_is_refused_before_anything_is_written(tmp_path: Path) -> None:

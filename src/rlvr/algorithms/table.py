@@ -2,7 +2,7 @@
 
 A function's keyword-only parameters are settings of the same name: `token_clip(..., *, clip_low, clip_high)` gets
 `algorithm.clip_low` and `algorithm.clip_high` of the configuration. A new algorithm is a row here, its section in
-`config/schema.py`, a YAML file and, at most, one new function.
+`config/schema/algorithms.py`, a YAML file and, at most, one new function.
 """
 
 from collections.abc import Callable, Mapping
