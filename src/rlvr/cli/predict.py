@@ -155,4 +155,4 @@ def _verdict(record: EvaluationRecord) -> str:
         return f"the model {reason}{known}"
     if not record.expected:
         return f"answer {record.answer}"
-    return f"answer {record.answer}: right" if record.correct else f"answer {record.answer}: wrong{known}"
+    return f"answer {record.answer}: {'right' if record.correct else f'wrong, {record.expected} is right'}"
