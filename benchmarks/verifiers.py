@@ -248,11 +248,11 @@ def print_math(repeats: int, num_workers: int) -> None:
     """The second table."""
     print(f"| math-verify in the pool, {num_workers} workers | answers/s | best | goal | lost |\n|---|---|---|---|---|")
     attempts = math_attempts(2000)
-    extract = AnswerFormat(answer_in="boxed").extract
+    boxed = AnswerFormat(answer_in="boxed")
     cold, warm, lost = [], [], 0
     for _ in range(repeats):
         with VerifierPool(num_workers=num_workers, timeout_s=10.0, max_memory_mb=1024) as pool:
-            part = MathPart(pool=pool, extract=extract)
+            part = MathPart(pool=pool, format=boxed)
             for rates in (cold, warm):
                 seconds, judged = grade_all(part, attempts)
                 rates.append(len(attempts) / seconds)

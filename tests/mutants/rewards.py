@@ -112,6 +112,13 @@ MUTANTS = [
         "    text = text[-300:]\n    if text.count(BOX) != 1:",
         f"{EXTRACT}::test_pitfall_28_a_long_text_hides_no_answer[boxed]",
     ),
+    # an answer that was cut off counts
+    _bug(
+        "extract.py",
+        "if attempt.stop_reason is not StopReason.STOP:",
+        "if False:",
+        f"{EXTRACT}::test_pitfall_28_a_completion_that_was_cut_off_has_no_answer",
+    ),
     # of two #### the first one counts
     _bug("extract.py", "if text.count(HASH) != 1:", "if HASH not in text:", HASHES),
     # the format is found somewhere in the text

@@ -7,7 +7,9 @@
     whole       the whole text
 
 Nothing is guessed: a block that is not closed, two solution blocks, two boxes (even of one answer) or two `####` give
-no answer, and neither does a number after the solution block. All of it takes time linear in the text.
+no answer, and neither does a number after the solution block. `answer_of` is what rewards and metrics ask: it gives no
+answer for a completion that was cut off, whose last number may be half a number. All of it takes time linear in the
+text.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlvr.errors import ConfigError
+from rlvr.types import Attempt, StopReason
 
 HASH = "####"
 BOX = "\\boxed{"
@@ -127,6 +130,13 @@ class AnswerFormat:
             blocks = find_blocks(text, self.required_markers())
             return blocks is not None and blocks.exact
         return self.extract(text) is not None
+
+
+def answer_of(attempt: Attempt, answer_format: AnswerFormat | None) -> str | None:
+    """The answer of a completion that ended, or None; without a format the whole text, stripped."""
+    if attempt.stop_reason is not StopReason.STOP:
+        return None
+    return attempt.text.strip() or None if answer_format is None else answer_format.extract(attempt.text)
 
 
 def _in_solution(text: str, markers: Markers) -> str | None:

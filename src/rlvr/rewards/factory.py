@@ -66,6 +66,6 @@ def _part(settings: schema.RewardPart, answer_format: AnswerFormat, pool: Verifi
     if type(settings) in ON_TEXTS:
         return ON_TEXTS[type(settings)](**own)
     if isinstance(settings, schema.MathPart):
-        return MathPart(pool=pool, extract=answer_format.extract, **own)
+        return MathPart(pool=pool, format=answer_format, **own)
     assert isinstance(settings, schema.ReasoningGymPart), settings
-    return ReasoningGymPart(pool=pool, extract=answer_format.extract, **own)
+    return ReasoningGymPart(pool=pool, format=answer_format, **own)

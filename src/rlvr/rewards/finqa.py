@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlvr.rewards.base import Grade
-from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.extract import AnswerFormat, answer_of
 from rlvr.rewards.official.finqa import ProgramError, execute, is_correct_result, same_program, tokens
 from rlvr.types import Attempt, Example
 
@@ -53,7 +53,7 @@ class FinqaProgramPart:
         missing = missing_metadata(example, (*FOR_EXECUTION, "program") if self.mode == "program" else FOR_EXECUTION)
         if missing is not None:
             return Grade(value=math.nan, status="error", message=missing)
-        program = self.format.extract(attempt.text)
+        program = answer_of(attempt, self.format)
         result = None if program is None else program_result(program, example)
         if program is None or result is None:
             return Grade(value=self.invalid_value, status="invalid")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlvr.errors import UserError
-from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.extract import AnswerFormat, answer_of
 from rlvr.rewards.finqa import missing_metadata, program_result
 from rlvr.rewards.numbers import Answer, parse_answer, same_answer
 from rlvr.rewards.numeric import prediction_of, same_in_finqa, unreadable_gold
@@ -65,7 +65,7 @@ class FinqaProgramJudge:
         missing = missing_metadata(example)
         if missing is not None:
             raise UserError(f"{missing}: programs cannot be judged, mend the data or ask for numbers.")
-        program = self.format.extract(attempt.text)
+        program = answer_of(attempt, self.format)
         result = None if program is None else program_result(program, example)
         if result is None:
             return NO_ANSWER
@@ -80,7 +80,7 @@ class TextJudge:
 
     async def judge(self, attempt: Attempt) -> Verdict:
         """The verdict; a missing answer is never right."""
-        text = self.format.extract(attempt.text)
+        text = answer_of(attempt, self.format)
         if text is None:
             return NO_ANSWER
         return Verdict(answer=normalize(text), correct=is_match(text, golds_of(attempt.example)))
@@ -94,7 +94,7 @@ class ExactJudge:
 
     async def judge(self, attempt: Attempt) -> Verdict:
         """The verdict; a missing answer is never right."""
-        text = self.format.extract(attempt.text)
+        text = answer_of(attempt, self.format)
         return NO_ANSWER if text is None else Verdict(answer=text, correct=text == attempt.example.answer.strip())
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlvr.rewards.base import Grade
+from rlvr.rewards.extract import AnswerFormat, answer_of
 from rlvr.rewards.pool import VerifierPool
 from rlvr.types import Attempt
 
@@ -20,8 +20,8 @@ _COMPARE = f"{_WORKER}:compare"
 class MathPart:
     """1 for an expression equivalent to the gold, else `wrong_value`; `invalid_value` where none can be read.
 
-    `extract` finds the answer in the text; gold and answer are then parsed as they stand, by the same function. With
-    `extract=None` math-verify looks for the answer itself: boxes first, the last expression otherwise.
+    The answer stands where `format` says; gold and answer are then parsed as they stand, by the same function. With
+    `format=None` math-verify looks for the answer itself: boxes first, the last expression otherwise.
 
     Equal are `\\frac{1}{2}`, `0.5` and `1/2`; `2\\sqrt{2}` and `\\sqrt{8}`; floats to 6 decimals; `x=5` and `5`;
     `12\\%` both to `0.12` and to `12` (math-verify's choice). Words of three letters and more are compared as words:
@@ -30,7 +30,7 @@ class MathPart:
     """
 
     pool: VerifierPool
-    extract: Callable[[str], str | None] | None
+    format: AnswerFormat | None
     wrong_value: float = 0.0
     invalid_value: float = 0.0
 
@@ -39,13 +39,13 @@ class MathPart:
 
     async def grade(self, attempt: Attempt) -> Grade:
         """The finding; `error` if the comparison hangs, fails, or has no gold to compare with."""
-        answer = attempt.text if self.extract is None else self.extract(attempt.text)
-        if answer is None or len(answer) > (MAX_TEXT_CHARS if self.extract is None else MAX_ANSWER_CHARS):
+        answer = answer_of(attempt, self.format)
+        if answer is None or len(answer) > (MAX_TEXT_CHARS if self.format is None else MAX_ANSWER_CHARS):
             return Grade(value=self.invalid_value, status="invalid")
         gold = attempt.example.answer
         if len(gold) > MAX_ANSWER_CHARS:
             return _no_gold(attempt)
-        result = await self.pool.call(_COMPARE, gold, answer, self.extract is None)
+        result = await self.pool.call(_COMPARE, gold, answer, self.format is None)
         if result.status != "ok":
             return Grade(value=math.nan, status="error", message=result.message)
         if result.value == "no gold":

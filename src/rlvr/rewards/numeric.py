@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from rlvr.errors import ConfigError
 from rlvr.rewards.base import Grade
-from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.extract import AnswerFormat, answer_of
 from rlvr.rewards.numbers import Answer, Number, YesNo, close, parse_answer, same_answer, same_to_places
 from rlvr.types import Attempt, Example
 
@@ -23,7 +23,7 @@ RIGHT, NOT_RIGHT = Grade(value=1.0), Grade(value=0.0)
 
 def prediction_of(attempt: Attempt, answer_format: AnswerFormat) -> Answer | None:
     """The number, or yes or no, that the attempt answers with; None if there is none."""
-    text = answer_format.extract(attempt.text)
+    text = answer_of(attempt, answer_format)
     return None if text is None else parse_answer(text)
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from rlvr.errors import UserError
 from rlvr.rewards.base import Grade
+from rlvr.rewards.extract import AnswerFormat, answer_of
 from rlvr.rewards.pool import VerifierPool
 from rlvr.types import Attempt
 
@@ -28,7 +29,7 @@ class ReasoningGymPart:
     """
 
     pool: VerifierPool
-    extract: Callable[[str], str | None]
+    format: AnswerFormat
 
     def __post_init__(self) -> None:
         require_reasoning_gym()
@@ -43,7 +44,7 @@ class ReasoningGymPart:
                 f"example {example.id!r} has no metadata {' and '.join(missing)}: it is not one of reasoning_gym's"
             )
             return Grade(value=math.nan, status="error", message=message)
-        answer = self.extract(attempt.text)
+        answer = answer_of(attempt, self.format)
         if answer is None:
             return Grade(value=0.0, status="invalid")
         settings = json.dumps(dict(example.metadata.get("settings", {})))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlvr.rewards.base import Grade
-from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.extract import AnswerFormat, answer_of
 from rlvr.rewards.official.text import normalize_answer, overlap
 from rlvr.types import Attempt, Example
 
@@ -47,7 +47,7 @@ class TextPart:
 
     async def grade(self, attempt: Attempt) -> Grade:
         """The finding on the answer of `attempt.text`, a value in [0, 1]."""
-        text = self.format.extract(attempt.text)
+        text = answer_of(attempt, self.format)
         if text is None:
             return Grade(value=0.0, status="invalid")
         golds = golds_of(attempt.example)

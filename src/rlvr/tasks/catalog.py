@@ -108,6 +108,6 @@ def _judge(settings: schema.SingleTask, prompter: Prompter, pool: VerifierPool) 
     if isinstance(settings, schema.FinqaTask):
         return FinqaProgramJudge(format=form) if settings.answer == "program" else FinqaJudge(format=form)
     if isinstance(settings, schema.ReasoningGymTask):
-        return PartJudge(format=form, part=ReasoningGymPart(pool=pool, extract=form.extract))
+        return PartJudge(format=form, part=ReasoningGymPart(pool=pool, format=form))
     assert isinstance(settings, schema.JsonlTask | schema.HubTask | schema.GeneratorTask)
     return make_judge(settings.metric, form, pool)

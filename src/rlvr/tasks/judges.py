@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rlvr.rewards.base import Part
-from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.extract import AnswerFormat, answer_of
 from rlvr.rewards.judging import ExactJudge, NumericJudge, TextJudge
 from rlvr.types import Attempt, Verdict
 
@@ -34,7 +34,7 @@ class PartJudge:
 
     async def judge(self, attempt: Attempt) -> Verdict:
         """The verdict; None as the answer where none can be read."""
-        answer = self.format.extract(attempt.text)
+        answer = answer_of(attempt, self.format)
         grade = await self.part.grade(attempt)
         if answer is None or grade.status != "scored":
             return Verdict(answer=None, correct=False)
@@ -46,7 +46,5 @@ def make_judge(metric: Literal["numeric", "math", "text", "exact"], form: Answer
     if metric == "math":
         from rlvr.rewards.math import MathPart
 
-        return PartJudge(
-            format=form, part=MathPart(pool=pool, extract=form.extract, wrong_value=0.0, invalid_value=0.0)
-        )
+        return PartJudge(format=form, part=MathPart(pool=pool, format=form, wrong_value=0.0, invalid_value=0.0))
     return {"numeric": NumericJudge, "text": TextJudge, "exact": ExactJudge}[metric](format=form)

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
-from rlvr.rewards.extract import AnswerFormat, Blocks, Markers, find_blocks
-from tests.unit.rewards.attempts import FORMATS, MARKERS, SOLUTION, solved
+from rlvr.rewards.extract import AnswerFormat, Blocks, Markers, answer_of, find_blocks
+from rlvr.types import StopReason
+from tests.unit.rewards.attempts import FORMATS, MARKERS, SOLUTION, attempt, solved
 
 
 def make_markers(**changed: str) -> Markers:
@@ -114,6 +117,18 @@ def test_pitfall_28_a_long_text_hides_no_answer(name: str) -> None:
     reasoning = "I check every step again. " * 2000
     text = {"solution": f"<r>{reasoning}</r><s>18</s>", "boxed": f"So \\boxed{{18}}. {reasoning}"}[name]
     assert FORMATS[name].extract(text) == "18"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("solution", solved("18")), ("hash", "#### 18"), ("boxed", "\\boxed{18}"), ("whole", "18"), (None, "18")],
+)
+def test_pitfall_28_a_completion_that_was_cut_off_has_no_answer(name: str | None, text: str) -> None:
+    answer_format = FORMATS[name] if name else None
+    ended = attempt(text)
+    assert answer_of(ended, answer_format) == "18"
+    for reason in set(StopReason) - {StopReason.STOP}:
+        assert answer_of(replace(ended, stop_reason=reason), answer_format) is None
 
 
 def test_the_exact_format_of_a_solution() -> None:

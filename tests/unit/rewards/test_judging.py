@@ -1,4 +1,5 @@
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,9 +8,12 @@ from hypothesis import strategies as st
 
 from rlvr.errors import UserError
 from rlvr.rewards import judging
+from rlvr.rewards.finqa import FinqaProgramPart
 from rlvr.rewards.judging import ExactJudge, FinqaJudge, FinqaProgramJudge, NumericJudge, TextJudge
-from rlvr.types import Verdict
-from tests.unit.rewards.attempts import FORMATS, PERTURBATIONS, SOLUTION, WHOLE, attempt, finished, solved
+from rlvr.rewards.numeric import FinqaNumericPart, NumberCheckPart, NumericPart
+from rlvr.rewards.text import TextPart
+from rlvr.types import StopReason, Verdict
+from tests.unit.rewards.attempts import FORMATS, PERTURBATIONS, SOLUTION, WHOLE, attempt, finished, grade, solved
 from tests.unit.rewards.test_finqa import GREW, METADATA
 from tests.unit.rewards.test_numeric import finqa_rows, gsm8k_golds
 
@@ -50,6 +54,22 @@ def test_verdicts(judge: Any, said: str, gold: str, verdict: Verdict) -> None:
 def test_a_missing_answer_is_counted_and_never_right(judge: Any) -> None:
     for text in ("", "18", solved(""), "<r>a</r><s>18"):
         assert finished(judge(format=SOLUTION).judge(attempt(text, "18"))) == Verdict(answer=None, correct=False)
+
+
+def test_pitfall_28_neither_a_metric_nor_a_reward_reads_an_answer_that_was_cut_off() -> None:
+    for judge, part, text in (
+        (NumericJudge, NumericPart, "18"),
+        (FinqaJudge, FinqaNumericPart, "18"),
+        (FinqaProgramJudge, FinqaProgramPart, "add(9, 9)"),
+        (TextJudge, TextPart, "18"),
+        (ExactJudge, NumberCheckPart, "18"),
+    ):
+        ended = attempt(text, "18", **(METADATA | {"exe_ans": 18.0}))
+        cut = replace(ended, stop_reason=StopReason.LENGTH)
+        assert finished(judge(format=WHOLE).judge(ended)).correct
+        assert finished(judge(format=WHOLE).judge(cut)) == Verdict(answer=None, correct=False)
+        assert grade(part(format=WHOLE), ended).value == 1.0
+        assert grade(part(format=WHOLE), cut).value == 0.0
 
 
 def test_aliases_are_right_too() -> None:

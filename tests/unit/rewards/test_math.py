@@ -2,6 +2,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from math_verify import verify
@@ -28,8 +29,7 @@ def attempt(gold: str, text: str) -> Attempt:
 
 
 def whole(pool: VerifierPool) -> MathPart:
-    extract = AnswerFormat(answer_in="whole").extract
-    return MathPart(pool=pool, extract=extract, wrong_value=-0.25, invalid_value=-0.5)
+    return MathPart(pool=pool, format=AnswerFormat(answer_in="whole"), wrong_value=-0.25, invalid_value=-0.5)
 
 
 def grades(part: MathPart, *pairs: tuple[str, str]) -> list[Grade]:
@@ -149,7 +149,7 @@ def test_pitfall_28_a_gold_that_cannot_be_read_is_an_error_naming_the_example_ev
 
 
 def test_the_answer_is_read_where_the_format_says(pool: VerifierPool) -> None:
-    part = MathPart(pool=pool, extract=AnswerFormat(answer_in="boxed").extract)
+    part = MathPart(pool=pool, format=AnswerFormat(answer_in="boxed"))
     found = grades(
         part,
         ("1/2", "So 7 or \\boxed{\\frac{1}{2}}, I think."),
@@ -159,8 +159,15 @@ def test_the_answer_is_read_where_the_format_says(pool: VerifierPool) -> None:
     assert found == [RIGHT, Grade(value=0.0), Grade(value=0.0, status="invalid")]
 
 
+@pytest.mark.parametrize("form", [AnswerFormat(answer_in="boxed"), None])
+def test_pitfall_28_an_answer_that_was_cut_off_is_invalid(pool: VerifierPool, form: AnswerFormat | None) -> None:
+    part = MathPart(pool=pool, format=form)
+    cut = replace(attempt("18", "\\boxed{18}"), stop_reason=StopReason.LENGTH)
+    assert asyncio.run(part.grade(cut)) == Grade(value=0.0, status="invalid")
+
+
 def test_without_a_format_math_verify_looks_for_the_answer_itself(pool: VerifierPool) -> None:
-    part = MathPart(pool=pool, extract=None)
+    part = MathPart(pool=pool, format=None)
     found = grades(
         part,
         ("1/2", "First $3$, then the final answer is $\\frac{1}{2}$."),

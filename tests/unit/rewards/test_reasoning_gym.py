@@ -2,6 +2,7 @@ import asyncio
 import importlib.util
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from rlvr.types import Attempt, Example, StopReason
 @pytest.fixture(scope="module")
 def part() -> Iterator[ReasoningGymPart]:
     with VerifierPool(num_workers=1, timeout_s=10.0, max_memory_mb=2048) as pool:
-        yield ReasoningGymPart(pool=pool, extract=AnswerFormat(answer_in="boxed").extract)
+        yield ReasoningGymPart(pool=pool, format=AnswerFormat(answer_in="boxed"))
 
 
 def generated(dataset: str, **settings: Any) -> dict[str, Any]:
@@ -47,6 +48,16 @@ def test_the_gold_gets_full_marks_and_other_answers_do_not(part: ReasoningGymPar
     assert right == Grade(value=1.0)
     assert wrong.value < 0.5
     assert missing == Grade(value=0.0, status="invalid")
+
+
+def test_pitfall_28_an_answer_that_was_cut_off_is_invalid(part: ReasoningGymPart) -> None:
+    metadata = generated("leg_counting")
+    text = f"\\boxed{{{metadata['entry']['answer']}}}"
+    example = Example(id="e7", messages=(), answer="", metadata=metadata)
+    ended = Attempt(example=example, completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
+    assert asyncio.run(part.grade(ended)) == Grade(value=1.0)
+    cut = replace(ended, stop_reason=StopReason.LENGTH)
+    assert asyncio.run(part.grade(cut)) == Grade(value=0.0, status="invalid")
 
 
 def test_many_right_answers_are_known_to_the_verifier(part: ReasoningGymPart) -> None:
@@ -86,4 +97,4 @@ def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.Mo
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     pool = VerifierPool(num_workers=1, timeout_s=1.0, max_memory_mb=512)
     with pytest.raises(UserError, match=r"pip install 'rlvr\[reasoning-gym\]'"):
-        ReasoningGymPart(pool=pool, extract=str)
+        ReasoningGymPart(pool=pool, format=AnswerFormat(answer_in="boxed"))
