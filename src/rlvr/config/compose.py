@@ -68,13 +68,20 @@ def load_config(
     parsed = parse_overrides(overrides)
     for override in parsed:
         _check_override(override, source)
-    values = bundles.expanded(_compose(source, parsed), partial(_bundle, config_dir))
+    values = _compose(source, parsed)
+    lines = bundles.expand(values, partial(_bundle, config_dir))
     chosen = messages.chosen_names(values)
     try:
         config = Config.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         raise ConfigError(messages.invalid(error, chosen)) from None
-    rules.check(config, _changed(config, source, parsed))
+
+    def changed_inside(key: str, inside: Config) -> rules.Changed:
+        if key not in lines:  # it was resolved already
+            return lambda path: False
+        return _changed(inside, _open(DEFAULT_CONFIG, config_dir), parse_overrides(lines[key]))
+
+    rules.check(config, _changed(config, source, parsed), changed_inside)
     return config
 
 

@@ -210,3 +210,12 @@ DATA_RULES = (
         "{{other: {{task: {c.task.name}}}}}.",
     ),
 )
+
+ALSO_RULES = (
+    Rule(
+        lambda c: c.prompt.few_shot == 0,
+        "where a task is only evaluated and prompt.few_shot=0",
+        idle=("task.max_train_examples", "task.solution_lines", "task.complexity_weights"),
+    ),
+)
+"""What has no effect on a task that is evaluated beside the run's own."""

@@ -6,7 +6,7 @@ A value without effect is an error only where the user changed it; defaults neve
 from collections.abc import Callable, Sequence
 
 from rlvr.config.catalog import value_of
-from rlvr.config.data_rules import DATA_RULES
+from rlvr.config.data_rules import ALSO_RULES, DATA_RULES
 from rlvr.config.messages import shown
 from rlvr.config.rpn_rules import RPN_RULES
 from rlvr.config.rule import Rule
@@ -15,6 +15,8 @@ from rlvr.config.weight_rules import WEIGHT_RULES
 from rlvr.errors import ConfigError
 
 Changed = Callable[[str], bool]  # dotted key -> whether the user set it to something else than rlvr's value
+ChangedInside = Callable[[str, Config], Changed]
+"""The same for a task inside the configuration: `task.parts.gsm8k` and the configuration as if it had that task."""
 
 WARM_START_KEYS = tuple(f"warm_start.{name}" for name in WarmStart.model_fields if name != "enabled")
 GROUP_ALGORITHMS = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo")
@@ -206,22 +208,20 @@ TRAINER_RULES = (
 RULES = RPN_RULES + DATA_RULES + MODEL_RULES + WEIGHT_RULES + REWARD_RULES + ALGORITHM_RULES + TRAINER_RULES
 
 
-def check(config: Config, changed: Changed) -> None:
+def check(config: Config, changed: Changed, changed_inside: ChangedInside) -> None:
     """Raise ConfigError for the first rule that is broken, by a part of a mix or a task evaluated beside it too."""
     _check(RULES, config, changed)
     parts = config.task.parts if isinstance(config.task, MixTask) else {}
-    for key, bundles in (("task.parts", parts), ("evaluation.also", config.evaluation.also)):
+    tables = (("task.parts", parts, ()), ("evaluation.also", config.evaluation.also, ALSO_RULES))
+    for key, bundles, more in tables:
         for name, bundle in bundles.items():
             inside = {"task": bundle.task, "reward": bundle.reward, "prompt": bundle.prompt}
             alone = config.evaluation.model_copy(update={"also": {}})
+            of_bundle = config.model_copy(update=inside | {"evaluation": alone})
             try:
-                _check(RPN_RULES + DATA_RULES, config.model_copy(update=inside | {"evaluation": alone}), _unchanged)
+                _check(RPN_RULES + DATA_RULES + more, of_bundle, changed_inside(f"{key}.{name}", of_bundle))
             except ConfigError as error:
                 raise ConfigError(f"{key}.{name}: {error}") from None
-
-
-def _unchanged(key: str) -> bool:
-    return False
 
 
 def _check(rules: Sequence[Rule], config: Config, changed: Changed) -> None:

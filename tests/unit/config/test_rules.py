@@ -7,6 +7,7 @@ import pytest
 
 from rlvr.config.catalog import choice_models
 from rlvr.config.compose import load_config
+from rlvr.config.data_rules import ALSO_RULES
 from rlvr.config.rule import Rule
 from rlvr.config.rules import GROUP_ALGORITHMS, RULES
 from rlvr.errors import ConfigError
@@ -77,6 +78,15 @@ BROKEN = {
     f"task=gsm8k {HF} task.path={GSM8K} task.subset=socratic": "task.subset=socratic: has no effect where task.path=",
     f"task=gsm8k {HF} evaluation.also={{a:{{task:finqa,set:['reward.max_error_share=1']}}}}": "has no effect here; set",
     f"task=gsm8k {HF} evaluation.also={{a:{{task:finqa,set:['task.answer=program']}}}}": "evaluation.also.a: task",
+    f"task=mix task.parts={{gsm8k:{{set:['reward.timeout_s=9']}}}} {HF}": (
+        "task.parts.gsm8k: reward.timeout_s=9.0: has no effect where no part"
+    ),
+    f"task=gsm8k {HF} evaluation.also={{a:{{task:finqa,set:['reward.num_workers=7']}}}}": (
+        "evaluation.also.a: reward.num_workers=7: has no effect where no part"
+    ),
+    f"task=gsm8k {HF} evaluation.also={{a:{{task:finqa,set:['task.max_train_examples=7']}}}}": (
+        "evaluation.also.a: task.max_train_examples=7: has no effect where a task is only evaluated"
+    ),
     "evaluation.headline=part_format": "evaluation.headline=part_format: the reward has no such part",
     "evaluation.headline=sampled_part_boxed": "evaluation.headline=sampled_part_boxed: nothing is sampled",
     # algorithm
@@ -145,6 +155,12 @@ def test_rules_are_silent_where_a_value_works_or_is_untouched(overrides: str) ->
     load_config(overrides.split())
 
 
+def test_what_follows_a_task_inside_a_configuration_is_no_change_of_the_users() -> None:
+    inside = "{a:{task:finqa,set:['prompt.few_shot=1','task.max_train_examples=7']}}"
+    config = load_config(["task=mix", "task.parts={gsm8k:2,rpn:1}", f"evaluation.also={inside}", *HF.split()])
+    assert config.evaluation.also["a"].task.max_train_examples == 7  # type: ignore[union-attr]
+
+
 def test_turning_the_warm_start_off_is_no_error_in_a_configuration_that_changes_it() -> None:
     assert not load_config(["warm_start.enabled=false"], config_name="rpn_test").warm_start.enabled
 
@@ -160,8 +176,8 @@ def test_every_rule_is_broken_by_an_example() -> None:
     for overrides in [*BROKEN, "rollout.group_size=1", "task.complexity_range=[3,1]"]:
         with pytest.raises(ConfigError) as caught:
             load_config(overrides.split())
-        fired |= {rule for rule in RULES if said(rule, str(caught.value))}
-    assert [rule.message for rule in RULES if rule not in fired] == []
+        fired |= {rule for rule in RULES + ALSO_RULES if said(rule, str(caught.value))}
+    assert [rule.message for rule in RULES + ALSO_RULES if rule not in fired] == []
 
 
 @pytest.mark.parametrize("truncation", ["rollout.top_p=0.9", "rollout.top_k=5", "rollout.min_p=0.1"])
