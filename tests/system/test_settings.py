@@ -287,7 +287,7 @@ DEAD = ("trainer.max_steps=1",)
 ALGORITHM = [
     *of(ALL, "aggregation", "token_mean", "sequence_sum", metric("policy/grad_norm"), *ONE),
     *of(ALL, "kl_coef", 0.0, 0.5, metric("policy/reference_kl"), *ONE),
-    *of(ALL, "kl_estimator", "k1", "k3", weights, *KL),
+    *of(ALL, "kl_estimator", "k1", "k3", weights, *KL, "trainer.max_steps=2"),
     *of(ALL, "kl_placement", "loss", "reward", weights, *KL),
     *of(ALL, "entropy_coef", 0.0, 0.1, metric("loss/total"), *ONE),
     *of(NOT_DAPO, "truncated", "keep", "mask", metric("policy/trained_tokens"), *SHORT),
@@ -301,7 +301,7 @@ ALGORITHM = [
     *of(ALL, "mismatch_cap", 1.0001, 2.0, metric("policy/mismatch_capped"), *OFF_POLICY, MASKED),
     *of(CLIPPED, "clip_low", 1e-4, 0.9, metric("policy/clip_low"), *SEVERAL),
     *of(NOT_GSPO, "clip_high", 1e-4, 9.0, metric("policy/clip_high"), *SEVERAL),
-    *of(("gspo",), "clip_high", 1e-4, 9.0, weights, *SEVERAL),
+    *of(("gspo",), "clip_high", 1e-4, 9.0, weights, *SEVERAL, "trainer.max_steps=2"),
     *of(GRPO_LIKE, "std_normalization", "sample", "population", weights, *ONE),
     *of(GRPO_LIKE, "std_normalization", "sample", "none", metric("policy/grad_norm"), *ONE),
     *of(DAPO, "dynamic_sampling", "true", "false", metric("rollout/refilled_groups"), *DEAD),
@@ -316,15 +316,16 @@ ALGORITHM = [
     *of(PPO, "target_kl", "null", 1e-6, metric("policy/updates"), *SEVERAL),
 ]
 
-LINEAR = ("trainer.schedule=linear",)
+TWO = "trainer.max_steps=2"
+LINEAR = ("trainer.schedule=linear", TWO)
 EACH_STEP = ("trainer.max_steps=3", "trainer.checkpoint_every=1", "evaluation.every=1")
 WORSE = ("trainer.learning_rate=1.0", "trainer.keep_last=1")
 TRAINER = [
     case("trainer.max_steps", 1, 2, lambda seen: len(seen.rows)),
     case("trainer.learning_rate", 1e-4, 2e-4, metric("policy/learning_rate")),
-    case("trainer.schedule", "constant", "linear", metric("policy/learning_rate", 2)),
+    case("trainer.schedule", "constant", "linear", metric("policy/learning_rate", 2), TWO),
     case("trainer.schedule", "cosine", "linear", metric("policy/learning_rate", 2), "trainer.max_steps=4"),
-    case("trainer.warmup_steps", 0, 2, metric("policy/learning_rate")),
+    case("trainer.warmup_steps", 0, 2, metric("policy/learning_rate"), TWO),
     case("trainer.final_learning_rate_share", 0.1, 0.5, metric("policy/learning_rate", 2), *LINEAR),
     case("trainer.adam_beta1", 0.9, 0.5, weights),
     case("trainer.adam_beta2", 0.95, 0.5, weights),
@@ -342,7 +343,7 @@ PLAIN = ("tracker.console=plain",)
 REST = [
     case("seed", 0, 1, lambda seen: seen.prompts),
     case("engine.max_batch_size", 256, 3, lambda seen: seen.engine_steps),
-    case("evaluation.every", 1, 100, lambda seen: ["eval/rpn/accuracy" in row for row in seen.rows]),
+    case("evaluation.every", 1, 100, lambda seen: ["eval/rpn/accuracy" in row for row in seen.rows], TWO),
     case("evaluation.num_examples", 10, 16, metric("eval/rpn/num_examples", 0)),
     case(
         "evaluation.headline", "accuracy", "part_boxed", lambda seen: "part boxed" in seen.err, "tracker.console=plain"
@@ -358,7 +359,7 @@ REST = [
     ),
     case("evaluation.also", "null", "[finqa]", lambda seen: "eval/finqa/accuracy" in seen.first, kind="qwen"),
     case("tracker.console", "none", "plain", lambda seen: seen.err == ""),
-    case("tracker.log_every", 1, 2, lambda seen: seen.err.count("\n"), *PLAIN),
+    case("tracker.log_every", 1, 2, lambda seen: seen.err.count("\n"), *PLAIN, TWO),
     case("tracker.rollouts_every", 2, 1, lambda seen: seen.files("rollouts"), "trainer.max_steps=3"),
     case("tracker.rollouts_every", "null", 1, lambda seen: seen.files("rollouts")),
     case("tracker.rollouts_max_groups", 1, 8, lambda seen: len(seen.records)),
@@ -377,7 +378,7 @@ ELSEWHERE = {
 
 # ----------------------------------------------------------------------------------------------------------- running
 
-FIRST = "rollout.prompts_per_step=8"
+ONE_STEP = ("rollout.prompts_per_step=8", "trainer.max_steps=1")
 BPE = (
     "model=scratch_bpe",
     "model.hidden_size=32",
@@ -420,8 +421,8 @@ class Runs:
     def config(self, overrides: tuple[str, ...], kind: Kind) -> Config:
         """What a case runs; without warm start its settings would have no effect."""
         made: dict[Kind, tuple[str, ...]] = {
-            "rpn": (*SMALL, FIRST, *pretrained(self.models["rpn"])),
-            "scratch": (*SMALL, FIRST, *SCRATCH),
+            "rpn": (*SMALL, *ONE_STEP, *pretrained(self.models["rpn"])),
+            "scratch": (*SMALL, *ONE_STEP, *SCRATCH),
             "qwen": (*ON_DATA, f"model.name_or_path={self.models['qwen']}"),
             "bpe": (*ON_DATA, *BPE),
         }
