@@ -220,7 +220,7 @@ PROGRAMS = (*NUMBERS, "task.answer=program", "reward=finqa_program", "prompt=fin
 GYM = ("task=reasoning_gym", "task.dataset=chain_sum")
 PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     # type: more settings, base, a text that it has something to say of
-    "numeric": (", wrong_value: 0.0, invalid_value: 0.0, close_credit: 0.0, near_credit: 0.0", GSM8K, solved("{gold}")),
+    "numeric": (", wrong_value: 0.0, invalid_value: 0.0, close_credit: 0.5, near_credit: 0.0", GSM8K, solved("{gold}")),
     "number_check": ("", GSM8K, solved("{gold}")),
     "finqa_numeric": (
         ", wrong_value: 0.0, invalid_value: 0.0, relative_tolerance: 0.01, approximate_credit: 0.5",
@@ -304,7 +304,15 @@ REWARD = [
 PROMPT = [
     case("prompt.system", "null", "Be brief.", messages, *GSM8K, "prompt=boxed", "reward=numeric"),
     case("prompt.user", "'{question}'", "'{question} Now.'", question, *GSM8K, "prompt=boxed", "reward=numeric"),
-    case("prompt.answer_in", "solution", "boxed", reward("\\boxed{{gold}}"), *GSM8K, "reward=numeric"),
+    case(
+        "prompt.answer_in",
+        "solution",
+        "boxed",
+        reward("\\boxed{{gold}}"),
+        *GSM8K,
+        "reward=numeric",
+        "prompt.system=null",
+    ),
     case("prompt.markers", "auto", "think", messages, *GSM8K),
     case("prompt.few_shot", 0, 2, lambda task: len(messages(task)), *GSM8K),
     case("markers.families", "{qwen2: working_out}", "{qwen2: think}", messages, *GSM8K),

@@ -20,6 +20,7 @@ from rlvr.config.schema import (
     MixReward,
     MixTask,
     NumberCheckPart,
+    NumericPart,
     PartsReward,
     PretrainedModel,
     ReasoningGymPart,
@@ -81,6 +82,26 @@ def _program_and_number(c: Config) -> bool:
 def _no_length_range(c: Config) -> bool:
     parts = c.reward.parts.values() if isinstance(c.reward, PartsReward) else ()
     return any(isinstance(part, LengthPart) and part.max_tokens <= part.free_tokens for part in parts)
+
+
+def _nearer_is_worse(c: Config) -> bool:
+    parts = c.reward.parts.values() if isinstance(c.reward, PartsReward) else ()
+    return any(isinstance(part, NumericPart) and part.near_credit > part.close_credit for part in parts)
+
+
+def _finqa_keys(c: Config, idle: str, other: str) -> tuple[str, ...]:
+    """`reward.parts.<name>.<idle>` for the parts whose `other` is 0."""
+    names = _parts(c, FinqaNumericPart)
+    values = c.reward.parts if isinstance(c.reward, PartsReward) else {}
+    return tuple(f"reward.parts.{name}.{idle}" for name in names if getattr(values[name], other) == 0)
+
+
+def _tolerances(c: Config) -> tuple[str, ...]:
+    return _finqa_keys(c, "relative_tolerance", "approximate_credit")
+
+
+def _credits(c: Config) -> tuple[str, ...]:
+    return _finqa_keys(c, "approximate_credit", "relative_tolerance")
 
 
 def _no_weight(c: Config) -> bool:
@@ -179,6 +200,21 @@ DATA_RULES = (
     Rule(
         _no_length_range,
         "reward: a part of type length needs max_tokens above free_tokens; raise max_tokens.",
+    ),
+    Rule(
+        _nearer_is_worse,
+        "reward: a part of type numeric has a near_credit (within 20 %) above its close_credit (within 10 %), so a "
+        "worse answer would earn more; lower near_credit or raise close_credit.",
+    ),
+    Rule(
+        lambda c: bool(_tolerances(c)),
+        "with approximate_credit=0, where an approximate answer earns nothing",
+        idle=_tolerances,
+    ),
+    Rule(
+        lambda c: bool(_credits(c)),
+        "with relative_tolerance=0, where no wrong answer is near enough",
+        idle=_credits,
     ),
     Rule(
         _no_weight,

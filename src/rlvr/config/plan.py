@@ -1,5 +1,6 @@
 """What a run is about to do, in a few lines: said before anything is loaded."""
 
+from rlvr.config.prompt_rules import prompt_notes
 from rlvr.config.schema import (
     Config,
     GeneratorTask,
@@ -25,6 +26,7 @@ def plan(config: Config) -> list[str]:
         f"training: {config.algorithm.name}, {steps}, learning rate {config.trainer.learning_rate:g}",
         f"evaluation: every {config.evaluation.every} steps, {config.evaluation.num_examples} examples"
         + (f", also {', '.join(also)}" if also else ""),
+        *(f"note: {note}" for note in prompt_notes(config)),
     ]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from rlvr.config.catalog import value_of
 from rlvr.config.data_rules import ALSO_RULES, DATA_RULES
 from rlvr.config.messages import shown
+from rlvr.config.prompt_rules import PROMPT_RULES
 from rlvr.config.rpn_rules import RPN_RULES
 from rlvr.config.rule import Rule
 from rlvr.config.schema import Config, Dapo, MixTask, PretrainedModel, RpnReward, ScratchModel, WarmStart
@@ -190,6 +191,11 @@ TRAINER_RULES = (
         only_changed=("trainer.warmup_steps",),
     ),
     Rule(
+        lambda c: c.trainer.checkpoint_every is None,
+        "with trainer.checkpoint_every=null, which makes one checkpoint, at the end",
+        idle=("trainer.keep_last", "trainer.keep_best"),
+    ),
+    Rule(
         lambda c: c.tracker.rollouts_every is None,
         "with tracker.rollouts_every=null",
         idle=("tracker.rollouts_max_groups",),
@@ -205,7 +211,8 @@ TRAINER_RULES = (
     ),
 )
 
-RULES = RPN_RULES + DATA_RULES + MODEL_RULES + WEIGHT_RULES + REWARD_RULES + ALGORITHM_RULES + TRAINER_RULES
+TASK_RULES = RPN_RULES + DATA_RULES + PROMPT_RULES  # those that hold inside a configuration, too
+RULES = TASK_RULES + MODEL_RULES + WEIGHT_RULES + REWARD_RULES + ALGORITHM_RULES + TRAINER_RULES
 
 
 def check(config: Config, changed: Changed, changed_inside: ChangedInside) -> None:
@@ -219,7 +226,7 @@ def check(config: Config, changed: Changed, changed_inside: ChangedInside) -> No
             alone = config.evaluation.model_copy(update={"also": {}})
             of_bundle = config.model_copy(update=inside | {"evaluation": alone})
             try:
-                _check(RPN_RULES + DATA_RULES + more, of_bundle, changed_inside(f"{key}.{name}", of_bundle))
+                _check(TASK_RULES + more, of_bundle, changed_inside(f"{key}.{name}", of_bundle))
             except ConfigError as error:
                 raise ConfigError(f"{key}.{name}: {error}") from None
 
@@ -229,7 +236,7 @@ def _check(rules: Sequence[Rule], config: Config, changed: Changed) -> None:
         if not rule.broken(config):
             continue
         message = rule.message.format(c=config)
-        for key in rule.idle:
+        for key in rule.idle_keys(config):
             if changed(key):
                 raise ConfigError(f"{key}={shown(value_of(config, key))}: has no effect {message}.")
         if not rule.idle and (not rule.only_changed or any(map(changed, rule.only_changed))):

@@ -39,9 +39,9 @@ WEIGHT_RULES = (
         "trainer.precision=fp32: model.dtype=bfloat16 computes in bfloat16; set one of them to the other.",
     ),
     Rule(
-        lambda c: (m := _hf(c)) is not None and m.attn_implementation == "flash_attention_2" and m.dtype == "float32",
-        "model.attn_implementation=flash_attention_2: does not know model.dtype=float32; set model.dtype=bfloat16, or "
-        "model.attn_implementation=sdpa.",
+        lambda c: (m := _hf(c)) is not None and m.attn_implementation == "flash_attention_2",
+        "model.attn_implementation=flash_attention_2: needs a GPU, and this version of rlvr trains on CPUs; choose "
+        "sdpa or eager.",
     ),
     Rule(
         lambda c: _whole(c) is not None,

@@ -79,7 +79,8 @@ def test_choices_sections_keys_and_lists() -> None:
     values = {
         "algorithm": "dapo",
         "seed": 3,
-        "trainer": {"max_steps": 5, "learning_rate": 1e-6, "checkpoint_every": None, "keep_best": False},
+        "trainer": {"max_steps": 5, "learning_rate": 1e-6, "checkpoint_every": None},
+        "warm_start": {"enabled": False},
         "rollout.top_p": 0.5,
         "task": {"operators": ["+", "-"], "operand_range": (0, 4)},
     }
@@ -89,7 +90,7 @@ def test_choices_sections_keys_and_lists() -> None:
     assert config.trainer.max_steps == 5
     assert config.trainer.learning_rate == 1e-6
     assert config.trainer.checkpoint_every is None
-    assert config.trainer.keep_best is False
+    assert config.warm_start.enabled is False
     assert config.rollout.top_p == 0.5
     assert config.task.operators == ("+", "-")  # type: ignore[union-attr]
     assert config.task.operand_range == (0, 4)  # type: ignore[union-attr]

@@ -8,6 +8,7 @@ import pytest
 from rlvr.config.catalog import choice_models
 from rlvr.config.compose import load_config
 from rlvr.config.data_rules import ALSO_RULES
+from rlvr.config.plan import plan
 from rlvr.config.rule import Rule
 from rlvr.config.rules import GROUP_ALGORITHMS, RULES
 from rlvr.errors import ConfigError
@@ -46,7 +47,7 @@ BROKEN = {
     f"{HF} model.load_in_8bit=true": "weights of 8 bits cannot be trained; set model.lora.enabled=true",
     f"{HF} model.dtype=bfloat16": "set model.lora.enabled=true, or model.dtype=float32",
     f"{HF} {LORA} model.dtype=bfloat16 trainer.precision=fp32": "model.dtype=bfloat16 computes in bfloat16",
-    f"{HF} model.attn_implementation=flash_attention_2": "does not know model.dtype=float32; set model.dtype=bfloat16",
+    f"{HF} model.attn_implementation=flash_attention_2": "needs a GPU, and this version of rlvr trains on CPUs",
     f"{HF} model.lora.r=8": "model.lora.r=8: has no effect with model.lora.enabled=false; set it to true",
     f"{HF} model.lora.merge_final=true": "model.lora.merge_final=true: has no effect",
     # reward
@@ -89,6 +90,19 @@ BROKEN = {
     ),
     "evaluation.headline=part_format": "evaluation.headline=part_format: the reward has no such part",
     "evaluation.headline=sampled_part_boxed": "evaluation.headline=sampled_part_boxed: nothing is sampled",
+    f"task=finqa {HF} reward.parts.correct.approximate_credit=0 reward.parts.correct.relative_tolerance=0.05": (
+        "reward.parts.correct.relative_tolerance=0.05: has no effect with approximate_credit=0"
+    ),
+    f"task=finqa {HF} reward.parts.correct.relative_tolerance=0 reward.parts.correct.approximate_credit=0.1": (
+        "reward.parts.correct.approximate_credit=0.1: has no effect with relative_tolerance=0"
+    ),
+    f"task=gsm8k {HF} reward.parts.correct.near_credit=0.5": "near_credit (within 20 %) above its close_credit",
+    # what the prompt asks for
+    f"task=finqa {HF} prompt=financial_program": "task.answer=number: the prompt asks for a program",
+    f"task=finqa {HF} task.answer=program reward=finqa_program": "task.answer=program: prompt.system does not ask",
+    f"task=gsm8k {HF} prompt.answer_in=boxed reward=numeric": "prompt.answer_in=boxed: the prompt asks for the answer in",
+    f"task=gsm8k {HF} prompt=boxed prompt.answer_in=solution": "prompt.answer_in=solution: the prompt asks for the",
+    f"task=gsm8k {HF} evaluation.also={{finqa:{{set:['prompt=financial_program']}}}}": "evaluation.also.finqa: task.ans",
     # algorithm
     "algorithm=ppo algorithm.num_minibatches=3": "algorithm.num_minibatches=3",
     "rollout.top_p=0.9 algorithm.mismatch_correction=truncate": "top_p=0.9",
@@ -109,6 +123,7 @@ BROKEN = {
     # trainer and tracker
     "trainer.final_learning_rate_share=0.5": "final_learning_rate_share=0.5: has no effect with trainer.schedule",
     "trainer.warmup_steps=70": "trainer.warmup_steps=70",
+    "trainer.checkpoint_every=null trainer.keep_last=7": "trainer.keep_last=7: has no effect with trainer.checkpoint_ev",
     "tracker.rollouts_every=null tracker.rollouts_max_groups=3": "tracker.rollouts_max_groups=3: has no effect",
     "tracker.console=none tracker.log_every=5": "tracker.log_every=5: has no effect",
     "resume=true": "run_dir=",
@@ -146,6 +161,14 @@ SILENT = (
     "task.modulus=null task.max_abs_value=20 task.operand_range=[0,4]",
     "algorithm.mismatch_correction=truncate algorithm.mismatch_cap=3",
     f"{HF} {LORA} model.lora.r=8 model.load_in_4bit=true model.dtype=bfloat16 trainer.precision=bf16",
+    "trainer.checkpoint_every=null",
+    f"task=finqa {HF} reward.parts.correct.relative_tolerance=0",
+    f"task=finqa {HF} reward.parts.correct.approximate_credit=0",
+    f"task=finqa {HF} task.answer=program reward=finqa_program prompt=financial_program",
+    f"task=gsm8k {HF} prompt.answer_in=boxed prompt.system=null reward=numeric",
+    f"task=gsm8k {HF} reward.parts.correct.close_credit=0.5 reward.parts.correct.near_credit=0.5",
+    f"task=gsm8k {HF} reward.parts.correct.wrong_value=-1 reward.parts.correct.invalid_value=-2",
+    "task=gsm8k model=scratch_bpe prompt.answer_in=boxed reward=numeric",  # follows no instruction
     f"{HF} {LORA} model.load_in_8bit=true model.lora.target_modules=[all-linear] model.lora.merge_final=true",
 )
 
@@ -185,3 +208,39 @@ def test_pitfall_20_a_correction_with_truncated_sampling_is_refused(truncation: 
     # The sampled distribution is renormalized over fewer tokens; the trainer's is not, so the weight would be wrong.
     with pytest.raises(ConfigError, match="whole vocabulary"):
         load_config([truncation, "algorithm.mismatch_correction=truncate"])
+
+
+@pytest.mark.parametrize("key", ["wrong_value", "invalid_value"])
+@pytest.mark.parametrize("task", ["gsm8k", "finqa"])
+def test_nothing_pays_more_than_a_right_answer(task: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"reward\.parts\.correct\.{key}=2"):
+        load_config([f"task={task}", *HF.split(), f"reward.parts.correct.{key}=2.0"])
+
+
+def notes(*overrides: str, config_name: str = "gsm8k") -> list[str]:
+    return [line for line in plan(load_config(overrides, config_name=config_name)) if line.startswith("note: ")]
+
+
+def test_a_prompt_that_does_not_say_where_the_answer_goes_is_noted() -> None:
+    (note,) = notes("prompt.system=null")
+    assert "gsm8k: neither prompt.system nor prompt.user says where" in note
+    assert "prompt.answer_in=solution" in note
+    assert len(notes(*HF.split(), config_name="gsm8k_smoke")) == 1  # for another model it was meant
+    assert notes("evaluation.also={mine:{task:finqa,set:['prompt.system=null']}}")[0].startswith("note: mine: ")
+    assert len(notes("task=mix", "task.parts={gsm8k:1,finqa:{set:['prompt.system=null']}}")) == 1
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["prompt=boxed", "reward=numeric"],
+        ["prompt=plain", "reward=numeric"],
+        ["prompt.system=null", "prompt.few_shot=1"],
+        ["prompt.system='Write <SOLUTION>18</SOLUTION>.'"],
+        ["prompt.system='End with #### 18.'", "prompt.answer_in=hash", "reward=numeric"],
+    ],
+)
+def test_nothing_is_noted_where_the_prompt_says_it(overrides: list[str]) -> None:
+    assert notes(*overrides) == []
+    assert notes(config_name="gsm8k_smoke") == []

@@ -8,6 +8,9 @@ from rlvr.config.schema.base import NonNegativeFloat, PositiveFloat, PositiveInt
 
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 
+AtMostRight = Annotated[float, Field(le=1)]
+"""A value that is no more than that of a right answer."""
+
 
 class Reward(Section):
     """What every reward has."""
@@ -37,8 +40,8 @@ class Part(Section):
 class AnswerPart(Part):
     """A part that needs an answer."""
 
-    wrong_value: float = Field(description="value of a wrong answer")
-    invalid_value: float = Field(description="value where no answer can be read, which is counted as invalid")
+    wrong_value: AtMostRight = Field(description="value of a wrong answer; a right one has 1")
+    invalid_value: AtMostRight = Field(description="value where no answer can be read, which is counted as invalid")
 
 
 class NumericPart(AnswerPart):
