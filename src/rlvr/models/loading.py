@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlvr.config.schema import PretrainedModel
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import UserError
 from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
 from rlvr.models.hub import ADAPTER, Located, from_hub, locate, sentence
 from rlvr.models.policy import Adapters, Policy, check_trainable
@@ -55,7 +55,6 @@ def load_policy(settings: PretrainedModel, *, seed: int) -> Policy:
     Raises UserError if there is no such model, ConfigError for settings that do not fit it or this machine.
     """
     base, lora = Base.of(settings), settings.lora
-    _check_attention(base)
     located = locate(settings.name_or_path)
     adapter = _adapter_folder(located) if located.is_adapter else None
     if adapter is not None and lora.enabled:
@@ -87,9 +86,6 @@ def load_for_inference(name: str, settings: PretrainedModel | None = None) -> Po
     located = locate(name)
     if not located.is_adapter:
         base = replace(base, dtype=torch.float32, bits=None)
-        if base.attention == "flash_attention_2":  # which knows no float32
-            base = replace(base, attention="sdpa")
-    _check_attention(base)
     adapter = _adapter_folder(located) if located.is_adapter else None
     model, tokenizer = _load(base, located, adapter)
     adapters = None
@@ -247,15 +243,6 @@ def _check_saved_bits(base: Base, config: Any) -> None:
         raise UserError(
             f"the model {base.name!r} was saved in {saved} bits: set model.load_in_{saved}bit=true and "
             "model.lora.enabled=true, or name the model it was made from"
-        )
-
-
-def _check_attention(base: Base) -> None:
-    from transformers.utils.import_utils import is_flash_attn_2_available
-
-    if base.attention == "flash_attention_2" and not (torch.cuda.is_available() and is_flash_attn_2_available()):
-        raise ConfigError(
-            "model.attn_implementation=flash_attention_2: needs a GPU and pip install 'rlvr[flash-attn]'; use sdpa."
         )
 
 
