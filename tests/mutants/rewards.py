@@ -12,6 +12,8 @@ JUDGING = "tests/unit/rewards/test_judging.py"
 PARTS = "tests/unit/rewards/test_parts.py"
 PERTURBED = f"{NUMERIC}::test_pitfall_28_each_perturbation_gets_its_verdict_from_the_reward"
 JUDGED = f"{JUDGING}::test_pitfall_28_each_perturbation_gets_its_verdict_from_the_metric"
+CHANGED = f"{NUMBERS}::test_pitfall_28_words_that_change_the_number_are_no_unit"
+OTHER_VALUE = f"{NUMBERS}::test_pitfall_28_no_unit_stands_for_another_value"
 NOT_A_NUMBER = f"{NUMBERS}::test_pitfall_28_what_is_not_one_number_is_invalid_and_never_0"
 ONE_BLOCK = f"{EXTRACT}::test_pitfall_28_nothing_but_one_closed_solution_block_at_the_end_holds_an_answer"
 BOX = f"{EXTRACT}::test_pitfall_28_the_answer_in_the_box"
@@ -51,7 +53,7 @@ MUTANTS = [
     # the sign is dropped, in each of its spellings
     _bug("numbers.py", 'if "-" in (sign, inner_sign):', "if False:", PERTURBED),
     _bug("numbers.py", 'if "-" in (sign, inner_sign):', 'if sign == "-":', PERTURBED),
-    _bug("numbers.py", "return number and Number(-number.value, number.unit)", "return number", PERTURBED),
+    _bug("numbers.py", "Number(-number.value, number.unit, number.decimals)", "number", PERTURBED),
     _bug(
         "numbers.py",
         "text = text.translate(_MINUS_SIGNS)",
@@ -63,10 +65,18 @@ MUTANTS = [
     _bug("numbers.py", "([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?", "([0-9][0-9,]*)?", NOT_A_NUMBER),
     # percent signs are ignored, or always mean hundredths
     _bug("numbers.py", "return _PERCENT if percent else _ONE", "return _ONE", PERTURBED),
-    _bug("numbers.py", "else (self.value, self.value / self.unit)", "else (self.value,)", PERTURBED),
+    _bug("numbers.py", "return (values, written) if may_drop else (values,)", "return (values,)", PERTURBED),
+    # a unit is worth what suits the gold
+    _bug("numbers.py", "    if (a.unit is _ONE) == (b.unit is _ONE):\n", "    if a.unit is b.unit:\n", OTHER_VALUE),
+    _bug(
+        "numbers.py", "may_drop = abs(bare) >= 1 if other is _PERCENT else stated_scale", "may_drop = True", OTHER_VALUE
+    ),
+    _bug("numbers.py", "abs(bare) >= 1 if other is _PERCENT else stated_scale", "other is _PERCENT", OTHER_VALUE),
     # whatever follows a number is a unit; a second number, too
     _bug("numbers.py", "    if not _all_units(words):\n        return None\n", "", NOT_A_NUMBER),
-    _bug("numbers.py", "and lowered not in _NOT_UNITS and", "and", PERTURBED),
+    _bug("numbers.py", " and _NOT_UNITS.isdisjoint(_PIECES.split(word.lower()))", "", PERTURBED),
+    _bug("numbers.py", "_NOT_UNITS.isdisjoint(_PIECES.split(word.lower()))", "word.lower() not in _NOT_UNITS", CHANGED),
+    _bug("numbers.py", '*(f"{word}s" for word in _COUNT_WORDS),', "", CHANGED),
     # numbers are compared as floats
     _bug(
         "numbers.py",

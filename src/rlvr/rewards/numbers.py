@@ -10,37 +10,44 @@
     1.080   .5                               1.08, 0.5: the point is always the decimal point
     3/4                                      3/4, exactly; whole numbers only, no mixed numbers (1 1/2 is invalid)
     1.5e3   1E-5                             1500, 0.00001; exponents up to +-40
-    $18   -$18   $-18   € 18   18 EUR        18, -18, -18, 18, 18: `$ € £ ¥ US$ USD EUR GBP JPY` before, symbols after
-    44%   44 percent                         0.44, and also 44 (see below)
-    12.0 million   3 dozen                   12,000,000 and 36, and also 12 and 3 (see below)
-    18 eggs   18 km/h   18 dollars per day   18: up to four unit words
+    $18   -$18   $-18   € 18   18 EUR        18, -18, -18, 18, 18: `$ € £ ¥ ₹ US$ USD EUR GBP JPY` before, symbols after
+    44%   44 percent                         0.44; equals a plain 44, too (see below)
+    12.0 million   3 dozen                   12,000,000 and 36
+    18 eggs   18 ft^2   18 (km/h)   18 a day   18: up to three unit words
     yes   No.                                yes, no
     \\$18   44\\%   1{,}080   \\frac{3}{4}       the LaTeX spellings of the above; \\text{ eggs} too
+    **18**   "18"   \\(18\\)   \\boxed{18}      what stands inside; one layer of each
+    = 18   x = 18   18,                      18
 
 Invalid: nothing, words, NaN and infinities, more than 200 characters or 40 digits, two numbers (`18 or 19`, `3 4`,
-`3-4`), sums and formulas, misplaced commas (`1,08`), unit words that change the meaning (`18 or more`, `5% decrease`,
-`18 is wrong`, `18 x`, `18 thirty`).
+`3-4`), sums and formulas, misplaced commas (`1,08`), and after the number any word that can change what is said: of
+another number (`18 twenty-five`), a fraction or multiple (`18 tenths`, `18 lakh`), a comparison (`18 or more`, `~18`),
+a negative change (`5% reduction`), a second thought (`18 is wrong`, `18 nope`). `_NOT_UNITS` lists them.
 
-Units are not judged, as in GSM8K's official scorer, where `18%` answers 18. A percent sign or scale word has two
-readings therefore: `44%` equals 0.44 and 44, `12.0 million` equals 12,000,000 and the 12 of a table in millions.
-Values are exact fractions: 0.1 + 0.2 is 0.3, and no exponent is large enough to cost time.
+Units are not judged, as in GSM8K's official scorer, where `18%` answers 18. A percent sign has a second reading,
+without it, against a number that has neither percent sign nor scale word: `44%` equals 0.44 and 44, but not `4400%`;
+below one it has not: `0.12%` is 0.0012 only. A scale word counts; only FinQA's match, for tables in millions, also
+takes `12.0 million` for a plain 12. Values are exact fractions: 0.1 + 0.2 is 0.3, and no exponent is large enough to
+cost time.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
 MAX_CHARS = 200  # of a text that is read at all
 MAX_DIGITS = 40
 MAX_EXPONENT = 40
-MAX_UNIT_WORDS = 4
+MAX_UNIT_WORDS = 3
 
+_PLAIN_STARTS = frozenset("0123456789-+")
 _ONE, _PERCENT = Fraction(1), Fraction(1, 100)
-_SYMBOLS = "$€£¥"
-_CURRENCY = r"US\$|[$€£¥]|USD|EUR|GBP|JPY"
+_SYMBOLS = "$€£¥₹"
+_CURRENCY = rf"US\$|[{_SYMBOLS}]|USD|EUR|GBP|JPY"
 _NUMBER = re.compile(
     rf"([+-])? ?(?:{_CURRENCY})? ?([+-])? ?"
     r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.([0-9]+))?"
@@ -50,7 +57,22 @@ _PARENTHESES = re.compile(rf"({_CURRENCY})? ?\(([^()a-zA-Z+-]*[0-9][^()a-zA-Z+-]
 _MINUS_SIGNS = str.maketrans(dict.fromkeys("\u2212\u2013\ufe63\uff0d", "-"))
 _FRACTION = re.compile(r"\\[dt]?frac ?\{([0-9]+)\} ?\{([0-9]+)\}")
 _TEXT = re.compile(r"\\(?:text|mathrm) ?\{([^{}]*)\}")
-_UNIT = re.compile(r"(?:°[CF]?|/[a-z]+|[A-Za-z]{2,}(?:[/-][A-Za-z]+)*[²³]?|[mghlsLCF][²³]?|[ms]/[a-z]+[²³]?)")
+_UNIT = re.compile(r"(?:°[CF]?|/[a-z]+|(?:[A-Za-z]{2,}(?:[/-][A-Za-z]+)*|[mghlsLCF]|[ms]/[a-z]+)(?:[²³]|\^[23])?)")
+_UNIT_IN_PARENTHESES = re.compile(r"([^()]*[^() ]) ?\(([A-Za-z./ -]+)\)")
+_PIECES = re.compile(r"[^a-z]+")
+_EQUATION = re.compile(r"(?:[A-Za-z] ?)?= ?")
+_WRAPPERS = (
+    ("**", "**"),
+    ('"', '"'),
+    ("'", "'"),
+    ("`", "`"),
+    ("\u201c", "\u201d"),
+    ("$$", "$$"),
+    ("$", "$"),
+    ("\\(", "\\)"),
+    ("\\[", "\\]"),
+    ("\\boxed{", "}"),
+)
 _SCALES = {
     "dozen": 12,
     "hundred": 10**2,
@@ -60,30 +82,52 @@ _SCALES = {
     "trillion": 10**12,
 }
 _SCALES |= {f"{word}s": scale for word, scale in _SCALES.items()}
-_OTHER_NUMBERS = (
+_COUNTS = (  # in the plural, too
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety half halves third thirds quarter quarters "
-    "nan inf infinity pi bn mn"
+    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety third fourth fifth sixth seventh eighth "
+    "ninth tenth eleventh twelfth twentieth hundredth thousandth millionth billionth trillionth quarter fraction "
+    "gross lakh lac crore myriad quadrillion quintillion zillion"
 )
-_ANOTHER_SIGN = "minus negative plus decrease decreased decline declined drop dropped loss down lower"
+_FACTORS = (
+    "half halves point nan inf infinity pi mille permille permil basis bp bps reciprocal inverse root sqrt log bn mn "
+    "tn grand twice thrice double doubled triple tripled quadruple quadrupled halved squared cubed factorial power "
+    "fold multiplied divided mod"
+)
+_NEGATIVES = (
+    "minus negative decrease decreased decreasing decline declined drop dropped reduction reduced loss lost losing "
+    "down deficit shortfall fall fell fallen cut shrink shrank shrinkage contraction off debt owed"
+)
+_COMPARISONS = (
+    "more less fewer greater smaller higher lower over under above below beyond within least most max maximum minimum "
+    "about around approximately approx roughly nearly almost circa ish up too low high than between to through until "
+    "plus versus vs"
+)
 _SECOND_THOUGHTS = (
-    "and or not no nor non yes never without except but if else otherwise maybe perhaps probably is are was isn arent "
-    "isnt equals wrong incorrect false instead rather than to divided multiplied squared cubed mod"
+    "and or but if else with then so because though although unless when while whereas nor not no non nope nah none "
+    "never neither without except yes maybe perhaps probably possibly is are was were be isn arent isnt equal equals "
+    "wrong incorrect false instead rather otherwise sorry oops wait actually error mistake guess unsure unknown cannot "
+    "cant dont doesnt wont nothing"
 )
-_NOT_UNITS = frozenset(f"{_OTHER_NUMBERS} {_ANOTHER_SIGN} {_SECOND_THOUGHTS}".split())
+_COUNT_WORDS = (*_COUNTS.split(), *_SCALES)
+_NOT_UNITS = frozenset(
+    (
+        *_COUNT_WORDS,
+        *(f"{word}s" for word in _COUNT_WORDS),
+        *f"{_FACTORS} {_NEGATIVES} {_COMPARISONS} {_SECOND_THOUGHTS}".split(),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """`Number(Fraction(11, 25), unit=Fraction(1, 100))` is 44%: `value` in ones, `unit` what one of it was worth."""
+    """`Number(Fraction(11, 25), unit=Fraction(1, 100))` is 44%: `value` in ones, `unit` what one of it was worth.
+
+    `decimals` is how many were written (44.0% has 1, 1.5e3 has -2); None for 3/4. It plays no part in comparisons.
+    """
 
     value: Fraction
     unit: Fraction = _ONE
-
-    @property
-    def readings(self) -> tuple[Fraction, ...]:
-        """The value, and the number as it was written if a percent sign or a scale word follows."""
-        return (self.value,) if self.unit is _ONE else (self.value, self.value / self.unit)
+    decimals: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         """`1080`, `-0.5`, `1/3`: one spelling for each value, for votes."""
@@ -123,7 +167,9 @@ def parse_answer(text: str) -> Answer | None:
         text = text.translate(_MINUS_SIGNS)
     if "\\" in text or "{" in text:
         text = _without_latex(text)
-    text = text.removesuffix(".")
+    text = text.removesuffix(".").removesuffix(",")
+    if text[:1] not in _PLAIN_STARTS:
+        text = _unwrapped(text)
     if text[:1] in ("y", "Y", "n", "N"):
         return {"yes": YesNo(True), "no": YesNo(False)}.get(text.lower())
     if "(" in text:
@@ -139,34 +185,59 @@ def same_answer(a: Answer, b: Answer) -> bool:
 
 
 def same_number(a: Number, b: Number) -> bool:
-    """True if one reading of `a` is exactly one reading of `b`: 44% equals 0.44 and 44, 18.0 equals 18."""
-    return a.value == b.value or any(x == y for x in a.readings for y in b.readings)
-
-
-def same_to_places(a: Number, b: Number, places: int) -> bool:
-    """`same_number` after both are rounded to `places` decimals, as FinQA rounds its golds to 5."""
-    return any(round(x, places) == round(y, places) for x in a.readings for y in b.readings)
+    """True if they have the same value, or the reading of a percentage without its sign is the other, plain number."""
+    return a.value == b.value or any(x == y for x, y in readings(a, b))
 
 
 def close(prediction: Number, gold: Number, relative_tolerance: Fraction) -> bool:
-    """|prediction - gold| <= relative_tolerance x |gold| for one pair of readings; next to 0 nothing else is close."""
-    return any(abs(x - y) <= relative_tolerance * abs(y) for x in prediction.readings for y in gold.readings)
+    """|prediction - gold| <= relative_tolerance x |gold| in one reading; next to 0 nothing else is close."""
+    return any(abs(x - y) <= relative_tolerance * abs(y) for x, y in readings(prediction, gold))
+
+
+def readings(a: Number, b: Number, *, stated_scale: bool = False) -> Sequence[tuple[Fraction, Fraction]]:
+    """What to compare: the values and, if one number is plain and the other is not, the numbers as they were written.
+
+    Not for percentages below one, and for scale words only with `stated_scale`: `12 million` in a table of millions.
+    """
+    values = (a.value, b.value)
+    if (a.unit is _ONE) == (b.unit is _ONE):
+        return (values,)
+    written = (a.value / a.unit, b.value / b.unit)
+    other, bare = (a.unit, written[0]) if b.unit is _ONE else (b.unit, written[1])
+    may_drop = abs(bare) >= 1 if other is _PERCENT else stated_scale
+    return (values, written) if may_drop else (values,)
+
+
+def _unwrapped(text: str) -> str:
+    """`**18**`, `$18$`, `x = 18`: `18`; one layer of each wrapper, the outer ones of `_WRAPPERS` first."""
+    for start, end in _WRAPPERS:
+        if text.startswith(start) and text.endswith(end) and len(text) > len(start) + len(end):
+            text = text[len(start) : -len(end)].strip()
+    text = text.removesuffix(".")
+    equation = _EQUATION.match(text)
+    return text[equation.end() :] if equation else text
 
 
 def _without_latex(text: str) -> str:
     text = _FRACTION.sub(r"\1/\2", _TEXT.sub(r" \1", text))
-    text = text.replace("\\$", "$").replace("\\%", "%").replace("{,}", ",")
+    text = text.replace("\\ ", " ").replace("\\,", " ").replace("\\$", "$").replace("\\%", "%").replace("{,}", ",")
     return " ".join(text.split())
 
 
 def _in_parentheses(text: str) -> Number | None:
-    """`(5)`, `$(5)`, `($5)`, `(5)%`, `(5) million`: the negative of what stands there without the parentheses."""
+    """`(5)`, `$(5)`, `($5)`, `(5)%`, `(5) million`: the negative of what stands there without the parentheses.
+
+    `18 (eggs)` is 18 eggs.
+    """
+    unit = _UNIT_IN_PARENTHESES.fullmatch(text)
+    if unit is not None:
+        return _number(f"{unit[1]} {unit[2]}")
     match = _PARENTHESES.fullmatch(text)
     if match is None:
         return None
     currency, inside, after = match.groups()
     number = _number(f"{currency or ''}{inside.strip()}{after}")
-    return number and Number(-number.value, number.unit)
+    return number and Number(-number.value, number.unit, number.decimals)
 
 
 def _number(text: str) -> Number | None:
@@ -182,7 +253,8 @@ def _number(text: str) -> Number | None:
         return None
     if "-" in (sign, inner_sign):
         value = -value
-    return Number(value if unit is _ONE else value * unit, unit)
+    places = None if denominator else len(decimals or "") - int(exponent or 0)
+    return Number(value if unit is _ONE else value * unit, unit, places)
 
 
 def _value(whole: str, decimals: str, exponent: str | None, denominator: str | None) -> Fraction | None:
@@ -210,7 +282,7 @@ def _unit(rest: str) -> Fraction | None:
     percent = rest.startswith("%")
     if percent or (rest and rest[0] in _SYMBOLS):
         rest = rest[1:]
-    words = [word.removesuffix(".") for word in rest.split()]
+    words = rest.replace(".", "").split()
     lowered = [word.lower() for word in words]
     if not percent and lowered and lowered[0] in _SCALES:
         scale = Fraction(_SCALES[lowered[0]])
@@ -223,12 +295,11 @@ def _unit(rest: str) -> Fraction | None:
 
 
 def _all_units(words: list[str]) -> bool:
-    """True for words that leave the number as it is; `a` is one of them, `5 dollars a day`, but not the first."""
-    if len(words) > MAX_UNIT_WORDS or words[:1] == ["a"]:
+    """True for words that leave the number as it is; `a` is one of them, `5 dollars a day`, but not the last."""
+    if len(words) > MAX_UNIT_WORDS or words[-1:] == ["a"]:
         return False
     return all(word == "a" or _is_unit(word) for word in words)
 
 
 def _is_unit(word: str) -> bool:
-    lowered = word.lower()
-    return _UNIT.fullmatch(word) is not None and lowered not in _NOT_UNITS and lowered not in _SCALES
+    return _UNIT.fullmatch(word) is not None and _NOT_UNITS.isdisjoint(_PIECES.split(word.lower()))

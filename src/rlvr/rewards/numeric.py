@@ -13,7 +13,7 @@ from fractions import Fraction
 from rlvr.errors import ConfigError
 from rlvr.rewards.base import Grade
 from rlvr.rewards.extract import AnswerFormat, answer_of
-from rlvr.rewards.numbers import Answer, Number, YesNo, close, parse_answer, same_answer, same_to_places
+from rlvr.rewards.numbers import Answer, Number, YesNo, close, parse_answer, readings, same_answer
 from rlvr.types import Attempt, Example
 
 FINQA_PLACES = 5  # decimals of FinQA's golds
@@ -40,7 +40,8 @@ def same_in_finqa(a: Answer, b: Answer) -> bool:
     """The lenient FinQA match: equal to 5 decimals, `12%` as 0.12 or 12; yes equals yes only."""
     if isinstance(a, YesNo) or isinstance(b, YesNo):
         return a == b
-    return same_to_places(a, b, FINQA_PLACES)
+    pairs = readings(a, b, stated_scale=True)
+    return any(round(x, FINQA_PLACES) == round(y, FINQA_PLACES) for x, y in pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
