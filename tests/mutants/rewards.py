@@ -9,6 +9,7 @@ FORMAT = "tests/unit/rewards/test_format.py"
 FINQA = "tests/unit/rewards/test_finqa.py"
 TEXT = "tests/unit/rewards/test_text.py"
 JUDGING = "tests/unit/rewards/test_judging.py"
+MARKS = f"{TEXT}::test_pitfall_28_signs_points_and_sharps_are_part_of_the_answer"
 PARTS = "tests/unit/rewards/test_parts.py"
 PERTURBED = f"{NUMERIC}::test_pitfall_28_each_perturbation_gets_its_verdict_from_the_reward"
 JUDGED = f"{JUDGING}::test_pitfall_28_each_perturbation_gets_its_verdict_from_the_metric"
@@ -151,10 +152,13 @@ MUTANTS = [
     # an empty text is the same as a gold of which nothing is left
     _bug(
         "text.py",
-        "return normalize_answer(text) or text.strip().lower()",
-        "return normalize_answer(text)",
+        "return normalize_answer(marked).translate(_SHOWN) or text.strip().lower()",
+        "return normalize_answer(marked).translate(_SHOWN)",
         f"{TEXT}::test_pitfall_28_an_empty_answer_matches_nothing_even_if_the_gold_vanishes",
     ),
+    # signs and points are deleted, as SQuAD does
+    _bug("text.py", "marked = _MARKS.sub(lambda mark: chr(_PRIVATE + ord(mark[0])), text)", "marked = text", MARKS),
+    _bug("text.py", "if any(character.isalpha() for character in text):", "if False:", MARKS),
     # a program that fails gives 0, which could be the gold
     _bug(
         "finqa.py",

@@ -1,8 +1,11 @@
 """Answers that are words, compared after SQuAD's normalization: lower case, no punctuation, no a/an/the.
 
-The official scorers of MuSiQue and HotpotQA are in `rlvr.rewards.official`. Two rules here are made for a policy that
+The official scorers of MuSiQue and HotpotQA are in `rlvr.rewards.official`. Some rules here are made for a policy that
 looks for holes:
 
+- a text without letters that is a number equals the same number only, in any spelling (`rlvr.rewards.numbers`): SQuAD
+  deletes minus signs and points, which makes 1 of -1 and 35 of 3.5;
+- other texts keep those marks next to a digit, and `#` and `+` after a letter: C# is not C, 1-2 not 12;
 - an answer of which nothing is left after normalization (`the`, `?!`) is right only if it is the gold itself, never
   because a gold vanishes too;
 - the answer yes or no shares no words with another answer, as in HotpotQA: a sentence with a `yes` in it gets nothing.
@@ -10,16 +13,21 @@ looks for holes:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rlvr.rewards.base import Grade
 from rlvr.rewards.extract import AnswerFormat, answer_of
+from rlvr.rewards.numbers import Number, parse_answer, same_number
 from rlvr.rewards.official.text import normalize_answer, overlap
 from rlvr.types import Attempt, Example
 
 CLOSED = (["yes"], ["no"], ["noanswer"])
+_MARKS = re.compile(r"(?<![A-Za-z])[-.](?=\.?[0-9])|(?<=[0-9])[/:](?=[0-9])|(?<=[\w+])[#+]")
+_PRIVATE = 0xE000  # where Unicode leaves room: normalization deletes no character there
+_SHOWN = {_PRIVATE + ord(mark): mark for mark in "-./:#+"}
 
 
 def golds_of(example: Example) -> tuple[str, ...]:
@@ -28,8 +36,12 @@ def golds_of(example: Example) -> tuple[str, ...]:
 
 
 def normalize(text: str) -> str:
-    """The words that are compared, or the text itself where none would be left."""
-    return normalize_answer(text) or text.strip().lower()
+    """The number, or the words that are compared, or the text itself where none would be left."""
+    number = _number(text)
+    if number is not None:
+        return str(number)
+    marked = _MARKS.sub(lambda mark: chr(_PRIVATE + ord(mark[0])), text)
+    return normalize_answer(marked).translate(_SHOWN) or text.strip().lower()
 
 
 def is_match(text: str, golds: Sequence[str]) -> bool:
@@ -56,11 +68,24 @@ class TextPart:
         return Grade(value=max(_f1(text, gold) for gold in golds))
 
 
+def _number(text: str) -> Number | None:
+    """The number that a text without letters is; `18 eggs` are words, and eggs are no dogs."""
+    if any(character.isalpha() for character in text):
+        return None
+    found = parse_answer(text)
+    return found if isinstance(found, Number) else None
+
+
 def _em(text: str, gold: str) -> bool:
+    number, gold_number = _number(text), _number(gold)
+    if number is not None and gold_number is not None:
+        return same_number(number, gold_number)
     return normalize(text) == normalize(gold)
 
 
 def _f1(text: str, gold: str) -> float:
+    if _number(text) is not None and _number(gold) is not None:
+        return float(_em(text, gold))
     words, gold_words = normalize(text).split(), normalize(gold).split()
     if words != gold_words and (words in CLOSED or gold_words in CLOSED):
         return 0.0

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlvr.rewards.judging import TextJudge
 from rlvr.rewards.text import TextPart
-from tests.unit.rewards.attempts import FORMATS, SOLUTION, WHOLE, attempt, grade, solved
+from tests.unit.rewards.attempts import FORMATS, SOLUTION, WHOLE, attempt, finished, grade, solved
 
 
 def value(said: str, gold: str, metric: Any, **metadata: object) -> float:
@@ -36,6 +37,39 @@ def value(said: str, gold: str, metric: Any, **metadata: object) -> float:
 def test_exact_match_and_f1_of_words(said: str, gold: str, em: float, f1: float) -> None:
     assert value(said, gold, "em") == em
     assert value(said, gold, "f1") == pytest.approx(f1)
+
+
+@pytest.mark.parametrize(
+    ("said", "gold"),
+    [
+        ("1", "-1"),
+        ("35", "3.5"),
+        ("05", "0.5"),
+        ("12", "1-2"),
+        ("12", "1/2"),
+        ("C#", "C"),
+        ("C++", "C"),
+        ("5 miles", ".5 miles"),
+        ("5 miles", "-5 miles"),
+        ("35 miles", "3.5 miles"),
+        ("2010 or 12", "2010 or 1-2"),
+        ("18 eggs", "18 dogs"),
+    ],
+)
+def test_pitfall_28_signs_points_and_sharps_are_part_of_the_answer(said: str, gold: str) -> None:
+    for one, other in ((said, gold), (gold, said)):
+        assert value(one, other, "em") == 0.0
+        assert value(one, other, "f1") < 1.0
+        assert not finished(TextJudge(format=SOLUTION).judge(attempt(solved(one), other))).correct
+
+
+@pytest.mark.parametrize(
+    ("said", "gold"),
+    [("-1.0", "-1"), ("1,080", "1080"), ("$18", "18"), ("c#", "C#"), ("3.5 Miles", "3.5 miles."), ("the 18", "18")],
+)
+def test_numbers_are_equal_in_any_spelling(said: str, gold: str) -> None:
+    assert value(said, gold, "em") == value(said, gold, "f1") == 1.0
+    assert finished(TextJudge(format=SOLUTION).judge(attempt(solved(said), gold))).correct
 
 
 def test_the_best_of_answer_and_aliases_counts() -> None:
