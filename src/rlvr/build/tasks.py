@@ -10,6 +10,7 @@ from typing import Any
 
 from rlvr.chat.rendering import Chat
 from rlvr.config.schema import Config, PartsReward, PretrainedModel, TaskBundle
+from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
 from rlvr.rewards.pool import VerifierPool
 from rlvr.tasks.base import Task
@@ -36,7 +37,7 @@ class Tasks:
     @property
     def notes(self) -> list[str]:
         """What loading found: sizes, overlap, examples left out."""
-        return [note for task in (self.own, *self.also) for note in task.notes]
+        return [*self.own.notes, *(f"{task.name}: {note}" for task in self.also for note in task.notes)]
 
     def check_training(self) -> None:
         """UserError if a task that is trained on has nothing to train on."""
@@ -44,7 +45,15 @@ class Tasks:
             part.train_example(0)
 
     def fit(self, policy: Policy, context: int, max_completion_tokens: int) -> None:
-        """Leave out examples whose prompt would leave too little room for a whole completion."""
+        """Leave out examples whose prompt would leave too little room for a whole completion.
+
+        ConfigError if there is no room for any prompt.
+        """
+        if max_completion_tokens >= context:
+            raise ConfigError(
+                f"rollout.max_completion_tokens={max_completion_tokens}: leaves no room for a prompt in the model's "
+                f"context of {context} tokens; lower it."
+            )
         for task in (self.own, *self.also):
             chat = Chat(policy.tokenizer, task.stop_words, model=policy.model)
             task.limit_prompts(partial(_count_tokens, chat), context - max_completion_tokens)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import ConfigError
 
@@ -90,21 +90,41 @@ def summary(result: TrainResult, task: str, headline: str) -> str:
 
 def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> Config:
     """Compose. A run that goes on is its own configuration, unless the command names one or chooses in a group."""
-    from rlvr.config.compose import DEFAULT_CONFIG, load_config
-
-    if name is None and folder is None:
-        folder = _resumed_run(overrides)
-        name = None if folder is None else "config"
-    return load_config(overrides, config_name=name or DEFAULT_CONFIG, config_dir=folder)
-
-
-def _resumed_run(overrides: Sequence[str]) -> str | None:
-    """`run_dir` of `resume=true run_dir=X trainer.max_steps=60`, if it holds a run."""
     from rlvr.config.catalog import sections
-    from rlvr.config.compose import parse_overrides
+    from rlvr.config.compose import DEFAULT_CONFIG, load_config, parse_overrides
 
+    if name is not None or folder is not None:
+        return load_config(overrides, config_name=name or DEFAULT_CONFIG, config_dir=folder)
     values = {override.key_or_group: override.value() for override in parse_overrides(overrides)}
+    choices = [f"{key}={value}" for key, value in values.items() if key in sections()]
+    run = _resumed_run(values)
+    if run is None:
+        return load_config(overrides)
+    if not choices:
+        return load_config(overrides, config_name="config", config_dir=run)
+    return _repeated(overrides, choices, run)
+
+
+def _repeated(overrides: Sequence[str], choices: Sequence[str], run: str) -> Config:
+    """The whole command of a run of the default configuration again; ConfigError if the run is of another one."""
+    from rlvr.config.compose import load_config
+
+    started = load_config([], config_name="config", config_dir=run)
+    try:
+        repeated = load_config(overrides)
+    except ConfigError:
+        repeated = None
+    if repeated is None or repeated.task.name != started.task.name:
+        raise ConfigError(
+            f"{' '.join(choices)}: the run in {run} goes on with the choices that it was started with; leave this out, "
+            "or repeat the whole command with its --config-name."
+        )
+    return repeated
+
+
+def _resumed_run(values: Mapping[str, Any]) -> str | None:
+    """`run_dir` of `resume=true run_dir=X trainer.max_steps=60`, if it holds a run."""
     run_dir = values.get("run_dir")
-    if values.get("resume") is not True or run_dir is None or not values.keys().isdisjoint(sections()):
+    if values.get("resume") is not True or run_dir is None:
         return None
     return str(run_dir) if (Path(str(run_dir)) / "config.yaml").is_file() else None

@@ -91,7 +91,8 @@ def foreign_key(line: str) -> str | None:
     """What to say to `reward.reward_functions[0].params.correct_reward=5.0`, which Hydra cannot even read."""
     key, _, value = line.partition("=")
     plain = re.sub(r"\[\w*\]", "", key)
-    return unknown_key(plain, value, {}) if find_spelling(plain) is not None else None
+    known = next((name for name in (plain, key.partition("[")[0]) if find_spelling(name) is not None), None)
+    return unknown_key(known, value, {}).replace(known, key, 1) if known is not None else None
 
 
 def _elsewhere(known: Key, choice: str) -> str:

@@ -139,5 +139,5 @@ def _check_errors(groups: Sequence[Group], max_share: float) -> None:
         raise UserError(
             f"the verifier failed on {len(errors)} of {len(episodes)} episodes of this step, more than "
             f"reward.max_error_share={max_share} (first: {errors[0].score.diagnostics.get('error', 'no message')}); "
-            "mend it and go on with resume=true"
+            "mend it, or give it more reward.timeout_s, and go on with resume=true"
         )

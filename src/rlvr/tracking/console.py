@@ -25,14 +25,23 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+_TROUBLE = (  # metric, what the console calls it, share above which it is said
+    ("rollout/error_share", "verifier failed", 0.0),
+    ("rollout/invalid_share", "unreadable", 0.1),
+    ("rollout/truncated_share", "cut off", 0.1),
+)
+
+
 def summarize(metrics: Mapping[str, float], headline: str = "accuracy") -> str:
     """The few numbers worth a glance: `reward 0.512  accuracy 0.830 [0.794, 0.861]  5,120 tokens/s`.
 
+    Failed verifiers, and many answers that are unreadable or cut off, are said here at once; hints wait for more steps.
     With several evaluation sets each headline is named after its task: `gsm8k accuracy 0.412 [...]`.
     """
     parts = [f"loss {metrics['loss']:.3f}"] if "loss" in metrics else []
     if "reward/mean" in metrics:
         parts.append(f"reward {metrics['reward/mean']:.3f}")
+    parts += [f"{word} {metrics[name]:.0%}" for name, word, least in _TROUBLE if metrics.get(name, 0.0) > least]
     shown = [name for name in sorted(metrics) if name.startswith("eval/") and name.endswith(f"/{headline}")]
     for name in shown:
         task = f"{name.split('/')[1]} " if len(shown) > 1 else ""

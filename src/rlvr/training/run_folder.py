@@ -220,7 +220,8 @@ def _unusable(folder: RunFolder, reason: str) -> UserError:
 
 # What may change on resume: where things are shown and kept. Everything else changes numbers.
 _FREE = (
-    "run_dir", "resume", "name", "tracker.", "trainer.checkpoint_every", "trainer.keep_last", "trainer.keep_best"
+    "run_dir", "resume", "name", "tracker.", "trainer.checkpoint_every", "trainer.keep_last", "trainer.keep_best",
+    "evaluation.headline", "reward.max_error_share", "reward.timeout_s", "reward.num_workers", "reward.max_memory_mb",
 )  # fmt: skip
 
 

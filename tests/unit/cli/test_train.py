@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.cli.main import main
-from rlvr.config.compose import load_config, to_yaml
+from rlvr.config.compose import load_config, to_run_yaml, to_yaml
 from tests.unit.cli.conftest import FakeTraining
 
 
@@ -58,3 +58,17 @@ def test_what_a_run_came_to_is_printed(training: FakeTraining, capsys: pytest.Ca
         "model: run/final    curve: run/metrics.jsonl",
         "try it: rlvr eval run",
     ]
+
+
+def test_a_run_that_goes_on_keeps_its_choices(
+    training: FakeTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = load_config(["model.name_or_path=somewhere"], config_name="gsm8k")
+    (tmp_path / "config.yaml").write_text(to_run_yaml(started))
+    words = [f"run_dir={tmp_path}", "resume=true"]
+    for choice in ("reward=numeric", "prompt=plain", "algorithm=dapo"):
+        assert main(["train", *words, choice]) == 2
+        assert f"{choice}: the run in {tmp_path} goes on with the choices" in capsys.readouterr().err
+    assert main(["train", *words]) == 0
+    (config,) = training.configs
+    assert config.task == started.task

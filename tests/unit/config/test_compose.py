@@ -81,6 +81,7 @@ ERRORS = {
         "reward.parts.<name>.weight",
         "reward.parts.correct.weight=5",
     ],
+    "reward.reward_functions[0].weight=3": ["called reward.parts.<name>.weight here"],
     "model.lora_config.lora_dropout=0.1": ["model.lora_config.lora_dropout=0.1: is not a setting here; it is 0"],
     "evaluation.also=3": ["evaluation.also=3", "must name tasks"],
     "evaluation.also=[nothing]": ["evaluation.also.nothing: task=nothing", "there is no such task"],

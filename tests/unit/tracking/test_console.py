@@ -177,3 +177,9 @@ def test_the_headline_may_be_a_part_of_the_reward_and_several_sets_are_told_apar
     metrics = {"eval/a/accuracy": 0.1, "eval/a/part_format": 0.5, "eval/b/part_format": 0.25}
     assert summarize(metrics, "part_format") == "a part format 0.500  b part format 0.250"
     assert summarize(metrics) == "accuracy 0.100"
+
+
+def test_trouble_is_said_at_once() -> None:
+    metrics = {"reward/mean": 0.5, "rollout/error_share": 0.01, "rollout/invalid_share": 0.09}
+    assert summarize(metrics) == "reward 0.500  verifier failed 1%"
+    assert summarize({"rollout/invalid_share": 0.4, "rollout/truncated_share": 0.3}) == "unreadable 40%  cut off 30%"
