@@ -121,7 +121,8 @@ def saved_settings(folder: Path) -> dict[str, Any]:
         kind, base = settings["peft_type"], settings["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"the adapter {str(folder)!r} cannot be read ({CONFIG}: {error}): copy it anew") from error
-    if kind != "LORA" or settings.get("bias", "none") != "none" or settings.get("modules_to_save"):
+    more = settings.get("modules_to_save") or settings.get("use_dora")
+    if kind != "LORA" or settings.get("bias", "none") != "none" or more:
         raise UserError(
             f"the adapter {str(folder)!r} is more than plain LoRA matrices: merge it with peft into its base model and "
             "name the result"

@@ -352,6 +352,7 @@ def spoil_config(folder: Path, **changes: Any) -> None:
         ({"base_model_name_or_path": None}, "does not say which model it is for"),
         ({"peft_type": "IA3"}, "is more than plain LoRA matrices"),
         ({"modules_to_save": ["lm_head"]}, "is more than plain LoRA matrices"),
+        ({"use_dora": True}, "is more than plain LoRA matrices"),
     ],
 )
 def test_an_adapter_that_cannot_be_used_is_a_sentence(
