@@ -100,9 +100,9 @@ BROKEN = {
     # what the prompt asks for
     f"task=finqa {HF} prompt=financial_program": "task.answer=number: the prompt asks for a program",
     f"task=finqa {HF} task.answer=program reward=finqa_program": "task.answer=program: prompt.system does not ask",
-    f"task=gsm8k {HF} prompt.answer_in=boxed reward=numeric": "prompt.answer_in=boxed: the prompt asks for the answer in",
+    f"task=gsm8k {HF} prompt.answer_in=boxed reward=numeric": "prompt.answer_in=boxed: the prompt asks for the answer",
     f"task=gsm8k {HF} prompt=boxed prompt.answer_in=solution": "prompt.answer_in=solution: the prompt asks for the",
-    f"task=gsm8k {HF} evaluation.also={{finqa:{{set:['prompt=financial_program']}}}}": "evaluation.also.finqa: task.ans",
+    f"task=gsm8k {HF} evaluation.also={{finqa:{{set:['prompt=financial_program']}}}}": "evaluation.also.finqa: task.",
     # algorithm
     "algorithm=ppo algorithm.num_minibatches=3": "algorithm.num_minibatches=3",
     "rollout.top_p=0.9 algorithm.mismatch_correction=truncate": "top_p=0.9",
@@ -123,7 +123,7 @@ BROKEN = {
     # trainer and tracker
     "trainer.final_learning_rate_share=0.5": "final_learning_rate_share=0.5: has no effect with trainer.schedule",
     "trainer.warmup_steps=70": "trainer.warmup_steps=70",
-    "trainer.checkpoint_every=null trainer.keep_last=7": "trainer.keep_last=7: has no effect with trainer.checkpoint_ev",
+    "trainer.checkpoint_every=null trainer.keep_last=7": "trainer.keep_last=7: has no effect with trainer",
     "tracker.rollouts_every=null tracker.rollouts_max_groups=3": "tracker.rollouts_max_groups=3: has no effect",
     "tracker.console=none tracker.log_every=5": "tracker.log_every=5: has no effect",
     "resume=true": "run_dir=",
