@@ -18,6 +18,9 @@ BY_HASH = TESTS + "test_sources.py::test_pitfall_38_what_is_held_out_by_hash_is_
 PINNED = TESTS + "test_sources.py::test_pitfall_38_the_same_questions_are_held_out_in_every_process"
 SHARE = TESTS + "test_columns.py::test_pitfall_38_the_share_that_is_held_out_is_chosen_by_hash_and_not_by_seed_or_order"
 SHOTS = TESTS + "test_dataset.py::test_pitfall_38_examples_shown_before_held_out_questions_do_not_depend_on_the_seed"
+SHOWN = TESTS + "test_dataset.py::test_pitfall_38_what_another_task_holds_out_is_not_shown_either"
+DEMONSTRATIONS = TESTS + "test_dataset.py::test_pitfall_36_demonstrations_come_in_an_order_of_their_own"
+ORDERS = TESTS + "test_mix.py::test_pitfall_36_two_parts_with_the_same_data_see_it_in_different_orders"
 PARTS = TESTS + "test_mix.py::test_pitfall_38_what_one_part_holds_out_no_other_is_trained_on"
 GYM_SPLIT = TESTS + (
     "test_reasoning_gym.py::test_pitfall_38_held_out_problems_are_never_drawn_in_training_even_where_there_are_few"
@@ -149,6 +152,23 @@ MUTANTS = [
         old='derive_seed(EVAL_SEED, self.name, "shots")',
         new='derive_seed(self._seed, self.name, "shots")',
         test=SHOTS,
+    ),
+    Mutant(  # what another task holds out is not trained on, but shown
+        pitfall="38",
+        file=DATASET,
+        old="        self._fill_pool()\n\n    def _train_example",
+        new="\n    def _train_example",
+        test=SHOWN,
+    ),
+    Mutant(  # RL begins with the questions of the warm start, in its order
+        pitfall="36",
+        file=DATASET,
+        old='self.source.train(index, "demonstration")',
+        new="self.source.train(index)",
+        test=DEMONSTRATIONS,
+    ),
+    Mutant(  # the parts of a mix share a stream
+        pitfall="36", file="tasks/catalog.py", old='derive_seed(seed, "mix", key)', new="seed", test=ORDERS
     ),
     Mutant(  # a copy of one task's test set is another task's training set
         pitfall="38",

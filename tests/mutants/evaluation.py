@@ -4,6 +4,7 @@ from tests.mutants.mutant import Mutant
 
 EVALUATE = "tests/unit/evaluation/test_evaluate.py"
 ORACLE = "tests/system/test_oracle.py"
+SOURCE = "tests/unit/rollout/test_source.py"
 EPISODE = "tests/unit/rollout/test_episode.py"
 
 MUTANTS = [
@@ -101,5 +102,33 @@ MUTANTS = [
         old="advantage = discounted_suffix_sums(delta, gamma * gae_lambda)",
         new="advantage = discounted_suffix_sums(delta, gae_lambda)",
         test=f"{ORACLE}::test_pitfall_17_loss_gradient_norm_and_weights_agree_after_each_of_5_updates",
+    ),
+    Mutant(  # a verifier that breaks its contract is counted like one that crashed
+        pitfall="29",
+        file="rollout/episode.py",
+        old="    except UserError:\n        raise  # a verifier that breaks its contract would poison every group\n",
+        new="",
+        test=f"{EPISODE}::test_pitfall_29_a_verifier_that_breaks_its_contract_ends_the_run",
+    ),
+    Mutant(  # errors of the groups that replace dead ones escape the limit
+        pitfall="26",
+        file="rollout/source.py",
+        old="            sampled += fresh\n",
+        new="",
+        test=f"{SOURCE}::test_pitfall_26_verifier_errors_of_replacements_count_too",
+    ),
+    Mutant(
+        pitfall="26",
+        file="rollout/source.py",
+        old="if len(errors) > max_share * len(episodes):",
+        new="if len(errors) >= max_share * len(episodes):",
+        test=f"{SOURCE}::test_pitfall_26_just_as_many_verifier_errors_as_the_limit_allows_do_not_stop_the_run",
+    ),
+    Mutant(  # where the reward failed the metric does not count
+        pitfall="38",
+        file="evaluation/summary.py",
+        old="greedy = [record for record in records if record.sample_index == 0]",
+        new="greedy = [r for r in records if r.sample_index == 0 and not math.isnan(r.reward)]",
+        test="tests/unit/evaluation/test_summary.py::test_pitfall_38_an_answer_whose_reward_failed_still_counts",
     ),
 ]

@@ -1,6 +1,7 @@
 """From judged episodes to numbers: the parts of the reward beside the metric, and several tasks together."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,15 @@ def test_parts_of_the_reward_stand_beside_the_metric_greedy_and_sampled() -> Non
     assert metrics["eval/gsm8k/sampled_part_format"] == pytest.approx((0.5 + 0.0) / 2)
     assert metrics["eval/gsm8k/sampled_part_format_low"] <= 0.25 <= metrics["eval/gsm8k/sampled_part_format_high"]
     assert metrics["eval/gsm8k/accuracy"] == 0.0
+
+
+def test_pitfall_38_an_answer_whose_reward_failed_still_counts() -> None:
+    failed = replace(record("a", 0, {}, correct=True), reward=math.nan)
+    metrics = summarize("gsm8k", [failed, record("b", 0, {"format": 1.0})], seed=0)
+    assert metrics["eval/gsm8k/num_examples"] == 2  # the metric is no part of the reward
+    assert metrics["eval/gsm8k/accuracy"] == 0.5
+    assert metrics["eval/gsm8k/error_share"] == 0.5
+    assert metrics["eval/gsm8k/reward"] == 0.0
 
 
 def test_the_headline_of_several_tasks_counts_each_once() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from rlvr.envs.base import Reply, TurnText
 from rlvr.errors import UserError
+from rlvr.rewards.base import RewardError
 from rlvr.rollout.batch import episode_rows
 from rlvr.rollout.episode import run_episode
 from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason
@@ -204,6 +205,11 @@ def test_a_verifier_that_raises_gives_an_error_score_with_its_message() -> None:
     assert score.status == "error"
     assert math.isnan(score.value)
     assert score.diagnostics == {"error": "ValueError: no parser for this"}
+
+
+def test_pitfall_29_a_verifier_that_breaks_its_contract_ends_the_run() -> None:
+    with pytest.raises(RewardError, match="reward 'mine' returned nan"):
+        run(two_turns(), TalkingEnv(1, error=RewardError("reward 'mine' returned nan")))
 
 
 def test_an_aborted_completion_is_an_error_not_a_wrong_answer() -> None:

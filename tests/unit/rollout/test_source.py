@@ -212,3 +212,17 @@ def test_the_limit_of_verifier_errors_is_the_settings() -> None:
     strict, _ = source(failing=[0], max_error_share=0.1)
     with pytest.raises(UserError, match=r"2 of 6 episodes .*reward\.max_error_share=0\.1"):
         asyncio.run(strict.next_batch())
+
+
+def test_pitfall_26_verifier_errors_of_replacements_count_too() -> None:
+    made, _ = source(refill=Refill(is_dead=lambda rewards: True, max_rounds=1), failing=[3, 4, 5])
+    with pytest.raises(UserError, match="6 of 12 episodes"):
+        asyncio.run(made.next_batch())
+
+
+def test_pitfall_26_just_as_many_verifier_errors_as_the_limit_allows_do_not_stop_the_run() -> None:
+    settings = SETTINGS.model_copy(update={"prompts_per_step": 4})
+    made, _ = source(failing=[0], max_error_share=0.25, settings=settings)
+    assert len(asyncio.run(made.next_batch()).groups) == 4
+    clean, _ = source(max_error_share=0.0)
+    assert len(asyncio.run(clean.next_batch()).groups) == 3

@@ -46,6 +46,25 @@ def test_pitfall_38_examples_shown_before_held_out_questions_do_not_depend_on_th
     assert len({tuple(shots(example.messages)) for example in made.eval_examples(6)}) == 1
 
 
+def test_pitfall_38_what_another_task_holds_out_is_not_shown_either(tmp_path: Path) -> None:
+    other = make(TASK)
+    hidden = {fingerprint(example.messages[-1].content) for example in other.eval_examples(6)}
+    copies = [{"question": e.messages[-1].content, "answer": e.answer} for e in other.eval_examples(6)]
+    path = write_jsonl(tmp_path / "copy.jsonl", [*sums(20), *copies])
+    made = make({"name": "jsonl", "path": str(path), "eval_share": 0.01}, prompt={"few_shot": 8})
+    made.hold_out_for(other)
+    examples = [*map(made.train_example, range(20)), *made.eval_examples(5)]
+    assert not hidden & {fingerprint(question) for e in examples for question, _ in shots(e.messages)}
+
+
+def test_pitfall_36_demonstrations_come_in_an_order_of_their_own() -> None:
+    made = make(TASK)
+    trained = ["\n".join(m.content for m in made.train_example(index).messages) for index in range(12)]
+    shown = [made.demonstration(index, 1.0)[0] for index in range(12)]
+    assert sorted(shown) == sorted(trained)
+    assert shown != trained
+
+
 def test_the_examples_shown_in_training_depend_on_seed_and_example() -> None:
     made, other = make(TASK, seed=0, prompt={"few_shot": 3}), make(TASK, seed=1, prompt={"few_shot": 3})
     chosen = {e.id: shots(e.messages) for e in (made.train_example(i) for i in range(12))}

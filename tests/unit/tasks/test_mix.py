@@ -122,6 +122,15 @@ def test_two_parts_of_one_kind_have_different_streams(tmp_path: Path) -> None:
     assert numbers["a"] != numbers["b"]
 
 
+def test_pitfall_36_two_parts_with_the_same_data_see_it_in_different_orders(tmp_path: Path) -> None:
+    data = {"name": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", sums(40)))}
+    made = mix({"a": (data, 1.0), "b": (data, 1.0)})
+    found = [made.train_example(index) for index in range(40)]
+    orders = {key: [e.answer for e in found if e.metadata["task"] == key] for key in ("a", "b")}
+    assert len(orders["a"]) == len(orders["b"]) == 20
+    assert orders["a"] != orders["b"]
+
+
 def test_pitfall_38_what_one_part_holds_out_no_other_is_trained_on(tmp_path: Path) -> None:
     held_out = build_single(GSM8K).eval_examples(6)
     rows = [{"question": e.messages[-1].content.upper(), "answer": e.answer} for e in held_out[:2]]
