@@ -7,12 +7,13 @@ from dataclasses import dataclass
 class Spelling:
     """`theirs` is a last component or a dotted key; `ours` are keys of the schema; `note` says how they differ.
 
-    Without `ours` there is nothing to set here, and `note` says why.
+    Without `ours` there is nothing to set here, and `note` says why. `inside`: so it is for every key inside `theirs`.
     """
 
     theirs: str
     ours: tuple[str, ...] = ()
     note: str = ""
+    inside: bool = False
 
 
 _STEPS = "trainer.max_steps = num_epochs x min(ceil(samples_per_epoch / batch_size), max_batches_per_epoch)"
@@ -76,7 +77,8 @@ HYDRA_SPELLINGS = (
     Spelling(theirs="full_finetuning", ours=("model.lora.enabled",), note="true: model.lora.enabled=false"),
     Spelling(theirs="use_lora", ours=("model.lora.enabled",)),
     Spelling(theirs="lora_config.r", ours=("model.lora.r",)),
-    Spelling(theirs="lora_config", ours=("model.lora.enabled",), note="and the other keys of model.lora"),
+    Spelling(theirs="lora_config.target_modules", ours=("model.lora.target_modules",)),
+    Spelling(theirs="lora_config", ours=("model.lora.enabled",), note="and the other keys of model.lora", inside=True),
     Spelling(theirs="lora_r", ours=("model.lora.r",)),
     Spelling(theirs="lora_alpha", ours=("model.lora.alpha",)),
     Spelling(theirs="lora_dropout", note="it is 0: dropout makes a ratio out of noise"),
@@ -93,17 +95,17 @@ HYDRA_SPELLINGS = (
     Spelling(theirs="num_generations", ours=("rollout.group_size",)),
     Spelling(theirs="log_completions_to_wandb", ours=("tracker.rollouts_every",)),
     Spelling(theirs="report_to", ours=("tracker",)),
-    Spelling(theirs="observers", ours=("tracker",)),
+    Spelling(theirs="observers", ours=("tracker",), inside=True),
     Spelling(theirs="logging_level", ours=("tracker.console",)),
     Spelling(theirs="log_dir", ours=("run_dir",)),
-    Spelling(theirs="inference", note="try a model with rlvr predict RUN --prompt TEXT"),
+    Spelling(theirs="inference", note="try a model with rlvr predict RUN --prompt TEXT", inside=True),
     Spelling(theirs="eval_datasets_names", ours=("evaluation.also",)),
     Spelling(theirs="eval_steps", ours=("evaluation.every",)),
     Spelling(theirs="eval_max_new_tokens", ours=("rollout.max_completion_tokens",)),
     Spelling(theirs="eval_num_samples", ours=("evaluation.num_examples",)),
     Spelling(theirs="eval_batch_size", ours=("engine.max_batch_size",)),
     Spelling(theirs="eval.enabled", note="a run is always evaluated; evaluation.every says how often"),
-    Spelling(theirs="reward_functions", ours=("reward.parts.<name>.weight",), note=_PARTS),
+    Spelling(theirs="reward_functions", ours=("reward.parts.<name>.weight",), note=_PARTS, inside=True),
     Spelling(theirs="correct_reward", ours=("reward.parts.<name>.weight",), note=_PARTS),
     Spelling(theirs="exact_match_reward", ours=("reward.parts.<name>.weight",), note=_PARTS),
     Spelling(theirs="reward_value", ours=("reward.parts.<name>.weight",), note=_PARTS),
@@ -122,6 +124,8 @@ HYDRA_SPELLINGS = (
 
 OTHER_SPELLINGS = (
     Spelling(theirs="data", ours=("task",)),
+    Spelling(theirs="train", ours=("trainer",)),
+    Spelling(theirs="eval", ours=("evaluation",)),
     Spelling(theirs="model_component", ours=("model",)),
     Spelling(theirs="predictive_model", ours=("model",)),
     Spelling(theirs="training_loop_component", ours=("algorithm",)),
@@ -136,8 +140,9 @@ OTHER_SPELLINGS = (
 
 
 def find_spelling(key: str) -> Spelling | None:
-    """The entry for a whole foreign key, or for its last component."""
+    """The entry for a whole foreign key, for its last component, or for what it is inside of."""
     table = {spelling.theirs: spelling for spelling in OTHER_SPELLINGS + HYDRA_SPELLINGS + RPN_SPELLINGS}
     parts = key.split(".")
     tails = [".".join(parts[start:]) for start in range(len(parts))]
-    return next((table[tail] for tail in tails if tail in table), None)
+    found = next((table[tail] for tail in tails if tail in table), None)
+    return found or next((table[part] for part in parts if part in table and table[part].inside), None)
