@@ -15,6 +15,7 @@ PERTURBED = f"{NUMERIC}::test_pitfall_28_each_perturbation_gets_its_verdict_from
 JUDGED = f"{JUDGING}::test_pitfall_28_each_perturbation_gets_its_verdict_from_the_metric"
 CHANGED = f"{NUMBERS}::test_pitfall_28_words_that_change_the_number_are_no_unit"
 OTHER_VALUE = f"{NUMBERS}::test_pitfall_28_no_unit_stands_for_another_value"
+SHOWN = f"{NUMERIC}::test_pitfall_28_finqa_takes_the_gold_rounded_to_the_three_or_more_digits_that_are_shown"
 NOT_A_NUMBER = f"{NUMBERS}::test_pitfall_28_what_is_not_one_number_is_invalid_and_never_0"
 ONE_BLOCK = f"{EXTRACT}::test_pitfall_28_nothing_but_one_closed_solution_block_at_the_end_holds_an_answer"
 BOX = f"{EXTRACT}::test_pitfall_28_the_answer_in_the_box"
@@ -85,6 +86,9 @@ MUTANTS = [
         "return Fraction(float(f'{digits}e{shift}'))",
         PERTURBED,
     ),
+    # two digits are enough for FinQA, or digits are not looked at
+    _bug("numeric.py", "abs(written) < 10 ** (FINQA_DIGITS - 1) * last_digit", "False", SHOWN),
+    _bug("numeric.py", "return 2 * difference * abs(written) <=", "return difference * abs(written) <=", SHOWN),
     # yes is no
     _bug("numbers.py", '"no": YesNo(False)', '"no": YesNo(True)', PERTURBED),
     _bug("numbers.py", '"no": YesNo(False)', '"no": Number(Fraction(0))', PERTURBED),

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from rlvr.errors import UserError
 from rlvr.rewards.extract import AnswerFormat, answer_of
 from rlvr.rewards.finqa import missing_metadata, program_result
-from rlvr.rewards.numbers import Answer, parse_answer, same_answer
-from rlvr.rewards.numeric import prediction_of, same_in_finqa, unreadable_gold
+from rlvr.rewards.numbers import Answer, same_answer
+from rlvr.rewards.numeric import gold_answer, prediction_of, same_in_finqa, unreadable_gold
 from rlvr.rewards.official.finqa import is_correct_result
 from rlvr.rewards.text import golds_of, is_match, normalize
 from rlvr.types import Attempt, Verdict
@@ -37,9 +37,10 @@ class NumericJudge:
 
 @dataclass(frozen=True, kw_only=True)
 class FinqaJudge:
-    """Right if the number equals `exe_ans` to 5 decimals (`12%` is 0.12 or 12), or yes and no agree.
+    """Right if the number is `exe_ans`, or it rounded to the 3 or more digits that the answer shows; or yes/no agree.
 
-    Lenient in spelling only. No relative tolerance: 0.347 is not 0.34719. The official scorer is stricter still.
+    0.34719, 34.7% and 34.72% are right for 0.34719; 35% and 34.8% are not. The official scorer (`rlvr score`) wants all
+    5 decimals.
     """
 
     format: AnswerFormat
@@ -99,7 +100,7 @@ class ExactJudge:
 
 
 def _gold(attempt: Attempt) -> Answer:
-    gold = parse_answer(attempt.example.answer)
+    gold = gold_answer(attempt.example.answer)
     if gold is None:
         raise UserError(f"{unreadable_gold(attempt.example)}: mend the data or choose another metric.")
     return gold

@@ -189,9 +189,10 @@ def same_number(a: Number, b: Number) -> bool:
     return a.value == b.value or any(x == y for x, y in readings(a, b))
 
 
-def close(prediction: Number, gold: Number, relative_tolerance: Fraction) -> bool:
+def close(prediction: Number, gold: Number, relative_tolerance: Fraction, *, stated_scale: bool = False) -> bool:
     """|prediction - gold| <= relative_tolerance x |gold| in one reading; next to 0 nothing else is close."""
-    return any(abs(x - y) <= relative_tolerance * abs(y) for x, y in readings(prediction, gold))
+    pairs = readings(prediction, gold, stated_scale=stated_scale)
+    return any(abs(x - y) <= relative_tolerance * abs(y) for x, y in pairs)
 
 
 def readings(a: Number, b: Number, *, stated_scale: bool = False) -> Sequence[tuple[Fraction, Fraction]]:
@@ -202,8 +203,8 @@ def readings(a: Number, b: Number, *, stated_scale: bool = False) -> Sequence[tu
     values = (a.value, b.value)
     if (a.unit is _ONE) == (b.unit is _ONE):
         return (values,)
-    written = (a.value / a.unit, b.value / b.unit)
-    other, bare = (a.unit, written[0]) if b.unit is _ONE else (b.unit, written[1])
+    other, bare = (a.unit, a.value / a.unit) if b.unit is _ONE else (b.unit, b.value / b.unit)
+    written = (bare, b.value) if b.unit is _ONE else (a.value, bare)
     may_drop = abs(bare) >= 1 if other is _PERCENT else stated_scale
     return (values, written) if may_drop else (values,)
 

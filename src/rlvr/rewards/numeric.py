@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from rlvr.errors import ConfigError
 from rlvr.rewards.base import Grade
@@ -17,6 +18,8 @@ from rlvr.rewards.numbers import Answer, Number, YesNo, close, parse_answer, rea
 from rlvr.types import Attempt, Example
 
 FINQA_PLACES = 5  # decimals of FinQA's golds
+FINQA_DIGITS = 3  # that an answer has to show at least to stand for a gold with more of them
+_UNIT_OF_GOLDS = Fraction(1, 10**FINQA_PLACES)
 TEN_PERCENT, TWENTY_PERCENT = Fraction(1, 10), Fraction(1, 5)
 RIGHT, NOT_RIGHT = Grade(value=1.0), Grade(value=0.0)
 
@@ -36,12 +39,40 @@ def _gold_failure(example: Example) -> Grade:
     return Grade(value=math.nan, status="error", message=unreadable_gold(example))
 
 
-def same_in_finqa(a: Answer, b: Answer) -> bool:
-    """The lenient FinQA match: equal to 5 decimals, `12%` as 0.12 or 12; yes equals yes only."""
-    if isinstance(a, YesNo) or isinstance(b, YesNo):
-        return a == b
-    pairs = readings(a, b, stated_scale=True)
-    return any(round(x, FINQA_PLACES) == round(y, FINQA_PLACES) for x, y in pairs)
+@lru_cache(maxsize=1024)
+def gold_answer(text: str) -> Answer | None:
+    """`parse_answer`, remembered: a group of completions has one gold."""
+    return parse_answer(text)
+
+
+def same_in_finqa(prediction: Answer, gold: Answer) -> bool:
+    """The lenient FinQA match: the gold as the prediction shows it; yes equals yes only.
+
+    Golds have up to 5 decimals, and people write 34.7% or 34.72% for 0.34719: right is the gold itself, and the gold
+    rounded to the digits shown, if these are 3 or more (35% is not). `12%` is 0.12 or 12; `12.0 million` also the 12.0
+    of a table in millions.
+    """
+    if isinstance(prediction, YesNo) or isinstance(gold, YesNo):
+        return prediction == gold
+    return prediction.value == gold.value or any(
+        _shows(said, value, prediction) for said, value in readings(prediction, gold, stated_scale=True)
+    )
+
+
+def _shows(said: Fraction, gold: Fraction, prediction: Number) -> bool:
+    """True if `said`, a reading of the prediction, is `gold` to 5 decimals or rounded to the digits shown."""
+    if abs(float(said) - float(gold)) > 1e-4 + 0.01 * abs(float(said)):  # far off, and exact arithmetic is slow
+        return False
+    difference = abs(said - gold)
+    if difference <= _UNIT_OF_GOLDS and round(said, FINQA_PLACES) == round(gold, FINQA_PLACES):
+        return True
+    if prediction.decimals is None:
+        return False
+    last_digit = Fraction(10) ** -prediction.decimals  # what one of it is worth, in the number as it was written
+    written = prediction.value / prediction.unit
+    if abs(written) < 10 ** (FINQA_DIGITS - 1) * last_digit:
+        return False
+    return 2 * difference * abs(written) <= last_digit * abs(said)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +91,7 @@ class NumericPart:
 
     async def grade(self, attempt: Attempt) -> Grade:
         """The finding on the answer of `attempt.text`."""
-        gold = parse_answer(attempt.example.answer)
+        gold = gold_answer(attempt.example.answer)
         if gold is None:
             return _gold_failure(attempt.example)
         prediction = prediction_of(attempt, self.format)
@@ -93,7 +124,7 @@ class NumberCheckPart:
 
     async def grade(self, attempt: Attempt) -> Grade:
         """Never invalid: this part is a bonus."""
-        gold = parse_answer(attempt.example.answer)
+        gold = gold_answer(attempt.example.answer)
         if gold is None:
             return _gold_failure(attempt.example)
         prediction = prediction_of(attempt, self.format)
@@ -102,8 +133,8 @@ class NumberCheckPart:
 
 @dataclass(frozen=True, kw_only=True)
 class FinqaNumericPart:
-    """1 for the gold to 5 decimals (`12%` is 0.12 or 12) or the same yes/no; within `relative_tolerance` of a number
-    `approximate_credit`; else `wrong_value`, and `invalid_value` where nothing can be read.
+    """1 for the gold as `same_in_finqa` has it (34.7% for 0.34719) or the same yes/no; within `relative_tolerance` of a
+    number `approximate_credit`; else `wrong_value`, and `invalid_value` where nothing can be read.
 
     The gold, `example.answer`, is FinQA's `exe_ans`. |prediction - gold| <= relative_tolerance x |gold| is within.
     """
@@ -121,7 +152,7 @@ class FinqaNumericPart:
 
     async def grade(self, attempt: Attempt) -> Grade:
         """The finding on the answer of `attempt.text`."""
-        gold = parse_answer(attempt.example.answer)
+        gold = gold_answer(attempt.example.answer)
         if gold is None:
             return _gold_failure(attempt.example)
         prediction = prediction_of(attempt, self.format)
@@ -134,5 +165,10 @@ class FinqaNumericPart:
     def _is_close(self, prediction: Answer, gold: Answer) -> bool:
         if not (isinstance(prediction, Number) and isinstance(gold, Number)):
             return False
-        # repr, because 0.3 in a YAML file means 3/10 and not the nearest binary fraction below it
-        return close(prediction, gold, Fraction(repr(float(self.relative_tolerance))))
+        return close(prediction, gold, _exact(self.relative_tolerance), stated_scale=True)
+
+
+@lru_cache(maxsize=64)
+def _exact(share: float) -> Fraction:
+    """By its repr, because 0.3 in a YAML file means 3/10 and not the nearest binary fraction below it."""
+    return Fraction(repr(float(share)))

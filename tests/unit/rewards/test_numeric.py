@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
 from rlvr.rewards.base import Part
+from rlvr.rewards.judging import FinqaJudge
 from rlvr.rewards.numeric import FinqaNumericPart, NumberCheckPart, NumericPart
-from tests.unit.rewards.attempts import FORMATS, PERTURBATIONS, SOLUTION, WHOLE, attempt, grade, solved
+from tests.unit.rewards.attempts import FORMATS, PERTURBATIONS, SOLUTION, WHOLE, attempt, finished, grade, solved
 
 CLASSES = ("sign", "comma", "percent", "unit", "tail text", "two boxes", "empty", "yes/no", "huge", "NaN")
 VALUES = {"right": (1.0, "scored"), "wrong": (-0.5, "scored"), "invalid": (-1.0, "invalid")}
@@ -106,6 +107,48 @@ def test_finqa_pays_for_the_neighborhood_that_its_tolerance_names(
         format=SOLUTION, relative_tolerance=tolerance, approximate_credit=0.3, wrong_value=-1.0, invalid_value=-2.0
     )
     assert grade(part, attempt(solved(said), gold)).value == value
+
+
+@pytest.mark.parametrize(
+    ("said", "gold", "right"),
+    [
+        ("0.34719", "0.34719", True),
+        ("34.72%", "0.34719", True),
+        ("34.7%", "0.34719", True),
+        ("0.347", "0.34719", True),
+        ("347e-3", "0.34719", True),
+        ("34.8%", "0.34719", False),
+        ("34.71%", "0.34719", False),
+        ("0.348", "0.34719", False),
+        ("35%", "0.34719", False),
+        ("0.35", "0.34719", False),
+        ("-34.7%", "0.34719", False),
+        ("34.7", "0.34719", False),
+        ("0.9%", "0.00938", False),
+        ("0.94%", "0.00938", False),
+        ("0.938%", "0.00938", True),
+        ("0.0094", "0.00938", False),
+        ("0.00940", "0.00938", False),
+        ("1235", "1234.6", True),
+        ("1230", "1234.6", False),
+        ("1.23e3", "1234.6", True),
+        ("94", "93.5", False),
+        ("93.5%", "93.5", True),
+        ("93.5%", "0.93491", True),
+        ("12.0 million", "12.04", True),
+        ("12.0 million", "12.06", False),
+        ("12.0 million", "12040000", True),
+        ("0.000", "0.0004", False),
+        ("0.00", "0", True),
+        ("1/3", "0.33333", True),
+        ("1/3", "0.333", False),
+    ],
+)
+def test_pitfall_28_finqa_takes_the_gold_rounded_to_the_three_or_more_digits_that_are_shown(
+    said: str, gold: str, right: bool
+) -> None:
+    assert grade(FinqaNumericPart(format=WHOLE), attempt(said, gold)).value == float(right)
+    assert finished(FinqaJudge(format=WHOLE).judge(attempt(said, gold))).correct == right
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, math.nan, math.inf])
