@@ -53,7 +53,7 @@ MUTANTS = [
     Mutant(
         pitfall="38",
         file="evaluation/summary.py",
-        old='{"num_examples": float(len(greedy))} | ',
+        old='{"num_examples": float(len(judged))} | ',
         new="",
         test=f"{EVALUATE}::test_pitfall_38_every_accuracy_has_its_interval_and_n",
     ),

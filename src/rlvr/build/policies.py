@@ -91,6 +91,7 @@ def _show_loss(console: Console, step: int, loss: float) -> None:
 
 
 def set_threads(config: Config, policy: Policy) -> None:
+    """Let torch compute with trainer.num_threads; where that is null, with one for a small model, else all cores."""
     automatic = 1 if policy.num_weights < ONE_THREAD_BELOW else os.cpu_count() or 1
     torch.set_num_threads(config.trainer.num_threads or automatic)
 

@@ -36,31 +36,33 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
+        """The resolved configuration; repeating it makes a new run."""
         return self.root / "config.yaml"
 
     @property
     def metrics(self) -> Path:
+        """One JSON object for each step."""
         return self.root / "metrics.jsonl"
 
     @property
     def rollouts(self) -> Path:
+        """Sampled texts with their rewards, a file for each step that is written."""
         return self.root / "rollouts"
 
     @property
     def checkpoints(self) -> Path:
+        """One folder for each checkpoint: all that a resumed run needs."""
         return self.root / "checkpoints"
 
     @property
     def warm_start(self) -> Path:
+        """The model made from scratch after its warm start."""
         return self.root / "warm_start"
 
     @property
     def final(self) -> Path:
+        """The model, or adapter, of the end, in Hub format."""
         return self.root / "final"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
 
     def close(self) -> None:
         """Let other processes write to the folder."""
