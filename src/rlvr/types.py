@@ -125,11 +125,13 @@ class Score:
 class Verdict:
     """A metric's finding, apart from any reward: `Verdict(answer="7", correct=True)`.
 
-    `answer` is None if the completion could not be parsed.
+    `answer` is None if the completion could not be parsed. `failure` says what kept the metric itself from judging:
+    such a completion is neither right nor wrong.
     """
 
     answer: str | None
     correct: bool
+    failure: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

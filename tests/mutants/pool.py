@@ -11,6 +11,7 @@ MATH, MATH_WORKER, CUSTOM, GYM = (
 )
 POOL_TEST = "tests/unit/rewards/test_pool.py::"
 MATH_TEST = "tests/unit/rewards/test_math.py::"
+JUDGES = "tests/unit/tasks/test_judges.py::"
 CUSTOM_TEST = "tests/unit/rewards/test_custom.py::"
 
 KILLED = POOL_TEST + "test_pitfall_27_what_hangs_is_killed_at_its_deadline_and_the_rest_of_the_batch_finishes"
@@ -33,6 +34,35 @@ GOLD = (
 )
 
 MUTANTS = [
+    Mutant(  # a comparison that hangs is a wrong answer for the metric
+        pitfall="26",
+        file="tasks/judges.py",
+        old=', failure=grade.message or "no message")',
+        new=")",
+        test=JUDGES + "test_pitfall_26_a_comparison_that_does_not_end_is_a_failure_and_no_wrong_answer",
+    ),
+    Mutant(  # a gold that cannot be read is a wrong answer for the metric
+        pitfall="26",
+        file="tasks/judges.py",
+        old="if grade.bad_data:",
+        new="if False:",
+        test=JUDGES + "test_pitfall_26_a_gold_that_cannot_be_read_ends_the_evaluation",
+    ),
+    Mutant(  # what the metric failed on counts as wrong
+        pitfall="26",
+        file="evaluation/summary.py",
+        old="judged = [record for record in greedy if record.failure is None]",
+        new="judged = greedy",
+        test="tests/unit/evaluation/test_summary.py::"
+        "test_pitfall_26_what_the_metric_failed_on_is_neither_right_nor_wrong",
+    ),
+    Mutant(  # an accuracy is told however few were judged
+        pitfall="26",
+        file="evaluation/evaluate.py",
+        old="    _check_failures(task.name, records)\n",
+        new="",
+        test="tests/unit/evaluation/test_evaluate.py::test_pitfall_26_a_metric_that_fails_too_often_ends_the_evaluation",
+    ),
     Mutant(  # what hangs is left alone
         pitfall="27", file=MANAGER, old="                self._enforce_deadlines()\n", new="", test=KILLED
     ),

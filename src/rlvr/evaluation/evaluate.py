@@ -14,7 +14,7 @@ from typing import Protocol
 
 from rlvr.engines.base import Engine
 from rlvr.envs.base import Env, TurnText
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.summary import EvaluationRecord, EvaluationResult, summarize
 from rlvr.rollout.episode import ChatCodec, run_episode, turn_texts
 from rlvr.seeding import derive_seed
@@ -22,6 +22,9 @@ from rlvr.types import Episode, Example, SamplingParams, Verdict
 
 EVAL_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""
+
+MAX_FAILURE_SHARE = 0.2
+"""Of completions that the metric could not judge; above it an accuracy of the others would say little."""
 
 Progress = Callable[[int, int], None]
 """Called after each episode with how many are done, and of how many."""
@@ -79,6 +82,7 @@ async def evaluate(
 
     Raises:
         ConfigError: the task has no held-out example.
+        UserError: the metric failed on more than `MAX_FAILURE_SHARE` of the completions, or on an example's data.
     """
     examples = task.eval_examples(num_examples)
     if not examples:
@@ -104,7 +108,19 @@ async def evaluate(
         max_context_tokens=max_context_tokens,
         on_progress=on_progress,
     )
+    _check_failures(task.name, records)
     return EvaluationResult(metrics=summarize(task.name, records, seed=seed), records=records)
+
+
+def _check_failures(task_name: str, records: Sequence[EvaluationRecord]) -> None:
+    failures = [record.failure for record in records if record.failure is not None]
+    all_greedy_failed = all(record.failure is not None for record in records if record.sample_index == 0)
+    if len(failures) > MAX_FAILURE_SHARE * len(records) or all_greedy_failed:
+        raise UserError(
+            f"the metric of task {task_name} failed on {len(failures):,} of {len(records):,} completions, more than "
+            f"{MAX_FAILURE_SHARE:.0%} (first: {failures[0]}): no accuracy can be told; raise reward.timeout_s or "
+            "reward.max_memory_mb, or choose another metric."
+        )
 
 
 async def attempt(
@@ -174,6 +190,7 @@ async def judge_episode(task: EvalTask, chat: ChatCodec, example: Example, episo
         tags=task.tags(example),
         parts=episode.score.parts,
         diagnostics=episode.score.diagnostics,
+        failure=verdict.failure,
     )
 
 

@@ -13,7 +13,7 @@ from rlvr.types import StopReason
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationRecord:
-    """One judged episode. `sample_index` 0 is the greedy one, 1..k are sampled.
+    """One judged episode. `sample_index` 0 is the greedy one, 1..k are sampled. `failure`: why it could not be judged.
 
     `EvaluationRecord(example_id="3 4 +", sample_index=0, prompt="<boe> 3 4 + =", completions=("7 <eoe>",),
     expected="7", answer="7", correct=True, reward=1.0, stop_reason=StopReason.STOP, num_completion_tokens=2,
@@ -33,6 +33,7 @@ class EvaluationRecord:
     tags: tuple[str, ...]
     parts: Mapping[str, float]
     diagnostics: Mapping[str, float | str]
+    failure: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,18 +45,25 @@ class EvaluationResult:
 
 
 def summarize(task_name: str, records: Sequence[EvaluationRecord], *, seed: int) -> dict[str, float]:
-    """All metrics of an evaluation. `seed` is the one of the bootstrap."""
+    """All metrics of an evaluation. `seed` is the one of the bootstrap.
+
+    What could not be judged is in `error_share` only, and out of every other number: greedily its completion, among
+    samples its example. One greedy completion at least has to be judged.
+    """
     greedy = [record for record in records if record.sample_index == 0]
-    metrics = {"num_examples": float(len(greedy))} | _accuracy("accuracy", greedy)
-    for tag in sorted({tag for record in greedy for tag in record.tags}):
-        metrics |= _accuracy(f"accuracy_{tag}", [record for record in greedy if tag in record.tags])
-    metrics |= _behavior(greedy)
+    judged = [record for record in greedy if record.failure is None]
+    metrics = {"num_examples": float(len(judged))} | _accuracy("accuracy", judged)
+    for tag in sorted({tag for record in judged for tag in record.tags}):
+        metrics |= _accuracy(f"accuracy_{tag}", [record for record in judged if tag in record.tags])
+    metrics |= _behavior(judged)
+    metrics["error_share"] = _mean([record.failure is not None or math.isnan(record.reward) for record in greedy])
     samples: dict[str, list[EvaluationRecord]] = {}
     for record in records:
         if record.sample_index > 0:
             samples.setdefault(record.example_id, []).append(record)
-    if samples:
-        metrics |= _sampled(list(samples.values()), seed)
+    complete = [of_one for of_one in samples.values() if all(record.failure is None for record in of_one)]
+    if complete:
+        metrics |= _sampled(complete, seed)
     return {f"eval/{task_name}/{name}": value for name, value in metrics.items()}
 
 
@@ -73,7 +81,6 @@ def _behavior(records: Sequence[EvaluationRecord]) -> dict[str, float]:
         "invalid_share": _mean([record.answer is None for record in records]),
         "truncated_share": _mean([record.stop_reason == StopReason.LENGTH for record in records]),
         "completion_tokens_mean": _mean([record.num_completion_tokens for record in records]),
-        "error_share": _mean([math.isnan(record.reward) for record in records]),
     }
     rewards = [record.reward for record in records if not math.isnan(record.reward)]
     if rewards:

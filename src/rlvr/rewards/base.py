@@ -32,12 +32,13 @@ class Grade:
     """What one part of a reward found, before weights: `Grade(value=1.0)`, `Grade(value=0.0, status="invalid")`.
 
     The states are those of `Score`: `error` says that the part itself failed, its `value` is NaN, and `message` tells
-    what happened, in words that can be counted (`timed out after 5 s`).
+    what happened, in words that can be counted (`timed out after 5 s`); `bad_data` that the example is at fault.
     """
 
     value: float
     status: Literal["scored", "invalid", "error"] = "scored"
     message: str = ""
+    bad_data: bool = False
 
 
 class Part(Protocol):

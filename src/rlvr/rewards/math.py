@@ -58,4 +58,4 @@ class MathPart:
 def _no_gold(attempt: Attempt) -> Grade:
     example = attempt.example
     message = f"the gold answer {example.answer!r:.80} of example {example.id!r} is no expression"
-    return Grade(value=math.nan, status="error", message=message)
+    return Grade(value=math.nan, status="error", message=message, bad_data=True)

@@ -43,7 +43,7 @@ class ReasoningGymPart:
             message = (
                 f"example {example.id!r} has no metadata {' and '.join(missing)}: it is not one of reasoning_gym's"
             )
-            return Grade(value=math.nan, status="error", message=message)
+            return Grade(value=math.nan, status="error", message=message, bad_data=True)
         answer = answer_of(attempt, self.format)
         if answer is None:
             return Grade(value=0.0, status="invalid")

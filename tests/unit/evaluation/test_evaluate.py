@@ -12,12 +12,13 @@ import pytest
 
 import rlvr
 from rlvr.config.schema import RpnTask as RpnSettings
-from rlvr.errors import ConfigError
+from rlvr.envs.base import TurnText
+from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.evaluate import evaluate
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.tasks.rpn import RpnTask
-from rlvr.types import Completion, Message, SamplingParams, StopReason
+from rlvr.types import Completion, Example, Message, SamplingParams, StopReason, Verdict
 from tests.unit.tasks.settings import make_reward
 
 RewardType = Literal["boxed", "correct", "combined"]
@@ -192,6 +193,32 @@ def test_pass_at_k_grows_with_k() -> None:
 
 def test_two_evaluations_of_the_same_policy_agree() -> None:
     assert run(make_task(), samples=3)[0] == run(make_task(), samples=3)[0]
+
+
+class FailingMetric(RpnTask):
+    """Fails on the first `num_failures` verdicts."""
+
+    num_failures = 0
+
+    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+        self.num_failures -= 1
+        if self.num_failures >= 0:
+            return Verdict(answer=None, correct=False, failure="timed out after 1 s")
+        return await super().judge(example, turns)
+
+
+def test_pitfall_26_a_metric_that_fails_too_often_ends_the_evaluation() -> None:
+    plain = make_task()
+    task = FailingMetric(plain.settings, 0, make_reward(type="combined"))
+    task.num_failures = 12
+    result = run(task)[0]
+    assert sum(record.failure is not None for record in result.records) == 12
+    assert result.metrics["eval/rpn/num_examples"] == 48
+    task.num_failures = 13
+    with pytest.raises(
+        UserError, match=r"rpn failed on 13 of 60 completions.*first: timed out after 1 s"
+    ):
+        run(task)
 
 
 def test_no_examples_is_a_clear_error() -> None:

@@ -52,6 +52,27 @@ def test_pitfall_38_an_answer_whose_reward_failed_still_counts() -> None:
     assert metrics["eval/gsm8k/reward"] == 0.0
 
 
+def test_pitfall_26_what_the_metric_failed_on_is_neither_right_nor_wrong() -> None:
+    failed = replace(record("a", 0, {"format": 1.0}), answer=None, failure="timed out after 1 s", reward=math.nan)
+    judged = [record("b", 0, {"format": 0.0}, correct=True), record("c", 0, {}, correct=True)]
+    metrics = summarize("math", [failed, *judged], seed=0)
+    assert metrics["eval/math/num_examples"] == 2
+    assert metrics["eval/math/accuracy"] == 1.0
+    assert metrics["eval/math/error_share"] == 1 / 3
+    assert metrics["eval/math/invalid_share"] == 0.0
+    assert metrics["eval/math/part_format"] == 0.0
+
+
+def test_pitfall_26_an_example_with_a_sample_that_failed_is_out_of_the_sampled_scores() -> None:
+    greedy = [record("a", 0, {}), record("b", 0, {})]
+    samples = [record(example, sample, {}, correct=example == "a") for example in "ab" for sample in (1, 2)]
+    assert summarize("math", greedy + samples, seed=0)["eval/math/sampled_accuracy"] == 0.5
+    samples[3] = replace(samples[3], failure="timed out after 1 s")
+    assert summarize("math", greedy + samples, seed=0)["eval/math/sampled_accuracy"] == 1.0
+    samples[0] = replace(samples[0], failure="timed out after 1 s")
+    assert "eval/math/sampled_accuracy" not in summarize("math", greedy + samples, seed=0)
+
+
 def test_the_headline_of_several_tasks_counts_each_once() -> None:
     one = {"eval/a/accuracy": 0.5, "eval/a/accuracy_low": 0.2, "eval/a/accuracy_high": 0.8, "eval/a/num_examples": 10.0}
     two = {"eval/b/accuracy": 0.9, "eval/b/accuracy_low": 0.5, "eval/b/accuracy_high": 1.0, "eval/b/num_examples": 1.0}
