@@ -162,6 +162,20 @@ MUTANTS = [
     Mutant(  # `sye` is `yes`
         pitfall="28", file=MATH_WORKER, old="if _WORDS.fullmatch(body):", new="if body == r'\\text':", test=EQUAL
     ),
+    Mutant(  # of two claims the right one counts
+        pitfall="28",
+        file=MATH_WORKER,
+        old="    if _is_read_in_part(body):\n        return None\n",
+        new="",
+        test=UNREADABLE,
+    ),
+    Mutant(
+        pitfall="28",
+        file=MATH_WORKER,
+        old='rights and left.strip() and not re.search("',
+        new='False and re.search("',
+        test=UNREADABLE,
+    ),
     Mutant(  # one of two boxes may be right
         pitfall="28",
         file=MATH_WORKER,

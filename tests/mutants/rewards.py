@@ -78,7 +78,7 @@ MUTANTS = [
     _bug("numbers.py", "    if not _all_units(words):\n        return None\n", "", NOT_A_NUMBER),
     _bug("numbers.py", " and _NOT_UNITS.isdisjoint(_PIECES.split(word.lower()))", "", PERTURBED),
     _bug("numbers.py", "_NOT_UNITS.isdisjoint(_PIECES.split(word.lower()))", "word.lower() not in _NOT_UNITS", CHANGED),
-    _bug("numbers.py", '*(f"{word}s" for word in _COUNT_WORDS),', "", CHANGED),
+    _bug("numbers.py", '*_SCALES) for plural in ("", "s"))', '*_SCALES) for plural in ("",))', CHANGED),
     # numbers are compared as floats
     _bug(
         "numbers.py",
@@ -106,12 +106,13 @@ MUTANTS = [
     _bug("extract.py", "return blocks.solution.strip() or None", "return blocks.solution.strip()", ONE_BLOCK),
     # an unclosed box, two boxes, braces cut short, the bare text
     _bug("extract.py", END_OF_BOX, END_OF_BOX.replace("return None", "return inside.strip() or None"), BOX),
-    _bug("extract.py", "if text.count(BOX) != 1:", "if not text.count(BOX):", BOX),
+    _bug("extract.py", "if len(boxes) != 1 or", "if not boxes or", BOX),
+    _bug("extract.py", "(?:boxed|fbox)(?![A-Za-z])", "boxed(?={)", BOX),
     _bug("extract.py", "            depth += 1", "            pass", BOX),
     _bug(
         "extract.py",
-        "if text.count(BOX) != 1:\n        return None",
-        "if text.count(BOX) != 1:\n        return text.strip() or None",
+        '!= "\\\\boxed":\n        return None',
+        '!= "\\\\boxed":\n        return text.strip() or None',
         BOX,
     ),
     # only the end of a long text is read
@@ -123,8 +124,8 @@ MUTANTS = [
     ),
     _bug(
         "extract.py",
-        "    if text.count(BOX) != 1:",
-        "    text = text[-300:]\n    if text.count(BOX) != 1:",
+        "    boxes = list(",
+        "    text = text[-300:]\n    boxes = list(",
         f"{EXTRACT}::test_pitfall_28_a_long_text_hides_no_answer[boxed]",
     ),
     # an answer that was cut off counts

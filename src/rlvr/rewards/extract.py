@@ -3,7 +3,7 @@
     answer_in   the answer is
     solution    what stands in the one solution block:   <start_working_out>...<end_working_out><SOLUTION>18</SOLUTION>
     hash        what follows `####` on the last line, as in GSM8K's own solutions:   ... #### 18
-    boxed       what stands in the one `\\boxed{...}`, braces balanced; text may follow it
+    boxed       what stands in the one `\\boxed{...}`, braces balanced; text may follow, but no other box
     whole       the whole text
 
 Nothing is guessed: a block that is not closed, two solution blocks, two boxes (even of one answer) or two `####` give
@@ -14,6 +14,7 @@ text.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +22,7 @@ from rlvr.errors import ConfigError
 from rlvr.types import Attempt, StopReason
 
 HASH = "####"
-BOX = "\\boxed{"
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,9 +161,13 @@ def _after_hash(text: str) -> str | None:
 
 
 def _in_box(text: str) -> str | None:
-    if text.count(BOX) != 1:
+    boxes = list(_BOX.finditer(text))
+    if len(boxes) != 1 or boxes[0][0] != "\\boxed":
         return None
-    inside = text.partition(BOX)[2]
+    opened = text[boxes[0].end() :].lstrip()
+    if not opened.startswith("{"):
+        return None
+    inside = opened[1:]
     depth, escaped = 1, False
     for position, character in enumerate(inside):
         if escaped:

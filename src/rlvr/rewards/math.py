@@ -25,7 +25,8 @@ class MathPart:
 
     Equal are `\\frac{1}{2}`, `0.5` and `1/2`; `2\\sqrt{2}` and `\\sqrt{8}`; floats to 6 decimals; `x=5` and `5`;
     `12\\%` both to `0.12` and to `12` (math-verify's choice). Words of three letters and more are compared as words:
-    `yes` is not the product of y, e and s. An answer above 1,000 characters is invalid. A gold that cannot be parsed,
+    `yes` is not the product of y, e and s. An answer that says more than math-verify reads is invalid: `x=6=5`, `6=5`,
+    `7 \\approx 8`, `3\\text{ thousand}`. An answer above 1,000 characters is invalid. A gold that cannot be parsed,
     or is longer, is an error.
     """
 

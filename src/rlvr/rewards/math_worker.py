@@ -15,10 +15,15 @@ from typing import Any, Literal, cast
 import sympy
 from math_verify import parse, verify
 
+from rlvr.rewards.numbers import COUNT_WORDS
+
 Finding = Literal["equal", "different", "no gold", "no answer"]
 
 _WORDS = re.compile(r"[A-Za-z]{3,}(?:[ -][A-Za-z]+)*|[Nn][Oo]")
 _BOX = re.compile(r"\\boxed\s*\{(.*)\}")
+_ROUGHLY = re.compile(r"\\(?:approx|sim|simeq|cong|doteq)(?![A-Za-z])|[≈≃≅~]")
+_TEXT = re.compile(r"\\(?:text[a-z]*|mathrm|mbox)\s*\{([^{}]*)\}")
+_ARITHMETIC = re.compile(r"\\(?:[dt]?frac|sqrt|cdot|times|div|left|right)(?![A-Za-z])")
 _PERCENT = re.compile(r"(.*?)\s*\\?%")
 _ESCAPED = re.compile(r"\\.")
 _OPERATIONS = (sympy.Add, sympy.Mul, sympy.Pow)
@@ -87,7 +92,8 @@ def as_latex(answer: str) -> str | None:
     """The answer as math-verify recognizes one, or None if it is not one expression.
 
     `1/2` -> `\\boxed{1/2}`, `$x$` -> `\\boxed{x}`, `12\\%` -> `$12$%`, `yes` -> `\\boxed{\\text{yes}}`;
-    `5} and \\boxed{7`, `$5$ or $7$` and two boxes -> None.
+    `5} and \\boxed{7`, `$5$ or $7$`, two boxes, and what math-verify would read in part only -> None: `x=6=5`, `6=5`,
+    `7 \\approx 8`, `3\\text{ thousand}`.
     """
     body = " ".join(answer.split())
     while len(body) > 2 and body[0] == body[-1] == "$":
@@ -97,10 +103,23 @@ def as_latex(answer: str) -> str | None:
     plain = _ESCAPED.sub("", body)  # what is left has no escaped characters
     if not body or "$" in plain or "\\boxed" in body or not _is_balanced(plain):
         return None
+    if _is_read_in_part(body):
+        return None
     if _WORDS.fullmatch(body):
         return f"\\boxed{{\\text{{{body}}}}}"
     percent = _PERCENT.fullmatch(body)
     return f"${percent[1]}$%" if percent else f"\\boxed{{{body}}}"
+
+
+def _is_read_in_part(body: str) -> bool:
+    """True for a second or a false claim beside the one that math-verify takes."""
+    if _ROUGHLY.search(body):
+        return True
+    for equation in body.split(","):
+        left, *rights = equation.split("=")
+        if len(rights) > 1 or (rights and left.strip() and not re.search("[A-Za-z]", _ARITHMETIC.sub("", left))):
+            return True
+    return any(not COUNT_WORDS.isdisjoint(text.lower().split()) for text in _TEXT.findall(body))
 
 
 def _is_balanced(text: str) -> bool:

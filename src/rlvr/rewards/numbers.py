@@ -108,14 +108,10 @@ _SECOND_THOUGHTS = (
     "wrong incorrect false instead rather otherwise sorry oops wait actually error mistake guess unsure unknown cannot "
     "cant dont doesnt wont nothing"
 )
-_COUNT_WORDS = (*_COUNTS.split(), *_SCALES)
-_NOT_UNITS = frozenset(
-    (
-        *_COUNT_WORDS,
-        *(f"{word}s" for word in _COUNT_WORDS),
-        *f"{_FACTORS} {_NEGATIVES} {_COMPARISONS} {_SECOND_THOUGHTS}".split(),
-    )
-)
+COUNT_WORDS = frozenset(word + plural for word in (*_COUNTS.split(), *_SCALES) for plural in ("", "s"))
+"""Words that make another number of the one before them: thirty, tenths, million."""
+
+_NOT_UNITS = COUNT_WORDS.union(f"{_FACTORS} {_NEGATIVES} {_COMPARISONS} {_SECOND_THOUGHTS}".split())
 
 
 @dataclass(frozen=True, slots=True)
