@@ -156,7 +156,7 @@ MUTANTS = [
     Mutant(  # what another task holds out is not trained on, but shown
         pitfall="38",
         file=DATASET,
-        old="        self._choose_shown()\n\n    def _train_example",
+        old="        self._fill_shot_pool()\n\n    def _train_example",
         new="\n    def _train_example",
         test=SHOWN,
     ),

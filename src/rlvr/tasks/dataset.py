@@ -66,8 +66,8 @@ class DatasetTask:
         self._notes = list(data.notes)
         self._prompter, self._verifier, self._judge = prompter, verifier, judge
         self._seed, self._few_shot, self._max_prompt_tokens = seed, few_shot, max_prompt_tokens
-        self._shown: Sequence[Problem] = ()  # the limit on prompts does not change it
-        self._choose_shown()
+        self._shot_pool: Sequence[Problem] = ()  # shown examples come from here, however long a prompt may be
+        self._fill_shot_pool()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class DatasetTask:
         left_out = self.source.leave_out(lambda problem: not other.source.holds_out(problem.key), anything)
         if left_out is not None and before is not None:
             note_overlap(self._notes, left_out[0], before[0], f"held out by {other.name}")
-        self._choose_shown()
+        self._fill_shot_pool()
 
     def _train_example(self, problem: Problem) -> Example:
         return self._example(problem, derive_seed(self._seed, self.name, "shots", problem.id))
@@ -194,20 +194,20 @@ class DatasetTask:
         rng = random.Random(seed)
         chosen: dict[bytes, Problem] = {}
         while len(chosen) < self._few_shot:
-            other = rng.choice(self._shown)
+            other = rng.choice(self._shot_pool)
             if other.key != problem.key:
                 chosen.setdefault(other.key, other)
         return [Shot(question=p.question, completion=self._prompter.worked(p)) for p in chosen.values()]
 
-    def _choose_shown(self) -> None:
+    def _fill_shot_pool(self) -> None:
         if not self._few_shot:
             return
         shown = (problem for problem in self.source.some(NUM_SHOTS) if problem.answer)
-        self._shown = tuple({problem.key: problem for problem in shown}.values())
-        if len(self._shown) <= self._few_shot:
+        self._shot_pool = tuple({problem.key: problem for problem in shown}.values())
+        if len(self._shot_pool) <= self._few_shot:
             raise ConfigError(
-                f"prompt.few_shot={self._few_shot}: {self.name} has {len(self._shown)} different training examples with "
-                f"an answer to show, and {self._few_shot + 1} are needed; lower it."
+                f"prompt.few_shot={self._few_shot}: {self.name} has {len(self._shot_pool)} different training examples "
+                f"with an answer to show, and {self._few_shot + 1} are needed; lower it."
             )
 
 
