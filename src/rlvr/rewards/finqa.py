@@ -1,4 +1,11 @@
-"""FinQA answers that are programs: `subtract(5829, 5735), divide(#0, 5735)`, run by the official rules."""
+"""FinQA answers that are programs: `subtract(5829, 5735), divide(#0, 5735)`, run by the official rules.
+
+What fails only for its punctuation is mended, for reward and metric alike: `subtract(5829,5735)`, steps on lines of
+their own, a period or comma at the end. `rlvr score` mends nothing.
+
+Execution tells nothing of reasoning: `add(94, 0)` is right for a gold of 94 (so it is in the official scorer).
+`mode: program` pays for the gold's program only.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +26,28 @@ MAX_PROGRAM_CHARS = 2_000  # the longest gold has 120
 
 def program_result(program: str, example: Example) -> float | str | None:
     """What the program makes of the example's table, a number or yes or no; None if it is malformed or fails."""
+    found = readable_program(program, example)
+    return None if found is None else found[1]
+
+
+def readable_program(program: str, example: Example) -> tuple[str, float | str] | None:
+    """The program in the spelling that has a result, and the result: as it stands, else with its punctuation mended."""
     if len(program) > MAX_PROGRAM_CHARS:
         return None
+    for spelled in dict.fromkeys((program, _mended(program))):
+        result = _result(spelled, example)
+        if result is not None:
+            return spelled, result
+    return None
+
+
+def _mended(program: str) -> str:
+    """`add(1,2)\\nadd(#0,3).` -> `add(1, 2), add(#0, 3)`"""
+    lines = [line.strip().rstrip(".,;").rstrip() for line in program.splitlines()]
+    return ", ".join(part.strip() for part in ", ".join(line for line in lines if line).split(","))
+
+
+def _result(program: str, example: Example) -> float | str | None:
     invalid, result = execute(tokens(program), example.metadata["table"])
     if invalid or result == NOTHING or (isinstance(result, float) and not math.isfinite(result)):
         return None
@@ -54,9 +81,10 @@ class FinqaProgramPart:
         if missing is not None:
             return Grade(value=math.nan, status="error", message=missing)
         program = answer_of(attempt, self.format)
-        result = None if program is None else program_result(program, example)
-        if program is None or result is None:
+        found = None if program is None else readable_program(program, example)
+        if found is None:
             return Grade(value=self.invalid_value, status="invalid")
+        program, result = found
         right = is_correct_result(False, result, example.metadata["exe_ans"])
         if right and self.mode == "program":
             try:

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.rewards.finqa import FinqaProgramPart
-from tests.unit.rewards.attempts import SOLUTION, attempt, grade, solved
+from rlvr.rewards.judging import FinqaProgramJudge
+from tests.unit.rewards.attempts import SOLUTION, attempt, finished, grade, solved
 from tests.unit.rewards.test_numeric import finqa_rows
 
 TABLE = [["", "2019", "2018"], ["revenue", "$ 150", "$ 100"], ["loss", "( 32 )", "n/a"]]
@@ -35,6 +36,27 @@ def value(said: str, mode: Any, **changed: object) -> tuple[float, str]:
 def test_right_and_wrong_programs(program: str, execution: float, same: float) -> None:
     assert value(program, "execution") == (execution, "scored")
     assert value(program, "program") == (same, "scored")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "subtract(150,100),divide(#0,100)",
+        "subtract(150 , 100) , divide(#0 , 100)",
+        "subtract(150, 100)\ndivide(#0, 100)",
+        "subtract(150, 100),\n divide(#0, 100)\n",
+        "subtract(150, 100), divide(#0, 100).",
+    ],
+)
+def test_pitfall_28_the_punctuation_of_a_program_is_mended_for_reward_and_metric(said: str) -> None:
+    assert value(said, "execution") == value(said, "program") == (1.0, "scored")
+    assert finished(FinqaProgramJudge(format=SOLUTION).judge(attempt(solved(said), **METADATA))).correct
+    assert value(f"{said} or 7", "execution") == (-1.0, "invalid")
+
+
+def test_names_of_rows_keep_their_commas() -> None:
+    table = [["", "2019"], ["cash,restricted", "150"]]
+    assert value("table_max(cash,restricted, none)", "execution", table=table, exe_ans=150.0) == (1.0, "scored")
 
 
 @pytest.mark.parametrize(
