@@ -147,12 +147,26 @@ MUTANTS = [
     # a gold that cannot be read matches, or is only a wrong answer
     _bug("numeric.py", GOLD_FAILURE, "return RIGHT", BAD_GOLD),
     _bug("numeric.py", GOLD_FAILURE, "return NOT_RIGHT", BAD_GOLD),
+    # the bonus for a number is paid for a yes
+    _bug(
+        "numeric.py",
+        "return RIGHT if isinstance(prediction, Number) and",
+        "return RIGHT if prediction is not None and",
+        f"{NUMERIC}::test_pitfall_28_the_number_check_pays_for_numbers_only",
+    ),
     # closeness is paid for unasked
     _bug(
         "numeric.py",
         "close_credit: float = 0.0",
         "close_credit: float = 0.5",
         f"{NUMERIC}::test_pitfall_28_a_wrong_number_earns_nothing_unless_shaping_is_asked_for",
+    ),
+    # each letter of an alias is right
+    _bug(
+        "text.py",
+        "if not isinstance(aliases, list | tuple) or not all(isinstance(alias, str) for alias in aliases):",
+        "if False:",
+        f"{TEXT}::test_pitfall_28_aliases_that_are_no_list_of_texts_are_refused",
     ),
     # an empty text is the same as a gold of which nothing is left
     _bug(
@@ -164,6 +178,13 @@ MUTANTS = [
     # signs and points are deleted, as SQuAD does
     _bug("text.py", "marked = _MARKS.sub(lambda mark: chr(_PRIVATE + ord(mark[0])), text)", "marked = text", MARKS),
     _bug("text.py", "if any(character.isalpha() for character in text):", "if False:", MARKS),
+    # a program without a space after its commas is no program
+    _bug(
+        "finqa.py",
+        "dict.fromkeys((program, _mended(program)))",
+        "(program,)",
+        f"{FINQA}::test_pitfall_28_the_punctuation_of_a_program_is_mended_for_reward_and_metric",
+    ),
     # a program that fails gives 0, which could be the gold
     _bug(
         "finqa.py",
@@ -191,6 +212,27 @@ MUTANTS = [
         "float(ended and self.format.is_exact(attempt.text))",
         "float(self.format.is_exact(attempt.text))",
         "tests/unit/rewards/test_format.py::test_pitfall_28_a_completion_that_was_cut_off_earns_no_format",
+    ),
+    # markers are paid for in any order, or as often as they come
+    _bug(
+        "format.py",
+        "if start > end and",
+        "if start >= 0 and",
+        f"{FORMAT}::test_pitfall_28_markers_in_another_order_earn_less",
+    ),
+    _bug(
+        "format.py",
+        " and start == text.rfind(marker):",
+        ":",
+        f"{FORMAT}::test_a_quarter_for_each_marker_that_occurs_exactly_once",
+    ),
+    # FinQA is judged as GSM8K is
+    Mutant(
+        pitfall="28",
+        file="tasks/catalog.py",
+        old="else FinqaJudge(format=form)",
+        new="else NumericJudge(format=form)",
+        test="tests/unit/tasks/test_catalog.py::test_pitfall_28_each_task_has_the_metric_of_its_data",
     ),
     # a failed part is a wrong answer
     _bug("parts.py", "        if errors:\n", "        if not values:\n", FAILED_PART),

@@ -28,8 +28,9 @@ class ExactFormatPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ApproximateFormatPart:
-    """Of each of the four markers: +1/4 if it occurs exactly once, else -penalty/4. Range [-penalty, 1].
+    """Of each of the four markers: +1/4 if it occurs exactly once, and after the paid ones before it; else -penalty/4.
 
+    Range [-penalty, 1]; `</s><s></r><r>` earns the first marker only.
     ConfigError if the format has no markers.
     """
 
@@ -42,5 +43,9 @@ class ApproximateFormatPart:
 
     async def grade(self, attempt: Attempt) -> Grade:
         """A value in [-penalty, 1]."""
-        num_once = sum(attempt.text.count(marker) == 1 for marker in self.format.required_markers().in_order)
-        return Grade(value=(num_once - self.penalty * (4 - num_once)) / 4)
+        text, num_paid, end = attempt.text, 0, -1
+        for marker in self.format.required_markers().in_order:
+            start = text.find(marker)
+            if start > end and start == text.rfind(marker):
+                num_paid, end = num_paid + 1, start
+        return Grade(value=(num_paid - self.penalty * (4 - num_paid)) / 4)

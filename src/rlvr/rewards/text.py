@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rlvr.errors import UserError
 from rlvr.rewards.base import Grade
 from rlvr.rewards.extract import AnswerFormat, answer_of
 from rlvr.rewards.numbers import Number, parse_answer, same_number
@@ -31,8 +32,11 @@ _SHOWN = {_PRIVATE + ord(mark): mark for mark in "-./:#+"}
 
 
 def golds_of(example: Example) -> tuple[str, ...]:
-    """The answer and the strings in metadata `aliases`."""
-    return (example.answer, *example.metadata.get("aliases", ()))
+    """The answer and the strings in metadata `aliases`; UserError if they are no list of texts."""
+    aliases = example.metadata.get("aliases", ())
+    if not isinstance(aliases, list | tuple) or not all(isinstance(alias, str) for alias in aliases):
+        raise UserError(f"aliases of example {example.id!r} are {aliases!r:.80}: give a list of texts in its metadata.")
+    return (example.answer, *aliases)
 
 
 def normalize(text: str) -> str:

@@ -119,6 +119,9 @@ class _Examples:
         metadata = row.fields.get("metadata") or {}
         if not isinstance(metadata, Mapping):
             raise row.wrong("metadata", metadata, "a dict")
+        given = metadata.get("aliases", [])
+        if not isinstance(given, list | tuple) or not all(isinstance(alias, str) for alias in given):
+            raise row.wrong("metadata.aliases", given, "a list of texts")
         key = fingerprint(question)
         aliases = {"aliases": golds[1:]} if golds[1:] else {}
         return Problem(

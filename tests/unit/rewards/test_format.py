@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -54,11 +55,20 @@ def test_the_exact_format_of_other_answers_is_where_they_stand() -> None:
         ("<r>a</r><s>18", 1.0, 0.5),
         ("<r>a</r><s>18</s></s>", 1.0, 0.5),
         ("<s><s><s>", 1.0, -1.0),
+        ("<s>18</s><r>a</r>", 0.0, 0.5),
+        ("<r><s></r></s>", 0.0, 0.75),
     ],
 )
 def test_a_quarter_for_each_marker_that_occurs_exactly_once(text: str, penalty: float, value: float) -> None:
     found = grade(ApproximateFormatPart(format=SOLUTION, penalty=penalty), attempt(text))
     assert (found.value, found.status) == (value, "scored")
+
+
+def test_pitfall_28_markers_in_another_order_earn_less() -> None:
+    part = ApproximateFormatPart(format=SOLUTION, penalty=1.0)
+    assert grade(part, attempt("</s><s></r><r>")).value == -0.5
+    for order in set(itertools.permutations(("<r>", "</r>", "<s>", "</s>"))) - {("<r>", "</r>", "<s>", "</s>")}:
+        assert grade(part, attempt(" ".join(order))).value < 1.0
 
 
 def test_the_approximate_format_needs_markers() -> None:

@@ -52,6 +52,12 @@ def test_pitfall_28_equal_numbers_get_equal_reward(said: str) -> None:
     assert grade(NumberCheckPart(format=SOLUTION), attempt(solved(said))).value == 1.0
 
 
+@pytest.mark.parametrize("said", ["yes", "no"])
+def test_pitfall_28_the_number_check_pays_for_numbers_only(said: str) -> None:
+    assert grade(NumericPart(format=SOLUTION), attempt(solved(said), said)).value == 1.0
+    assert grade(NumberCheckPart(format=SOLUTION), attempt(solved(said), said)).value == 0.0
+
+
 @pytest.mark.parametrize("said", ["19.5", "18.01", "17.99", "16.2", "21", "19", "18e1", "-18"])
 def test_pitfall_28_a_wrong_number_earns_nothing_unless_shaping_is_asked_for(said: str) -> None:
     for part in (NumericPart(format=SOLUTION), FinqaNumericPart(format=SOLUTION), NumberCheckPart(format=SOLUTION)):

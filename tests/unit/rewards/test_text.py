@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlvr.errors import UserError
 from rlvr.rewards.judging import TextJudge
 from rlvr.rewards.text import TextPart
 from tests.unit.rewards.attempts import FORMATS, SOLUTION, WHOLE, attempt, finished, grade, solved
@@ -76,6 +77,14 @@ def test_the_best_of_answer_and_aliases_counts() -> None:
     assert value("MLS", "Major League Soccer", "em", aliases=["MLS"]) == 1.0
     assert value("MLS soccer", "Major League Soccer", "f1", aliases=["MLS"]) == pytest.approx(2 / 3)
     assert value("NBA", "Major League Soccer", "f1", aliases=[]) == 0.0
+
+
+@pytest.mark.parametrize("aliases", ["abc", {"a": 1}, [1], 5])
+def test_pitfall_28_aliases_that_are_no_list_of_texts_are_refused(aliases: object) -> None:
+    with pytest.raises(UserError, match="give a list of texts in its metadata"):
+        value("a", "gold", "em", aliases=aliases)
+    with pytest.raises(UserError, match="aliases of example 'e1'"):
+        finished(TextJudge(format=SOLUTION).judge(attempt(solved("a"), "gold", aliases=aliases)))
 
 
 @pytest.mark.parametrize("metric", ["em", "f1"])

@@ -1,6 +1,7 @@
 """Every kind of task fits the protocol, RPN included."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,6 +91,22 @@ def test_what_the_metric_finds_does_not_depend_on_the_reward() -> None:
         example = made.eval_examples(1)[0]
         assert judged(made, example, solved(example.answer)).correct
         assert not judged(made, example, example.answer).correct
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "gold", "correct"),
+    [
+        ("finqa", "34.7%", "0.34719", True),
+        ("finqa", "12.0 million", "12", True),
+        ("gsm8k", "34.7%", "0.34719", False),
+        ("gsm8k", "12 million", "12", False),
+        ("gsm8k", "$18.00", "18", True),
+    ],
+)
+def test_pitfall_28_each_task_has_the_metric_of_its_data(name: str, said: str, gold: str, correct: bool) -> None:
+    made = make(TASKS[name])
+    example = replace(made.eval_examples(1)[0], answer=gold)
+    assert judged(made, example, solved(said)).correct is correct
 
 
 def test_data_of_one_task_read_as_another_is_refused_by_its_schema(tmp_path: Any) -> None:

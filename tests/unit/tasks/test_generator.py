@@ -115,6 +115,7 @@ def test_a_bad_import_path_or_setting_is_an_error_naming_it(source: str, setting
         ("null", "field 'answer' must be an answer, but is null"),
         ("blank", "field 'question' must be a text that is not blank"),
         ("metadata", "field 'metadata' must be a dict, but is the number 5"),
+        ("aliases", "field 'metadata.aliases' must be a list of texts, but is the text 'abc'"),
         ("bool", "field 'answer' must be a text, a number or a list of them, but is the boolean True"),
     ],
 )

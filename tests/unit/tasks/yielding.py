@@ -62,6 +62,7 @@ def items(kind: str) -> list[Any]:
         "null": ("q", None),
         "blank": (" ", "a"),
         "metadata": {"question": "q", "answer": "a", "metadata": 5},
+        "aliases": {"question": "q", "answer": "a", "metadata": {"aliases": "abc"}},
         "bool": ("q", True),
     }
     return [("good?", "yes"), ("better?", "yes"), bad[kind]]
