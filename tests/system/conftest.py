@@ -8,6 +8,7 @@ import torch
 
 from tests.system.harness import SCRATCH, SMALL, run_train
 from tests.system.qwen import save_qwen
+from tests.unit.models.test_hub import online  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -161,12 +161,11 @@ class Finished:
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "error"}
 
 
-def rlvr(*words: str, cwd: Path, **options: Any) -> Finished:
+def rlvr(*words: str, cwd: Path, environment: Mapping[str, str] | None = None, **options: Any) -> Finished:
     """`python -m rlvr WORDS` as a user would start it, with warnings as errors. The imports take three seconds."""
     command = [sys.executable, "-m", "rlvr", *words]
-    done = subprocess.run(
-        command, cwd=cwd, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False, **options
-    )
+    variables = os.environ | ENVIRONMENT | (environment or {})
+    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False, **options)
     return Finished(code=done.returncode, out=done.stdout, err=done.stderr)
 
 

@@ -1,0 +1,466 @@
+"""Everything by configuration alone: the experiments of the Hydra specification, each in its corrected form.
+
+python run_pipeline.py                                            rlvr train --config-name gsm8k
+model.model_name_or_path=M train.max_steps=500                    model.name_or_path=M trainer.max_steps=500
+data_component=finqa                                              task=finqa
+reward.reward_functions[0].params.correct_reward=5.0              reward.parts.correct.weight=5.0
+model.load_in_4bit=true train.per_device_train_batch_size=8       model.load_in_4bit=true model.lora.enabled=true
+                                                                  rollout.prompts_per_step=8
+prompts=math_reasoning                                            prompt=math_reasoning
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from rlvr.cli.main import main
+from rlvr.config.messages import foreign_key, unknown_key
+from rlvr.config.spellings import HYDRA_SPELLINGS, OTHER_SPELLINGS
+from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
+from tests.system.harness import DATA, ON_DATA, Finished, metrics, rlvr
+from tests.unit.models.test_hub import Server, use
+
+Run = Callable[..., Finished]
+
+
+@pytest.fixture
+def run(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Finished]:
+    """`rlvr WORDS` in an empty folder; a training is made short and starts from the small checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLVR_DATA", str(DATA))
+
+    def call(*words: str) -> Finished:
+        capsys.readouterr()
+        short = [*ON_DATA, f"model.name_or_path={qwen}"] if words[0] == "train" else []
+        code = main([words[0], *short, *words[1:]])
+        out, err = capsys.readouterr()
+        return Finished(code=code, out=out, err=err)
+
+    return call
+
+
+def trained(run: Run, *words: str, name: str = "gsm8k", folder: str = "run") -> Path:
+    """The folder of a run that must succeed."""
+    done = run("train", "--config-name", name, *words, f"run_dir={folder}")
+    assert done.code == 0, done.err
+    return Path(folder)
+
+
+def config(folder: Path) -> Any:
+    return yaml.safe_load((folder / "config.yaml").read_text())
+
+
+def rollouts(folder: Path) -> list[EpisodeRecord]:
+    return read_rollouts(folder / "rollouts" / "step_000001.jsonl.gz")
+
+
+# -------------------------------------------------------------------------------------------------------- training
+
+
+def test_basic_training_as_a_user_starts_it(qwen: Path, tmp_path: Path) -> None:
+    short = [word for word in ON_DATA if not word.startswith("tracker.console")]
+    words = ["train", "--config-name", "gsm8k", f"model.name_or_path={qwen}", *short]
+    done = rlvr(*words, cwd=tmp_path, environment={"RLVR_DATA": str(DATA)}, timeout=120)
+    assert done.code == 0, done.err
+    plan = f"task: gsm8k ({DATA / 'gsm8k'})\nmodel: {qwen}, float32\nreward: 3 x correct + 1 x format + 0.5 x markers\n"
+    assert done.err.startswith(plan)
+    assert "12 training and 6 held-out examples" in done.err
+    assert "trainable: all 34," in done.err
+    assert re.match(r"gsm8k: held-out accuracy \d\.\d{3} -> \d\.\d{3} \(95 % interval ", done.out)
+    latest = tmp_path / "runs" / "latest"
+    assert latest.resolve().name.startswith("gsm8k-")
+    assert (latest / "final" / "model.safetensors").is_file()
+    assert {record.score_status for record in rollouts(latest)} <= {"scored", "invalid"}
+
+
+def test_model_steps_and_learning_rate(run: Run, qwen: Path) -> None:
+    words = ["trainer.max_steps=2", "trainer.learning_rate=1e-5"]
+    done = run("train", "--config-name", "gsm8k", *words, "run_dir=first")
+    assert done.code == 0
+    again = main(
+        ["train", "--config-name", "gsm8k", *ON_DATA, *words, "model.name_or_path=first/final", "run_dir=next"]
+    )
+    assert again == 0
+    assert [row["step"] for row in metrics(Path("next"))] == [0, 1, 2]
+    assert metrics(Path("next"))[1]["policy/learning_rate"] == 1e-5
+    assert config(Path("next"))["model"]["name_or_path"] == str(Path("first/final").resolve())
+    weights = [load_file(folder / "model.safetensors") for folder in (qwen, Path("first/final"), Path("next/final"))]
+    for a, b in pairwise(weights):
+        assert any((a[name] != b[name]).any() for name in a)
+
+
+def test_one_choice_switches_data_reward_and_prompt(run: Run) -> None:
+    folder = trained(run, "task=finqa")
+    found = config(folder)
+    assert found["task"]["name"] == "finqa"
+    assert found["reward"]["parts"]["correct"]["type"] == "finqa_numeric"
+    assert "financial report" in found["prompt"]["system"]
+    records = rollouts(folder)
+    prompts = {record.turns[0].prompt for record in records}
+    assert all("financial report" in prompt and "<SOLUTION>" in prompt and " | " in prompt for prompt in prompts)
+    assert {record.answer for record in records} <= {"0.25", "35", "yes", "-32", "415", "-0.36", "20", "no"}
+    assert set(records[0].reward_parts) == {"correct", "format", "markers"}
+    row = metrics(folder)[-1]
+    assert 0 <= row["eval/finqa/accuracy_low"] <= row["eval/finqa/accuracy"] <= row["eval/finqa/accuracy_high"] <= 1
+    assert not any(name.startswith("eval/gsm8k/") for name in row)
+    own = trained(run, name="finqa", folder="own")  # the switch gives what the configuration of that name gives
+    same = [[record.turns for record in rollouts(each)] for each in (folder, own)]
+    assert same[0] == same[1]
+
+
+def test_what_follows_the_data_can_still_be_chosen(run: Run) -> None:
+    done = run("train", "--config-name", "gsm8k", "task=finqa", "prompt=short_answer", "reward=text", "--cfg", "job")
+    found = yaml.safe_load(done.out)
+    assert (found["task"]["name"], found["reward"]["parts"]["correct"]["type"]) == ("finqa", "text")
+    assert found["prompt"]["system"] == "Answer with the answer alone, without an explanation."
+    folder = trained(run, "task=finqa", "prompt=short_answer", "reward=text", "prompt.few_shot=1")
+    record = rollouts(folder)[0]
+    assert record.turns[0].prompt.count("Question: ") == 2  # the shown one and the asked one
+    assert set(record.reward_parts) == {"correct"}
+    program = ["task=finqa", "task.answer=program", "reward=finqa_program", "prompt=financial_program"]
+    folder = trained(run, *program, folder="program")
+    assert all("(" in record.answer for record in rollouts(folder))
+
+
+def test_a_weight_changes_the_reward_and_nothing_else(run: Run) -> None:
+    three, five = trained(run), trained(run, "reward.parts.correct.weight=5.0", folder="five")
+    pairs = list(zip(rollouts(three), rollouts(five), strict=True))
+    assert [a.turns for a, _ in pairs] == [b.turns for _, b in pairs]
+    assert any(a.reward_parts["correct"] == 1.0 for a, _ in pairs)
+    for a, b in pairs:
+        assert a.reward is not None
+        assert a.reward_parts["correct"] is not None
+        assert b.reward == a.reward + 2.0 * a.reward_parts["correct"]
+    assert metrics(five)[1]["reward/mean"] > metrics(three)[1]["reward/mean"]
+
+
+def test_few_bits_steps_and_batches(run: Run) -> None:
+    words = ["model.load_in_4bit=true", "model.lora.enabled=true", "model.lora.r=4", "rollout.prompts_per_step=3"]
+    folder = trained(run, *words, "rollout.group_size=2", "trainer.max_steps=2", "trainer.microbatch_tokens=512")
+    assert {row["rollout/episodes"] for row in metrics(folder)[1:]} == {6.0}
+    adapter = load_file(folder / "final" / "adapter_model.safetensors")
+    assert {tensor.shape[0] for name, tensor in adapter.items() if "lora_A" in name} == {4}
+    assert not (folder / "final" / "model.safetensors").exists()
+    done = run("eval", str(folder), "--num-examples", "2", "--json")
+    assert json.loads(done.out)["eval/gsm8k/num_examples"] == 2
+    refused = run("train", "--config-name", "gsm8k", "model.load_in_4bit=true")
+    assert (refused.code, refused.out) == (2, "")
+    assert "set model.lora.enabled=true" in refused.err
+
+
+def test_multirun_over_two_data_sets_and_over_two_weights(run: Run) -> None:
+    done = run("train", "--config-name", "gsm8k", "--multirun", "task=gsm8k,finqa", "run_dir=data")
+    assert done.code == 0, done.err
+    assert [line.split()[0] for line in done.out.splitlines()] == ["run", "task=gsm8k", "task=finqa"]
+    for name in ("gsm8k", "finqa"):
+        assert f"eval/{name}/accuracy" in metrics(Path(f"data/task={name}"))[-1]
+    done = run("train", "--config-name", "gsm8k", "-m", "reward.parts.correct.weight=1.0,5.0", "run_dir=weights")
+    assert done.code == 0, done.err
+    folders = [Path(f"weights/reward.parts.correct.weight={weight}") for weight in ("1.0", "5.0")]
+    assert [config(folder)["reward"]["parts"]["correct"]["weight"] for folder in folders] == [1.0, 5.0]
+    means = [metrics(folder)[1]["reward/mean"] for folder in folders]
+    assert means[0] < means[1]
+
+
+TRANSLATED = {
+    "data.dataset_path": f"task.path={DATA / 'gsm8k'}",
+    "data.max_train_samples": "task.max_train_examples=5",
+    "data.max_eval_samples, eval.eval_num_samples": "evaluation.num_examples=3",
+    "model.attn_implementation": "model.attn_implementation=eager",
+    "model.full_finetuning, lora_config.use_lora": "model.lora.enabled=true",
+    "lora_config.r": "model.lora.r=8",
+    "lora_config.lora_alpha": "model.lora.alpha=16",
+    "lora_config.target_modules": "model.lora.target_modules=[q_proj,k_proj,v_proj,o_proj]",
+    "markers": "prompt.markers=think",
+    "train.output_dir, save_model_path, log_dir": "run_dir=everything",
+    "train.learning_rate": "trainer.learning_rate=5e-6",
+    "train.max_steps": "trainer.max_steps=2",
+    "train.max_prompt_length": "task.max_prompt_tokens=120",
+    "train.max_completion_length": "rollout.max_completion_tokens=20",
+    "train.per_device_train_batch_size": "rollout.prompts_per_step=2",
+    "train.gradient_accumulation_steps": "trainer.microbatch_tokens=300",
+    "train.warmup_ratio": "trainer.warmup_steps=1",
+    "train.lr_scheduler_type": "trainer.schedule=cosine",
+    "train.optim_name": "trainer.weight_decay=0.01",
+    "train.logging_steps": "tracker.log_every=1",
+    "train.save_steps": "trainer.checkpoint_every=1",
+    "train.num_generations": "rollout.group_size=3",
+    "train.log_completions_to_wandb, observers, report_to": "tracker.rollouts_every=1",
+    "logging_level": "tracker.console=plain",
+    "eval.eval_datasets_names": "evaluation.also=[finqa]",
+    "eval.eval_steps": "evaluation.every=1",
+    "eval.eval_batch_size": "engine.max_batch_size=64",
+}
+
+
+def test_every_key_of_the_specification_has_its_equivalent(run: Run, qwen: Path) -> None:
+    code = main(["train", "--config-name", "gsm8k", f"model.name_or_path={qwen}", *TRANSLATED.values()])
+    assert code == 0
+    folder = Path("everything")
+    found = config(folder)
+    for line in TRANSLATED.values():
+        key, _, value = line.partition("=")
+        there = found
+        for name in key.split("."):
+            there = there[name]
+        if key == "evaluation.also":
+            assert list(there) == ["finqa"]
+        elif key != "run_dir":  # a repeated run is another one
+            assert there == (float(value) if isinstance(there, float) else yaml.safe_load(value)), key
+    rows = metrics(folder)
+    assert [row["rollout/episodes"] for row in rows[1:]] == [6.0, 6.0]
+    assert [row["eval/gsm8k/num_examples"] for row in rows] == [3.0, 3.0, 3.0]
+    assert len([row for row in rows if "eval/finqa/accuracy" in row]) == 3
+    assert "<think>" in rollouts(folder)[0].turns[0].prompt
+    assert {path.name for path in (folder / "checkpoints").iterdir()} > {"step_000001", "step_000002"}
+
+
+# ------------------------------------------------------------------------------------------------------ evaluation
+
+
+def test_a_run_is_evaluated_greedily_and_sampled(run: Run) -> None:
+    folder = trained(run)
+    greedy = run("eval", str(folder), "--num-examples", "3")
+    assert greedy.code == 0
+    assert "run/final on gsm8k, 3 held-out examples" in greedy.out
+    assert re.search(r"^accuracy +\d+\.\d%   \d+\.\d% to \d+\.\d%$", greedy.out, re.MULTILINE)
+    assert "pass@" not in greedy.out
+    words = ["--split", "train", "--num-examples", "8", "--samples-per-example", "4", "--output", "said.jsonl"]
+    sampled = run("eval", str(folder), *words, "--json")
+    found = {name.removeprefix("eval/gsm8k/"): value for name, value in json.loads(sampled.out).items()}
+    assert found["samples_per_example"] == 4
+    for name in ("accuracy", "sampled_accuracy", "pass_at_2", "pass_at_4", "maj_at_4"):
+        assert 0 <= found[f"{name}_low"] <= found[name] <= found[f"{name}_high"] <= 1
+    assert 0 < found["sampled_accuracy"] < found["pass_at_2"] < found["pass_at_4"] <= 1
+    records = [json.loads(line) for line in Path("said.jsonl").read_text().splitlines()]
+    right = [record["correct"] for record in records if record["sample_index"] > 0]
+    assert (len(right), sum(right) / len(right)) == (32, found["sampled_accuracy"])
+
+
+def test_any_model_is_evaluated_on_any_task(run: Run, qwen: Path) -> None:
+    for task in ("gsm8k", "finqa"):
+        done = run("eval", str(qwen), "--task", task, "--set", "rollout.max_completion_tokens=24", "--json")
+        assert done.code == 0, done.err
+        found = json.loads(done.out)
+        assert found["task"] == task
+        assert (
+            found[f"eval/{task}/accuracy_low"] <= found[f"eval/{task}/accuracy"] <= found[f"eval/{task}/accuracy_high"]
+        )
+
+
+def test_several_sets_are_evaluated_at_once(run: Run) -> None:
+    also = "evaluation.also={finqa: {}, short: {task: gsm8k, set: ['prompt=short_answer', 'reward=numeric']}}"
+    folder = trained(run, also)
+    for row in metrics(folder):
+        for name in ("gsm8k", "finqa", "short"):
+            low, value, high = (row[f"eval/{name}/accuracy{end}"] for end in ("_low", "", "_high"))
+            assert low <= value <= high
+    assert (
+        metrics(folder)[0]["eval/short/completion_tokens_mean"]
+        != metrics(folder)[0]["eval/gsm8k/completion_tokens_mean"]
+    )
+    done = run("eval", str(folder), "--json")
+    assert [json.loads(line)["task"] for line in done.out.splitlines()] == ["gsm8k", "finqa", "short"]
+
+
+def test_a_mix_has_the_metrics_of_each_task(run: Run) -> None:
+    folder = trained(run, "task=mix", "task.parts={gsm8k: 2, finqa: 1}", "rollout.prompts_per_step=6")
+    row = metrics(folder)[-1]
+    assert (row["task/gsm8k/episodes"], row["task/finqa/episodes"]) == (16.0, 8.0)
+    assert row["task/gsm8k/reward_mean"] != row["task/finqa/reward_mean"]
+    for name in ("gsm8k", "finqa", "mix"):
+        assert row[f"eval/{name}/accuracy_low"] <= row[f"eval/{name}/accuracy"] <= row[f"eval/{name}/accuracy_high"]
+    assert row["eval/mix/num_examples"] == row["eval/gsm8k/num_examples"] + row["eval/finqa/num_examples"]
+    prompts = {"financial report" in record.turns[0].prompt for record in rollouts(folder)}
+    assert prompts == {True, False}  # each with its own
+
+
+# --------------------------------------------------------------------------------------------------- old spellings
+
+SPEC = {
+    "data_component=finqa": "task here (task=finqa",
+    "reward.reward_functions[0].params.correct_reward=5.0": "reward.parts.correct.weight=5.0",
+    "model.model_name_or_path=unsloth/gemma-3-1b-it": "model.name_or_path",
+    "train.max_steps=500": "trainer.max_steps",
+    "train.learning_rate=1e-5": "trainer.learning_rate",
+    "train.per_device_train_batch_size=8": "rollout.prompts_per_step",
+    "data_component@data=default": "task here",
+    "prompts@prompts=math_reasoning": "prompt here",
+    "task.settings.max_terms=2": "task=gsm8k has no such key; task=generator or task=reasoning_gym has",
+    "reward.parts.mine.weight=2": "add it with +reward.parts",
+    "markers.sets.mine={reasoning_start: a}": "add it with +markers.sets.mine=",
+    "reward.parts.correct.wieght=5.0": "did you mean reward.parts.correct.weight?",
+}
+
+
+@pytest.mark.parametrize("line", SPEC)
+def test_a_line_of_the_specification_is_answered_with_ours(line: str, run: Run) -> None:
+    done = run("train", "--config-name", "gsm8k", line)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"rlvr: error: {line.partition('=')[0].partition('@')[0]}=")
+    assert done.err.count("\n") == 1
+    assert SPEC[line] in done.err
+    assert list(Path().iterdir()) == []
+
+
+KEYS = {  # by group, in the specification's order
+    "": [
+        "logging_level",
+        "log_dir",
+        "observers",
+        "observers[0]",
+        "data_component",
+        "model_component",
+        "training_loop_component",
+        "reward_component",
+        "evaluation_component",
+        "prompts",
+    ],
+    "inference": ["run", "query"],
+    "data": ["dataset_name", "dataset_path", "dataset_config_name", "max_train_samples", "max_eval_samples"],
+    "model": [
+        "model_name_or_path",
+        "max_seq_length",
+        "fast_inference",
+        "full_finetuning",
+        "lora_config.use_lora",
+        "lora_config.r",
+        "lora_config.lora_alpha",
+        "lora_config.lora_dropout",
+        "lora_config.lora_bias",
+        "lora_config.target_modules",
+        "save_model_path",
+    ],
+    "train": [
+        "output_dir",
+        "learning_rate",
+        "max_prompt_length",
+        "max_completion_length",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "warmup_ratio",
+        "lr_scheduler_type",
+        "optim_name",
+        "logging_steps",
+        "save_steps",
+        "num_generations",
+        "log_completions_to_wandb",
+        "report_to",
+    ],
+    "eval": [
+        "enabled",
+        "eval_datasets_names",
+        "eval_steps",
+        "eval_max_new_tokens",
+        "eval_num_samples",
+        "eval_batch_size",
+    ],
+    "reward": ["reward_functions", "reward_functions[0].type", "reward_functions[0].category"],
+}
+
+
+def test_every_key_of_the_specification_is_known() -> None:
+    chosen = {"task": "gsm8k", "model": "hf", "reward": "parts", "algorithm": "grpo"}
+    keys = [f"{group}.{key}".removeprefix(".") for group, names in KEYS.items() for key in names]
+    for key in [*keys, *(spelling.theirs for spelling in HYDRA_SPELLINGS + OTHER_SPELLINGS)]:
+        message = foreign_key(f"{key}=1") if "[" in key else unknown_key(key, 1, chosen)
+        assert message is not None, key
+        assert message.startswith(f"{key}=1: ")
+        assert " is called " in message or "is not a setting here; " in message or "has no such key" in message, message
+
+
+IDLE = (
+    ("model.lora.r=8", "model.lora.r=8: has no effect with model.lora.enabled=false"),
+    ("warm_start.num_steps=5", "has no effect with model=hf"),
+    ("reward.timeout_s=1.0", "has no effect where no part"),
+    ("task.solution_lines=1", "has no effect with a pretrained model and prompt.few_shot=0"),
+    ("task.subset=socratic", "has no effect where task.path="),
+    ("algorithm.clip_low=0.1", "has no effect with one update per batch"),
+    ("task=mix task.parts={gsm8k:1} prompt.few_shot=2", "has no effect with task=mix"),
+)
+
+
+@pytest.mark.parametrize(("lines", "sentence"), IDLE)
+def test_a_key_without_effect_is_an_error(lines: str, sentence: str, run: Run) -> None:
+    done = run("train", "--config-name", "gsm8k", *lines.split())
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert sentence in done.err
+    assert list(Path().iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------------------ no network
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "finqa"])
+def test_without_a_network_the_plan_is_printed_and_one_sentence(name: str, tmp_path: Path) -> None:
+    nowhere = {
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(tmp_path / "hf"),
+        "RLVR_DATA": "",
+    }
+    start = time.monotonic()
+    words = ["train", "--config-name", name, "model.name_or_path=Qwen/Qwen2.5-0.5B-Instruct"]
+    done = rlvr(*words, cwd=tmp_path, environment=nowhere, timeout=120)
+    assert time.monotonic() - start < 30
+    assert (done.code, done.out) == (1, "")
+    *plan, error = done.err.splitlines()
+    source = {"gsm8k": "openai/gsm8k", "finqa": "ibm-research/finqa"}[name]
+    assert plan[:2] == [f"task: {name} ({source})", "model: Qwen/Qwen2.5-0.5B-Instruct, float32"]
+    assert [line.partition(":")[0] for line in plan] == ["task", "model", "reward", "training", "evaluation"]
+    assert error.startswith("rlvr: error: the model 'Qwen/Qwen2.5-0.5B-Instruct' is no folder here, and the Hub at ")
+    assert "cannot be reached" in error
+    assert "check the network, or name a model folder" in error
+    assert not (tmp_path / "runs").exists()
+
+
+GATED, REFUSED = (403, {"X-Error-Code": "GatedRepo"}), (401, {"X-Error-Message": "Invalid credentials"})
+HUB = {
+    "gated model": (
+        GATED,
+        "model.name_or_path=google/gemma-3-1b-it",
+        "'google/gemma-3-1b-it' is gated: ask for access",
+    ),
+    "refused token": (
+        REFUSED,
+        "model.name_or_path=some/model",
+        "the Hub refused your token for the model 'some/model'",
+    ),
+    "gated data": (GATED, "task.path=some/data", "the data set some/data is gated: accept its conditions"),
+    "token refused for data": (REFUSED, "task.path=some/data", "refuses access to the data set some/data"),
+    "no such data": ((404, {"X-Error-Code": "RepoNotFound"}), "task.path=some/data", "the Hub has no such data set"),
+    "down": ((503, {}), "task.path=some/data", "the Hub cannot be reached (it answers 503)"),
+}
+
+
+@pytest.mark.parametrize("case", HUB)
+def test_what_the_hub_refuses_is_one_sentence(
+    case: str, online: pytest.MonkeyPatch, qwen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer, line, sentence = HUB[case]
+    online.chdir(tmp_path)
+    server = Server({"": answer})
+    use(online, server.url)
+    key = line.partition("=")[0]
+    others = [f"model.name_or_path={qwen}", f"task.path={DATA / 'gsm8k'}"]
+    with server.running():
+        code = main(
+            ["train", "--config-name", "gsm8k", line, *(other for other in others if not other.startswith(key))]
+        )
+    out, err = capsys.readouterr()
+    assert (code, out) == (2 if case == "no such data" else 1, "")
+    *plan, error = err.splitlines()
+    assert len(plan) == 5
+    assert error.startswith("rlvr: error: ")
+    assert sentence in error
+    assert not (tmp_path / "runs").exists()
