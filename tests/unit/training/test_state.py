@@ -58,7 +58,8 @@ def save(made: CheckpointSchedule, accuracies: dict[int, float | None], *, last:
 def test_saves_come_on_schedule_and_when_asked_for(
     every: str, last: int | None, expected: list[int], tmp_path: Path
 ) -> None:
-    made = schedule(tmp_path, tiny_trainer(tiny_policy()), f"trainer.checkpoint_every={every}", "trainer.keep_last=9")
+    keep = [] if every == "null" else ["trainer.keep_last=9"]
+    made = schedule(tmp_path, tiny_trainer(tiny_policy()), f"trainer.checkpoint_every={every}", *keep)
     save(made, dict.fromkeys(range(6)), last=last)
     assert steps(tmp_path) == expected
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rlvr.config.schema.algorithms import (
+    Aggregation,
     Algorithm,
     AlgorithmConfig,
     Cispo,
@@ -58,6 +59,7 @@ from rlvr.config.schema.tasks import (
 )
 
 __all__ = [
+    "Aggregation",
     "Algorithm",
     "AlgorithmConfig",
     "Cispo",
