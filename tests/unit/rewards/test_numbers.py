@@ -261,6 +261,7 @@ def test_pitfall_28_words_that_change_the_number_are_no_unit(words: str) -> None
     [
         ("12 million", "12 thousand"),
         ("12 million", "12%"),
+        ("12 thousand", "12000%"),
         ("12 million", "12"),
         ("3 dozen", "3"),
         ("44%", "4400%"),
