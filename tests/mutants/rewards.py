@@ -224,7 +224,7 @@ MUTANTS = [
         "format.py",
         " and start == text.rfind(marker):",
         ":",
-        f"{FORMAT}::test_a_quarter_for_each_marker_that_occurs_exactly_once",
+        f"{FORMAT}::test_pitfall_28_a_quarter_for_each_marker_that_occurs_exactly_once",
     ),
     # FinQA is judged as GSM8K is
     Mutant(

@@ -59,7 +59,7 @@ def test_the_exact_format_of_other_answers_is_where_they_stand() -> None:
         ("<r><s></r></s>", 0.0, 0.75),
     ],
 )
-def test_a_quarter_for_each_marker_that_occurs_exactly_once(text: str, penalty: float, value: float) -> None:
+def test_pitfall_28_a_quarter_for_each_marker_that_occurs_exactly_once(text: str, penalty: float, value: float) -> None:
     found = grade(ApproximateFormatPart(format=SOLUTION, penalty=penalty), attempt(text))
     assert (found.value, found.status) == (value, "scored")
 
