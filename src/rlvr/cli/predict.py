@@ -149,6 +149,8 @@ def answer(record: EvaluationRecord) -> str:
 
 
 def _verdict(record: EvaluationRecord) -> str:
+    if record.failure is not None:
+        return f"no verdict: {record.failure}"
     known = f"; {record.expected} is right" if record.expected else ""
     if record.answer is None:
         reason = "was cut off before an answer" if record.stop_reason == "length" else "gave no answer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,8 @@ def test_steps_stand_line_by_line() -> None:
     assert steps(record("0 5 * = 0 <eoe>", "0", correct=True)) == "3 4 + 5 *\n= 0 5 *\n= 0\nanswer 0: right\n"
     assert steps(record("2 <eoe>", "2", correct=False)) == "3 4 + 5 *\n= 2\nanswer 2: wrong, 0 is right\n"
     assert steps(record("2 2 <eoe>", None, correct=False)).endswith("the model gave no answer; 0 is right\n")
+    failed = replace(record("2 <eoe>", None, correct=False), failure="timed out after 5 s")
+    assert steps(failed).endswith("no verdict: timed out after 5 s\n")
     cut = steps(record("2 2 2", None, correct=False, stop=StopReason.LENGTH))
     assert cut.endswith("the model was cut off before an answer; 0 is right\n")
 
