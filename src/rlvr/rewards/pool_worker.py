@@ -38,12 +38,13 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 def main(control_fd: int, parent_pid: int, max_memory_mb: int) -> None:
     """The nursery's life: it ends, and everything it started with it, when the pool's end of the socket closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's affair
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # daemons that workers leave behind become children of this process
     control = socket.socket(fileno=control_fd)
     nursery = _Nursery(control, max_memory_mb)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's affair
+    # noted and not raised: when the pool dies, the signal may well come while `kill_all` is at work
+    signal.signal(signal.SIGTERM, lambda *_: nursery.stop())
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # daemons that workers leave behind become children of this process
     try:
         if os.getppid() == parent_pid:
             nursery.serve()
@@ -59,11 +60,12 @@ class _Nursery:
         self._max_memory_mb = max_memory_mb
         self._pids: dict[int, int] = {}
         self._children = f"/proc/self/task/{os.getpid()}/children"
+        self._stopped = False
 
     def serve(self) -> None:
-        """Obey until the control socket ends."""
+        """Obey until the control socket ends, or for a second more after `stop`."""
         buffer, fds = b"", []
-        while True:
+        while not self._stopped:
             if not select.select([self._control], [], [], _SWEEP_S)[0]:
                 self._sweep()
                 continue
@@ -74,6 +76,10 @@ class _Nursery:
             *lines, buffer = (buffer + data).split(b"\n")
             for line in lines:
                 self._obey(json.loads(line), fds)
+
+    def stop(self) -> None:
+        """End soon."""
+        self._stopped = True
 
     def _obey(self, command: dict[str, Any], fds: list[int]) -> None:
         if "spawn" in command:

@@ -322,3 +322,34 @@ def test_pitfall_27_workers_end_with_the_program_however_it_ends(
         os.kill(script.pid, signal_number)
         script.wait(timeout=30)
         assert wait_until(lambda: survivors(mark) == [])
+
+
+CHILDREN = """
+import os, pathlib, sys, time
+from rlvr.rewards.pool import VerifierPool
+
+def hang(path):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(1000)
+    pathlib.Path(path).write_text(str(pid))
+    time.sleep(1000)
+
+pool = VerifierPool(num_workers=4, timeout_s=60.0, max_memory_mb=512)
+for number in range(4):
+    pool.submit(hang, f"{sys.argv[1]}/{number}")
+time.sleep(1000)
+"""
+
+
+@needs_proc
+def test_what_workers_forked_ends_with_a_killed_program(mark: str, tmp_path: Path) -> None:
+    """Several times: the end of the program reaches the nursery twice, on its socket and as a signal."""
+    (tmp_path / "script.py").write_text(CHILDREN)
+    for attempt in range(6):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        with subprocess.Popen([sys.executable, str(tmp_path / "script.py"), str(folder)]) as script:
+            assert wait_until(lambda folder=folder: len(list(folder.iterdir())) == 4)
+            script.kill()
+        assert wait_until(lambda: survivors(mark) == [])
