@@ -1,7 +1,11 @@
 """Functions that tests name in configurations; workers import this module, so it imports little itself."""
 
+import ctypes
 import os
+import subprocess
+import sys
 import time
+from typing import Any
 
 
 def few(size: int = 100) -> list[tuple[str, int]]:
@@ -43,3 +47,73 @@ def picky(completion: str) -> float:
     if len(completion) % 2:
         raise ValueError("not this one")
     return 1.0
+
+
+# Verifiers that misbehave on about half of all texts.
+
+
+def is_odd(completion: str) -> bool:
+    return len(completion) % 2 == 1
+
+
+def hangs(completion: str) -> float:
+    while is_odd(completion):
+        pass
+    return 1.0
+
+
+def eats_memory(completion: str) -> float:
+    kept = []
+    while is_odd(completion):
+        kept.append(b"x" * (64 << 20))
+    return 1.0
+
+
+def exits(completion: str) -> float:
+    if is_odd(completion):
+        os._exit(0)
+    return 1.0
+
+
+def crashes(completion: str) -> float:
+    if is_odd(completion):
+        ctypes.string_at(0)
+    return 1.0
+
+
+def forks_and_hangs(completion: str) -> float:
+    """Leaves a child and a grandchild of another session behind, and hangs itself."""
+    if is_odd(completion):
+        if os.fork() == 0:
+            os.setsid()
+            os.fork()
+        time.sleep(1000)
+    return 1.0
+
+
+def leaves_a_child(completion: str) -> float:
+    """Answers, and a process that it started goes on."""
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    return float(is_odd(completion))
+
+
+# Rewards that are none.
+
+VALUES: dict[str, Any] = {
+    "nan": float("nan"),
+    "infinity": float("inf"),
+    "list": [1.0, 2.0, 3.0],
+    "empty": [],
+    "text": "1.0",
+    "bool": True,
+    "object": {"reward": 1.0},
+}
+
+
+def value(completion: str, kind: str) -> Any:
+    return VALUES[kind]
+
+
+def unreadable(completion: str) -> float | None:
+    """Calls half of the texts unreadable."""
+    return None if is_odd(completion) else 1.0

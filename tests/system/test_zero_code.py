@@ -133,7 +133,8 @@ def test_what_follows_the_data_can_still_be_chosen(run: Run) -> None:
 
 
 def test_a_weight_changes_the_reward_and_nothing_else(run: Run) -> None:
-    three, five = trained(run), trained(run, "reward.parts.correct.weight=5.0", folder="five")
+    many = "rollout.prompts_per_step=8"
+    three, five = trained(run, many), trained(run, many, "reward.parts.correct.weight=5.0", folder="five")
     pairs = list(zip(rollouts(three), rollouts(five), strict=True))
     assert [a.turns for a, _ in pairs] == [b.turns for _, b in pairs]
     assert any(a.reward_parts["correct"] == 1.0 for a, _ in pairs)
@@ -164,7 +165,8 @@ def test_multirun_over_two_data_sets_and_over_two_weights(run: Run) -> None:
     assert [line.split()[0] for line in done.out.splitlines()] == ["run", "task=gsm8k", "task=finqa"]
     for name in ("gsm8k", "finqa"):
         assert f"eval/{name}/accuracy" in metrics(Path(f"data/task={name}"))[-1]
-    done = run("train", "--config-name", "gsm8k", "-m", "reward.parts.correct.weight=1.0,5.0", "run_dir=weights")
+    words = ["rollout.prompts_per_step=8", "reward.parts.correct.weight=1.0,5.0"]
+    done = run("train", "--config-name", "gsm8k", "-m", *words, "run_dir=weights")
     assert done.code == 0, done.err
     folders = [Path(f"weights/reward.parts.correct.weight={weight}") for weight in ("1.0", "5.0")]
     assert [config(folder)["reward"]["parts"]["correct"]["weight"] for folder in folders] == [1.0, 5.0]

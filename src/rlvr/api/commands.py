@@ -149,7 +149,7 @@ def evaluate(
                 raise _StoppedError
 
         with open_inference(source, config, functions) as inference:
-            for note in inference.tasks.notes:
+            for note in inference.notes:
                 print(note, file=sys.stderr)
             return asyncio.run(
                 evaluate_all(

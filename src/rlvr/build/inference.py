@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlvr.build.policies import context_tokens, set_threads
 from rlvr.build.tasks import Functions, Tasks, open_tasks
+from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config, load_task_config
 from rlvr.config.schema import Config, PretrainedModel
 from rlvr.engines.local import LocalEngine
@@ -28,6 +29,16 @@ class Inference:
     policy: Policy
     engine: LocalEngine
     max_context_tokens: int
+
+    @property
+    def notes(self) -> list[str]:
+        """What loading the data found, and what is unusual about how prompts are rendered."""
+        examples = [(task, example) for task in self.tasks.eval_sets for example in task.eval_examples(1)]
+        rendered = [
+            Chat(self.policy.tokenizer, task.stop_words, model=self.policy.model).note(example.messages)
+            for task, example in examples
+        ]
+        return [*self.tasks.notes, *dict.fromkeys(note for note in rendered if note is not None)]
 
 
 def inference_config(model: str, overrides: Sequence[str], *, task: str | None = None) -> Config:

@@ -59,7 +59,7 @@ def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Infer
         except ConfigError as error:
             # compose speaks of the option that names a configuration for `rlvr train`
             raise ConfigError(str(error).replace("--config-name", "--task")) from error
-        for note in inference.tasks.notes:
+        for note in inference.notes:
             print(note, file=sys.stderr)
         yield inference
 

@@ -145,10 +145,20 @@ def invalid(error: ValidationError, chosen: dict[str, str]) -> str:
         return f"{path} is missing; every key needs a value (`rlvr train --cfg job` prints all keys)."
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
         return _wrong_tag(path, first.get("ctx", {}))
-    reason = f"{path}={shown(first['input'])}: {_requirement(first)}"
+    reason = f"{path}={shown(first['input'])}: {_any_of_them(first['loc']) or _requirement(first, path)}"
     near = _nearest_literal(first)
     description = _description(path)
     return reason + (f"; did you mean {near}?" if near else f" ({description})." if description else ".")
+
+
+def _any_of_them(location: tuple[int | str, ...]) -> str | None:
+    """What a value of several plain types must be: pydantic says of each that it is another one."""
+    annotation: Any = Config
+    for part in location:
+        annotation, is_tag = _descend(annotation, part)
+        if is_tag and annotation is None:
+            return "must be true or false, a finite number or text"
+    return None
 
 
 def _path(location: tuple[int | str, ...]) -> str:
@@ -174,7 +184,11 @@ def _descend(annotation: Any, part: int | str) -> tuple[Any, bool]:
     for model in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ():
         if isinstance(model, type) and issubclass(model, Section) and part in (tag(model, "name"), tag(model, "type")):
             return model, True
-    return None, False
+    return None, _is_union(annotation)  # of plain types, which pydantic names
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, UnionType)
 
 
 def _wrong_tag(path: str, context: Any) -> str:
@@ -200,7 +214,7 @@ def _tags(context: Any) -> list[str]:
     return [word.strip(" '") for word in expected.split(",")]
 
 
-def _requirement(error: Any) -> str:
+def _requirement(error: Any, path: str) -> str:
     kind, message, context = error["type"], error["msg"], error.get("ctx", {})
     if kind == "too_short":
         return f"needs at least {context['min_length']} item" + ("s" if context["min_length"] > 1 else "")
@@ -209,7 +223,8 @@ def _requirement(error: Any) -> str:
     if kind == "string_type":
         return "must be text (put quotes around it: key='\"123\"')"
     if kind == "string_pattern_mismatch":
-        return "must start with a letter or digit and have only letters, digits, `.`, `_` and `-`"
+        letters = "must start with a letter or digit and have only letters, digits, `.`, `_` and `-`"
+        return letters if path == "name" else "is not of the right form"
     if kind in ("tuple_type", "list_type"):
         return "must be a list, e.g. [1,3]"
     if kind in ("model_type", "model_attributes_type", "dict_type"):

@@ -72,6 +72,9 @@ def test_a_configuration_may_be_named_with_its_suffix() -> None:
 ERRORS = {
     "trainer.learnin_rate=1": ["trainer.learnin_rate=1", "did you mean trainer.learning_rate?"],
     "+trainer.learnin_rate=1": ["trainer.learnin_rate=1", "did you mean trainer.learning_rate?"],
+    "task.settings.size=3": ["task=rpn has no such key; task=generator or task=reasoning_gym has"],
+    "markers.sets.mine={a: b}": ["is not there yet; add it with +markers.sets.mine=..."],
+    "prompt.user=Hello": ["prompt.user=Hello: is not of the right form (user message; holds {question}"],
     "max_steps=3": ["max_steps=3", "did you mean trainer.max_steps?"],
     "algoritm=grpo": ["algoritm=grpo", "did you mean algorithm?"],
     "nonsense=3": ["nonsense=3", "rlvr train --cfg job"],
