@@ -136,8 +136,9 @@ def _check_errors(groups: Sequence[Group], max_share: float) -> None:
     episodes = [episode for group in groups for episode in group.episodes]
     errors = [e for e in episodes if e.score.status == "error"]
     if len(errors) > max_share * len(episodes):
+        first = str(errors[0].score.diagnostics.get("error", "no message"))
+        more = ", or give it more reward.timeout_s," if "timed out" in first else ""
         raise UserError(
             f"the verifier failed on {len(errors)} of {len(episodes)} episodes of this step, more than "
-            f"reward.max_error_share={max_share} (first: {errors[0].score.diagnostics.get('error', 'no message')}); "
-            "mend it, or give it more reward.timeout_s, and go on with resume=true"
+            f"reward.max_error_share={max_share} (first: {first}); mend it{more} and go on with resume=true"
         )

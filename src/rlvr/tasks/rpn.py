@@ -67,6 +67,7 @@ class RpnTask:
         self._operands = tuple(str(value) for value in range(low, high + 1))
         self._sizes = range(settings.complexity_range[0], settings.complexity_range[1] + 1)
         self._cumulative = tuple(accumulate(settings.complexity_weights or [1.0] * len(self._sizes)))
+        self._eval_examples: dict[int, list[Example]] = {}
         self._check_sizes()
 
     @property
@@ -102,8 +103,13 @@ class RpnTask:
         """`num` different held-out examples, the same for every run; fewer if there are not so many.
 
         The number of operators is drawn with eval_complexity_weights; one whose held-out expressions are used up leaves
-        the draw, and the others fill its place.
+        the draw, and the others fill its place. They are drawn once: where few are held out that takes many tries.
         """
+        if num not in self._eval_examples:
+            self._eval_examples[num] = self._draw_eval_examples(num)
+        return list(self._eval_examples[num])
+
+    def _draw_eval_examples(self, num: int) -> list[Example]:
         rng = random.Random(derive_seed(EVAL_SEED, "rpn", "eval"))
         weights = dict(zip(self._sizes, self.settings.eval_complexity_weights or [1.0] * len(self._sizes), strict=True))
         examples: dict[str, Example] = {}
