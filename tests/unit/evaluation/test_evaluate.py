@@ -215,9 +215,7 @@ def test_pitfall_26_a_metric_that_fails_too_often_ends_the_evaluation() -> None:
     assert sum(record.failure is not None for record in result.records) == 12
     assert result.metrics["eval/rpn/num_examples"] == 48
     task.num_failures = 13
-    with pytest.raises(
-        UserError, match=r"rpn failed on 13 of 60 completions.*first: timed out after 1 s"
-    ):
+    with pytest.raises(UserError, match=r"rpn failed on 13 of 60 completions.*first: timed out after 1 s"):
         run(task)
 
 
