@@ -7,20 +7,21 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
 import rlvr.models.loading
 from rlvr.build import train
 from rlvr.cli.main import main
-from rlvr.config.catalog import Key, has_value, keys, value_of
-from rlvr.config.compose import load_config, to_yaml
+from rlvr.config import rules
+from rlvr.config.catalog import Key, keys
+from rlvr.config.compose import load_config, parse_overrides
 from rlvr.config.schema import Config
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.errors import ConfigError, UserError
@@ -397,7 +398,7 @@ BPE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Runs by their resolved configuration: many cases share one of their two."""
+    """Runs by their resolved configuration: many cases share one of their two, or both."""
 
     root: Path
     models: dict[Kind, Path]
@@ -405,18 +406,22 @@ class Runs:
     bases: dict[tuple[tuple[str, ...], Kind], Config | None]
 
     def with_value(self, base: tuple[str, ...], key: str, value: str, kind: Kind) -> Config:
-        """`base` with one more value; composing takes longer than most runs, so a value that is there is not added."""
+        """`base` with one more value. Composing takes as long as a run, so the value is put into what was composed."""
+        line = f"{key}={value}"
         if (base, kind) not in self.bases:
             try:
                 self.bases[base, kind] = self.config(base, kind)
             except ConfigError:  # not without the value
                 self.bases[base, kind] = None
         found = self.bases[base, kind]
-        if found is not None and has_value(found, key):
-            there = value_of(found, key)
-            if (list(there) if isinstance(there, tuple) else there) == yaml.safe_load(value):
-                return found
-        return self.config((*base, f"{key}={value}"), kind)
+        if found is None or key == "evaluation.also":
+            return self.config((*base, line), kind)
+        values = found.model_dump(mode="json")
+        *sections, name = key.split(".")
+        reduce(dict.__getitem__, sections, values)[name] = parse_overrides([line])[0].value()
+        config = Config.model_validate_json(json.dumps(values), strict=True)
+        rules.check(config, lambda changed: changed == key, lambda *_: lambda inside: False)
+        return config
 
     def config(self, overrides: tuple[str, ...], kind: Kind) -> Config:
         """What a case runs; without warm start its settings would have no effect."""
@@ -463,7 +468,7 @@ def watch(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     monkeypatch.setattr(rlvr.models.loading.AutoModelForCausalLM, "from_pretrained", noted_load)
 
     def run(config: Config) -> Seen:
-        if (key := to_yaml(config)) in runs.known:
+        if (key := config.model_dump_json()) in runs.known:
             return runs.known[key]
         counts.update(dict.fromkeys(counts, 0))
         capsys.readouterr()
