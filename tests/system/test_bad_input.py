@@ -101,7 +101,7 @@ def test_a_folder_with_other_files_is_left_alone(model: Path, tmp_path: Path, ca
 
 
 def test_resume_where_no_run_is(tmp_path: Path, capsys: Capture) -> None:
-    words = ["train", f"run_dir={tmp_path / 'absent'}", "resume=true"]
+    words = ["train", f"run_dir={tmp_path / 'absent'}", "resume=true", "tracker.console=none"]
     refused(words, 2, [f"run_dir={tmp_path / 'absent'}", "no run to resume", "remove resume=true"], capsys)
     assert list(tmp_path.iterdir()) == []
 
@@ -196,7 +196,7 @@ def test_a_model_with_damaged_weights(model: Path, tmp_path: Path, capsys: Captu
 
 def test_a_model_that_is_nowhere(tmp_path: Path, capsys: Capture) -> None:
     words = ["train", *SMALL, *pretrained(tmp_path / "none"), f"run_dir={tmp_path / 'run'}"]
-    refused(words, 1, [str(tmp_path / "none"), "cannot be loaded", "name a model folder or a Hub id"], capsys)
+    refused(words, 1, [str(tmp_path / "none"), "is no folder here", "name a model folder or a Hub id"], capsys)
 
 
 def test_a_model_that_does_not_know_the_words_of_the_task(model: Path, tmp_path: Path, capsys: Capture) -> None:

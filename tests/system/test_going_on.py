@@ -36,7 +36,7 @@ def test_a_start_that_fails_moves_nothing(
     assert main(["train", *SMALL, *pretrained(model), "trainer.max_steps=1"]) == 0
     before = os.readlink("runs/latest")
     (tmp_path / "empty").mkdir()
-    refused(["train", "model=hf", "model.name_or_path=empty"], 1, "no config.json", capsys)
+    refused(["train", "model=hf", "model.name_or_path=empty", "tracker.console=none"], 1, "no config.json", capsys)
     assert os.readlink("runs/latest") == before
     assert len(list(Path("runs").iterdir())) == 2
 
