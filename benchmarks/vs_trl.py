@@ -52,7 +52,7 @@ from rlvr.training.layout import choose_layout
 from rlvr.training.loop import Run, train
 from rlvr.training.trainer import NonFiniteError, Trainer
 from rlvr.training.warm_start import warm_start
-from rlvr.types import Completion, Example, SamplingParams, Score, TokenBatch
+from rlvr.types import Attempt, Completion, Example, SamplingParams, Score, TokenBatch
 
 OVERRIDES = (
     # single digits 0..11 and one word each: a vocabulary of 19
@@ -140,9 +140,16 @@ class FirstWord:
 
     name = "first_word"
 
-    def verify(self, prompt: str, completion: str, answer: str) -> Score:
+    async def verify(self, attempt: Attempt) -> Score:
         """The verdict."""
-        return Score(value=float(completion.split(" ", 1)[0] == answer))
+        return Score(value=float(attempt.completion.split(" ", 1)[0] == attempt.example.answer))
+
+
+def rpn_task(config: Config) -> RpnTask:
+    """The task of the configuration, which is RPN's."""
+    assert config.task.name == "rpn"
+    assert config.reward.name == "rpn"
+    return RpnTask(config.task, config.seed, config.reward)
 
 
 class FirstWordTask:
@@ -225,7 +232,7 @@ def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_s
     """The product's parts, put together as `rlvr.build` does."""
     model, tokenizer = load_pretrained(str(model_folder))
     policy = Policy(model=model, tokenizer=tokenizer)
-    task = RpnTask(config.task, config.seed, config.reward)
+    task = rpn_task(config)
     context = int(model.config.max_position_embeddings)
     engine: Engine = LocalEngine(model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
     if case.lengths is not None:
@@ -239,6 +246,7 @@ def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_s
         refill=None,
         seed=config.seed,
         max_context_tokens=context,
+        max_error_share=config.reward.max_error_share,
     )
     trainer = Trainer(
         policy=policy,
@@ -269,18 +277,22 @@ def make_checkpoint(config: Config, folder: Path) -> None:
     """A warm-started model that both halves start from; kept if the folder has it already."""
     if (folder / "config.json").is_file():
         return
-    task = RpnTask(config.task, config.seed, config.reward)
+    task = rpn_task(config)
+    assert task.vocabulary is not None
     tokenizer = build_tokenizer(task.vocabulary)
     assert config.model.name == "scratch"
     policy = Policy(model=build_model(config.model, tokenizer, config.seed).eval(), tokenizer=tokenizer)
     show = lambda step, loss: print(f"warm start, step {step}: loss {loss:.3f}", file=sys.stderr)  # noqa: E731
-    warm_start(policy, task, config.warm_start, progress=show, stopped=lambda: False)
+    microbatch_tokens = config.trainer.microbatch_tokens
+    warm_start(
+        policy, task, config.warm_start, microbatch_tokens=microbatch_tokens, progress=show, stopped=lambda: False
+    )
     policy.save(folder)
 
 
 def trl_specification(case: Case, config: Config, model_folder: Path, output: Path, max_steps: int) -> dict[str, Any]:
     """Everything TRL's half needs to know; prompts in the order in which rlvr's half meets them."""
-    task = RpnTask(config.task, config.seed, config.reward)
+    task = rpn_task(config)
     examples = [task.train_example(index) for index in range(max_steps * NUM_PROMPTS)]
     return {
         "model": str(model_folder),
