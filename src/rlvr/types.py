@@ -14,12 +14,36 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+ToolSchema = Mapping[str, Any]
+"""A tool as JSON schema: `{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCall:
+    """What the model wants called: `ToolCall(id="call_0", name="get_document", arguments={"doc_id": "3"})`.
+
+    `problem` says, in words for the model, why what it wrote is no call (no JSON, no name, arguments that are no
+    object); name and arguments are then what could be read, or empty.
+    """
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    problem: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """`Message(role="user", content="<boe> 3 4 + =")`"""
+    """`Message(role="user", content="<boe> 3 4 + =")`
+
+    An assistant's message may call tools; a tool's message names the tool and the call that it answers.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    name: str | None = None
+    call_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +120,9 @@ class Attempt:
 
     `Attempt(example=..., completion="7 <eoe>", text="7", stop_reason=StopReason.STOP, num_tokens=2)`
 
-    `completion` has every special token; `text` lacks only the stop token that ended it.
+    `completion` has every special token; `text` lacks only the stop token that ended it. Of several turns they are the
+    last one's; `num_tokens` (sampled ones) and `calls` are of all turns. `state` is what a tool environment keeps of
+    the episode, None elsewhere.
     """
 
     example: Example
@@ -104,6 +130,8 @@ class Attempt:
     text: str
     stop_reason: StopReason
     num_tokens: int
+    calls: tuple[ToolCall, ...] = ()
+    state: object | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,12 +141,16 @@ class Score:
     - `scored`: `value` is the reward.
     - `invalid`: the completion could not be parsed; `value` is the reward for that (usually 0) and it is counted.
     - `error`: the verifier itself failed; `value` is NaN and the episode is left out of group mean, std and loss.
+
+    `potentials`, if there are any, has one number a turn: how far the episode was before it. Algorithms that give each
+    token its own return shape their rewards with them; no optimum moves (`rlvr.algorithms.shaping`).
     """
 
     value: float
     status: Literal["scored", "invalid", "error"] = "scored"
     parts: Mapping[str, float] = field(default_factory=dict)
     diagnostics: Mapping[str, float | str] = field(default_factory=dict)
+    potentials: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +168,10 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Episode:
-    """One rollout of one example: `turns[i + 1].prompt_ids` starts with turn i's prompt + completion."""
+    """One rollout of one example.
+
+    `turns[i + 1].prompt_ids` starts with turn i's prompt + completion, unless a chat template rewrote history.
+    """
 
     example_id: str
     sample_index: int
@@ -173,8 +208,10 @@ class TokenBatch:
     behavior_logprobs: Tensor  # [B, T] float32, 0 where loss_mask is False
     rewards: Tensor  # [B] float32, the episode's reward (0 where not valid)
     groups: Tensor  # [B] int64, index of the row's group
+    episodes: Tensor  # [B] int64, index of the row's episode: rows of one episode stand together and share a reward
     valid: Tensor  # [B] bool, False for verifier errors: out of group statistics and loss
     truncated: Tensor  # [B] bool, the episode stopped for length
+    potentials: Tensor | None = None  # [B, T] how far the episode was before each sampled token, 0 elsewhere
     old_logprobs: Tensor | None = None  # [B, T] the policy before the update, recomputed by the trainer
     reference_logprobs: Tensor | None = None  # [B, T] the frozen reference
     values: Tensor | None = None  # [B, T] the critic's, before the update

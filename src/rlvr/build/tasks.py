@@ -16,7 +16,7 @@ from rlvr.rewards.pool import VerifierPool
 from rlvr.tasks.base import Task
 from rlvr.tasks.catalog import make_task
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.types import Message
+from rlvr.types import Message, ToolSchema
 
 Functions = Mapping[str, Callable[..., Any]]
 """Import path -> the function itself, for functions of a script or notebook that no other process could import."""
@@ -59,8 +59,8 @@ class Tasks:
             task.limit_prompts(partial(_count_tokens, chat), context - max_completion_tokens)
 
 
-def _count_tokens(chat: Chat, messages: Sequence[Message]) -> int:
-    return len(chat.encode_prompt(messages))
+def _count_tokens(chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> int:
+    return len(chat.encode_prompt(messages, tools))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import ConfigError, UserError
-from rlvr.types import Message
+from rlvr.types import Message, StopReason, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -54,11 +54,27 @@ class Chat:
             return "the chat template takes no system message: its text stands before the first user message"
         return None
 
-    def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> tuple[int, ...]:
         """The first prompt, up to where the model speaks."""
         if self._has_template:
             return self._encode(self._render(messages))
         return self._begin(self._encode(_plain(messages)))
+
+    def next_prompt(
+        self,
+        prompt_ids: tuple[int, ...],
+        completion_ids: tuple[int, ...],
+        conversation: Sequence[Message],
+        reply: Sequence[Message],
+        tools: Sequence[ToolSchema] = (),
+    ) -> tuple[int, ...]:
+        """Prompt and completion as they are, then the reply and the header of the next completion."""
+        return prompt_ids + completion_ids + self.encode_reply(reply, last_id=completion_ids[-1])
+
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason) -> Message:
+        """The assistant's message in a completion, without the stop token."""
+        said = completion_ids[:-1] if stop_reason is StopReason.STOP else completion_ids
+        return Message(role="assistant", content=self.decode(said))
 
     def encode_reply(self, messages: Sequence[Message], *, last_id: int | None = None) -> tuple[int, ...]:
         """What comes after a completion: the end of its turn, the messages, the header of the next turn.

@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlvr.types import Message, Score, StopReason
+from rlvr.types import Attempt, Example, Message, Score, StopReason, ToolCall, ToolSchema
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """The environment's answer to a completion: messages for the next turn, or `done`."""
+    """The environment's answer to a completion: messages for the next turn, or `done`.
+
+    With `restarts` the messages are the whole conversation from now on: a new prompt, which extends nothing.
+    """
 
     messages: tuple[Message, ...]
     done: bool
+    restarts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +26,7 @@ class TurnText:
     """A turn as text: `TurnText(prompt="<boe> 3 4 + =", completion="7 <eoe>", text="7", ..., num_tokens=2)`.
 
     `prompt` and `completion` have every special token; `text` lacks only the stop token that ended the completion.
+    `calls` are the tools that the completion calls.
     """
 
     prompt: str
@@ -29,6 +34,21 @@ class TurnText:
     text: str
     stop_reason: StopReason
     num_tokens: int
+    calls: tuple[ToolCall, ...] = ()
+
+
+def to_attempt(example: Example, turns: Sequence[TurnText], state: object | None = None) -> Attempt:
+    """The episode as verifiers and metrics see it."""
+    last = turns[-1]
+    return Attempt(
+        example=example,
+        completion=last.completion,
+        text=last.text,
+        stop_reason=last.stop_reason,
+        num_tokens=sum(turn.num_tokens for turn in turns),
+        calls=tuple(call for turn in turns for call in turn.calls),
+        state=state,
+    )
 
 
 class Env(Protocol):
@@ -39,12 +59,17 @@ class Env(Protocol):
         """Completions it takes at most, None if not known. After the last one the engine keeps nothing."""
         ...
 
+    @property
+    def tools(self) -> tuple[ToolSchema, ...]:
+        """What the model may call; part of the first prompt."""
+        ...
+
     async def start(self) -> tuple[Message, ...]:
         """The messages of the first prompt; called once."""
         ...
 
-    async def step(self, completion_text: str) -> Reply:
-        """What happens after a completion."""
+    async def step(self, said: Message) -> Reply:
+        """What happens after a completion, given as the assistant's message with its tool calls."""
         ...
 
     async def score(self, turns: Sequence[TurnText]) -> Score:

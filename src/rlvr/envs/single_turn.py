@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlvr.envs.base import Reply, TurnText
+from rlvr.envs.base import Reply, TurnText, to_attempt
 from rlvr.rewards.base import Verifier, run_verifier
-from rlvr.types import Attempt, Example, Message, Score
+from rlvr.types import Example, Message, Score, ToolSchema
 
 
 class SingleTurnEnv:
@@ -17,6 +17,7 @@ class SingleTurnEnv:
     """
 
     max_turns: int | None = 1
+    tools: tuple[ToolSchema, ...] = ()
 
     def __init__(self, example: Example, verifier: Verifier) -> None:
         self._example = example
@@ -30,7 +31,7 @@ class SingleTurnEnv:
         self._started = True
         return self._example.messages
 
-    async def step(self, completion_text: str) -> Reply:
+    async def step(self, said: Message) -> Reply:
         """Done, whatever was said."""
         return Reply(messages=(), done=True)
 
@@ -38,12 +39,4 @@ class SingleTurnEnv:
         """One checked verdict on the one turn."""
         if len(turns) != 1:
             raise ValueError(f"example {self._example.id!r} is single-turn, but its episode has {len(turns)} turns")
-        turn = turns[0]
-        attempt = Attempt(
-            example=self._example,
-            completion=turn.completion,
-            text=turn.text,
-            stop_reason=turn.stop_reason,
-            num_tokens=turn.num_tokens,
-        )
-        return await run_verifier(self._verifier, attempt)
+        return await run_verifier(self._verifier, to_attempt(self._example, turns))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import nan
 
 import torch
 
@@ -17,6 +18,7 @@ class Row:
     ids: tuple[int, ...]
     loss_mask: tuple[bool, ...]
     behavior_logprobs: tuple[float, ...]
+    potentials: tuple[float, ...]
 
     @property
     def prompt_length(self) -> int:
@@ -24,17 +26,16 @@ class Row:
         return self.loss_mask.index(True) if any(self.loss_mask) else len(self.ids)
 
 
-def _append(row: Row | None, turn: Turn) -> Row:
+def _append(row: Row | None, turn: Turn, potential: float) -> Row:
     """The row with the turn's new prompt tokens (mask 0) and its completion (mask 1) behind it."""
-    known = len(row.ids) if row else 0
-    fresh = turn.prompt_ids[known:]
+    row = row or Row(ids=(), loss_mask=(), behavior_logprobs=(), potentials=())
+    fresh = turn.prompt_ids[len(row.ids) :]
     sampled = turn.completion.token_ids
     return Row(
-        ids=(row.ids if row else ()) + fresh + sampled,
-        loss_mask=(row.loss_mask if row else ()) + (False,) * len(fresh) + (True,) * len(sampled),
-        behavior_logprobs=(row.behavior_logprobs if row else ())
-        + (0.0,) * len(fresh)
-        + turn.completion.behavior_logprobs,
+        ids=row.ids + fresh + sampled,
+        loss_mask=row.loss_mask + (False,) * len(fresh) + (True,) * len(sampled),
+        behavior_logprobs=row.behavior_logprobs + (0.0,) * len(fresh) + turn.completion.behavior_logprobs,
+        potentials=row.potentials + (0.0,) * len(fresh) + (potential,) * len(sampled),
     )
 
 
@@ -44,40 +45,61 @@ def episode_rows(episode: Episode) -> Iterator[Row]:
     Turns (P1 C1), (P1 C1 R1 C2), (Q C3): the second prompt extends the first turn, so they share the row
     P1 C1 R1 C2 with mask 0 1 0 1; the third starts over (a template rewrote history), so it is a row of its own.
     """
+    potentials = episode.score.potentials or (0.0,) * len(episode.turns)
     row: Row | None = None
-    for turn in episode.turns:
+    for turn, potential in zip(episode.turns, potentials, strict=True):
         if row is not None and turn.prompt_ids[: len(row.ids)] != row.ids:
             yield row
             row = None
-        row = _append(row, turn)
+        row = _append(row, turn, potential)
     if row is not None:
         yield row
 
 
-def to_batch(groups: Sequence[Group]) -> TokenBatch:
-    """Rows of all episodes in order, right-padded with id 0. An episode's reward stands on each of its rows."""
+def _with_tool_tokens(row: Row) -> Row:
+    """Everything after the first prompt counts as sampled; nobody knows with which probability."""
+    first = row.prompt_length
+    return replace(
+        row,
+        loss_mask=tuple(index >= first for index in range(len(row.ids))),
+        behavior_logprobs=tuple(
+            nan if index >= first and not sampled else logprob
+            for index, (sampled, logprob) in enumerate(zip(row.loss_mask, row.behavior_logprobs, strict=True))
+        ),
+    )
+
+
+def to_batch(groups: Sequence[Group], *, train_on_tool_tokens: bool = False) -> TokenBatch:
+    """Rows of all episodes in order, right-padded with id 0. An episode's reward stands on each of its rows.
+
+    `train_on_tool_tokens` is wrong, and there to show what it does (docs/tools.md).
+    """
     rows: list[Row] = []
-    owners: list[tuple[int, Episode]] = []
-    for index, group in enumerate(groups):
-        for episode in group.episodes:
-            for row in episode_rows(episode):
-                rows.append(row)
-                owners.append((index, episode))
+    owners: list[tuple[int, int, Episode]] = []
+    numbered = [(index, episode) for index, group in enumerate(groups) for episode in group.episodes]
+    for number, (index, episode) in enumerate(numbered):
+        for row in episode_rows(episode):
+            rows.append(_with_tool_tokens(row) if train_on_tool_tokens else row)
+            owners.append((index, number, episode))
     width = max(len(row.ids) for row in rows)
 
     def padded(name: str, filling: float, dtype: torch.dtype) -> torch.Tensor:
         lines = [getattr(row, name) + (filling,) * (width - len(row.ids)) for row in rows]
         return torch.tensor(lines, dtype=dtype)
 
-    valid = [episode.score.status != "error" for _, episode in owners]
+    episodes = [episode for _, _, episode in owners]
+    valid = [episode.score.status != "error" for episode in episodes]
+    shaped = any(episode.score.potentials for episode in episodes)
     return TokenBatch(
         ids=padded("ids", 0, torch.int64),
         lengths=torch.tensor([len(row.ids) for row in rows]),
         prompt_lengths=torch.tensor([row.prompt_length for row in rows]),
         loss_mask=padded("loss_mask", False, torch.bool),
         behavior_logprobs=padded("behavior_logprobs", 0.0, torch.float32),
-        rewards=torch.tensor([e.score.value if ok else 0.0 for (_, e), ok in zip(owners, valid, strict=True)]).float(),
-        groups=torch.tensor([index for index, _ in owners]),
+        rewards=torch.tensor([e.score.value if ok else 0.0 for e, ok in zip(episodes, valid, strict=True)]).float(),
+        groups=torch.tensor([index for index, _, _ in owners]),
+        episodes=torch.tensor([number for _, number, _ in owners]),
         valid=torch.tensor(valid),
-        truncated=torch.tensor([episode.stop_reason is StopReason.LENGTH for _, episode in owners]),
+        truncated=torch.tensor([episode.stop_reason is StopReason.LENGTH for episode in episodes]),
+        potentials=padded("potentials", 0.0, torch.float32) if shaped else None,
     )

@@ -16,7 +16,7 @@ from typing import Protocol
 from rlvr.engines.base import Engine
 from rlvr.envs.base import Env, TurnText
 from rlvr.errors import UserError
-from rlvr.types import Episode, Example, Message, SamplingParams, Score, StopReason, Turn
+from rlvr.types import Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema, Turn
 
 Sampling = Callable[[int], SamplingParams]
 """turn -> how to draw that turn's completion"""
@@ -30,12 +30,27 @@ class ChatCodec(Protocol):
         """The tokens that end a completion."""
         ...
 
-    def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The token ids of a first prompt, header of the first completion included."""
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> tuple[int, ...]:
+        """The token ids of a first prompt, tools and the header of the first completion included."""
         ...
 
-    def encode_reply(self, messages: Sequence[Message], *, last_id: int | None = None) -> tuple[int, ...]:
-        """The ids to append after a completion that ended with the token `last_id`: reply, header of the next one."""
+    def next_prompt(
+        self,
+        prompt_ids: tuple[int, ...],
+        completion_ids: tuple[int, ...],
+        conversation: Sequence[Message],
+        reply: Sequence[Message],
+        tools: Sequence[ToolSchema] = (),
+    ) -> tuple[int, ...]:
+        """The prompt of the next turn: prompt and completion, extended by the reply and the header of the next one.
+
+        `conversation` is everything said so far, the completion as its last message. Only where the template would
+        take back some of it, as Qwen3's does with earlier thinking, is it rendered anew.
+        """
+        ...
+
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason) -> Message:
+        """The assistant's message in a completion: its text without the stop token, and the tools that it calls."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -65,11 +80,12 @@ async def run_episode(
     """
     # equal to nothing else: episodes of one example never share an engine session. None where one turn is all there is:
     # the engine would keep its keys and values for a next turn that never comes
-    session = None if 1 in (max_turns, env.max_turns) else object()
+    limits = _Limits(max_context_tokens=max_context_tokens, max_turns=_smaller(max_turns, env.max_turns))
+    session = None if limits.max_turns == 1 else object()
     try:
-        prompt_ids = _first_prompt(example, chat.encode_prompt(await env.start()), max_context_tokens)
-        limits = _Limits(max_context_tokens=max_context_tokens, max_turns=max_turns)
-        turns, stop_reason = await _take_turns(prompt_ids, env, engine, chat, sampling, session, limits)
+        opening = await env.start()
+        prompt_ids = _first_prompt(example, chat.encode_prompt(opening, env.tools), max_context_tokens)
+        turns, stop_reason = await _take_turns(opening, prompt_ids, env, engine, chat, sampling, session, limits)
     finally:
         if session is not None:
             engine.release(session)  # before scoring: a slow verifier holds no place in the engine's batch
@@ -90,6 +106,11 @@ class _Limits:
     max_turns: int | None
 
 
+def _smaller(first: int | None, second: int | None) -> int | None:
+    given = [limit for limit in (first, second) if limit is not None]
+    return min(given, default=None)
+
+
 def _first_prompt(example: Example, ids: Sequence[int], max_context_tokens: int) -> tuple[int, ...]:
     if len(ids) >= max_context_tokens:
         raise UserError(
@@ -100,6 +121,7 @@ def _first_prompt(example: Example, ids: Sequence[int], max_context_tokens: int)
 
 
 async def _take_turns(
+    opening: Sequence[Message],
     prompt_ids: tuple[int, ...],
     env: Env,
     engine: Engine,
@@ -109,6 +131,7 @@ async def _take_turns(
     limits: _Limits,
 ) -> tuple[list[Turn], StopReason]:
     turns: list[Turn] = []
+    conversation = list(opening)
     while True:
         params = sampling(len(turns))
         params = replace(params, max_tokens=min(params.max_tokens, limits.max_context_tokens - len(prompt_ids)))
@@ -116,13 +139,18 @@ async def _take_turns(
         turns.append(Turn(prompt_ids=prompt_ids, completion=completion))
         if completion.stop_reason != StopReason.STOP:
             return turns, completion.stop_reason  # an unfinished message cannot be answered
-        reply = await env.step(chat.decode(completion.token_ids))
+        conversation.append(chat.parse(completion.token_ids, completion.stop_reason))
+        reply = await env.step(conversation[-1])
         if reply.done:
             return turns, StopReason.STOP
         if len(turns) == limits.max_turns:
             return turns, StopReason.MAX_TURNS
-        reply_ids = chat.encode_reply(reply.messages, last_id=completion.token_ids[-1])
-        prompt_ids = prompt_ids + completion.token_ids + reply_ids
+        if reply.restarts:
+            conversation = list(reply.messages)
+            prompt_ids = chat.encode_prompt(conversation, env.tools)
+        else:
+            prompt_ids = chat.next_prompt(prompt_ids, completion.token_ids, conversation, reply.messages, env.tools)
+            conversation += reply.messages
         if len(prompt_ids) >= limits.max_context_tokens:
             return turns, StopReason.LENGTH
 
@@ -141,6 +169,7 @@ def _turn_text(chat: ChatCodec, turn: Turn) -> TurnText:
         text=chat.decode(ids[:-1]) if stop_reason == StopReason.STOP else completion,
         stop_reason=stop_reason,
         num_tokens=len(ids),
+        calls=chat.parse(ids, stop_reason).tool_calls,
     )
 
 

@@ -24,8 +24,8 @@ class TrainTask(Protocol):
         """Example `index` of the endless, seeded training stream."""
         ...
 
-    def env(self, example: Example) -> Env:
-        """A fresh single-use environment."""
+    def envs(self, example: Example, count: int) -> Sequence[Env]:
+        """The fresh single-use environments of a group."""
         ...
 
 
@@ -112,17 +112,19 @@ class RolloutSource:
 
     async def _sample_group(self, index: int) -> Group:
         example = self._task.train_example(index)
-        size = self._settings.group_size
-        episodes = await asyncio.gather(*(self._sample_episode(example, index, sample) for sample in range(size)))
+        envs = self._task.envs(example, self._settings.group_size)
+        episodes = await asyncio.gather(
+            *(self._sample_episode(example, env, index, sample) for sample, env in enumerate(envs))
+        )
         return Group(example=example, episodes=tuple(episodes))
 
-    async def _sample_episode(self, example: Example, index: int, sample: int) -> Episode:
+    async def _sample_episode(self, example: Example, env: Env, index: int, sample: int) -> Episode:
         def sampling(turn: int) -> SamplingParams:
             return replace(self._sampling, seed=derive_seed(self._seed, "train", index, sample, turn))
 
         return await run_episode(
             example,
-            self._task.env(example),
+            env,
             self._engine,
             self._chat,
             sampling,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from rlvr.envs.base import Env, TurnText
-from rlvr.types import Example, Message, Verdict
+from rlvr.types import Example, Message, ToolSchema, Verdict
 
-CountTokens = Callable[[Sequence[Message]], int]
-"""How many tokens the prompt of these messages has."""
+
+class CountTokens(Protocol):
+    """Counts the tokens of a prompt."""
+
+    def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), /) -> int:
+        """How many tokens the prompt of these messages and tools has."""
+        ...
 
 
 class Task(Protocol):
@@ -47,6 +52,10 @@ class Task(Protocol):
         """A fresh single-use environment."""
         ...
 
+    def envs(self, example: Example, count: int) -> Sequence[Env]:
+        """The environments of a group; they may be scored together."""
+        ...
+
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric: what was answered and whether it is right. Knows nothing of reward settings."""
         ...
@@ -55,8 +64,11 @@ class Task(Protocol):
         """Names of the subsets whose accuracy is reported by itself, e.g. `("2_steps",)`."""
         ...
 
-    def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
-        """Prompt and completion `index` of an endless stream for supervised training; never held out."""
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
+        """Prompt and completion `index` of an endless stream for supervised training; never held out.
+
+        Of several turns: prompt, completion, reply, completion, ...; what the completions say is learnt.
+        """
         ...
 
     def texts(self) -> Iterator[str]:

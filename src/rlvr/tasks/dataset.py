@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlvr.envs.base import Env, TurnText
+from rlvr.envs.base import Env, TurnText, to_attempt
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Verifier
@@ -18,7 +18,7 @@ from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import Prompter, Shot, plain
 from rlvr.tasks.rows import clean
 from rlvr.tasks.sources import EVAL_SEED, ListSource, Source, anything
-from rlvr.types import Attempt, Example, Message, Verdict
+from rlvr.types import Example, Message, Verdict
 
 NUM_TEXTS = 2_000
 """Examples of an endless source that a tokenizer is learnt from."""
@@ -86,19 +86,16 @@ class DatasetTask:
         """A fresh single-turn environment."""
         return SingleTurnEnv(example, self._verifier)
 
+    def envs(self, example: Example, count: int) -> Sequence[Env]:
+        """As many independent ones."""
+        return [self.env(example) for _ in range(count)]
+
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric on the last turn. Where no answer is known nothing is right."""
         turn = turns[-1]
         if not example.metadata.get("has_answer", True):
             return Verdict(answer=self._prompter.answer_format.extract(turn.text), correct=False)
-        attempt = Attempt(
-            example=example,
-            completion=turn.completion,
-            text=turn.text,
-            stop_reason=turn.stop_reason,
-            num_tokens=turn.num_tokens,
-        )
-        return await self._judge.judge(attempt)
+        return await self._judge.judge(to_attempt(example, turns))
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """The problem's tags."""

@@ -64,6 +64,10 @@ class MixTask:
         """The environment of the part that the example is from."""
         return self._part_of(example).env(example)
 
+    def envs(self, example: Example, count: int) -> Sequence[Env]:
+        """The environments of a group, made by the part that the example is from."""
+        return self._part_of(example).envs(example, count)
+
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric of the part that the example is from."""
         return await self._part_of(example).judge(example, turns)
@@ -72,7 +76,7 @@ class MixTask:
         """The task's name, and the tags it gives."""
         return (example.metadata["task"], *self._part_of(example).tags(example))
 
-    def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Of the part whose turn it is."""
         key, place = self.place(index)
         return self._parts[key].demonstration(place, worked_share)

@@ -134,6 +134,10 @@ class RpnTask:
         """A fresh single-turn environment."""
         return SingleTurnEnv(example, self.verifier)
 
+    def envs(self, example: Example, count: int) -> Sequence[Env]:
+        """As many independent ones."""
+        return [self.env(example) for _ in range(count)]
+
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric, exact answer: code apart from the rewards, so no reward setting moves it."""
         prompt = "\n".join(message.content for message in example.messages)

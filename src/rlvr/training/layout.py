@@ -60,6 +60,7 @@ def _probe(vocab_size: int) -> TokenBatch:
         behavior_logprobs=torch.zeros(4, 16),
         rewards=zeros,
         groups=torch.tensor(groups),
+        episodes=torch.arange(4),
         valid=torch.ones(4, dtype=torch.bool),
         truncated=torch.zeros(4, dtype=torch.bool),
     )

@@ -48,11 +48,14 @@ class WordCodec:
         self.words = task.vocabulary
         self.stop_ids = frozenset({self.words.index("<eoe>")})
 
-    def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[object] = ()) -> tuple[int, ...]:
         return tuple(self.words.index(word) for message in messages for word in message.content.split())
 
-    def encode_reply(self, messages: Sequence[Message], *, last_id: int | None = None) -> tuple[int, ...]:
+    def next_prompt(self, *args: object) -> tuple[int, ...]:
         raise AssertionError("single turn")
+
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason) -> Message:
+        return Message(role="assistant", content=self.decode(completion_ids))
 
     def decode(self, ids: Sequence[int]) -> str:
         return " ".join(self.words[token] for token in ids)

@@ -14,7 +14,7 @@ from rlvr.errors import UserError
 from rlvr.rewards.base import RewardError
 from rlvr.rollout.batch import episode_rows
 from rlvr.rollout.episode import run_episode
-from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason
+from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema
 
 STOP = 9
 EXAMPLE = Example(id="e", messages=(Message(role="user", content="ab"),), answer="c")
@@ -28,12 +28,22 @@ class LetterCodec:
 
     stop_ids = frozenset({STOP})
 
-    def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[object] = ()) -> tuple[int, ...]:
         return tuple(ord(letter) - ord("a") + 10 for message in messages for letter in message.content)
 
-    def encode_reply(self, messages: Sequence[Message], *, last_id: int | None = None) -> tuple[int, ...]:
-        assert last_id == STOP
-        return (*self.encode_prompt(messages), 7)  # 7: header of the next completion
+    def next_prompt(
+        self,
+        prompt_ids: tuple[int, ...],
+        completion_ids: tuple[int, ...],
+        conversation: Sequence[Message],
+        reply: Sequence[Message],
+        tools: Sequence[object] = (),
+    ) -> tuple[int, ...]:
+        assert completion_ids[-1] == STOP
+        return (*prompt_ids, *completion_ids, *self.encode_prompt(reply), 7)  # 7: header of the next completion
+
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason) -> Message:
+        return Message(role="assistant", content=self.decode(completion_ids))
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join({STOP: "$", 7: ">", 30: "ab"}.get(token) or chr(token - 10 + ord("a")) for token in ids)
@@ -82,6 +92,7 @@ class TalkingEnv:
     """Answers "d" until `num_turns` completions were made."""
 
     max_turns: int | None = None
+    tools: tuple[ToolSchema, ...] = ()
 
     def __init__(self, num_turns: int, error: Exception | None = None) -> None:
         self.num_turns, self.error = num_turns, error
@@ -91,8 +102,8 @@ class TalkingEnv:
     async def start(self) -> tuple[Message, ...]:
         return EXAMPLE.messages
 
-    async def step(self, completion_text: str) -> Reply:
-        self.heard.append(completion_text)
+    async def step(self, said: Message) -> Reply:
+        self.heard.append(said.content)
         done = len(self.heard) >= self.num_turns
         return Reply(messages=() if done else (Message(role="tool", content="d"),), done=done)
 

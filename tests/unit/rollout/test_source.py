@@ -8,7 +8,7 @@ from rlvr.config.schema import Rollout
 from rlvr.envs.base import Env, Reply, TurnText
 from rlvr.errors import UserError
 from rlvr.rollout.source import Refill, RolloutSource
-from rlvr.types import Completion, Example, Message, SamplingParams, Score, StopReason
+from rlvr.types import Completion, Example, Message, SamplingParams, Score, StopReason, ToolSchema
 
 SETTINGS = Rollout(
     prompts_per_step=3, group_size=2, max_completion_tokens=4, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0
@@ -52,11 +52,21 @@ class EchoEngine:
 class PlainChat:
     stop_ids = frozenset({0, 1})
 
-    def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[object] = ()) -> tuple[int, ...]:
         return (7,)
 
-    def encode_reply(self, messages: Sequence[Message], *, last_id: int | None = None) -> tuple[int, ...]:
-        return ()
+    def next_prompt(
+        self,
+        prompt_ids: tuple[int, ...],
+        completion_ids: tuple[int, ...],
+        conversation: Sequence[Message],
+        reply: Sequence[Message],
+        tools: Sequence[object] = (),
+    ) -> tuple[int, ...]:
+        return prompt_ids + completion_ids
+
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason) -> Message:
+        return Message(role="assistant", content=self.decode(completion_ids))
 
     def decode(self, ids: Sequence[int]) -> str:
         return " ".join(map(str, ids))
@@ -68,12 +78,13 @@ class ParityEnv:
     def __init__(self, fails: bool, max_turns: int) -> None:
         self.fails = fails
         self.max_turns: int | None = max_turns
+        self.tools: tuple[ToolSchema, ...] = ()
         self.turns_taken = 0
 
     async def start(self) -> tuple[Message, ...]:
         return (Message(role="user", content="?"),)
 
-    async def step(self, completion_text: str) -> Reply:
+    async def step(self, said: Message) -> Reply:
         self.turns_taken += 1
         return Reply(messages=(), done=self.turns_taken == self.max_turns)
 
@@ -91,8 +102,8 @@ class ParityTask:
     def train_example(self, index: int) -> Example:
         return Example(id=str(index), messages=(), answer="1", metadata={"index": index})
 
-    def env(self, example: Example) -> Env:
-        return ParityEnv(example.metadata["index"] in self.failing, self.num_turns)
+    def envs(self, example: Example, count: int) -> list[Env]:
+        return [ParityEnv(example.metadata["index"] in self.failing, self.num_turns) for _ in range(count)]
 
 
 def source(
@@ -175,9 +186,9 @@ def test_pitfall_13_dead_groups_are_replaced_by_new_prompts_which_are_counted() 
 
 def test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life() -> None:
     class OneFailure(ParityTask):
-        def env(self, example: Example) -> Env:
-            self.made += 1
-            return AlwaysRight(fails=self.made == 1, max_turns=1)
+        def envs(self, example: Example, count: int) -> list[Env]:
+            first, self.made = self.made, self.made + count
+            return [AlwaysRight(fails=first + sample == 0, max_turns=1) for sample in range(count)]
 
         made = 0
 

@@ -47,7 +47,7 @@ def test_every_kind_of_task_trains_evaluates_and_demonstrates(task: Task) -> Non
         assert completion
     assert next(task.texts())
     assert task.eval_sets() == (task,)
-    task.limit_prompts(lambda messages: 10, 10)
+    task.limit_prompts(lambda messages, tools=(): 10, 10)
     assert task.eval_examples(2) == held_out
 
 
@@ -59,7 +59,7 @@ def test_rpn_goes_by_any_name_and_has_texts() -> None:
 
 def test_rpn_prompts_that_do_not_fit_are_an_error_naming_the_setting() -> None:
     made = make_rpn(complexity_range=(1, 3))
-    count: Callable[..., int] = lambda messages: len(messages[0].content.split())  # noqa: E731
+    count: Callable[..., int] = lambda messages, tools=(): len(messages[0].content.split())  # noqa: E731
     made.limit_prompts(count, 9)
     with pytest.raises(ConfigError, match=r"task\.complexity_range=\[1, 3\]: 3 operators make a prompt of 9 tokens"):
         made.limit_prompts(count, 8)

@@ -19,7 +19,7 @@ def shots(messages: Sequence[Message]) -> list[tuple[str, str]]:
     return [(question.content, answer.content) for question, answer in zip(turns[::2], turns[1::2], strict=True)]
 
 
-def words(messages: Sequence[Message]) -> int:
+def words(messages: Sequence[Message], tools: Sequence[object] = ()) -> int:
     return sum(len(message.content.split()) for message in messages)
 
 

@@ -112,7 +112,7 @@ def test_a_training_set_that_is_all_held_out_can_only_be_evaluated(copy: Callabl
     made = make(task(tmp_path))
     assert len(made.eval_examples(100)) == len(copy("test"))
     assert made.notes[0].startswith("0 training and ")
-    made.limit_prompts(lambda messages: 1, 10)
+    made.limit_prompts(lambda messages, tools=(): 1, 10)
     with pytest.raises(UserError, match="every training example is also held out"):
         made.train_example(0)
 

@@ -170,7 +170,7 @@ def test_demonstrations_follow_the_schedule() -> None:
 
 def test_prompts_are_limited_in_every_part() -> None:
     made = both()
-    made.limit_prompts(lambda messages: len(messages[-1].content) % 50, 25)
+    made.limit_prompts(lambda messages, tools=(): len(messages[-1].content) % 50, 25)
     assert [note.partition(":")[0] for note in made.notes if "training examples have prompts" in note] == [
         "gsm8k",
         "finqa",

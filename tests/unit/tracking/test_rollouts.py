@@ -67,6 +67,7 @@ def batch(rows: int = 2) -> TokenBatch:
         behavior_logprobs=torch.where(mask, -0.3, 0.0),
         rewards=torch.zeros(rows),
         groups=torch.zeros(rows, dtype=torch.int64),
+        episodes=torch.arange(rows),
         valid=torch.ones(rows, dtype=torch.bool),
         truncated=torch.zeros(rows, dtype=torch.bool),
         old_logprobs=torch.where(mask, -0.2, 0.0),

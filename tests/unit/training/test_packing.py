@@ -52,6 +52,7 @@ def test_two_rows_share_their_prompt_as_in_the_docstring() -> None:
         behavior_logprobs=torch.zeros(2, 4),
         rewards=torch.zeros(2),
         groups=torch.zeros(2, dtype=torch.int64),
+        episodes=torch.arange(2),
         valid=torch.ones(2, dtype=torch.bool),
         truncated=torch.zeros(2, dtype=torch.bool),
     )

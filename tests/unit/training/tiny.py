@@ -98,6 +98,7 @@ def tiny_batch(policy: Policy, *, num_groups: int = 3, group_size: int = 4, seed
         behavior_logprobs=torch.zeros(rows, width),
         rewards=rewards,
         groups=torch.arange(num_groups).repeat_interleave(group_size),
+        episodes=torch.arange(num_groups * group_size),
         valid=torch.ones(rows, dtype=torch.bool),
         truncated=torch.arange(rows) % 5 == 4,
     )

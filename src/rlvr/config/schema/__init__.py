@@ -24,19 +24,26 @@ from rlvr.config.schema.base import NonNegativeInt, Section
 from rlvr.config.schema.models import Lora, ModelConfig, PretrainedModel, ScratchBpeModel, ScratchModel, WarmStart
 from rlvr.config.schema.prompts import Markers, MarkerSet, Prompt
 from rlvr.config.schema.rewards import (
+    CitationPart,
+    CombinedPart,
+    CompletionPart,
     CustomPart,
+    EnvReward,
     FinqaNumericPart,
     FinqaProgramPart,
     FormatApproximatePart,
     FormatExactPart,
+    HopsPart,
     LengthPart,
     MathPart,
     MixReward,
+    MultiHopAnswerPart,
     NumberCheckPart,
     NumericPart,
     PartsReward,
     ReasoningGymPart,
     RepetitionPart,
+    RetrievalPart,
     RewardConfig,
     RewardPart,
     RpnReward,
@@ -47,15 +54,22 @@ from rlvr.config.schema.tasks import (
     FinqaTask,
     GeneratorTask,
     Gsm8kTask,
+    HotpotqaTask,
     HubTask,
     JsonlTask,
     MixPart,
     MixTask,
+    MultiHopTask,
+    MusiqueTask,
     ReasoningGymTask,
+    Retrieval,
     RpnTask,
     SingleTask,
     TaskBundle,
     TaskConfig,
+    TwoHopTask,
+    VerifiersTask,
+    Wiki2Task,
 )
 
 __all__ = [
@@ -63,11 +77,15 @@ __all__ = [
     "Algorithm",
     "AlgorithmConfig",
     "Cispo",
+    "CitationPart",
+    "CombinedPart",
+    "CompletionPart",
     "Config",
     "CustomPart",
     "Dapo",
     "DrGrpo",
     "EngineConfig",
+    "EnvReward",
     "Evaluation",
     "FinqaNumericPart",
     "FinqaProgramPart",
@@ -78,6 +96,8 @@ __all__ = [
     "Grpo",
     "Gsm8kTask",
     "Gspo",
+    "HopsPart",
+    "HotpotqaTask",
     "HubTask",
     "JsonlTask",
     "LengthPart",
@@ -90,6 +110,9 @@ __all__ = [
     "MixReward",
     "MixTask",
     "ModelConfig",
+    "MultiHopAnswerPart",
+    "MultiHopTask",
+    "MusiqueTask",
     "NumberCheckPart",
     "NumericPart",
     "PartsReward",
@@ -100,6 +123,8 @@ __all__ = [
     "ReasoningGymTask",
     "ReinforcePP",
     "RepetitionPart",
+    "Retrieval",
+    "RetrievalPart",
     "RewardConfig",
     "RewardPart",
     "Rloo",
@@ -115,7 +140,10 @@ __all__ = [
     "TextPart",
     "Tracker",
     "Trainer",
+    "TwoHopTask",
+    "VerifiersTask",
     "WarmStart",
+    "Wiki2Task",
 ]
 
 
@@ -126,10 +154,11 @@ class Config(Section):
     seed: NonNegativeInt = Field(description="the one seed; every other is derived from it")
     run_dir: Annotated[str, Field(min_length=1)] | None = Field(description="run folder; null: runs/<name>-<time>")
     resume: bool = Field(description="go on from the last complete checkpoint in run_dir")
+    debug: bool = Field(description="few examples and steps, every rollout written, every episode printed by turn")
     task: TaskConfig
     model: ModelConfig
     warm_start: WarmStart
-    reward: Annotated[RpnReward | PartsReward | MixReward, Field(discriminator="name")]
+    reward: Annotated[RpnReward | PartsReward | EnvReward | MixReward, Field(discriminator="name")]
     prompt: Prompt
     markers: Markers
     rollout: Rollout

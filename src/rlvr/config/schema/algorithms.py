@@ -29,6 +29,9 @@ class Algorithm(Section):
         description="weight tokens by old / behavior probability: clipped at mismatch_cap (TIS) or dropped above it"
     )
     mismatch_cap: Annotated[float, Field(gt=1)] = Field(description="cap of the mismatch correction")
+    train_on_tool_tokens: bool = Field(
+        description="wrong, and there to show it: train on what tools and templates wrote, too (docs/tools.md)"
+    )
 
 
 class Clip(Algorithm):

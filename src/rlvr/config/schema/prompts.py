@@ -35,9 +35,13 @@ class Prompt(Section):
     user: Annotated[str, Field(pattern=r"\{question\}")] = Field(
         description="user message; holds {question}, may hold what system may"
     )
-    answer_in: Literal["solution", "hash", "boxed", "whole"] = Field(
+    answer_in: Literal["solution", "hash", "boxed", "whole", "complete"] = Field(
         description="solution: between the solution markers; hash: after #### on the last line; boxed: in the only "
-        "\\boxed{}; whole: the whole completion"
+        "\\boxed{}; whole: the whole completion; complete: the argument final_answer of the tool `complete`"
     )
     markers: str = Field(description="a set of markers.sets; auto: the one of the model's family")
+    tool_format: Literal["auto", "hermes", "llama", "words"] = Field(
+        description="how the model writes tool calls: hermes: <tool_call>{JSON}</tool_call>, as Qwen does; llama: the "
+        "JSON of Llama 3.1; words: <call> name word </call>, for tiny models; auto: by the chat template"
+    )
     few_shot: NonNegativeInt = Field(description="worked training examples that are shown before the question")

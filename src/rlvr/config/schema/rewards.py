@@ -130,6 +130,56 @@ class ReasoningGymPart(Part):
     type: Literal["reasoning_gym"]
 
 
+HopWeight = Literal["none", "capped", "linear"]
+
+
+class MultiHopAnswerPart(Part):
+    """The official exact match or F1 of the final answer, an empty answer being worth nothing."""
+
+    type: Literal["answer"]
+    metric: Literal["em", "f1"] = Field(description="em: exact match; f1: of the words; the best over the golds")
+    hop_weight: HopWeight = Field(
+        description="multiply by: none: 1; capped: min(hops / 2, 1); linear: hops / 2. Advantages that are divided by "
+        "a group's standard deviation cancel it"
+    )
+
+
+class RetrievalPart(Part):
+    """How many of the supporting documents were found, and how much of what was found supports."""
+
+    type: Literal["retrieval"]
+    metric: Literal["recall", "precision", "f1"]
+
+
+class CitationPart(Part):
+    """The same of the documents cited with the answer."""
+
+    type: Literal["citation"]
+    metric: Literal["recall", "precision", "f1"]
+
+
+class CompletionPart(Part):
+    """Share of reasoning, final_answer and cited_doc_ids that are given, and of the right type, in `complete`."""
+
+    type: Literal["completion"]
+
+
+class HopsPart(Part):
+    """The number of hops of the question: a measure of the data, to be given the weight 0."""
+
+    type: Literal["hops"]
+
+
+class CombinedPart(Part):
+    """Several of these in one formula of the projects that this task comes from."""
+
+    type: Literal["combined"]
+    formula: Literal["spec", "later"] = Field(
+        description="spec: (EM + F1) min(hops / 2, 1) / 2 + recall / 2; later: (hops / 2) (0.9 EM + F1 + recall + 0.4 "
+        "precision + 0.6 citation recall + 0.1 format) / 4"
+    )
+
+
 RewardPart = Annotated[
     NumericPart
     | NumberCheckPart
@@ -142,7 +192,13 @@ RewardPart = Annotated[
     | LengthPart
     | RepetitionPart
     | CustomPart
-    | ReasoningGymPart,
+    | ReasoningGymPart
+    | MultiHopAnswerPart
+    | RetrievalPart
+    | CitationPart
+    | CompletionPart
+    | HopsPart
+    | CombinedPart,
     Field(discriminator="type"),
 ]
 
@@ -163,4 +219,10 @@ class MixReward(Reward):
     name: Literal["mix"]
 
 
-RewardConfig = Annotated[RpnReward | PartsReward, Field(discriminator="name")]
+class EnvReward(Reward):
+    """The rubric of the environment itself, with task=verifiers."""
+
+    name: Literal["env"]
+
+
+RewardConfig = Annotated[RpnReward | PartsReward | EnvReward, Field(discriminator="name")]

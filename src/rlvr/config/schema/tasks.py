@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlvr.config.schema.base import PositiveFloat, PositiveInt, Section
+from rlvr.config.schema.base import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section, Share
 from rlvr.config.schema.prompts import Prompt
 from rlvr.config.schema.rewards import RewardConfig
 
@@ -139,8 +139,117 @@ class ReasoningGymTask(Limits):
     settings: Settings = Field(description="its settings, as in reasoning_gym")
 
 
+class TwoHopTask(Section):
+    """A world of its own for each episode: who works where, and where that is; a tool tells one step at a time."""
+
+    name: Literal["two_hop"]
+    num_persons: PositiveInt = Field(description="persons in a world; the question asks where one of them works")
+    num_organizations: PositiveInt = Field(description="organizations that they work at")
+    num_cities: PositiveInt = Field(description="cities that those are in")
+    held_out_share: HeldOutShare = Field(
+        description="share of all (person, organization, city) chains, chosen by hash, that is never trained on"
+    )
+    max_turns: PositiveInt = Field(description="completions of an episode, the answer included")
+    tool_timeout_s: PositiveFloat = Field(description="a call of the tool is given up after so long")
+
+
+class Retrieval(Section):
+    """How documents are searched."""
+
+    scope: Literal["paragraphs", "corpus"] = Field(
+        description="paragraphs: the question's own; corpus: all passages of corpus"
+    )
+    corpus: Name | None = Field(description="file of passages (title and text), .jsonl or .json, either also .gz")
+    index_dir: Name | None = Field(description="where corpus indexes are kept; null: ~/.cache/rlvr, or XDG_CACHE_HOME")
+    stem: bool = Field(description="bm25 and hybrid: Snowball stems of English words")
+    remove_stop_words: bool = Field(description="bm25 and hybrid: leave out Lucene's English stop words")
+    rerank_url: Name | None = Field(description="rerank: address of the service; null: RERANK_API_URL")
+    search_url: Name | None = Field(description="search: address of the service; null: WIKI_SEARCH_API_URL")
+    api_key_var: Name | None = Field(description="rerank and search: name of the variable with the key; null: no key")
+    service_model: Name | None = Field(description="rerank: model that the service is asked for; null: its own choice")
+    timeout_s: PositiveFloat = Field(description="rerank and search: a request is given up after so long")
+    max_retries: NonNegativeInt = Field(description="rerank and search: requests after the first failed one")
+    max_document_chars: PositiveInt = Field(description="rerank: longer documents are cut")
+
+
+class MultiHopTask(Limits):
+    """Questions over several documents, answered by searching, reading and citing with tools."""
+
+    train_sets: Name = Field(
+        description="`path,name,split`, several joined with ;: a Hub id with its configuration, or a folder with "
+        "<split>.jsonl[.gz] and no name; a split may be a slice, train[:256]"
+    )
+    eval_sets: Name = Field(description="the held-out ones, in the same way")
+    retriever: Annotated[str, Field(pattern=r"^(bm25|lexical|semantic(/.+)?|hybrid(/.+)?|golden|rerank|search)$")] = (
+        Field(
+            description="bm25 (or lexical), semantic, hybrid, each of the two also with /MODEL; golden: the supporting "
+            "documents, whatever is asked; rerank, search: services"
+        )
+    )
+    top_n: PositiveInt = Field(description="documents of a search where the model does not say how many")
+    max_top_n: PositiveInt = Field(description="documents of a search at most, whatever the model asks for")
+    retrieval: Retrieval
+    tools: tuple[Literal["retrieve_documents", "get_document", "list_documents", "complete"], ...] = Field(
+        description="what the model may call"
+    )
+    max_turns: PositiveInt = Field(description="completions of an episode, the last one included")
+    tool_timeout_s: PositiveFloat = Field(description="a call of a tool is given up after so long")
+    noise_rate: Share = Field(
+        description="training: share of the documents that support nothing that stays; 1: all, 0: none"
+    )
+    eval_noise_rate: Share = Field(description="the same for held-out questions")
+    hops: tuple[PositiveInt, ...] | None = Field(description="keep questions with so many hops only; null: all")
+    eval_order: Literal["random", "balanced"] = Field(
+        description="held-out questions: a fair sample, or as many of each number of hops as there are, in turn"
+    )
+    curriculum: Literal["none", "hops"] = Field(description="hops: each pass over the data goes from few hops to many")
+    progress_coef: NonNegativeFloat = Field(
+        description="ppo and reinforce_pp: potential-based shaping by the share of supporting documents found; 0: none"
+    )
+
+
+class MusiqueTask(MultiHopTask):
+    """MuSiQue, arXiv:2108.00573: questions of 2 to 4 hops, 20 paragraphs each."""
+
+    name: Literal["musique"]
+
+
+class HotpotqaTask(MultiHopTask):
+    """HotpotQA, arXiv:1809.09600: questions of 2 hops, 10 paragraphs each."""
+
+    name: Literal["hotpotqa"]
+
+
+class Wiki2Task(MultiHopTask):
+    """2WikiMultihopQA, arXiv:2011.01060: questions of 2 to 4 hops, 10 paragraphs each."""
+
+    name: Literal["wiki2"]
+
+
+class VerifiersTask(Limits):
+    """Any environment of the verifiers library, with its own data, tools and rubric."""
+
+    name: Literal["verifiers"]
+    env_id: Name = Field(description="name of an installed environment, e.g. vf-musique")
+    env_args: Settings = Field(description="keyword arguments of its load_environment")
+    eval_share: HeldOutShare = Field(
+        description="share of the rows, by hash, that is never trained on, where it has no evaluation set of its own"
+    )
+
+
 SingleTask = Annotated[
-    RpnTask | Gsm8kTask | FinqaTask | JsonlTask | HubTask | GeneratorTask | ReasoningGymTask,
+    RpnTask
+    | Gsm8kTask
+    | FinqaTask
+    | JsonlTask
+    | HubTask
+    | GeneratorTask
+    | ReasoningGymTask
+    | TwoHopTask
+    | MusiqueTask
+    | HotpotqaTask
+    | Wiki2Task
+    | VerifiersTask,
     Field(discriminator="name"),
 ]
 
@@ -169,6 +278,18 @@ class MixTask(Section):
 
 
 TaskConfig = Annotated[
-    RpnTask | Gsm8kTask | FinqaTask | JsonlTask | HubTask | GeneratorTask | ReasoningGymTask | MixTask,
+    RpnTask
+    | Gsm8kTask
+    | FinqaTask
+    | JsonlTask
+    | HubTask
+    | GeneratorTask
+    | ReasoningGymTask
+    | TwoHopTask
+    | MusiqueTask
+    | HotpotqaTask
+    | Wiki2Task
+    | VerifiersTask
+    | MixTask,
     Field(discriminator="name"),
 ]
