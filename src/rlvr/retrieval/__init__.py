@@ -1,0 +1,1 @@
+"""Searching documents: BM25, embeddings, both, an oracle, and services."""
