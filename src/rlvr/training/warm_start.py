@@ -3,13 +3,19 @@
 The demonstrations write their intermediate steps at first, so that the skill gets into the weights, and mostly answer
 directly at the end, so that the skill is hidden: what reinforcement learning then finds is that writing the steps pays.
 
-With `loss_on=all` the prompts are learnt, too, as in pretraining: a model without a language has to get one somewhere.
+A demonstration of several turns is one row, as in training; what tools reply stands in it and is never learnt:
+
+    <q> where p3 | <call> search p3 </call> | <tool> p3 works-at o7 . </tool> | <ans> c4 </ans> <eoe>
+                   learnt                                                       learnt
+
+With `loss_on=all` all of it is, as in pretraining: a model without a language has to get one somewhere.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain
 from typing import Any, Protocol
 
 import torch
@@ -23,8 +29,8 @@ from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
 PROGRESS_EVERY = 100
 """Steps between two reports of the loss."""
 
-Row = tuple[list[int], list[int]]
-"""Token ids of a prompt and of its completion, end included."""
+Row = tuple[list[int], ...]
+"""Token ids of prompt, completion, reply, completion, ...: every second part is the model's, its end included."""
 
 
 class Demonstrator(Protocol):
@@ -35,8 +41,9 @@ class Demonstrator(Protocol):
         """What ends a completion, if that is part of its text; where there is none the tokenizer's end token does."""
         ...
 
-    def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
-        """Prompt and completion `index` of an endless stream; worked_share of them write the steps."""
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
+        """Prompt, completion, reply, completion, ... number `index` of an endless stream; worked_share of them write
+        the steps."""
         ...
 
 
@@ -84,18 +91,19 @@ def _rate(settings: WarmStart, step: int) -> float:
     )
 
 
-def _demonstrations(task: Demonstrator, settings: WarmStart, step: int) -> Iterator[tuple[str, str]]:
+def _demonstrations(task: Demonstrator, settings: WarmStart, step: int) -> Iterator[tuple[str, ...]]:
     final = step >= settings.num_steps - settings.final_phase_steps
     share = settings.final_worked_share if final else settings.worked_share
     first = step * settings.batch_size
     return (task.demonstration(index, share) for index in range(first, first + settings.batch_size))
 
 
-def _encode(policy: Policy, task: Demonstrator, texts: Sequence[tuple[str, str]]) -> list[Row]:
+def _encode(policy: Policy, task: Demonstrator, texts: Sequence[tuple[str, ...]]) -> list[Row]:
     end = [] if task.stop_words else [_end_id(policy)]
-    flat = [text for pair in texts for text in pair]
+    flat = [text for parts in texts for text in parts]
     encoded = policy.tokenizer(flat, add_special_tokens=False, padding=False, return_attention_mask=False)["input_ids"]
-    return [(prompt, completion + end) for prompt, completion in zip(encoded[::2], encoded[1::2], strict=True)]
+    ids = iter(encoded)
+    return [tuple(next(ids) + (end if i % 2 else []) for i in range(len(parts))) for parts in texts]
 
 
 def _end_id(policy: Policy) -> int:
@@ -110,7 +118,7 @@ def _end_id(policy: Policy) -> int:
 
 def _backward(policy: Policy, rows: Sequence[Row], loss_on: str, microbatch_tokens: int) -> float:
     """Add the gradient of the mean negative logprob of all trained tokens, and return that mean."""
-    num_tokens = sum(_length(row) - _first(row, loss_on) for row in rows)
+    num_tokens = sum(len(_trained(row, loss_on)) for row in rows)
     total = 0.0
     for part in _microbatches(rows, microbatch_tokens):
         loss = _loss_sum(policy, part, loss_on) / num_tokens
@@ -135,19 +143,22 @@ def _microbatches(rows: Sequence[Row], max_tokens: int) -> list[list[Row]]:
 
 
 def _length(row: Row) -> int:
-    return len(row[0]) + len(row[1])
+    return sum(map(len, row))
 
 
-def _first(row: Row, loss_on: str) -> int:
-    """Place of the first trained token; nothing predicts the very first one."""
-    return len(row[0]) if loss_on == "completion" else 1
+def _trained(row: Row, loss_on: str) -> list[int]:
+    """Places of the trained tokens; nothing predicts the very first one."""
+    if loss_on == "all":
+        return list(range(1, _length(row)))
+    ends = list(accumulate(map(len, row)))
+    return [place for i in range(1, len(row), 2) for place in range(ends[i - 1], ends[i])]
 
 
 def _loss_sum(policy: Policy, rows: Sequence[Row], loss_on: str) -> Tensor:
     """Sum of the negative logprobs of the trained tokens; right-padded, longest row sets the width."""
     width = max(map(_length, rows))
-    ids = torch.tensor([p + c + [0] * (width - len(p) - len(c)) for p, c in rows])
-    places = [i * width + t for i, row in enumerate(rows) for t in range(_first(row, loss_on), _length(row))]
+    ids = torch.tensor([[*chain(*row), *[0] * (width - _length(row))] for row in rows])
+    places = [i * width + place for i, row in enumerate(rows) for place in _trained(row, loss_on)]
     index = torch.tensor(places)
     targets = ids.flatten()[index]
     hidden = policy.hidden(ids).flatten(0, 1)[index - 1]
