@@ -1,0 +1,129 @@
+"""An environment in which the model calls tools until it answers.
+
+assistant  search(query="Oslo")         ->  tool     "Oslo is the capital of Norway."
+assistant  complete(answer="Norway")    ->  done: `complete` is a final tool
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rlvr.envs.base import Reply, TurnText, to_attempt
+from rlvr.envs.tools import Tool
+from rlvr.rewards.base import RewardError, Verifier, run_verifier
+from rlvr.types import Example, Message, Score, ToolCall, ToolSchema
+
+MAX_CALLS_PER_TURN = 32
+"""More calls in one turn are not executed: what they return could not be read anyway."""
+
+COUNTED = ("tool_calls", "tool_errors", "malformed_calls", "unknown_tools", "invalid_arguments", "tool_timeouts")
+_FAILURES = {"arguments": "invalid_arguments", "timeout": "tool_timeouts"}
+
+
+class ToolEnv:
+    """Ends with a turn that calls nothing, with a successful call of a final tool, or after `max_turns` turns.
+
+    The calls of a turn run one after another. What goes wrong with a call is said to the model in a tool's message and
+    counted in `Score.diagnostics`; nothing of it ends the episode. In the last turn only final tools are executed:
+    nobody would read what the others return. `state` belongs to this episode alone; tools get it, and the verifier as
+    `attempt.state`. `potential` tells how far the state is; its value before each turn goes into `Score.potentials`.
+    """
+
+    def __init__(
+        self,
+        example: Example,
+        *,
+        tools: Sequence[Tool],
+        state: object,
+        verifier: Verifier,
+        max_turns: int,
+        potential: Callable[[object], float] | None = None,
+    ) -> None:
+        self.max_turns: int | None = max_turns
+        self.tools: tuple[ToolSchema, ...] = tuple(tool.schema for tool in tools)
+        self._example, self._state, self._verifier = example, state, verifier
+        self._tools = {tool.name: tool for tool in tools}
+        if len(self._tools) < len(tools):
+            raise ValueError(f"two of the tools {[tool.name for tool in tools]} have the same name")
+        self._last_turn = max_turns - 1
+        self._potential = potential
+        self._potentials: list[float] = []
+        self._num_turns = 0
+        self._counts: Counter[str] = Counter()
+        self._started = False
+
+    async def start(self) -> tuple[Message, ...]:
+        """The example's messages; RuntimeError the second time."""
+        if self._started:
+            raise RuntimeError(f"the environment of example {self._example.id!r} is single-use and was started before")
+        self._started = True
+        self._note_potential()
+        return self._example.messages
+
+    async def step(self, said: Message) -> Reply:
+        """Run the calls of a turn, in order, up to the first success of a final tool.
+
+        Raises UserError if a tool does.
+        """
+        is_last = self._num_turns >= self._last_turn
+        self._num_turns += 1
+        self._counts["tool_calls"] += len(said.tool_calls)
+        if not said.tool_calls:
+            return Reply(messages=(), done=True)
+        replies = []
+        for index, call in enumerate(said.tool_calls):
+            text, ends = await self._call(call, is_last, index)
+            if ends:
+                return Reply(messages=(), done=True)
+            replies.append(Message(role="tool", content=text, name=call.name, call_id=call.id))
+        self._note_potential()
+        return Reply(messages=tuple(replies), done=False)
+
+    async def score(self, turns: Sequence[TurnText]) -> Score:
+        """The verifier's verdict on turns and state, with what was counted."""
+        score = await run_verifier(self._verifier, to_attempt(self._example, turns, self._state))
+        counted = {"turns": float(len(turns)), **{name: float(self._counts[name]) for name in COUNTED}}
+        return replace(
+            score,
+            diagnostics={**score.diagnostics, **counted},
+            potentials=tuple(self._potentials[: len(turns)]),
+        )
+
+    async def _call(self, call: ToolCall, is_last: bool, index: int) -> tuple[str, bool]:
+        """The answer to a call, and whether it ends the episode."""
+        if call.problem is not None:
+            return self._failed("malformed_calls", call.problem), False
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return self._failed("unknown_tools", self._no_such_tool(call.name)), False
+        if is_last and not tool.final:
+            return "not executed: this was the last turn", False
+        if index >= MAX_CALLS_PER_TURN:
+            return self._failed(None, f"not executed: more than {MAX_CALLS_PER_TURN} calls in one turn"), False
+        result = await tool.call(call.arguments, self._state)
+        if result.failure is not None:
+            return self._failed(_FAILURES.get(result.failure), f"{tool.name}: {result.text}"), False
+        return result.text, tool.final
+
+    def _failed(self, kind: str | None, text: str) -> str:
+        self._counts["tool_errors"] += 1
+        if kind is not None:
+            self._counts[kind] += 1
+        return f"Error: {text}"
+
+    def _no_such_tool(self, name: str) -> str:
+        near = difflib.get_close_matches(name[:64], self._tools, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"there is no tool {name[:64]!r}; {hint}The tools are: {', '.join(self._tools)}"
+
+    def _note_potential(self) -> None:
+        if self._potential is None:
+            return
+        value = self._potential(self._state)
+        if not math.isfinite(value):
+            raise RewardError(f"the potential of example {self._example.id!r} is {value!r}, not a finite number.")
+        self._potentials.append(float(value))

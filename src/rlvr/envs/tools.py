@@ -1,0 +1,286 @@
+"""Typed Python functions with docstrings become tools: JSON schema, checked arguments, a time limit.
+
+def search(query: str, state: Notes, top_n: int = 3) -> str:
+    '''Find passages.
+
+    Args:
+        query: Words to look for.
+        top_n: How many passages to return.
+    '''
+
+tool = make_tool(search, timeout_s=5.0)
+await tool.call({"query": "Oslo"}, state)        ToolResult(text="...", failure=None)
+await tool.call({"query": 3}, state)             ToolResult(text="argument 'query' ...", failure="arguments")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NotRequired
+
+import pydantic_core
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+from typing_extensions import TypedDict
+
+from rlvr.envs.threads import TimeIsUpError, ToolThreads
+from rlvr.errors import UserError
+from rlvr.types import ToolSchema
+
+MAX_ERROR_CHARS = 500
+_GRACE_S = 0.1  # for a cancelled coroutine to clean up
+_STATE = "state"
+_SECTIONS = re.compile(r"^(Args|Arguments|Returns|Yields|Raises|Example|Examples|Note|Notes):\s*$", re.MULTILINE)
+
+
+class ToolError(Exception):
+    """A tool raises it to say something to the model: its text is the tool's answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolResult:
+    """A tool's answer, and why it is none: wrong arguments, a time-out, or an exception."""
+
+    text: str
+    failure: Literal["arguments", "timeout", "error"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A function that the model may call. It knows nothing of an episode: the state comes with each call."""
+
+    name: str
+    schema: ToolSchema
+    final: bool
+    timeout_s: float
+    arguments: TypeAdapter[dict[str, Any]]
+    run: Callable[[dict[str, Any], object], Awaitable[str]]
+
+    async def call(self, arguments: Mapping[str, Any], state: object) -> ToolResult:
+        """The answer in words for the model; never raises for anything that the model wrote.
+
+        Raises UserError if the tool does: something is wrong that the model cannot mend.
+        """
+        try:
+            checked = self.arguments.validate_json(json.dumps(arguments))
+        except ValidationError as error:
+            return ToolResult(text=_explain(error, self.schema), failure="arguments")
+        except (TypeError, ValueError, RecursionError):
+            return ToolResult(text="the arguments are no JSON object", failure="arguments")
+        try:
+            return ToolResult(text=await self.run(checked, state))
+        except UserError:
+            raise
+        except ToolError as error:
+            return ToolResult(text=_bounded(str(error), MAX_ERROR_CHARS), failure="error")
+        except TimeIsUpError:
+            return ToolResult(text=f"it took more than {self.timeout_s:g} s and was given up", failure="timeout")
+        except (Exception, SystemExit) as error:  # foreign code: the model reads what happened, and goes on
+            return ToolResult(text=_bounded(f"{type(error).__name__}: {error}", MAX_ERROR_CHARS), failure="error")
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # the episode itself is given up
+            return ToolResult(text=_bounded(f"{type(error).__name__}: {error}", MAX_ERROR_CHARS), failure="error")
+
+
+def make_tool(
+    function: Callable[..., object],
+    *,
+    final: bool = False,
+    timeout_s: float,
+    inline: bool = False,
+    max_output_chars: int = 20_000,
+    threads: ToolThreads | None = None,
+) -> Tool:
+    """The tool of a typed function with a Google-style docstring. A parameter `state` is given the episode's state.
+
+    A successful call of a `final` tool ends the episode. An asynchronous function runs on the event loop and is
+    cancelled after `timeout_s` seconds; any other one runs in a thread of `threads` (its own, if there are none), and
+    is left alone there when its time is up. `inline=True` calls it on the event loop itself: for functions that take
+    microseconds and can never wait, for then no time limit is kept. What is returned and is no text is written as
+    JSON, nothing at all as "done"; of more than `max_output_chars` characters the rest is cut.
+
+    Raises:
+        UserError: the function has no docstring, a parameter has no type, or describes itself wrongly.
+    """
+    name = _name(function)
+    description, notes = _described(name, function)
+    adapter, parameters, takes_state = _parameters(name, function, notes)
+    call = _runner(name, function, takes_state, timeout_s, inline, max_output_chars, threads)
+    schema = {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    return Tool(name=name, schema=schema, final=final, timeout_s=timeout_s, arguments=adapter, run=call)
+
+
+# ---------------------------------------------------------------------------------------------------------- schema
+
+
+def _name(function: Callable[..., object]) -> str:
+    name = getattr(function, "__name__", "")
+    if not name.isidentifier():
+        raise UserError(f"the tool {function!r:.200} has no name: define it with def.")
+    return name
+
+
+def _described(name: str, function: Callable[..., object]) -> tuple[str, dict[str, str]]:
+    """A Google-style docstring's text before its sections, and what it says of each argument."""
+    doc = inspect.getdoc(function) if getattr(function, "__doc__", None) else None
+    if not doc:
+        raise UserError(f"the tool {name!r} has no docstring: the model is told what a tool does by its docstring.")
+    text, *sections = _SECTIONS.split(doc)
+    described = dict(zip(sections[::2], sections[1::2], strict=True))
+    notes: dict[str, str] = {}
+    current = None
+    lines = inspect.cleandoc("\n" + (described.get("Args") or described.get("Arguments") or "")).splitlines()
+    for line in lines:
+        if not line.strip():
+            continue
+        if match := re.match(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)$", line):
+            current = match[1]
+            notes[current] = match[2].strip()
+        elif current is not None and line[0].isspace():
+            notes[current] = f"{notes[current]} {line.strip()}".strip()
+        else:
+            break  # text after the section
+    return text.strip(), notes
+
+
+class _Untitled(GenerateJsonSchema):
+    """Without a `title` for every field: it repeats the name, and the model reads every token."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def sort(self, value: Any, parent_key: str | None = None) -> Any:
+        return value  # parameters stay in the order of the function
+
+
+def _parameters(
+    name: str, function: Callable[..., object], notes: Mapping[str, str]
+) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any], bool]:
+    """What checks the arguments, their JSON schema, and whether the state is wanted."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise UserError(f"the tool {name!r} has a type that cannot be found: {error}.") from error
+    parameters = dict(inspect.signature(function).parameters)
+    takes_state = parameters.pop(_STATE, None) is not None
+    if unknown := [key for key in notes if key not in parameters and key != _STATE]:
+        raise UserError(f"the docstring of the tool {name!r} describes {unknown[0]!r}, which is no parameter of it.")
+    fields: dict[str, Any] = {}
+    for key, parameter in parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise UserError(f"the tool {name!r} takes {parameter}: give each argument a name and a type of its own.")
+        if key not in hints:
+            raise UserError(f"the parameter {key!r} of the tool {name!r} has no type: write it as {key}: str.")
+        fields[key] = _field(hints[key], parameter, notes.get(key))
+    model: Any = TypedDict(name, fields)  # pyright: ignore[reportArgumentType]
+    model.__pydantic_config__ = ConfigDict(strict=True, extra="forbid")
+    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(model)
+    schema = adapter.json_schema(schema_generator=_Untitled)
+    for needless in ("title", "additionalProperties", "description"):
+        schema.pop(needless, None)
+    return adapter, schema, takes_state
+
+
+def _field(hint: Any, parameter: inspect.Parameter, note: str | None) -> Any:
+    extra = {} if parameter.default in (parameter.empty, None) else {"default": parameter.default}
+    field: Any = Annotated[hint, Field(description=note, json_schema_extra=extra)]
+    return field if parameter.default is parameter.empty else NotRequired[field]
+
+
+# --------------------------------------------------------------------------------------------------------- running
+
+
+def _runner(
+    name: str,
+    function: Callable[..., Any],
+    takes_state: bool,
+    timeout_s: float,
+    inline: bool,
+    max_chars: int,
+    threads: ToolThreads | None,
+) -> Callable[[dict[str, Any], object], Awaitable[str]]:
+    """Arguments and state -> the tool's answer as text."""
+
+    def called(arguments: dict[str, Any], state: object) -> Any:
+        return function(**arguments, state=state) if takes_state else function(**arguments)
+
+    async def on_loop(arguments: dict[str, Any], state: object) -> str:
+        return _text(await _within(called(arguments, state), timeout_s), max_chars)
+
+    async def directly(arguments: dict[str, Any], state: object) -> str:
+        return _text(called(arguments, state), max_chars)
+
+    if inspect.iscoroutinefunction(function):
+        return on_loop
+    if inline:
+        return directly
+    pool = threads or ToolThreads()
+
+    async def in_thread(arguments: dict[str, Any], state: object) -> str:
+        return await pool.run(name, lambda: _text(called(arguments, state), max_chars), timeout_s)
+
+    return in_thread
+
+
+async def _within(coroutine: Any, timeout_s: float) -> object:
+    """The coroutine's result. One that is out of time is cancelled, and not waited for if it does not care."""
+    task = asyncio.ensure_future(coroutine)
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+        if task.done():
+            return task.result()
+    finally:
+        if not task.done():
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            task.cancel()
+            await asyncio.wait({task}, timeout=_GRACE_S)
+    raise TimeIsUpError
+
+
+def _text(value: object, max_chars: int) -> str:
+    if isinstance(value, str):
+        text = value
+    elif value is None:
+        text = "done"
+    else:
+        text = pydantic_core.to_json(value, fallback=str).decode()
+    return _bounded(text, max_chars)
+
+
+def _bounded(text: str, max_chars: int) -> str:
+    """Text that any tokenizer can encode, cut with a remark."""
+    if len(text) > max_chars:
+        text = f"{text[:max_chars]}\n[cut after {max_chars:,} of {len(text):,} characters]"
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _explain(error: ValidationError, schema: ToolSchema) -> str:
+    """What is wrong with the arguments, in words for the model: each argument by name."""
+    known = schema["function"]["parameters"]["properties"]
+    lines = [_problem(problem, known) for problem in error.errors(include_url=False)[:5]]
+    return _bounded("; ".join(lines), MAX_ERROR_CHARS)
+
+
+def _problem(problem: Any, known: Mapping[str, Any]) -> str:
+    if not problem["loc"]:
+        return "the arguments are no JSON object"
+    place = ".".join(str(step) for step in problem["loc"])[:100]
+    if problem["type"] == "missing":
+        return f"argument {place!r} ({known.get(place, {}).get('type', 'any type')}) is missing"
+    if problem["type"] == "extra_forbidden":
+        return f"there is no argument {place!r}; the arguments are: {', '.join(known) or 'none'}"
+    should = problem["msg"].removeprefix("Input ")
+    return f"argument {place!r} {should}, not {_kind(problem['input'])} {problem['input']!r:.60}"
+
+
+def _kind(value: object) -> str:
+    kinds = {bool: "the boolean", int: "the integer", float: "the number", str: "the string", list: "the list"}
+    return kinds.get(type(value), "")
