@@ -324,6 +324,8 @@ def read_batch(path: Path) -> Batch:
     with gzip.open(path, "rt", encoding="utf-8") as file:
         episodes = [episode for episode in map(json.loads, file) if episode["reward"] is not None]
     rows = [row for episode in episodes for row in episode["rows"]]
+    if len(rows) != len(episodes):
+        raise SystemExit(f"{path}: episodes of several rows, whose template rewrote history, cannot be repeated here")
     return Batch(
         ids=nn.utils.rnn.pad_sequence([torch.tensor(row["ids"]) for row in rows], batch_first=True),
         mask=nn.utils.rnn.pad_sequence([torch.tensor(row["loss_mask"]) for row in rows], batch_first=True).bool(),

@@ -158,6 +158,7 @@ def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, co
             console=console,
             settings=config.tracker,
             decode=chat.decode,
+            parse=chat.parse,
         ),
         checkpoints=checkpoints,
     )

@@ -17,18 +17,31 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
-from rlvr.types import Episode, Group, TokenBatch, Turn
+from rlvr.types import Episode, Group, Message, StopReason, TokenBatch, ToolCall, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Decode = Callable[[Sequence[int]], str]
+Parse = Callable[[Sequence[int], StopReason], Message]
 Numbers = list[float | None]
+
+MAX_DEPTH = 20
+"""Of lists and objects in a call's arguments; what lies deeper is only named."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallRecord:
+    """A tool call as the model wrote it; `problem` says why it is none, None where it is one."""
+
+    name: str
+    arguments: dict[str, Any]
+    problem: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnRecord:
-    """One turn: what the model saw and what it sampled, as the engine returned it."""
+    """One turn: what the model saw, what it sampled, as the engine returned it, and what it was told then."""
 
     prompt_ids: list[int]
     completion_ids: list[int]
@@ -38,6 +51,8 @@ class TurnRecord:
     policy_version: int
     behavior_logprobs: Numbers
     sampling_logprobs: Numbers
+    calls: list[CallRecord]
+    reply: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,24 +93,31 @@ class EpisodeRecord:
 
 
 def make_records(
-    groups: Sequence[Group], batch: TokenBatch, decode: Decode, *, trainer_logprobs: Tensor | None = None
+    groups: Sequence[Group], batch: TokenBatch, decode: Decode, parse: Parse, *, trainer_logprobs: Tensor | None = None
 ) -> list[EpisodeRecord]:
-    """The records of `groups`, whose i-th episode (counted over all groups) is row i of `batch`.
+    """The records of `groups`; `batch.episodes` says which rows are those of the i-th episode over all groups.
 
     `batch` may have more rows: they belong to groups that are not recorded. `trainer_logprobs` [B, T] are the policy's
     before the update; without it `batch.old_logprobs` are taken (None when the algorithm needed none).
     """
     episodes = [(index, group, episode) for index, group in enumerate(groups) for episode in group.episodes]
-    if len(episodes) > len(batch.lengths):
-        raise ValueError(f"{len(episodes)} episodes, but the batch has {len(batch.lengths)} rows")
+    rows: list[list[int]] = [[] for _ in episodes]
+    for row, number in enumerate(batch.episodes.tolist()):
+        if number < len(rows):
+            rows[number].append(row)
+    if not all(rows):
+        raise ValueError(f"{len(episodes)} episodes, but the batch has rows of {sum(map(bool, rows))} of them")
     logprobs = batch.old_logprobs if trainer_logprobs is None else trainer_logprobs
     return [
-        _episode_record(index, group, episode, _row_record(batch, row, logprobs), decode)
-        for row, (index, group, episode) in enumerate(episodes)
+        _episode_record(index, group, episode, [_row_record(batch, row, logprobs) for row in own], decode, parse)
+        for (index, group, episode), own in zip(episodes, rows, strict=True)
     ]
 
 
-def _episode_record(index: int, group: Group, episode: Episode, row: RowRecord, decode: Decode) -> EpisodeRecord:
+def _episode_record(
+    index: int, group: Group, episode: Episode, rows: list[RowRecord], decode: Decode, parse: Parse
+) -> EpisodeRecord:
+    following = [*episode.turns[1:], None]
     return EpisodeRecord(
         example_id=episode.example_id,
         answer=group.example.answer,
@@ -111,13 +133,13 @@ def _episode_record(index: int, group: Group, episode: Episode, row: RowRecord, 
             for name, value in sorted(episode.score.diagnostics.items())
         },
         stop_reason=str(episode.stop_reason),
-        advantage=_mean_advantage(row),
-        turns=[_turn_record(turn, decode) for turn in episode.turns],
-        rows=[row],
+        advantage=_mean_advantage(rows),
+        turns=[_turn_record(turn, after, decode, parse) for turn, after in zip(episode.turns, following, strict=True)],
+        rows=rows,
     )
 
 
-def _turn_record(turn: Turn, decode: Decode) -> TurnRecord:
+def _turn_record(turn: Turn, following: Turn | None, decode: Decode, parse: Parse) -> TurnRecord:
     completion = turn.completion
     return TurnRecord(
         prompt_ids=list(turn.prompt_ids),
@@ -128,7 +150,39 @@ def _turn_record(turn: Turn, decode: Decode) -> TurnRecord:
         policy_version=completion.policy_version,
         behavior_logprobs=[_finite(value) for value in completion.behavior_logprobs],
         sampling_logprobs=[_finite(value) for value in completion.sampling_logprobs],
+        calls=call_records(parse(completion.token_ids, completion.stop_reason).tool_calls),
+        reply=None if following is None else decode(reply_ids(turn, following)),
     )
+
+
+def reply_ids(turn: Turn, following: Turn) -> tuple[int, ...]:
+    """What the prompt of the following turn says that this turn did not, special tokens of the template included.
+
+    Behind prompt + completion, or, where the template rewrote history, behind their first token that it changed.
+    """
+    known, prompt = turn.prompt_ids + turn.completion.token_ids, following.prompt_ids
+    if prompt[: len(known)] == known:
+        return prompt[len(known) :]
+    pairs = enumerate(zip(known, prompt, strict=False))
+    return prompt[next((place for place, (old, new) in pairs if old != new), len(prompt)) :]
+
+
+def call_records(calls: Sequence[ToolCall]) -> list[CallRecord]:
+    """Calls as plain JSON: the model may have written NaN, or lists in lists without end."""
+    return [
+        CallRecord(name=call.name, arguments=_json(dict(call.arguments), MAX_DEPTH), problem=call.problem)
+        for call in calls
+    ]
+
+
+def _json(value: Any, depth: int) -> Any:
+    if isinstance(value, Mapping) and depth:
+        return {str(key): _json(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple) and depth:
+        return [_json(item, depth - 1) for item in value]
+    if isinstance(value, float):
+        return _finite(value)
+    return value if isinstance(value, str | int | None) else f"<{type(value).__name__}>"
 
 
 def _row_record(batch: TokenBatch, row: int, logprobs: Tensor | None) -> RowRecord:
@@ -159,11 +213,10 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _mean_advantage(row: RowRecord) -> float | None:
+def _mean_advantage(rows: Sequence[RowRecord]) -> float | None:
     """Mean over the sampled tokens: the episode's advantage where all of its tokens share one."""
-    if row.advantages is None:
-        return None
-    kept = [value for value, mask in zip(row.advantages, row.loss_mask, strict=True) if mask and value is not None]
+    tokens = [token for row in rows for token in zip(row.advantages or (), row.loss_mask, strict=False)]
+    kept = [value for value, mask in tokens if mask and value is not None]
     return math.fsum(kept) / len(kept) if kept else None
 
 
@@ -208,7 +261,7 @@ def read_rollouts(path: Path) -> list[EpisodeRecord]:
 
 
 def _episode_from(data: Mapping[str, Any]) -> EpisodeRecord:
-    turns = [TurnRecord(**turn) for turn in data["turns"]]
+    turns = [TurnRecord(**{**turn, "calls": [CallRecord(**call) for call in turn["calls"]]}) for turn in data["turns"]]
     rows = [RowRecord(**row) for row in data["rows"]]
     return EpisodeRecord(**{**data, "turns": turns, "rows": rows})
 

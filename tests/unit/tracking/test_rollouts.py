@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from rlvr.errors import UserError
+from rlvr.rollout.batch import to_batch
 from rlvr.tracking.rollouts import (
+    CallRecord,
     EpisodeRecord,
     RowRecord,
     TurnRecord,
@@ -24,7 +27,7 @@ from rlvr.tracking.rollouts import (
     rollouts_path,
     write_rollouts,
 )
-from rlvr.types import Completion, Episode, Example, Group, Message, Score, StopReason, TokenBatch, Turn
+from rlvr.types import Completion, Episode, Example, Group, Message, Score, StopReason, TokenBatch, ToolCall, Turn
 
 DOCS = Path(__file__).parents[3] / "docs" / "rollouts.md"
 
@@ -79,8 +82,18 @@ def decode(ids: Sequence[int]) -> str:
     return " ".join(f"w{i}" for i in ids)
 
 
+def parse(ids: Sequence[int], stop_reason: StopReason) -> Message:
+    """Token 5 calls a tool, 6 fails to."""
+    nested: list[Any] = []
+    for _ in range(40):
+        nested = [nested]
+    good = ToolCall(id="call_0", name="search", arguments={"query": "w5", "weights": [math.nan, 2.0], "deep": nested})
+    bad = ToolCall(id="call_0", name="", arguments={}, problem="no JSON")
+    return Message(role="assistant", content=decode(ids), tool_calls=((good,) * (5 in ids)) + ((bad,) * (6 in ids)))
+
+
 def test_a_record_holds_what_was_sampled_and_what_was_trained_on() -> None:
-    first, second = make_records([group()], batch(), decode)
+    first, second = make_records([group()], batch(), decode, parse)
     [row], [turn] = first.rows, first.turns
     assert row.ids == [1, 7, 5, 9]
     assert row.loss_mask == [0, 0, 1, 1]
@@ -88,7 +101,7 @@ def test_a_record_holds_what_was_sampled_and_what_was_trained_on() -> None:
     assert row.trainer_logprobs == [0.0, 0.0, -0.2, -0.2]
     assert row.reference_logprobs is None
     assert first.advantage == pytest.approx(0.7)
-    assert (turn.prompt, turn.completion) == ("w1 w7", "w5 w9")
+    assert (turn.prompt, turn.completion, turn.reply) == ("w1 w7", "w5 w9", None)
     assert turn.sampling_logprobs == [-0.25, None]
     assert (first.policy_version, first.stop_reason, first.reward_parts) == (4, "stop", {"correct": 1.0})
     assert (second.reward, second.score_status, second.seed) == (None, "error", 101)
@@ -97,20 +110,68 @@ def test_a_record_holds_what_was_sampled_and_what_was_trained_on() -> None:
 def test_numbers_of_the_trainer_are_the_same_float32_bits() -> None:
     generator = torch.Generator().manual_seed(0)
     logprobs = torch.randn(2, 6, generator=generator) * 10.0 ** torch.randint(-30, 30, (2, 6), generator=generator)
-    records = make_records([group()], batch(), decode, trainer_logprobs=logprobs)
+    records = make_records([group()], batch(), decode, parse, trainer_logprobs=logprobs)
     for record, expected in zip(records, logprobs, strict=True):
         assert torch.equal(torch.tensor(record.rows[0].trainer_logprobs), expected[:4])
 
 
+def turn(prompt: tuple[int, ...], *sampled: int) -> Turn:
+    numbers = (-0.5,) * len(sampled)
+    stopped = StopReason.STOP if sampled[-1] == 9 else StopReason.LENGTH
+    return Turn(
+        prompt_ids=prompt,
+        completion=Completion(
+            token_ids=sampled,
+            behavior_logprobs=numbers,
+            sampling_logprobs=numbers,
+            stop_reason=stopped,
+            policy_version=0,
+        ),
+    )
+
+
+def several_rows() -> tuple[Group, TokenBatch]:
+    """Two episodes: two turns that share a row and a third that starts over; one turn."""
+    turns = (turn((1, 7), 5, 9), turn((1, 7, 5, 9, 2, 3), 6, 9), turn((1, 7, 8), 4))
+    first = dataclasses.replace(episode(0, Score(value=1.0)), turns=turns, stop_reason=StopReason.LENGTH)
+    made = Group(example=group().example, episodes=(first, episode(1, Score(value=0.0))))
+    trained = to_batch([made])
+    advantages = torch.where(trained.loss_mask, torch.tensor([[0.5], [0.5], [-0.5]]), 0.0)
+    return made, dataclasses.replace(trained, advantages=advantages)
+
+
+def test_pitfall_07_every_row_of_an_episode_whose_template_rewrote_history_is_recorded() -> None:
+    made, trained = several_rows()
+    first, second = make_records([made], trained, decode, parse)
+    assert [row.ids for row in first.rows] == [[1, 7, 5, 9, 2, 3, 6, 9], [1, 7, 8, 4]]
+    assert [row.loss_mask for row in first.rows] == [[0, 0, 1, 1, 0, 0, 1, 1], [0, 0, 0, 1]]
+    assert [row.ids for row in second.rows] == [[1, 7, 5, 9]]
+    assert (first.advantage, second.advantage) == (0.5, -0.5)
+    assert first.turns[0].reply == "w2 w3"
+    assert first.turns[1].reply == "w8"  # from the first token that is another one
+    assert first.turns[2].reply is None
+
+
+def test_tool_calls_are_recorded_as_plain_json_whatever_their_arguments_are(tmp_path: Path) -> None:
+    made, trained = several_rows()
+    records = make_records([made], trained, decode, parse)
+    write_rollouts(tmp_path / "r.jsonl.gz", records)
+    [first, _] = read_rollouts(tmp_path / "r.jsonl.gz")
+    [good], [bad], none = (turn.calls for turn in first.turns)
+    assert (good.name, good.arguments["query"], good.arguments["weights"]) == ("search", "w5", [None, 2.0])
+    assert str(good.arguments["deep"]).count("[") < 40
+    assert (bad.problem, none) == ("no JSON", [])
+
+
 def test_groups_beyond_the_recorded_ones_are_left_out() -> None:
-    assert len(make_records([group()], batch(rows=6), decode)) == 2
-    with pytest.raises(ValueError, match="2 episodes, but the batch has 1 rows"):
-        make_records([group()], batch(rows=1), decode)
+    assert len(make_records([group()], batch(rows=6), decode, parse)) == 2
+    with pytest.raises(ValueError, match="2 episodes, but the batch has rows of 1 of them"):
+        make_records([group()], batch(rows=1), decode, parse)
 
 
 def test_what_is_written_is_read_back_and_valid_json(tmp_path: Path) -> None:
     path = rollouts_path(tmp_path / "rollouts", 10)
-    records = make_records([group()], batch(), decode)
+    records = make_records([group()], batch(), decode, parse)
     write_rollouts(path, records)
     assert path.name == "step_000010.jsonl.gz"
     assert read_rollouts(path) == records
@@ -120,13 +181,13 @@ def test_what_is_written_is_read_back_and_valid_json(tmp_path: Path) -> None:
 
 def test_text_of_any_kind_survives(tmp_path: Path) -> None:
     texts = ["\u2028 \x85 \n \x00 </script>", "\ud800 lone surrogate"]
-    records = make_records([group()], batch(), lambda ids: texts[ids[0] == 5])
+    records = make_records([group()], batch(), lambda ids: texts[ids[0] == 5], parse)
     write_rollouts(tmp_path / "r.jsonl.gz", records)
     assert read_rollouts(tmp_path / "r.jsonl.gz") == records
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
-    records = make_records([group()], batch(), decode)
+    records = make_records([group()], batch(), decode, parse)
     write_rollouts(tmp_path / "a.gz", records)
     write_rollouts(tmp_path / "b.gz", records)
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
@@ -148,7 +209,7 @@ def test_pitfall_37_cut_back_removes_the_files_of_later_steps(tmp_path: Path) ->
 )
 def test_a_damaged_file_is_a_sentence(tmp_path: Path, damage) -> None:
     path = tmp_path / "r.jsonl.gz"
-    write_rollouts(path, make_records([group()], batch(), decode))
+    write_rollouts(path, make_records([group()], batch(), decode, parse))
     path.write_bytes(damage(path.read_bytes()))
     if path.read_bytes():
         with pytest.raises(UserError, match=r"r\.jsonl\.gz is damaged or not a rollout file"):
@@ -163,7 +224,9 @@ def test_a_folder_that_is_a_file_is_a_sentence(tmp_path: Path) -> None:
         write_rollouts(rollouts_path(tmp_path / "rollouts", 1), [])
 
 
-@pytest.mark.parametrize(("title", "record"), [("Episode", EpisodeRecord), ("Turn", TurnRecord), ("Row", RowRecord)])
+@pytest.mark.parametrize(
+    ("title", "record"), [("Episode", EpisodeRecord), ("Turn", TurnRecord), ("Call", CallRecord), ("Row", RowRecord)]
+)
 def test_the_documentation_lists_exactly_the_fields(title: str, record: type) -> None:
     section = DOCS.read_text().split(f"## {title}\n")[1].split("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [field.name for field in dataclasses.fields(record)]

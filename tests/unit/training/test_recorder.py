@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,15 @@ from rlvr.tracking.jsonl import MetricsFile, read_metrics
 from rlvr.tracking.rollouts import read_rollouts
 from rlvr.training.recorder import FolderRecorder
 from rlvr.training.trainer import NonFiniteError
-from rlvr.types import Group
+from rlvr.types import Group, Message
 from tests.unit.training.test_loop import one_group
 
 GROUPS: tuple[Group, ...] = tuple(one_group() for _ in range(3))
 ROLLOUTS = Rollouts(groups=GROUPS, num_refilled=0)
+
+
+def decode(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
 
 
 def recorder(folder: Path, *, every: int | None = 10, groups: int | None = None) -> FolderRecorder:
@@ -28,7 +33,8 @@ def recorder(folder: Path, *, every: int | None = 10, groups: int | None = None)
         metrics_file=MetricsFile(folder / "metrics.jsonl"),
         console=Console("none", 1, 5),
         settings=settings,
-        decode=lambda ids: " ".join(map(str, ids)),
+        decode=decode,
+        parse=lambda ids, stop_reason: Message(role="assistant", content=decode(ids)),
     )
 
 
