@@ -14,6 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rlvr.chat.reasoning import pieces
+from rlvr.chat.tool_calls import Reading, ToolFormat
+from rlvr.chat.tool_formats import choose_format
 from rlvr.errors import ConfigError, UserError
 from rlvr.types import Message, StopReason, ToolSchema
 
@@ -38,9 +41,11 @@ class Chat:
         stop_words: Iterable[str] = (),
         *,
         model: PreTrainedModel | None = None,
+        tool_format: str = "auto",
     ) -> None:
         """ConfigError if a stop word is not exactly one token."""
         self._tokenizer = tokenizer
+        self.tool_format: ToolFormat = choose_format(tool_format, tokenizer)
         self._has_template = bool(tokenizer.chat_template)
         self._takes_system = not self._has_template or self._renders_system()
         words = {_word_id(tokenizer, word) for word in stop_words}
@@ -71,10 +76,30 @@ class Chat:
         """Prompt and completion as they are, then the reply and the header of the next completion."""
         return prompt_ids + completion_ids + self.encode_reply(reply, last_id=completion_ids[-1])
 
-    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason) -> Message:
-        """The assistant's message in a completion, without the stop token."""
-        said = completion_ids[:-1] if stop_reason is StopReason.STOP else completion_ids
-        return Message(role="assistant", content=self.decode(said))
+    def parse(
+        self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[ToolSchema] = ()
+    ) -> Message:
+        """The assistant's message in a completion: its text without the stop token and without calls of `tools`.
+
+        Nothing within reasoning is a call, and without tools nothing is. What is malformed stays in the text, and is a
+        call with a problem; a call that was cut off by a limit is only text.
+        """
+        finished = stop_reason is StopReason.STOP
+        text = self.decode(completion_ids[:-1] if finished else completion_ids)
+        if not tools:
+            return Message(role="assistant", content=text)
+        reading = Reading()
+        for piece, is_reasoning in pieces(text):
+            if is_reasoning:
+                reading.text.append(piece)
+            else:
+                self.tool_format.read(piece, reading, finished=finished, tools=tools)
+        content = "".join(reading.text)
+        return Message(
+            role="assistant",
+            content=content.strip() if reading.calls else content,
+            tool_calls=tuple(reading.calls),
+        )
 
     def encode_reply(self, messages: Sequence[Message], *, last_id: int | None = None) -> tuple[int, ...]:
         """What comes after a completion: the end of its turn, the messages, the header of the next turn.

@@ -18,7 +18,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.summary import EvaluationRecord, EvaluationResult, summarize
 from rlvr.rollout.episode import ChatCodec, run_episode, turn_texts
 from rlvr.seeding import derive_seed
-from rlvr.types import Episode, Example, SamplingParams, Verdict
+from rlvr.types import Episode, Example, SamplingParams, ToolSchema, Verdict
 
 EVAL_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""
@@ -149,9 +149,10 @@ async def attempt(
             drawn = replace(sampling, seed=derive_seed(sampling.seed, "eval", example.id, sample, turn))
             return drawn if sample > 0 else greedy(drawn)
 
+        env = task.env(example)
         episode = await run_episode(
             example,
-            task.env(example),
+            env,
             engine,
             chat,
             params,
@@ -162,7 +163,7 @@ async def attempt(
         num_done += 1
         if on_progress is not None:
             on_progress(num_done, len(requests))
-        return await judge_episode(task, chat, example, episode)
+        return await judge_episode(task, chat, example, episode, env.tools)
 
     return tuple(await asyncio.gather(*(judged(example, sample) for example, sample in requests)))
 
@@ -172,9 +173,11 @@ def greedy(params: SamplingParams) -> SamplingParams:
     return replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
-async def judge_episode(task: EvalTask, chat: ChatCodec, example: Example, episode: Episode) -> EvaluationRecord:
+async def judge_episode(
+    task: EvalTask, chat: ChatCodec, example: Example, episode: Episode, tools: Sequence[ToolSchema]
+) -> EvaluationRecord:
     """Apply the task's metric to what was generated; the reward is only noted beside it."""
-    turns = turn_texts(chat, episode.turns)
+    turns = turn_texts(chat, episode.turns, tools)
     verdict = await task.judge(example, turns)
     return EvaluationRecord(
         example_id=example.id,

@@ -49,8 +49,10 @@ class ChatCodec(Protocol):
         """
         ...
 
-    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason) -> Message:
-        """The assistant's message in a completion: its text without the stop token, and the tools that it calls."""
+    def parse(
+        self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[ToolSchema] = ()
+    ) -> Message:
+        """The assistant's message in a completion: its text without the stop token, and which of `tools` it calls."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -139,7 +141,7 @@ async def _take_turns(
         turns.append(Turn(prompt_ids=prompt_ids, completion=completion))
         if completion.stop_reason != StopReason.STOP:
             return turns, completion.stop_reason  # an unfinished message cannot be answered
-        conversation.append(chat.parse(completion.token_ids, completion.stop_reason))
+        conversation.append(chat.parse(completion.token_ids, completion.stop_reason, env.tools))
         reply = await env.step(conversation[-1])
         if reply.done:
             return turns, StopReason.STOP
@@ -155,12 +157,12 @@ async def _take_turns(
             return turns, StopReason.LENGTH
 
 
-def turn_texts(chat: ChatCodec, turns: Sequence[Turn]) -> list[TurnText]:
-    """The turns as text, special tokens kept, for verifiers and metrics."""
-    return [_turn_text(chat, turn) for turn in turns]
+def turn_texts(chat: ChatCodec, turns: Sequence[Turn], tools: Sequence[ToolSchema] = ()) -> list[TurnText]:
+    """The turns as text, special tokens kept, for verifiers and metrics. `tools` are the environment's."""
+    return [_turn_text(chat, turn, tools) for turn in turns]
 
 
-def _turn_text(chat: ChatCodec, turn: Turn) -> TurnText:
+def _turn_text(chat: ChatCodec, turn: Turn, tools: Sequence[ToolSchema]) -> TurnText:
     ids, stop_reason = turn.completion.token_ids, turn.completion.stop_reason
     completion = chat.decode(ids)
     return TurnText(
@@ -169,7 +171,7 @@ def _turn_text(chat: ChatCodec, turn: Turn) -> TurnText:
         text=chat.decode(ids[:-1]) if stop_reason == StopReason.STOP else completion,
         stop_reason=stop_reason,
         num_tokens=len(ids),
-        calls=chat.parse(ids, stop_reason).tool_calls,
+        calls=chat.parse(ids, stop_reason, tools).tool_calls,
     )
 
 
@@ -177,7 +179,7 @@ async def _score(env: Env, chat: ChatCodec, turns: list[Turn], stop_reason: Stop
     if stop_reason == StopReason.ABORTED:
         return _error("the engine gave the request up")
     try:
-        return await env.score(turn_texts(chat, turns))
+        return await env.score(turn_texts(chat, turns, env.tools))
     except UserError:
         raise  # a verifier that breaks its contract would poison every group
     except Exception as error:  # verifiers run foreign code; what they raise is counted and left out of the loss

@@ -54,7 +54,7 @@ class WordCodec:
     def next_prompt(self, *args: object) -> tuple[int, ...]:
         raise AssertionError("single turn")
 
-    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason) -> Message:
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
         return Message(role="assistant", content=self.decode(completion_ids))
 
     def decode(self, ids: Sequence[int]) -> str:

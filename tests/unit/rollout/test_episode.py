@@ -42,7 +42,7 @@ class LetterCodec:
         assert completion_ids[-1] == STOP
         return (*prompt_ids, *completion_ids, *self.encode_prompt(reply), 7)  # 7: header of the next completion
 
-    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason) -> Message:
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
         return Message(role="assistant", content=self.decode(completion_ids))
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -65,7 +65,7 @@ class PlainChat:
     ) -> tuple[int, ...]:
         return prompt_ids + completion_ids
 
-    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason) -> Message:
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
         return Message(role="assistant", content=self.decode(completion_ids))
 
     def decode(self, ids: Sequence[int]) -> str:
