@@ -12,6 +12,41 @@ def bug(pitfall: str, file: str, old: str, new: str, test: str) -> Mutant:
 
 MUTANTS = [
     bug(
+        "07",
+        "advantages.py",
+        "baseline(scores, batch.groups[first], batch.valid[first])[index]",
+        "baseline(batch.rewards - penalties.sum(1), batch.groups, batch.valid)",
+        "test_aggregation.py::test_pitfall_07_two_rows_of_an_episode_count_as_one",
+    ),
+    bug(
+        "07",
+        "advantages.py",
+        "over_episode(penalties.sum(1), batch.episodes)",
+        "penalties.sum(1)",
+        "test_aggregation.py::test_pitfall_07_a_kl_in_the_reward_is_summed_over_all_rows_of_an_episode",
+    ),
+    bug(
+        "07",
+        "aggregation.py",
+        "len(episodes[mask.any(1)].unique())",
+        "int(mask.any(1).sum())",
+        "test_aggregation.py::test_pitfall_07_two_rows_of_an_episode_count_as_one",
+    ),
+    bug(
+        "08",
+        "shaping.py",
+        "gamma * pad(before[:, 1:], (0, 1)) - before",
+        "gamma * pad(before[:, 1:], (0, 1)) - 0.5 * before",
+        "test_shaping.py::test_returns_are_lower_by_the_potential_of_the_state",
+    ),
+    bug(
+        "08",
+        "shaping.py",
+        "squeeze(potentials, mask, order)",
+        "potentials",
+        "test_shaping.py::test_returns_are_lower_by_the_potential_of_the_state",
+    ),
+    bug(
         "05",
         "objective.py",
         "keep(logprobs, mask).clamp(min=MIN_LOGPROB)",
@@ -56,8 +91,8 @@ MUTANTS = [
     bug(
         "10",
         "aggregation.py",
-        "mask.any(1).sum().clamp(min=1)",
-        "mask.any(1).numel() + 0 * mask.sum()",
+        "len(episodes[mask.any(1)].unique())",
+        "len(episodes.unique())",
         "test_aggregation.py::test_pitfall_10_rows_outside_the_loss_count_nowhere",
     ),
     bug(
@@ -70,15 +105,15 @@ MUTANTS = [
     bug(
         "11",
         "aggregation.py",
-        "mask / mask.sum(1, keepdim=True).clamp(min=1) / num_rows(mask)",
+        "mask / over_episode(mask.sum(1), episodes).clamp(min=1)[:, None] / num_episodes(mask, episodes)",
         "mask / mask.sum().clamp(min=1)",
         "test_aggregation.py::test_pitfall_11_weight_of_a_token_of_10_and_of_100",
     ),
     bug(
         "11",
         "aggregation.py",
-        "(num_rows(mask) * max_completion_tokens)",
-        "(num_rows(mask) * mask.sum(1).max())",
+        "(num_episodes(mask, episodes) * max_completion_tokens)",
+        "(num_episodes(mask, episodes) * mask.sum(1).max())",
         "test_aggregation.py::test_pitfall_11_weight_of_a_token_of_10_and_of_100",
     ),
     bug(

@@ -7,14 +7,16 @@ Statistics are taken after subtracting one of the values, so equal rewards give 
 tiny std: in float32 the mean of eight times 0.1 is not 0.1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from rlvr.algorithms.gae import discounted_returns, generalized_advantage_estimate
-from rlvr.algorithms.masking import sampled_tokens
+from rlvr.algorithms.masking import over_episode, sampled_tokens
+from rlvr.algorithms.shaping import potential_shaping
 from rlvr.types import TokenBatch
 
 STD_EPSILON = 1e-4  # added to every standard deviation that divides
@@ -28,25 +30,34 @@ class Estimate:
     returns: Tensor | None = None  # [B, T]
 
 
-# ------------------------------------------------------------------------------------------ one number a sequence
+# ------------------------------------------------------------------------------------------ one number an episode
 
 
 def group_normalized(batch: TokenBatch, penalties: Tensor, mask: Tensor, *, std_normalization: str) -> Estimate:
     """A_i = (r_i - mean_group r) / (std_group r + epsilon); GRPO, arXiv:2402.03300, section 4.1.2."""
-    score = batch.rewards - penalties.sum(1)
-    return spread(normalize_within_groups(score, batch.groups, batch.valid, std_normalization), mask)
+    return spread(
+        compared(batch, penalties, partial(normalize_within_groups, std_normalization=std_normalization)), mask
+    )
 
 
 def group_centered(batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimate:
     """A_i = r_i - mean_group r; Dr. GRPO, arXiv:2503.20783, section 3.2."""
-    score = batch.rewards - penalties.sum(1)
-    return spread(normalize_within_groups(score, batch.groups, batch.valid, "none"), mask)
+    return spread(compared(batch, penalties, partial(normalize_within_groups, std_normalization="none")), mask)
 
 
 def leave_one_out(batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimate:
     """A_i = r_i - mean_{j != i} r_j over the group; RLOO, arXiv:2402.14740."""
-    score = batch.rewards - penalties.sum(1)
-    return spread(subtract_leave_one_out(score, batch.groups, batch.valid), mask)
+    return spread(compared(batch, penalties, subtract_leave_one_out), mask)
+
+
+def compared(batch: TokenBatch, penalties: Tensor, baseline: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+    """`baseline(scores, groups, valid)` over episodes, each counted once, on each of their rows [B]."""
+    _, index = torch.unique(batch.episodes, return_inverse=True)
+    places = torch.arange(len(index), device=index.device)
+    first = places.new_zeros(int(index.max()) + 1).scatter_reduce(0, index, places, "amin", include_self=False)
+    cost = over_episode(penalties.sum(1), batch.episodes)
+    scores = (batch.rewards - cost)[first]
+    return baseline(scores, batch.groups[first], batch.valid[first])[index]
 
 
 # ---------------------------------------------------------------------------------------------- one number a token
@@ -56,6 +67,8 @@ def batch_normalized_returns(batch: TokenBatch, penalties: Tensor, mask: Tensor,
     """A_t = (G_t - mean G) / (std G + epsilon) over the batch's tokens; REINFORCE++, arXiv:2501.03262."""
     sampled = sampled_tokens(batch)
     rewards = reward_at_end(batch.rewards, sampled) - penalties
+    if batch.potentials is not None:
+        rewards = rewards + potential_shaping(batch.potentials, sampled, gamma)
     return Estimate(advantages=normalize_over_tokens(discounted_returns(rewards, sampled, gamma), mask))
 
 
@@ -67,6 +80,8 @@ def generalized_advantages(
         raise ValueError("generalized advantages need batch.values")
     sampled = sampled_tokens(batch)
     rewards = reward_at_end(batch.rewards, sampled) - penalties
+    if batch.potentials is not None:
+        rewards = rewards + potential_shaping(batch.potentials, sampled, gamma)
     advantages, returns = generalized_advantage_estimate(rewards, batch.values, sampled, gamma, gae_lambda)
     return Estimate(
         advantages=normalize_over_tokens(advantages, mask) if whiten_advantages else advantages, returns=returns

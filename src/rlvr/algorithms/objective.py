@@ -10,7 +10,7 @@ from rlvr.algorithms.advantages import Estimate
 from rlvr.algorithms.algorithm import LossTerms
 from rlvr.algorithms.kl import k3
 from rlvr.algorithms.losses import Surrogate
-from rlvr.algorithms.masking import keep, sampled_tokens, trained_tokens
+from rlvr.algorithms.masking import keep, longest_turn, sampled_tokens, trained_tokens
 from rlvr.algorithms.ratios import MIN_LOGPROB, bounded_log_ratio, mismatch_log_weight
 from rlvr.types import TokenBatch
 
@@ -23,7 +23,7 @@ KlEstimator = Callable[[Tensor], Tensor]
 class Shaping:
     """How rewards become advantages."""
 
-    reward: Callable[[Tensor, Tensor], Tensor]  # (rewards [B], sampled tokens [B]) -> rewards [B]
+    reward: Callable[[Tensor, Tensor], Tensor]  # (rewards [B], tokens of the longest turn [B]) -> rewards [B]
     kl_estimator: KlEstimator
     kl_coef: float  # of the KL in the reward; 0: none
     advantage: Callable[[TokenBatch, Tensor, Tensor], Estimate]
@@ -33,7 +33,7 @@ class Shaping:
 def estimate_advantages(batch: TokenBatch, *, shaping: Shaping) -> TokenBatch:
     """`batch` with shaped rewards and KL cost turned into advantages (and the critic's returns), 0 outside the loss."""
     sampled, trained = sampled_tokens(batch), trained_tokens(batch, truncated=shaping.truncated)
-    rewards = shaping.reward(keep(batch.rewards, batch.valid), batch.loss_mask.sum(1))
+    rewards = shaping.reward(keep(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes))
     penalties = torch.zeros_like(batch.behavior_logprobs)
     if shaping.kl_coef > 0:
         old, reference = required(batch.old_logprobs), required(batch.reference_logprobs)
@@ -44,9 +44,9 @@ def estimate_advantages(batch: TokenBatch, *, shaping: Shaping) -> TokenBatch:
     return replace(batch, advantages=keep(estimate.advantages, trained), returns=returns)
 
 
-def minibatch_weights(batch: TokenBatch, *, aggregation: Callable[[Tensor], Tensor], truncated: str) -> Tensor:
+def minibatch_weights(batch: TokenBatch, *, aggregation: Callable[[Tensor, Tensor], Tensor], truncated: str) -> Tensor:
     """[B, T] loss weights of a whole minibatch; 0 outside the loss."""
-    return aggregation(trained_tokens(batch, truncated=truncated)).to(batch.rewards.dtype)
+    return aggregation(trained_tokens(batch, truncated=truncated), batch.episodes).to(batch.rewards.dtype)
 
 
 def rows_with_gradient(batch: TokenBatch, *, always: bool, truncated: str) -> Tensor:

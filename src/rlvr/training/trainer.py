@@ -112,7 +112,7 @@ class Trainer:
         sums = _Sums()
         seen = torch.full_like(batch.behavior_logprobs, math.nan)
         before = _weight_sample(self.policy)
-        for rows in self._minibatches(len(batch.ids), step):
+        for rows in self._minibatches(batch, step):
             approx_kl = self._update_minibatch(_take(batch, rows), rows, seen, sums)
             target = self.algorithm.target_kl
             if target is not None and approx_kl > 1.5 * target:
@@ -134,17 +134,22 @@ class Trainer:
             final_share=s.final_learning_rate_share,
         )
 
-    def _minibatches(self, num_rows: int, step: int) -> Iterator[list[int]]:
-        """Row numbers of each optimizer step: every epoch visits each row once, in an order drawn from the run seed."""
+    def _minibatches(self, batch: TokenBatch, step: int) -> Iterator[list[int]]:
+        """Row numbers of each optimizer step: every epoch visits each row once, in an order drawn from the run seed.
+
+        The rows of an episode stay together, in order: the rows of a group share their prompt.
+        """
         count = self.algorithm.num_minibatches
+        names, episode_of_row = torch.unique(batch.episodes, return_inverse=True)
         for epoch in range(self.algorithm.num_epochs):
             if count == 1:
-                yield list(range(num_rows))
+                yield list(range(len(batch.ids)))
                 continue
             generator = torch.Generator().manual_seed(derive_seed(self._seed, "minibatches", step, epoch))
-            order = torch.randperm(num_rows, generator=generator)
-            # sorted: the rows of a group stand together and share their prompt
-            yield from (sorted(part.tolist()) for part in order.tensor_split(count) if len(part))
+            order = torch.randperm(len(names), generator=generator)
+            for part in order.tensor_split(count):
+                if len(part):
+                    yield torch.nonzero(torch.isin(episode_of_row, part))[:, 0].tolist()
 
     def _update_minibatch(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor, sums: _Sums) -> float:
         """One optimizer step on a minibatch, the given rows of the whole batch; their logprobs are noted in `seen`.

@@ -25,6 +25,7 @@ SHARED = {
     "num_minibatches": 1,
     "mismatch_correction": "none",
     "mismatch_cap": 2.0,
+    "train_on_tool_tokens": False,
 }
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 OWN: dict[str, dict[str, Any]] = {

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import pad
 
 from rlvr.algorithms.aggregation import fixed_length, sequence_mean, sequence_sum, token_mean
+from rlvr.algorithms.masking import longest_turn
 from rlvr.types import TokenBatch
 from tests.unit.algorithms.cases import MODES, NAMES, algorithm, noisy, ragged_batch, take
 
@@ -16,10 +17,10 @@ EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "trun
 def test_weights_of_the_example_in_the_docstring():
     mask = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 1]], dtype=torch.bool)
     row = lambda short, long: torch.tensor([[0, short, 0, 0], [0, long, long, long]])  # noqa: E731
-    torch.testing.assert_close(token_mean(mask), row(1 / 4, 1 / 4))
-    torch.testing.assert_close(sequence_mean(mask), row(1 / 2, 1 / 6))
-    torch.testing.assert_close(sequence_sum(mask), row(1 / 2, 1 / 2))
-    torch.testing.assert_close(fixed_length(mask, max_completion_tokens=4), row(1 / 8, 1 / 8))
+    torch.testing.assert_close(token_mean(mask, torch.arange(2)), row(1 / 4, 1 / 4))
+    torch.testing.assert_close(sequence_mean(mask, torch.arange(2)), row(1 / 2, 1 / 6))
+    torch.testing.assert_close(sequence_sum(mask, torch.arange(2)), row(1 / 2, 1 / 2))
+    torch.testing.assert_close(fixed_length(mask, torch.arange(2), max_completion_tokens=4), row(1 / 8, 1 / 8))
 
 
 @pytest.mark.parametrize(
@@ -106,3 +107,43 @@ def test_a_minibatch_without_a_trained_token_has_loss_zero(mode: str):
     assert terms.loss == 0
     assert terms.sums["tokens"] == 0
     assert not chosen.trainable(batch).any()
+
+
+def split_at_the_tool(batch: TokenBatch) -> TokenBatch:
+    """Row 0, whose tool span is 5:8, as two rows of one episode: as if a template had rewritten history there."""
+    rows = take(batch, torch.tensor([0, *range(8)]))
+    position = torch.arange(batch.ids.shape[1])
+    mask = rows.loss_mask.clone()
+    mask[0] &= position < 6
+    mask[1] &= position >= 6
+    return replace(rows, loss_mask=mask)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("gspo", "ppo")])
+def test_pitfall_07_two_rows_of_an_episode_count_as_one(name: str, mode: str):
+    """A row is its own sequence where a ratio or a value spans it (gspo, ppo); everything else sees one episode."""
+    chosen = algorithm(name, aggregation=mode, kl_coef=0.1, entropy_coef=0.01)
+    whole, rows = ragged_batch(), torch.tensor([0, *range(8)])
+    logprobs, entropy, values = noisy(whole)
+    one = chosen.advantages(whole)
+    two = chosen.advantages(split_at_the_tool(whole))
+    expected = chosen.loss(one, chosen.weights(one), logprobs, entropy, values)
+    found = chosen.loss(two, chosen.weights(two), logprobs[rows], entropy[rows], values[rows])
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-6, atol=1e-12)
+    assert found.sums["tokens"] == expected.sums["tokens"]
+
+
+def test_pitfall_07_a_kl_in_the_reward_is_summed_over_all_rows_of_an_episode():
+    chosen = algorithm("grpo", kl_coef=0.1, kl_placement="reward")
+    one, two = chosen.advantages(ragged_batch()), chosen.advantages(split_at_the_tool(ragged_batch()))
+    assert one.advantages is not None
+    assert two.advantages is not None
+    torch.testing.assert_close(two.advantages[1:, -6:], one.advantages[:, -6:])
+    torch.testing.assert_close(two.advantages[0, :6], one.advantages[0, :6])
+
+
+def test_the_overlong_penalty_looks_at_the_longest_turn_of_an_episode():
+    mask = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 1, 0, 0], [0, 0, 1, 1, 0]], dtype=torch.bool)
+    assert longest_turn(mask, torch.tensor([0, 1, 1])).tolist() == [2, 3, 3]
+    assert longest_turn(torch.zeros(1, 3, dtype=torch.bool), torch.tensor([0])).tolist() == [0]

@@ -48,12 +48,36 @@ def test_pitfall_04_only_sampled_ids_are_trained_on_over_three_turns() -> None:
     assert not batch.behavior_logprobs[~batch.loss_mask].any()
 
 
-def test_a_prompt_that_does_not_extend_the_last_turn_starts_a_new_row() -> None:
+def test_pitfall_07_a_prompt_that_does_not_extend_the_last_turn_starts_a_new_row() -> None:
     turns = [((1, 7), completion(5, EOS)), ((1, 8), completion(6, EOS))]
     rows = list(episode_rows(episode(*turns)))
     assert [row.ids for row in rows] == [(1, 7, 5, EOS), (1, 8, 6, EOS)]
-    batch = to_batch([group(episode(*turns, score=Score(value=0.5)))])
-    assert batch.rewards.tolist() == [0.5, 0.5]
+    other = episode(((1, 7), completion(5, EOS)))
+    batch = to_batch([group(episode(*turns, score=Score(value=0.5)), other), group(other)])
+    assert batch.rewards.tolist() == [0.5, 0.5, 1.0, 1.0]
+    assert batch.episodes.tolist() == [0, 0, 1, 2]
+    assert batch.groups.tolist() == [0, 0, 0, 1]
+
+
+def two_turns(**score: tuple[float, ...]) -> Episode:
+    first = ((1, 7), completion(5, EOS))
+    return episode(first, ((1, 7, 5, EOS, 30), completion(6, EOS)), score=Score(value=1.0, **score))
+
+
+def test_pitfall_08_potentials_stand_at_the_sampled_tokens_of_their_turn() -> None:
+    batch = to_batch([group(two_turns(potentials=(0.0, 0.5)), episode(((1, 7), completion(5, EOS))))])
+    assert batch.potentials is not None
+    assert batch.potentials.tolist() == [[0, 0, 0, 0, 0, 0.5, 0.5], [0] * 7]
+    assert to_batch([group(two_turns())]).potentials is None
+
+
+def test_pitfall_05_tool_tokens_are_trained_on_only_where_that_is_to_be_shown() -> None:
+    right = to_batch([group(two_turns())])
+    wrong = to_batch([group(two_turns())], train_on_tool_tokens=True)
+    assert right.loss_mask.int().tolist() == [[0, 0, 1, 1, 0, 1, 1]]
+    assert wrong.loss_mask.int().tolist() == [[0, 0, 1, 1, 1, 1, 1]]
+    assert wrong.behavior_logprobs[0].isnan().tolist() == [False] * 4 + [True, False, False]
+    assert torch.equal(right.behavior_logprobs[right.loss_mask], wrong.behavior_logprobs[right.loss_mask])
 
 
 def test_verifier_errors_are_marked_and_truncation_comes_from_the_stop_reason() -> None:
