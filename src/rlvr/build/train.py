@@ -33,7 +33,7 @@ from rlvr.models.policy import Policy
 from rlvr.rollout.source import Refill, RolloutSource
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import MetricsFile, read_metrics
-from rlvr.tracking.rollouts import cut_back
+from rlvr.tracking.rollouts import Reader, cut_back
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.layout import choose_layout
 from rlvr.training.loop import Run
@@ -157,8 +157,7 @@ def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, co
             metrics_file=metrics_file,
             console=console,
             settings=config.tracker,
-            decode=chat.decode,
-            parse=chat.parse,
+            reader=Reader(decode=chat.decode, parse=chat.parse, tools=lambda example: task.env(example).tools),
         ),
         checkpoints=checkpoints,
     )

@@ -17,17 +17,25 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
-from rlvr.types import Episode, Group, Message, StopReason, TokenBatch, ToolCall, Turn
+from rlvr.types import Episode, Example, Group, Message, StopReason, TokenBatch, ToolCall, ToolSchema, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Decode = Callable[[Sequence[int]], str]
-Parse = Callable[[Sequence[int], StopReason], Message]
 Numbers = list[float | None]
 
 MAX_DEPTH = 20
 """Of lists and objects in a call's arguments; what lies deeper is only named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """How tokens are read: as text, and as a message that calls some of the tools an example has."""
+
+    decode: Decode
+    parse: Callable[[Sequence[int], StopReason, Sequence[ToolSchema]], Message]
+    tools: Callable[[Example], Sequence[ToolSchema]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,34 +101,36 @@ class EpisodeRecord:
 
 
 def make_records(
-    groups: Sequence[Group], batch: TokenBatch, decode: Decode, parse: Parse, *, trainer_logprobs: Tensor | None = None
+    groups: Sequence[Group], batch: TokenBatch, reader: Reader, *, trainer_logprobs: Tensor | None = None
 ) -> list[EpisodeRecord]:
     """The records of `groups`; `batch.episodes` says which rows are those of the i-th episode over all groups.
 
     `batch` may have more rows: they belong to groups that are not recorded. `trainer_logprobs` [B, T] are the policy's
     before the update; without it `batch.old_logprobs` are taken (None when the algorithm needed none).
     """
-    episodes = [(index, group, episode) for index, group in enumerate(groups) for episode in group.episodes]
-    rows: list[list[int]] = [[] for _ in episodes]
+    num_episodes = sum(len(group.episodes) for group in groups)
+    rows: list[list[int]] = [[] for _ in range(num_episodes)]
     for row, number in enumerate(batch.episodes.tolist()):
-        if number < len(rows):
+        if number < num_episodes:
             rows[number].append(row)
     if not all(rows):
-        raise ValueError(f"{len(episodes)} episodes, but the batch has rows of {sum(map(bool, rows))} of them")
+        raise ValueError(f"{num_episodes} episodes, but the batch has rows of {sum(map(bool, rows))} of them")
     logprobs = batch.old_logprobs if trainer_logprobs is None else trainer_logprobs
+    row_records = iter([[_row_record(batch, row, logprobs) for row in own] for own in rows])
     return [
-        _episode_record(index, group, episode, [_row_record(batch, row, logprobs) for row in own], decode, parse)
-        for (index, group, episode), own in zip(episodes, rows, strict=True)
+        _episode_record(index, group.example, episode, _turn_records(episode, tools, reader), next(row_records))
+        for index, group in enumerate(groups)
+        for tools in [reader.tools(group.example)]
+        for episode in group.episodes
     ]
 
 
 def _episode_record(
-    index: int, group: Group, episode: Episode, rows: list[RowRecord], decode: Decode, parse: Parse
+    index: int, example: Example, episode: Episode, turns: list[TurnRecord], rows: list[RowRecord]
 ) -> EpisodeRecord:
-    following = [*episode.turns[1:], None]
     return EpisodeRecord(
         example_id=episode.example_id,
-        answer=group.example.answer,
+        answer=example.answer,
         group=index,
         sample_index=episode.sample_index,
         seed=episode.seed,
@@ -134,24 +144,30 @@ def _episode_record(
         },
         stop_reason=str(episode.stop_reason),
         advantage=_mean_advantage(rows),
-        turns=[_turn_record(turn, after, decode, parse) for turn, after in zip(episode.turns, following, strict=True)],
+        turns=turns,
         rows=rows,
     )
 
 
-def _turn_record(turn: Turn, following: Turn | None, decode: Decode, parse: Parse) -> TurnRecord:
+def _turn_records(episode: Episode, tools: Sequence[ToolSchema], reader: Reader) -> list[TurnRecord]:
+    following = [*episode.turns[1:], None]
+    return [_turn_record(turn, after, tools, reader) for turn, after in zip(episode.turns, following, strict=True)]
+
+
+def _turn_record(turn: Turn, following: Turn | None, tools: Sequence[ToolSchema], reader: Reader) -> TurnRecord:
     completion = turn.completion
+    said = reader.parse(completion.token_ids, completion.stop_reason, tools)
     return TurnRecord(
         prompt_ids=list(turn.prompt_ids),
         completion_ids=list(completion.token_ids),
-        prompt=decode(turn.prompt_ids),
-        completion=decode(completion.token_ids),
+        prompt=reader.decode(turn.prompt_ids),
+        completion=reader.decode(completion.token_ids),
         stop_reason=str(completion.stop_reason),
         policy_version=completion.policy_version,
         behavior_logprobs=[_finite(value) for value in completion.behavior_logprobs],
         sampling_logprobs=[_finite(value) for value in completion.sampling_logprobs],
-        calls=call_records(parse(completion.token_ids, completion.stop_reason).tool_calls),
-        reply=None if following is None else decode(reply_ids(turn, following)),
+        calls=call_records(said.tool_calls),
+        reply=None if following is None else reader.decode(reply_ids(turn, following)),
     )
 
 

@@ -14,7 +14,7 @@ from rlvr.rollout.source import Rollouts
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import MetricsFile
-from rlvr.tracking.rollouts import Decode, Parse, make_records, rollouts_path, write_rollouts
+from rlvr.tracking.rollouts import Reader, make_records, rollouts_path, write_rollouts
 from rlvr.training.trainer import NonFiniteError
 from rlvr.types import TokenBatch
 
@@ -29,11 +29,10 @@ class FolderRecorder:
         metrics_file: MetricsFile,
         console: Console,
         settings: Tracker,
-        decode: Decode,
-        parse: Parse,
+        reader: Reader,
     ) -> None:
         self._folder, self._metrics_file, self._console = folder, metrics_file, console
-        self._settings, self._decode, self._parse = settings, decode, parse
+        self._settings, self._reader = settings, reader
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line of metrics.jsonl, and the console."""
@@ -47,7 +46,7 @@ class FolderRecorder:
             return
         groups = rollouts.groups[: self._settings.rollouts_max_groups]
         path = rollouts_path(self._folder / "rollouts", step)
-        write_rollouts(path, make_records(groups, batch, self._decode, self._parse))
+        write_rollouts(path, make_records(groups, batch, self._reader))
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         """Keep the batch in `non_finite/step_000012.safetensors`."""

@@ -19,6 +19,7 @@ from rlvr.rollout.batch import to_batch
 from rlvr.tracking.rollouts import (
     CallRecord,
     EpisodeRecord,
+    Reader,
     RowRecord,
     TurnRecord,
     cut_back,
@@ -27,7 +28,19 @@ from rlvr.tracking.rollouts import (
     rollouts_path,
     write_rollouts,
 )
-from rlvr.types import Completion, Episode, Example, Group, Message, Score, StopReason, TokenBatch, ToolCall, Turn
+from rlvr.types import (
+    Completion,
+    Episode,
+    Example,
+    Group,
+    Message,
+    Score,
+    StopReason,
+    TokenBatch,
+    ToolCall,
+    ToolSchema,
+    Turn,
+)
 
 DOCS = Path(__file__).parents[3] / "docs" / "rollouts.md"
 
@@ -82,18 +95,22 @@ def decode(ids: Sequence[int]) -> str:
     return " ".join(f"w{i}" for i in ids)
 
 
-def parse(ids: Sequence[int], stop_reason: StopReason) -> Message:
+def parse(ids: Sequence[int], stop_reason: StopReason, tools: Sequence[ToolSchema]) -> Message:
     """Token 5 calls a tool, 6 fails to."""
     nested: list[Any] = []
     for _ in range(40):
         nested = [nested]
     good = ToolCall(id="call_0", name="search", arguments={"query": "w5", "weights": [math.nan, 2.0], "deep": nested})
     bad = ToolCall(id="call_0", name="", arguments={}, problem="no JSON")
-    return Message(role="assistant", content=decode(ids), tool_calls=((good,) * (5 in ids)) + ((bad,) * (6 in ids)))
+    calls = ((good,) * (5 in ids) + (bad,) * (6 in ids)) if tools == ({"name": "tool of e"},) else ()
+    return Message(role="assistant", content=decode(ids), tool_calls=calls)
+
+
+READER = Reader(decode=decode, parse=parse, tools=lambda example: ({"name": f"tool of {example.id}"},))
 
 
 def test_a_record_holds_what_was_sampled_and_what_was_trained_on() -> None:
-    first, second = make_records([group()], batch(), decode, parse)
+    first, second = make_records([group()], batch(), READER)
     [row], [turn] = first.rows, first.turns
     assert row.ids == [1, 7, 5, 9]
     assert row.loss_mask == [0, 0, 1, 1]
@@ -110,7 +127,7 @@ def test_a_record_holds_what_was_sampled_and_what_was_trained_on() -> None:
 def test_numbers_of_the_trainer_are_the_same_float32_bits() -> None:
     generator = torch.Generator().manual_seed(0)
     logprobs = torch.randn(2, 6, generator=generator) * 10.0 ** torch.randint(-30, 30, (2, 6), generator=generator)
-    records = make_records([group()], batch(), decode, parse, trainer_logprobs=logprobs)
+    records = make_records([group()], batch(), READER, trainer_logprobs=logprobs)
     for record, expected in zip(records, logprobs, strict=True):
         assert torch.equal(torch.tensor(record.rows[0].trainer_logprobs), expected[:4])
 
@@ -142,7 +159,7 @@ def several_rows() -> tuple[Group, TokenBatch]:
 
 def test_pitfall_07_every_row_of_an_episode_whose_template_rewrote_history_is_recorded() -> None:
     made, trained = several_rows()
-    first, second = make_records([made], trained, decode, parse)
+    first, second = make_records([made], trained, READER)
     assert [row.ids for row in first.rows] == [[1, 7, 5, 9, 2, 3, 6, 9], [1, 7, 8, 4]]
     assert [row.loss_mask for row in first.rows] == [[0, 0, 1, 1, 0, 0, 1, 1], [0, 0, 0, 1]]
     assert [row.ids for row in second.rows] == [[1, 7, 5, 9]]
@@ -154,7 +171,7 @@ def test_pitfall_07_every_row_of_an_episode_whose_template_rewrote_history_is_re
 
 def test_tool_calls_are_recorded_as_plain_json_whatever_their_arguments_are(tmp_path: Path) -> None:
     made, trained = several_rows()
-    records = make_records([made], trained, decode, parse)
+    records = make_records([made], trained, READER)
     write_rollouts(tmp_path / "r.jsonl.gz", records)
     [first, _] = read_rollouts(tmp_path / "r.jsonl.gz")
     [good], [bad], none = (turn.calls for turn in first.turns)
@@ -164,14 +181,14 @@ def test_tool_calls_are_recorded_as_plain_json_whatever_their_arguments_are(tmp_
 
 
 def test_groups_beyond_the_recorded_ones_are_left_out() -> None:
-    assert len(make_records([group()], batch(rows=6), decode, parse)) == 2
+    assert len(make_records([group()], batch(rows=6), READER)) == 2
     with pytest.raises(ValueError, match="2 episodes, but the batch has rows of 1 of them"):
-        make_records([group()], batch(rows=1), decode, parse)
+        make_records([group()], batch(rows=1), READER)
 
 
 def test_what_is_written_is_read_back_and_valid_json(tmp_path: Path) -> None:
     path = rollouts_path(tmp_path / "rollouts", 10)
-    records = make_records([group()], batch(), decode, parse)
+    records = make_records([group()], batch(), READER)
     write_rollouts(path, records)
     assert path.name == "step_000010.jsonl.gz"
     assert read_rollouts(path) == records
@@ -181,13 +198,13 @@ def test_what_is_written_is_read_back_and_valid_json(tmp_path: Path) -> None:
 
 def test_text_of_any_kind_survives(tmp_path: Path) -> None:
     texts = ["\u2028 \x85 \n \x00 </script>", "\ud800 lone surrogate"]
-    records = make_records([group()], batch(), lambda ids: texts[ids[0] == 5], parse)
+    records = make_records([group()], batch(), dataclasses.replace(READER, decode=lambda ids: texts[ids[0] == 5]))
     write_rollouts(tmp_path / "r.jsonl.gz", records)
     assert read_rollouts(tmp_path / "r.jsonl.gz") == records
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
-    records = make_records([group()], batch(), decode, parse)
+    records = make_records([group()], batch(), READER)
     write_rollouts(tmp_path / "a.gz", records)
     write_rollouts(tmp_path / "b.gz", records)
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
@@ -209,7 +226,7 @@ def test_pitfall_37_cut_back_removes_the_files_of_later_steps(tmp_path: Path) ->
 )
 def test_a_damaged_file_is_a_sentence(tmp_path: Path, damage) -> None:
     path = tmp_path / "r.jsonl.gz"
-    write_rollouts(path, make_records([group()], batch(), decode, parse))
+    write_rollouts(path, make_records([group()], batch(), READER))
     path.write_bytes(damage(path.read_bytes()))
     if path.read_bytes():
         with pytest.raises(UserError, match=r"r\.jsonl\.gz is damaged or not a rollout file"):

@@ -12,7 +12,7 @@ from rlvr.rollout.batch import to_batch
 from rlvr.rollout.source import Rollouts
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import MetricsFile, read_metrics
-from rlvr.tracking.rollouts import read_rollouts
+from rlvr.tracking.rollouts import Reader, read_rollouts
 from rlvr.training.recorder import FolderRecorder
 from rlvr.training.trainer import NonFiniteError
 from rlvr.types import Group, Message
@@ -26,6 +26,13 @@ def decode(ids: Sequence[int]) -> str:
     return " ".join(map(str, ids))
 
 
+READER = Reader(
+    decode=decode,
+    parse=lambda ids, stop_reason, tools: Message(role="assistant", content=decode(ids)),
+    tools=lambda example: (),
+)
+
+
 def recorder(folder: Path, *, every: int | None = 10, groups: int | None = None) -> FolderRecorder:
     settings = Tracker(console="none", log_every=1, rollouts_every=every, rollouts_max_groups=groups)
     return FolderRecorder(
@@ -33,8 +40,7 @@ def recorder(folder: Path, *, every: int | None = 10, groups: int | None = None)
         metrics_file=MetricsFile(folder / "metrics.jsonl"),
         console=Console("none", 1, 5),
         settings=settings,
-        decode=decode,
-        parse=lambda ids, stop_reason: Message(role="assistant", content=decode(ids)),
+        reader=READER,
     )
 
 
