@@ -5,6 +5,7 @@
     hash        what follows `####` on the last line, as in GSM8K's own solutions:   ... #### 18
     boxed       what stands in the one `\\boxed{...}`, braces balanced; text may follow, but no other box
     whole       the whole text
+    complete    the argument `final_answer` of the tool `complete`, whose call may stand in any turn
 
 Nothing is guessed: a block that is not closed, two solution blocks, two boxes (even of one answer) or two `####` give
 no answer, and neither does a number after the solution block. `answer_of` is what rewards and metrics ask: it gives no
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlvr.errors import ConfigError
+from rlvr.rewards.completion import completion_of
 from rlvr.types import Attempt, StopReason
 
 HASH = "####"
@@ -99,7 +101,7 @@ def find_blocks(text: str, markers: Markers) -> Blocks | None:
 class AnswerFormat:
     """`AnswerFormat(answer_in="boxed")`, `AnswerFormat(answer_in="solution", markers=Markers(...))`"""
 
-    answer_in: Literal["solution", "hash", "boxed", "whole"]
+    answer_in: Literal["solution", "hash", "boxed", "whole", "complete"]
     markers: Markers | None = None
 
     def __post_init__(self) -> None:
@@ -116,14 +118,17 @@ class AnswerFormat:
         return self.markers
 
     def extract(self, text: str) -> str | None:
-        """The answer, stripped and not blank, or None if it does not stand where it should."""
+        """The answer, stripped and not blank, or None if it does not stand where it should.
+
+        An answer in a call of `complete` stands in no text: `answer_of` finds it.
+        """
         if self.answer_in == "solution":
             return _in_solution(text, self.required_markers())
         if self.answer_in == "hash":
             return _after_hash(text)
         if self.answer_in == "boxed":
             return _in_box(text)
-        return text.strip() or None
+        return None if self.answer_in == "complete" else text.strip() or None
 
     def is_exact(self, text: str) -> bool:
         """True for a text in this format and nothing else: with `solution`, both blocks and only whitespace around."""
@@ -137,6 +142,9 @@ def answer_of(attempt: Attempt, answer_format: AnswerFormat | None) -> str | Non
     """The answer of a completion that ended, or None; without a format the whole text, stripped."""
     if attempt.stop_reason is not StopReason.STOP:
         return None
+    if answer_format is not None and answer_format.answer_in == "complete":
+        completed = completion_of(attempt)
+        return None if completed is None else completed.answer.strip() or None
     return attempt.text.strip() or None if answer_format is None else answer_format.extract(attempt.text)
 
 

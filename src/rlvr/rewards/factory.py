@@ -11,6 +11,7 @@ from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.finqa import FinqaProgramPart
 from rlvr.rewards.format import ApproximateFormatPart, ExactFormatPart
 from rlvr.rewards.math import MathPart
+from rlvr.rewards.multihop import AnswerPart, CitationPart, CombinedPart, CompletionPart, HopsPart, RetrievalPart
 from rlvr.rewards.numeric import FinqaNumericPart, NumberCheckPart, NumericPart
 from rlvr.rewards.parts import PartsVerifier, WeightedPart
 from rlvr.rewards.reasoning_gym import ReasoningGymPart
@@ -29,8 +30,17 @@ ON_ANSWERS = {  # parts that read the answer from where the prompt asks for it
     schema.FormatExactPart: ExactFormatPart,
     schema.FormatApproximatePart: ApproximateFormatPart,
     schema.TextPart: TextPart,
+    schema.MultiHopAnswerPart: AnswerPart,
+    schema.CitationPart: CitationPart,
+    schema.CompletionPart: CompletionPart,
+    schema.CombinedPart: CombinedPart,
 }
-ON_TEXTS = {schema.LengthPart: LengthPart, schema.RepetitionPart: RepetitionPart}
+ON_ATTEMPTS = {
+    schema.LengthPart: LengthPart,
+    schema.RepetitionPart: RepetitionPart,
+    schema.RetrievalPart: RetrievalPart,
+    schema.HopsPart: HopsPart,
+}
 
 
 def make_verifier(
@@ -63,8 +73,8 @@ def _part(settings: schema.RewardPart, answer_format: AnswerFormat, pool: Verifi
     own: dict[str, Any] = settings.model_dump(exclude={"type", "weight"})
     if type(settings) in ON_ANSWERS:
         return ON_ANSWERS[type(settings)](format=answer_format, **own)
-    if type(settings) in ON_TEXTS:
-        return ON_TEXTS[type(settings)](**own)
+    if type(settings) in ON_ATTEMPTS:
+        return ON_ATTEMPTS[type(settings)](**own)
     if isinstance(settings, schema.MathPart):
         return MathPart(pool=pool, format=answer_format, **own)
     assert isinstance(settings, schema.ReasoningGymPart), settings

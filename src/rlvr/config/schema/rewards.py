@@ -134,7 +134,7 @@ HopWeight = Literal["none", "capped", "linear"]
 
 
 class MultiHopAnswerPart(Part):
-    """The official exact match or F1 of the final answer, an empty answer being worth nothing."""
+    """The exact match or F1 of the final answer by the data set's rules, an empty answer being worth nothing."""
 
     type: Literal["answer"]
     metric: Literal["em", "f1"] = Field(description="em: exact match; f1: of the words; the best over the golds")
@@ -142,24 +142,28 @@ class MultiHopAnswerPart(Part):
         description="multiply by: none: 1; capped: min(hops / 2, 1); linear: hops / 2. Advantages that are divided by "
         "a group's standard deviation cancel it"
     )
+    number_words: bool = Field(description="true: two and 2, second and 2nd are equal, in answer and golds alike")
 
 
 class RetrievalPart(Part):
     """How many of the supporting documents were found, and how much of what was found supports."""
 
     type: Literal["retrieval"]
-    metric: Literal["recall", "precision", "f1"]
+    metric: Literal["recall", "precision", "f1"] = Field(
+        description="recall: share of the supporting documents that was found; precision: share of what was found that "
+        "supports; f1: their harmonic mean"
+    )
 
 
 class CitationPart(Part):
     """The same of the documents cited with the answer."""
 
     type: Literal["citation"]
-    metric: Literal["recall", "precision", "f1"]
+    metric: Literal["recall", "precision", "f1"] = Field(description="as for retrieval, of the cited documents")
 
 
 class CompletionPart(Part):
-    """Share of reasoning, final_answer and cited_doc_ids that are given, and of the right type, in `complete`."""
+    """The share of reasoning, final_answer and cited_doc_ids that are given, and of the right type, in `complete`."""
 
     type: Literal["completion"]
 
@@ -178,6 +182,7 @@ class CombinedPart(Part):
         description="spec: (EM + F1) min(hops / 2, 1) / 2 + recall / 2; later: (hops / 2) (0.9 EM + F1 + recall + 0.4 "
         "precision + 0.6 citation recall + 0.1 format) / 4"
     )
+    number_words: bool = Field(description="true: two and 2, second and 2nd are equal, in answer and golds alike")
 
 
 RewardPart = Annotated[

@@ -1,0 +1,123 @@
+"""What a call of the tool `complete` says: reasoning, final answer, cited documents.
+
+    complete(reasoning="...", final_answer="Oslo", cited_doc_ids=["3", "12"])
+
+Models write numbers where texts belong and one text where a list belongs. That is read, and counted as a fault of form:
+
+    final_answer=1984            "1984"
+    cited_doc_ids=[3, 12]        "3", "12"
+    cited_doc_ids="12"           "12": never the documents 1 and 2
+    cited_doc_ids="3, 12"        "3", "12"
+
+Everything else (true, null, objects, a list as the answer, an argument that does not exist) is no completion: the tool
+says what is wrong, and the episode goes on. The tool and the rewards read with the same functions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from rlvr.types import Attempt, StopReason, ToolCall
+
+NAME = "complete"
+ARGUMENTS = ("reasoning", "final_answer", "cited_doc_ids")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """`Completion(reasoning="...", answer="Oslo", cited=("3", "12"), form=1.0)`
+
+    `cited` has no id twice. `form` is the share of reasoning, answer and citations that are there as they should be.
+    """
+
+    reasoning: str
+    answer: str
+    cited: tuple[str, ...]
+    form: float
+
+
+def as_text(value: Any) -> str:
+    """A text or a number as text, `1984.0` as `1984`; ValueError for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("must be a text")
+    text = format(Decimal(repr(value)), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def as_ids(value: Any) -> list[str]:
+    """Ids as texts, stripped and without blank ones; ValueError for what is no text, number or list of these."""
+    if isinstance(value, str):
+        value = _listed(value)
+    elif isinstance(value, int | float):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list of texts")
+    return [text for item in value if (text := as_text(item).strip())]
+
+
+Text = Annotated[str, BeforeValidator(as_text)]
+"""The type of a tool's argument that should be a text."""
+
+Ids = Annotated[list[str], BeforeValidator(as_ids)]
+"""The type of a tool's argument that should be a list of ids."""
+
+
+def read_completion(arguments: Mapping[str, Any]) -> Completion | None:
+    """What the arguments say; None where the tool would refuse them. Only the answer has to be there."""
+    if "final_answer" not in arguments or not set(arguments) <= set(ARGUMENTS):
+        return None
+    try:
+        answer, reasoning = as_text(arguments["final_answer"]), as_text(arguments.get("reasoning", ""))
+        cited = as_ids(arguments.get("cited_doc_ids", []))
+    except ValueError:
+        return None
+    right = (_is_said(arguments.get("reasoning")), _is_said(arguments["final_answer"]), _is_list(arguments))
+    return Completion(
+        reasoning=reasoning, answer=answer, cited=tuple(dict.fromkeys(cited)), form=sum(right) / len(right)
+    )
+
+
+def find_completion(calls: Sequence[ToolCall]) -> Completion | None:
+    """The first completion among an episode's calls, in whichever turn it stands."""
+    for call in calls:
+        if call.name == NAME and call.problem is None:
+            found = read_completion(call.arguments)
+            if found is not None:
+                return found
+    return None
+
+
+def completion_of(attempt: Attempt) -> Completion | None:
+    """How the episode was completed; None if it was not, also where its last turn was cut off."""
+    return find_completion(attempt.calls) if attempt.stop_reason is StopReason.STOP else None
+
+
+def _listed(text: str) -> list[Any]:
+    """`"3, 12"` -> 3 and 12; `'["3", "12"]'`, a list inside a text, likewise; `"12"` is one id."""
+    stripped = text.strip()
+    if stripped.startswith("[") and stripped.endswith("]"):
+        try:
+            found = json.loads(stripped)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, list):
+            return found
+    return stripped.split(",")
+
+
+def _is_said(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_list(arguments: Mapping[str, Any]) -> bool:
+    cited = arguments.get("cited_doc_ids")
+    return isinstance(cited, list | tuple) and all(isinstance(item, str) for item in cited)

@@ -1,0 +1,243 @@
+"""Sets of questions over several documents: what the settings name, rows of any shape, the question of a row.
+
+    train_sets: bdsaglam/musique,answerable,train[:256];my/folder,,train;more.jsonl.gz
+
+Of each set: a Hub id with its configuration and a split; a folder and a split (with or without an empty name between
+them); or one file. A split may be a slice of its first rows, or of rows in the middle.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rlvr.errors import ConfigError, UserError
+from rlvr.retrieval.base import Document
+from rlvr.tasks.readers import ENDINGS, read_file, read_split
+from rlvr.tasks.rows import MAX_FIELD_CHARS, DataError, Row, ascii_text, clean
+
+_SLICE = re.compile(r"(.+?)(?:\[(\d*):(\d*)\])?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedSet:
+    """`bdsaglam/musique,answerable,train[:256]`; `split` is None for a file."""
+
+    path: str
+    subset: str | None
+    split: str | None
+    start: int
+    stop: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """A question with its documents.
+
+    Args:
+        id: of the row.
+        text: what is asked.
+        golds: the answer, then its aliases.
+        documents: what can be searched, in order; with a corpus the supporting passages only.
+        support: document id -> what it supports.
+        num_support: how many different things have to be supported.
+        hops: how many documents have to be combined.
+        kind: what the data set calls the sort of question, if it does.
+    """
+
+    id: str
+    text: str
+    golds: tuple[str, ...]
+    documents: tuple[Document, ...]
+    support: Mapping[str, str]
+    num_support: int
+    hops: int
+    kind: str | None = None
+
+
+Reason = str
+ParseQuestion = Callable[[Row], "Question | Reason"]
+"""The question of a row, or why it is left out; DataError if the row is not what it should be."""
+
+
+@dataclass(kw_only=True)
+class Sieve:
+    """Questions that are kept, and how many rows were left out why, with the first place of each reason."""
+
+    kept: list[Question] = field(default_factory=list)
+    left_out: dict[Reason, tuple[int, str]] = field(default_factory=dict)
+    _seen: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def add(self, row: Row, parse: ParseQuestion) -> None:
+        """DataError if the row's id was given before, with another question."""
+        found = parse(row)
+        if isinstance(found, Question):
+            text, place = self._seen.setdefault(found.id, (found.text, row.place))
+            if place == row.place:
+                self.kept.append(found)
+                return
+            if text != found.text:
+                name = ascii_text(found.id[:80])
+                raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
+            found = "repeat the question of an earlier row"
+        num, first = self.left_out.get(found, (0, row.place))
+        self.left_out[found] = (num + 1, first)
+
+    def notes(self, kind: str) -> list[str]:
+        """`["99 held-out rows have an incomplete context: left out (first: dev.jsonl.gz, line 3)"]`"""
+        return [
+            f"{num:,} {kind} rows {reason}: left out (first: {place})" for reason, (num, place) in self.left_out.items()
+        ]
+
+
+def read_questions(key: str, sets: str, parse: ParseQuestion, fields: Collection[str]) -> Sieve:
+    """The questions of all sets, in order.
+
+    Args:
+        key: of the setting, for errors: `task.train_sets`.
+        sets: its value.
+        parse: what to make of a row.
+        fields: columns that are needed, of a data set of the Hub.
+
+    Raises:
+        ConfigError: a set is written wrongly, or there is no such folder, file, configuration or split.
+        DataError: the data is damaged, or no row is left.
+    """
+    sieve = Sieve()
+    for one in named_sets(key, sets):
+        for row in _rows(key, one, fields):
+            sieve.add(row, parse)
+    if not sieve.kept:
+        raise DataError(f"{key}={ascii_text(sets)}: no question is left; {'; '.join(sieve.notes('of the'))}.")
+    return sieve
+
+
+def named_sets(key: str, sets: str) -> list[NamedSet]:
+    """The sets that a setting names, at least one. ConfigError if one is written wrongly."""
+    return [_named_set(key, one.strip()) for one in sets.split(";")]
+
+
+def _named_set(key: str, text: str) -> NamedSet:
+    form = "write path,name,split (or a file), several joined with ;"
+    path, *rest = [part.strip() for part in text.split(",")]
+    if not path or len(rest) > 2:
+        raise ConfigError(f"{key}: {ascii_text(text) or 'an empty text'!r} names no set; {form}.")
+    sliced = _SLICE.fullmatch(rest[-1] if rest else path)
+    assert sliced is not None
+    name, start, stop = sliced.groups()
+    if "[" in name or (start == "" and stop == ""):
+        raise ConfigError(f"{key}: {ascii_text(text)!r} has no slice like train[:256] or train[100:200]; {form}.")
+    limits = {"start": int(start or 0), "stop": int(stop) if stop else None}
+    if limits["stop"] is not None and limits["stop"] <= limits["start"]:
+        raise ConfigError(f"{key}: the slice of {ascii_text(text)!r} is empty; write train[:256] or train[100:200].")
+    if not rest:
+        return NamedSet(path=name, subset=None, split=None, **limits)
+    return NamedSet(path=path, subset=(rest[0] or None) if len(rest) == 2 else None, split=name, **limits)
+
+
+def _rows(key: str, one: NamedSet, fields: Collection[str]) -> Iterator[Row]:
+    try:
+        yield from _sliced(key, one, _all_rows(key, one, fields))
+    except UserError as error:  # they speak of the settings of a task with one data set
+        text = str(error).replace("task.path", key).replace("task.subset", f"the name in {key}")
+        raise type(error)(text) from None
+
+
+def _all_rows(key: str, one: NamedSet, fields: Collection[str]) -> Sequence[Row]:
+    if one.split is not None:
+        return read_split(one.path, one.split, subset=one.subset, fields=fields)
+    if not one.path.endswith(ENDINGS):
+        raise ConfigError(f"{key}: {ascii_text(one.path)!r} names no split and is no file; write path,name,split.")
+    return list(read_file(Path(one.path).expanduser()))
+
+
+def _sliced(key: str, one: NamedSet, rows: Sequence[Row]) -> Sequence[Row]:
+    if one.start >= len(rows):
+        raise ConfigError(f"{key}: {ascii_text(one.path)} has {len(rows):,} rows, and the slice begins at {one.start:,}.")
+    return rows[one.start : one.stop]
+
+
+# ------------------------------------------------------------------------------------------------ fields of any shape
+
+
+def structure(row: Row, name: str) -> Any:
+    """A field that is a list or an object, or JSON that says one: Parquet copies have such texts."""
+    value = row.get(name)
+    if isinstance(value, str):
+        if len(value) > MAX_FIELD_CHARS:
+            raise DataError(f"{row.place}: field {name!r} has {len(value):,} characters, above {MAX_FIELD_CHARS:,}.")
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise row.wrong(name, value, "a list, or a text with JSON") from None
+    return value
+
+
+def records(row: Row, name: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """A field with a table, as tuples in the order of `columns`. Read from any of
+
+        [{"title": "A", "sent_id": 0}, ...]      {"title": ["A", ...], "sent_id": [0, ...]}      [["A", 0], ...]
+
+    DataError for any other shape.
+    """
+    value = structure(row, name)
+    if isinstance(value, Mapping):
+        table = [value.get(column) for column in columns]
+        if not all(isinstance(cells, list) and len(cells) == len(table[0]) for cells in table):  # type: ignore[arg-type]
+            raise row.wrong(name, value, f"an object with lists {', '.join(columns)} of one length")
+        return list(zip(*table, strict=True))  # type: ignore[arg-type]
+    if not isinstance(value, list):
+        raise row.wrong(name, value, "a list")
+    return [_record(row, f"{name}[{place}]", item, columns) for place, item in enumerate(value)]
+
+
+def _record(row: Row, name: str, item: Any, columns: Sequence[str]) -> tuple[Any, ...]:
+    if isinstance(item, Mapping) and set(columns) <= set(item):
+        return tuple(item[column] for column in columns)
+    if isinstance(item, list | tuple) and len(item) == len(columns):
+        return tuple(item)
+    raise row.wrong(name, item, f"an object with {', '.join(columns)}")
+
+
+def cell(row: Row, name: str, value: Any) -> str:
+    """A text inside a field, cleaned; it may be blank. DataError for anything else."""
+    if not isinstance(value, str):
+        raise row.wrong(name, value, "a text")
+    if len(value) > MAX_FIELD_CHARS:
+        raise DataError(f"{row.place}: field {name!r} has {len(value):,} characters, above {MAX_FIELD_CHARS:,}.")
+    return clean(value)
+
+
+def aliases(row: Row, name: str) -> tuple[str, ...]:
+    """Texts of a list that may be missing or null, without blank ones."""
+    value = structure(row, name) if row.fields.get(name) is not None else []
+    if not isinstance(value, list):
+        raise row.wrong(name, value, "a list of texts")
+    return tuple(text for place, item in enumerate(value) if (text := cell(row, f"{name}[{place}]", item)))
+
+
+def gold(row: Row, name: str) -> str | None:
+    """The answer; None where it is null or blank."""
+    value = row.get(name)
+    return None if value is None else cell(row, name, value) or None
+
+
+# ------------------------------------------------------------------------------------------------------------- noise
+
+
+def with_noise(question: Question, rate: float, seed: int) -> Question:
+    """Keeps each document that supports nothing with the chance `rate`, all that support something, and the order."""
+    if rate >= 1:
+        return question
+    rng = random.Random(seed)
+    drawn = [(document, rng.random()) for document in question.documents]
+    kept = tuple(document for document, number in drawn if document.id in question.support or number < rate)
+    return Question(**{name: getattr(question, name) for name in Question.__slots__} | {"documents": kept})
+
+
+Scope = Literal["paragraphs", "corpus"]
