@@ -56,7 +56,7 @@ class ToolThreads:
         return len(self._workers)
 
     async def run(self, name: str, call: Callable[[], T], timeout_s: float) -> T:
-        """What `call` returns or raises; TimeIsUpError after `timeout_s` seconds in a thread.
+        """What `call` returns or raises; TimeIsUpError after `timeout_s` seconds in a thread. `name` is the tool's.
 
         Raises UserError, naming the tool, if too many calls hang already.
         """
@@ -120,8 +120,10 @@ class ToolThreads:
                 outcome: tuple[object, BaseException | None]
                 try:
                     outcome = (job.call(), None)
-                except BaseException as error:  # a tool's: the thread lives on, the caller gets it
+                except Exception as error:  # a tool's: the thread lives on, the caller gets it
                     outcome = (None, error)
+                except BaseException as error:  # sys.exit() in a tool must not end the program
+                    outcome = (None, RuntimeError(f"{type(error).__name__}: {error}"))
                 with suppress(RuntimeError):  # the loop is closed: nobody waits
                     job.loop.call_soon_threadsafe(_deliver, job.future, outcome)
                 with self._changed:

@@ -78,16 +78,16 @@ class Tool:
         except UserError:
             raise
         except ToolError as error:
-            return ToolResult(text=_bounded(str(error), MAX_ERROR_CHARS), failure="error")
+            return ToolResult(text=_told(error, named=False), failure="error")
         except TimeIsUpError:
             return ToolResult(text=f"it took more than {self.timeout_s:g} s and was given up", failure="timeout")
         except (Exception, SystemExit) as error:  # foreign code: the model reads what happened, and goes on
-            return ToolResult(text=_bounded(f"{type(error).__name__}: {error}", MAX_ERROR_CHARS), failure="error")
+            return ToolResult(text=_told(error), failure="error")
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise  # the episode itself is given up
-            return ToolResult(text=_bounded(f"{type(error).__name__}: {error}", MAX_ERROR_CHARS), failure="error")
+            return ToolResult(text=_told(error), failure="error")
 
 
 def make_tool(
@@ -101,15 +101,20 @@ def make_tool(
 ) -> Tool:
     """The tool of a typed function with a Google-style docstring. A parameter `state` is given the episode's state.
 
-    A successful call of a `final` tool ends the episode. An asynchronous function runs on the event loop and is
-    cancelled after `timeout_s` seconds; any other one runs in a thread of `threads` (its own, if there are none), and
-    is left alone there when its time is up. `inline=True` calls it on the event loop itself: for functions that take
-    microseconds and can never wait, for then no time limit is kept. What is returned and is no text is written as
-    JSON, nothing at all as "done"; of more than `max_output_chars` characters the rest is cut.
+    A successful call of a `final` tool ends the episode. What is returned and is no text is written as JSON, nothing at
+    all as "done"; of more than `max_output_chars` characters the rest is cut. How it runs:
+
+    - An asynchronous function runs on the event loop, and is cancelled after `timeout_s` seconds. It must not block.
+    - Any other one runs in a thread of `threads` (if not given, of its own), and is left alone there when its time is
+      up: should it ever go on, it may still change the state.
+    - With `inline=True` the event loop calls it by itself, which saves the change of threads, about 60 microseconds. No
+      time limit is kept then: only for functions that look something up in memory and can never wait.
 
     Raises:
         UserError: the function has no docstring, a parameter has no type, or describes itself wrongly.
     """
+    if timeout_s <= 0:
+        raise ValueError(f"timeout_s={timeout_s} must be positive")
     name = _name(function)
     description, notes = _described(name, function)
     adapter, parameters, takes_state = _parameters(name, function, notes)
@@ -176,7 +181,9 @@ def _parameters(
     fields: dict[str, Any] = {}
     for key, parameter in parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise UserError(f"the tool {name!r} takes {parameter}: give each argument a name and a type of its own.")
+            raise UserError(
+                f"the tool {name!r} takes {str(parameter).split(':')[0]}: give each argument a name and a type."
+            )
         if key not in hints:
             raise UserError(f"the parameter {key!r} of the tool {name!r} has no type: write it as {key}: str.")
         fields[key] = _field(hints[key], parameter, notes.get(key))
@@ -232,7 +239,7 @@ def _runner(
 
 async def _within(coroutine: Any, timeout_s: float) -> object:
     """The coroutine's result. One that is out of time is cancelled, and not waited for if it does not care."""
-    task = asyncio.ensure_future(coroutine)
+    task = asyncio.ensure_future(_no_exit(coroutine))
     try:
         await asyncio.wait({task}, timeout=timeout_s)
         if task.done():
@@ -245,6 +252,13 @@ async def _within(coroutine: Any, timeout_s: float) -> object:
     raise TimeIsUpError
 
 
+async def _no_exit(coroutine: Awaitable[object]) -> object:
+    try:
+        return await coroutine
+    except SystemExit as error:  # out of a task it would end the event loop
+        raise RuntimeError(f"SystemExit: {error}") from error
+
+
 def _text(value: object, max_chars: int) -> str:
     if isinstance(value, str):
         text = value
@@ -253,6 +267,16 @@ def _text(value: object, max_chars: int) -> str:
     else:
         text = pydantic_core.to_json(value, fallback=str).decode()
     return _bounded(text, max_chars)
+
+
+def _told(error: BaseException, *, named: bool = True) -> str:
+    """An exception in words: `KeyError: 'x'`."""
+    try:
+        text = str(error)
+    except Exception:  # foreign code again
+        text = ""
+    name = type(error).__name__
+    return _bounded(f"{name}: {text}" if named and text else text or name, MAX_ERROR_CHARS)
 
 
 def _bounded(text: str, max_chars: int) -> str:
@@ -278,9 +302,10 @@ def _problem(problem: Any, known: Mapping[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         return f"there is no argument {place!r}; the arguments are: {', '.join(known) or 'none'}"
     should = problem["msg"].removeprefix("Input ")
-    return f"argument {place!r} {should}, not {_kind(problem['input'])} {problem['input']!r:.60}"
+    return f"argument {place!r} {should}, not {_shown(problem['input'])}"
 
 
-def _kind(value: object) -> str:
+def _shown(value: object) -> str:
     kinds = {bool: "the boolean", int: "the integer", float: "the number", str: "the string", list: "the list"}
-    return kinds.get(type(value), "")
+    kind = kinds.get(type(value))
+    return f"{kind} {value!r:.60}" if kind else "null" if value is None else "an object"

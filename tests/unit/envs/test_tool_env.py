@@ -1,0 +1,260 @@
+"""An episode with tools: what ends it, what the model is told, what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from rlvr.envs.base import Reply, TurnText
+from rlvr.envs.tool_env import MAX_CALLS_PER_TURN, ToolEnv
+from rlvr.envs.tools import Tool, ToolError, make_tool
+from rlvr.errors import UserError
+from rlvr.rewards.base import RewardError
+from rlvr.types import Attempt, Example, Message, Score, StopReason, ToolCall
+
+EXAMPLE = Example(id="e", messages=(Message(role="user", content="Where?"),), answer="Oslo")
+
+
+@dataclass
+class Notes:
+    """What an episode knows."""
+
+    seen: list[str] = field(default_factory=list)
+    answer: str | None = None
+
+
+class AnswerVerifier:
+    """1 for the right answer in the state, or in the last turn's text."""
+
+    name = "answer"
+
+    async def verify(self, attempt: Attempt) -> Score:
+        assert isinstance(attempt.state, Notes)
+        right = attempt.example.answer in (attempt.state.answer, attempt.text)
+        return Score(value=float(right), diagnostics={"seen": float(len(attempt.state.seen))})
+
+
+def search(query: str, state: Notes) -> str:
+    """Search."""
+    state.seen.append(query)
+    return f"about {query}"
+
+
+def fail() -> str:
+    """Fail."""
+    raise ToolError("nothing there")
+
+
+def down() -> str:
+    """Down."""
+    raise UserError("the service stays down")
+
+
+def complete(answer: str, state: Notes) -> None:
+    """Answer."""
+    state.answer = answer
+
+
+TOOLS = [make_tool(function, timeout_s=5.0, inline=True) for function in (search, fail, down)]
+TOOLS.append(make_tool(complete, timeout_s=5.0, inline=True, final=True))
+
+
+def make_env(
+    state: Notes | None = None, *, max_turns: int = 4, tools: Sequence[Tool] = tuple(TOOLS), **kwargs: Any
+) -> ToolEnv:
+    state = Notes() if state is None else state
+    return ToolEnv(EXAMPLE, tools=tools, state=state, verifier=AnswerVerifier(), max_turns=max_turns, **kwargs)
+
+
+def call(name: str, **arguments: object) -> ToolCall:
+    return ToolCall(id=f"call_{name}", name=name, arguments=arguments)
+
+
+def said(*calls: ToolCall, content: str = "") -> Message:
+    return Message(role="assistant", content=content, tool_calls=calls)
+
+
+def turns(num: int, text: str = "") -> list[TurnText]:
+    return [TurnText(prompt="", completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)] * num
+
+
+def play(env: ToolEnv, *messages: Message, text: str = "") -> tuple[list[Reply], Score]:
+    async def episode() -> tuple[list[Reply], Score]:
+        await env.start()
+        replies = [await env.step(message) for message in messages]
+        return replies, await env.score(turns(max(1, len(messages)), text))
+
+    return asyncio.run(episode())
+
+
+def told(env: ToolEnv, *calls: ToolCall) -> str:
+    """What the model is told about the last of its calls."""
+    replies, _ = play(env, said(*calls))
+    return replies[0].messages[-1].content
+
+
+def test_a_call_is_answered_by_a_message_that_names_tool_and_call() -> None:
+    replies, score = play(make_env(), said(call("search", query="Oslo")))
+    message = Message(role="tool", content="about Oslo", name="search", call_id="call_search")
+    assert replies == [Reply(messages=(message,), done=False)]
+    assert score.diagnostics == {
+        "seen": 1.0,
+        "turns": 1.0,
+        "tool_calls": 1.0,
+        "tool_errors": 0.0,
+        "malformed_calls": 0.0,
+        "unknown_tools": 0.0,
+        "invalid_arguments": 0.0,
+        "tool_timeouts": 0.0,
+    }
+
+
+def test_the_calls_of_a_turn_run_in_order_and_each_has_its_answer() -> None:
+    state = Notes()
+    calls = [call("search", query=query) for query in "abc"]
+    replies, _ = play(make_env(state), said(*calls))
+    assert state.seen == ["a", "b", "c"]
+    assert [message.content for message in replies[0].messages] == ["about a", "about b", "about c"]
+
+
+def test_a_turn_without_a_call_is_the_answer() -> None:
+    replies, score = play(make_env(), said(content="Oslo"), text="Oslo")
+    assert replies == [Reply(messages=(), done=True)]
+    assert score.value == 1.0
+
+
+def test_the_final_tool_ends_the_episode_and_what_stands_behind_it_is_not_run() -> None:
+    state = Notes()
+    calls = (call("search", query="a"), call("complete", answer="Oslo"), call("search", query="b"))
+    replies, score = play(make_env(state), said(*calls))
+    assert replies == [Reply(messages=(), done=True)]
+    assert (state.seen, state.answer) == (["a"], "Oslo")
+    assert score.value == 1.0
+
+
+def test_a_final_call_that_fails_does_not_end_the_episode() -> None:
+    state = Notes()
+    replies, score = play(make_env(state), said(call("complete", answer=3)), said(call("complete", answer="Oslo")))
+    assert [reply.done for reply in replies] == [False, True]
+    assert replies[0].messages[0].content.startswith("Error: complete: argument 'answer' should be a valid string")
+    assert (score.value, score.diagnostics["invalid_arguments"]) == (1.0, 1.0)
+
+
+def test_an_unknown_tool_is_a_message_with_the_nearest_name_and_all_of_them() -> None:
+    text = told(make_env(), call("serch", query="a"))
+    assert text == (
+        "Error: there is no tool 'serch'; did you mean 'search'? The tools are: search, fail, down, complete"
+    )
+    assert "did you mean" not in told(make_env(), call("xyzzy"))
+    assert len(told(make_env(), call("x" * 100_000))) < 200
+
+
+def test_a_call_that_is_none_is_told_so() -> None:
+    problem = ToolCall(id="c", name="", arguments={}, problem="the call is no JSON")
+    replies, score = play(make_env(), said(problem))
+    assert replies[0].messages == (Message(role="tool", content="Error: the call is no JSON", name="", call_id="c"),)
+    assert not replies[0].done
+    assert (score.diagnostics["malformed_calls"], score.diagnostics["tool_errors"]) == (1.0, 1.0)
+
+
+def test_every_kind_of_failure_is_counted_by_itself_and_as_an_error() -> None:
+    async def slow() -> str:
+        """Slow."""
+        await asyncio.sleep(5)
+        return ""
+
+    tools = [*TOOLS, make_tool(slow, timeout_s=0.02)]
+    malformed = ToolCall(id="c", name="", arguments={}, problem="no")
+    calls = [malformed, call("none"), call("search", query=1), call("slow"), call("fail"), call("search", query="a")]
+    _, score = play(make_env(tools=tools), said(*calls))
+    counted = {name: score.diagnostics[name] for name in score.diagnostics if name not in ("seen", "turns")}
+    assert counted == {
+        "tool_calls": 6.0,
+        "tool_errors": 5.0,
+        "malformed_calls": 1.0,
+        "unknown_tools": 1.0,
+        "invalid_arguments": 1.0,
+        "tool_timeouts": 1.0,
+    }
+
+
+def test_failures_are_told_as_errors_and_name_the_tool() -> None:
+    assert told(make_env(), call("fail")) == "Error: fail: nothing there"
+
+
+def test_in_the_last_turn_only_final_tools_run() -> None:
+    state = Notes()
+    first = said(call("search", query="a"))
+    last = said(call("search", query="b"), call("complete", answer="Oslo"))
+    replies, score = play(make_env(state, max_turns=2), first, last)
+    assert state == Notes(seen=["a"], answer="Oslo")
+    assert [reply.done for reply in replies] == [False, True]
+    assert (score.diagnostics["tool_calls"], score.diagnostics["tool_errors"]) == (3.0, 0.0)
+
+
+def test_a_last_turn_that_does_not_end_is_not_done() -> None:
+    state = Notes()
+    replies, _ = play(make_env(state, max_turns=1), said(call("search", query="a")))
+    assert not replies[0].done
+    assert state.seen == []
+
+
+def test_a_turn_runs_a_bounded_number_of_calls() -> None:
+    state = Notes()
+    calls = [call("search", query="a")] * (MAX_CALLS_PER_TURN + 2)
+    replies, score = play(make_env(state), said(*calls))
+    assert len(state.seen) == MAX_CALLS_PER_TURN
+    assert len(replies[0].messages) == len(calls)
+    assert score.diagnostics["tool_errors"] == 2.0
+
+
+def test_what_the_model_cannot_mend_ends_the_run() -> None:
+    with pytest.raises(UserError, match="stays down"):
+        play(make_env(), said(call("down")))
+
+
+def test_potentials_are_those_before_each_turn() -> None:
+    def potential(state: object) -> float:
+        assert isinstance(state, Notes)
+        return len(state.seen) / 2
+
+    messages = [said(call("search", query="a")), said(call("search", query="b")), said(content="Oslo")]
+    _, score = play(make_env(potential=potential), *messages)
+    assert score.potentials == (0.0, 0.5, 1.0)
+    assert play(make_env(), *messages)[1].potentials == ()
+
+
+def test_a_turn_that_was_cut_off_has_a_potential_too() -> None:
+    async def cut() -> Score:
+        env = make_env(potential=lambda state: 0.25)
+        await env.start()
+        await env.step(said(call("search", query="a")))
+        return await env.score(turns(2))  # the second completion had no end: no step
+
+    assert asyncio.run(cut()).potentials == (0.25, 0.25)
+
+
+def test_a_potential_that_is_no_number_ends_the_run() -> None:
+    with pytest.raises(RewardError, match="the potential of example 'e' is nan"):
+        play(make_env(potential=lambda state: math.nan), said(content="Oslo"))
+
+
+def test_an_env_is_single_use() -> None:
+    env = make_env()
+    play(env, said(content="Oslo"))
+    with pytest.raises(RuntimeError, match="'e' is single-use"):
+        play(env)
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="have the same name"):
+        make_env(tools=[TOOLS[0], TOOLS[0]])
+
+
+def test_tools_are_shown_as_schemas() -> None:
+    assert make_env().tools == tuple(tool.schema for tool in TOOLS)

@@ -1,0 +1,489 @@
+"""Functions as tools: the schema, checked arguments, and everything that a tool may do to its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Literal
+
+import pytest
+
+from rlvr.envs.threads import ToolThreads
+from rlvr.envs.tools import ToolError, ToolResult, make_tool
+from rlvr.errors import UserError
+
+
+def call(
+    function: Callable[..., object], arguments: Any = None, *, state: object = None, **settings: Any
+) -> ToolResult:
+    tool = make_tool(function, **{"timeout_s": 5.0, **settings})
+    return asyncio.run(tool.call({} if arguments is None else arguments, state))
+
+
+def search(query: str, state: list[str], top_n: int = 3, kinds: list[str] | None = None) -> str:
+    """Find passages.
+
+    The best ones come first.
+
+    Args:
+        query: Words to look for,
+            in any order.
+        top_n (int): How many, at most.
+
+    Returns:
+        Titles and texts.
+    """
+    return f"{query} {top_n} {kinds} in {len(state)}"
+
+
+# ---------------------------------------------------------------------------------------------------------- schema
+
+
+def test_the_schema_is_made_of_types_and_docstring_and_the_state_is_no_part_of_it() -> None:
+    tool = make_tool(search, timeout_s=1.0)
+    assert tool.name == "search"
+    assert not tool.final
+    assert tool.schema == {
+        "type": "function",
+        "function": {
+            "name": "search",
+            "description": "Find passages.\n\nThe best ones come first.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "query": {"type": "string", "description": "Words to look for, in any order."},
+                    "top_n": {"type": "integer", "description": "How many, at most.", "default": 3},
+                    "kinds": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+                },
+                "required": ["query"],
+            },
+        },
+    }
+    assert list(tool.schema["function"]["parameters"]["properties"]) == ["query", "top_n", "kinds"]
+    json.dumps(tool.schema)
+
+
+def test_parameters_may_be_called_anything_and_have_any_type_that_json_can_write() -> None:
+    class Side(Enum):
+        LEFT = "left"
+
+    def odd(
+        schema: str, json: float, model_config: Literal["a", "b"], pair: tuple[int, int], side: Any
+    ) -> list[object]:
+        """Odd."""
+        return [schema, json, model_config, pair, side]
+
+    arguments = {"schema": "x", "json": 1, "model_config": "b", "pair": [3, 4], "side": "left"}
+    assert call(odd, arguments).text == '["x",1.0,"b",[3,4],"left"]'
+
+
+def undocumented(query: str) -> str:
+    return query
+
+
+def untyped(query) -> str:
+    """Find."""
+    return query
+
+
+def starred(*queries: str) -> str:
+    """Find."""
+    return queries[0]
+
+
+def misnamed(query: str) -> str:
+    """Find.
+
+    Args:
+        question: What to find.
+    """
+    return query
+
+
+def unknown_type(query: Missing) -> str:  # noqa: F821  # pyright: ignore
+    """Find."""
+    return query
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (undocumented, "the tool 'undocumented' has no docstring"),
+        (untyped, "the parameter 'query' of the tool 'untyped' has no type: write it as query: str"),
+        (starred, r"the tool 'starred' takes \*queries: give each argument a name and a type"),
+        (misnamed, "the docstring of the tool 'misnamed' describes 'question', which is no parameter of it"),
+        (unknown_type, "the tool 'unknown_type' has a type that cannot be found: name 'Missing' is not defined"),
+        (lambda query: query, "has no name: define it with def"),
+    ],
+)
+def test_a_function_that_cannot_be_a_tool_is_one_sentence(function: Callable[..., object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        make_tool(function, timeout_s=1.0)
+
+
+def test_a_time_limit_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="timeout_s=0 must be positive"):
+        make_tool(search, timeout_s=0)
+
+
+# ------------------------------------------------------------------------------------------------------- arguments
+
+
+def test_arguments_and_defaults_reach_the_function_with_the_state() -> None:
+    assert call(search, {"query": "x"}, state=["a"]).text == "x 3 None in 1"
+    assert call(search, {"query": "x", "top_n": 5, "kinds": ["b"]}, state=[]).text == "x 5 ['b'] in 0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"query": 3}, "argument 'query' should be a valid string, not the integer 3"),
+        ({"query": "x", "top_n": "3"}, "argument 'top_n' should be a valid integer, not the string '3'"),
+        ({"query": "x", "top_n": True}, "argument 'top_n' should be a valid integer, not the boolean True"),
+        ({"query": "x", "top_n": 2.5}, "argument 'top_n' should be a valid integer, not the number 2.5"),
+        ({"query": "x", "kinds": "b"}, "argument 'kinds' should be a valid array, not the string 'b'"),
+        ({"query": "x", "kinds": ["b", 3]}, "argument 'kinds.1' should be a valid string, not the integer 3"),
+        ({}, "argument 'query' (string) is missing"),
+        ({"query": "x", "n": 3}, "there is no argument 'n'; the arguments are: query, top_n, kinds"),
+        ({"query": "x", "state": []}, "there is no argument 'state'; the arguments are: query, top_n, kinds"),
+        ({"query": {"x": 1}}, "argument 'query' should be a valid string, not an object"),
+        ({"query": None}, "argument 'query' should be a valid string, not null"),
+        ([], "the arguments are no JSON object"),
+        ({"query": object()}, "the arguments are no JSON object"),
+        ({"query": "\ud800"}, "the arguments are no JSON object"),
+    ],
+)
+def test_wrong_arguments_are_named_to_the_model_and_the_tool_is_not_called(arguments: Any, text: str) -> None:
+    result = call(search, arguments, state=[])
+    assert result == ToolResult(text=text, failure="arguments")
+
+
+def test_messages_about_huge_or_deep_arguments_are_short() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for arguments in ({"query": ["x" * 100_000]}, {"query": deep}, {f"a{i}": "x" * 1000 for i in range(1000)}):
+        result = call(search, arguments, state=[])
+        assert result.failure == "arguments"
+        assert len(result.text) < 700
+    while deep:  # freed level by level: the interpreter's own way is recursive
+        deep = deep.pop()
+
+
+def test_a_query_of_100_kb_reaches_the_tool() -> None:
+    assert call(search, {"query": "x" * 100_000}, state=[]).text.startswith("x" * 1000)
+
+
+# ---------------------------------------------------------------------------------------------------------- answers
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("as it is", "as it is"),
+        (None, "done"),
+        (3, "3"),
+        ({"a": [1, None, "ü"]}, '{"a":[1,null,"ü"]}'),
+        ([object], "[\"<class 'object'>\"]"),
+        ("a\ud800b", "a?b"),
+        ("", ""),
+    ],
+)
+def test_what_is_returned_is_text_for_the_model(value: object, text: str) -> None:
+    def give() -> object:
+        """Give."""
+        return value
+
+    assert call(give) == ToolResult(text=text)
+    assert call(give, inline=True) == ToolResult(text=text)
+
+
+def test_ten_megabytes_are_cut_with_a_remark() -> None:
+    def much() -> list[str]:
+        """Much."""
+        return ["x" * 1000] * 10_000
+
+    result = call(much)
+    assert result.failure is None
+    assert len(result.text) < 20_100
+    assert result.text.endswith("[cut after 20,000 of 10,030,001 characters]")
+    assert len(call(much, max_output_chars=10).text) < 70
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("kind", ["thread", "inline", "async"])
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ToolError("no document has the id '7'"), "no document has the id '7'"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (TimeoutError("of its own"), "TimeoutError: of its own"),
+        (ValueError("y" * 10_000), None),
+        (Unspeakable(), "Unspeakable"),
+        (SystemExit(3), None),
+        (StopIteration(), None),
+        (asyncio.CancelledError(), "CancelledError"),
+        (RecursionError(), "RecursionError"),
+    ],
+)
+def test_what_a_tool_raises_is_said_to_the_model_in_few_words(
+    kind: str, error: BaseException, text: str | None
+) -> None:
+    def fail() -> str:
+        """Fail."""
+        raise error
+
+    async def fail_too() -> str:
+        """Fail."""
+        raise error
+
+    result = call(fail_too if kind == "async" else fail, inline=kind == "inline")
+    assert result.failure == "error"
+    assert len(result.text) < 600
+    if text is not None and not (kind == "thread" and isinstance(error, asyncio.CancelledError)):
+        assert result.text == text
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_what_the_model_cannot_mend_ends_the_run(inline: bool) -> None:
+    def down() -> str:
+        """Down."""
+        raise UserError("the search service stays down")
+
+    with pytest.raises(UserError, match="stays down"):
+        call(down, inline=inline)
+
+
+# ------------------------------------------------------------------------------------------------------- time limits
+
+
+def test_a_tool_that_hangs_is_given_up_and_the_event_loop_goes_on_meanwhile() -> None:
+    wake = threading.Event()
+
+    def hang() -> str:
+        """Hang."""
+        wake.wait(30)
+        return "late"
+
+    async def beside() -> tuple[ToolResult, int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.005)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        result = await make_tool(hang, timeout_s=0.2).call({}, None)
+        ticking.cancel()
+        return result, ticks
+
+    result, ticks = asyncio.run(beside())
+    wake.set()
+    assert result == ToolResult(text="it took more than 0.2 s and was given up", failure="timeout")
+    assert ticks >= 5
+
+
+def test_an_asynchronous_tool_that_hangs_is_cancelled_and_leaves_no_task() -> None:
+    cleaned = []
+
+    async def hang() -> str:
+        """Hang."""
+        try:
+            await asyncio.sleep(30)
+        finally:
+            cleaned.append(True)
+        return "late"
+
+    async def alone() -> tuple[ToolResult, int]:
+        result = await make_tool(hang, timeout_s=0.05).call({}, None)
+        return result, len(asyncio.all_tasks())
+
+    result, num_tasks = asyncio.run(alone())
+    assert result.failure == "timeout"
+    assert cleaned == [True]
+    assert num_tasks == 1
+
+
+def test_an_asynchronous_tool_that_refuses_to_be_cancelled_is_not_waited_for() -> None:
+    async def stubborn() -> str:
+        """Stay."""
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            try:
+                await asyncio.sleep(1.0)
+            except asyncio.CancelledError:
+                pass
+        raise ValueError("nobody reads this")
+
+    async def alone() -> float:
+        start = time.monotonic()
+        result = await make_tool(stubborn, timeout_s=0.05).call({}, None)
+        assert result.failure == "timeout"
+        return time.monotonic() - start
+
+    assert asyncio.run(alone()) < 0.9
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_who_gives_up_waiting_is_cancelled_at_once(kind: str) -> None:
+    wake = threading.Event()
+
+    def hang() -> str:
+        """Hang."""
+        wake.wait(30)
+        return ""
+
+    async def hang_too() -> str:
+        """Hang."""
+        await asyncio.sleep(30)
+        return ""
+
+    async def give_up() -> int:
+        tool = make_tool(hang_too if kind == "async" else hang, timeout_s=20.0)
+        waiting = asyncio.create_task(tool.call({}, None))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(give_up()) == 1
+    wake.set()
+
+
+# ----------------------------------------------------------------------------------------------------------- threads
+
+
+def test_threads_are_few_and_end_when_there_is_nothing_to_do() -> None:
+    seen = set()
+
+    def note(state: int) -> int:
+        """Note."""
+        seen.add(threading.get_ident())
+        return state
+
+    threads = ToolThreads(max_threads=3, idle_s=0.05)
+    tool = make_tool(note, timeout_s=5.0, threads=threads)
+
+    async def many() -> list[ToolResult]:
+        return await asyncio.gather(*(tool.call({}, index) for index in range(500)))
+
+    assert [result.text for result in asyncio.run(many())] == [str(index) for index in range(500)]
+    assert len(seen) <= 3
+    wait_until(lambda: threads.num_threads == 0)
+
+
+def test_threads_that_hang_are_replaced_and_what_waits_behind_them_runs() -> None:
+    wake = threading.Event()
+
+    def maybe(hangs: bool) -> str:
+        """Perhaps."""
+        if hangs:
+            wake.wait(30)
+        return "ok"
+
+    threads = ToolThreads(max_threads=2, idle_s=0.05)
+    tool = make_tool(maybe, timeout_s=0.1, threads=threads)
+
+    async def many() -> list[ToolResult]:
+        return await asyncio.gather(*(tool.call({"hangs": index < 6}, None) for index in range(20)))
+
+    results = asyncio.run(many())
+    assert [result.failure for result in results] == ["timeout"] * 6 + [None] * 14
+    wait_until(lambda: threads.num_threads == 6)
+    wake.set()
+    wait_until(lambda: threads.num_threads == 0)
+
+
+def test_waiting_for_a_thread_does_not_count_towards_the_time_limit() -> None:
+    def slow() -> str:
+        """Take a while."""
+        time.sleep(0.06)
+        return "ok"
+
+    tool = make_tool(slow, timeout_s=0.2, threads=ToolThreads(max_threads=1))
+
+    async def many() -> list[ToolResult]:
+        return await asyncio.gather(*(tool.call({}, None) for _ in range(8)))
+
+    assert [result.text for result in asyncio.run(many())] == ["ok"] * 8
+
+
+def test_too_many_threads_that_hang_are_one_sentence_and_not_a_full_machine() -> None:
+    wake = threading.Event()
+
+    def hang() -> str:
+        """Hang."""
+        wake.wait(30)
+        return ""
+
+    threads = ToolThreads(max_threads=2, max_hanging=4, idle_s=0.05)
+    tool = make_tool(hang, timeout_s=0.02, threads=threads)
+
+    async def many() -> None:
+        for _ in range(10):
+            await tool.call({}, None)
+
+    with pytest.raises(UserError, match="4 calls of tools, such as 'hang', hang in their threads"):
+        asyncio.run(many())
+    assert threads.num_threads == 4
+    wake.set()
+    wait_until(lambda: threads.num_threads == 0)
+
+
+def test_one_tool_serves_several_event_loops() -> None:
+    tool = make_tool(search, timeout_s=5.0)
+    for _ in range(3):
+        assert asyncio.run(tool.call({"query": "x"}, [])).text == "x 3 None in 0"
+
+
+def test_a_result_that_comes_after_the_event_loop_has_ended_disturbs_nobody() -> None:
+    wake, done = threading.Event(), threading.Event()
+
+    def late() -> str:
+        """Late."""
+        wake.wait(30)
+        done.set()
+        return "late"
+
+    threads = ToolThreads(idle_s=0.05)
+    assert asyncio.run(make_tool(late, timeout_s=0.05, threads=threads).call({}, None)).failure == "timeout"
+    wake.set()
+    assert done.wait(5)
+    wait_until(lambda: threads.num_threads == 0)
+    gc.collect()
+
+
+def test_a_program_ends_although_a_tool_hangs() -> None:
+    program = """
+import asyncio, threading
+from rlvr.envs.tools import make_tool
+
+def hang() -> str:
+    '''Hang.'''
+    threading.Event().wait()
+
+print(asyncio.run(make_tool(hang, timeout_s=0.05).call({}, None)).failure)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "timeout\n", "")
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 5.0
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
