@@ -29,6 +29,7 @@ from rlvr.config.schema import (
     RpnTask,
     ScratchBpeModel,
     ScratchModel,
+    TwoHopTask,
 )
 
 POOLED = (MathPart, CustomPart, ReasoningGymPart)
@@ -45,7 +46,9 @@ def _parts(c: Config, *types: type) -> list[str]:
 
 
 def _needs_words(c: Config) -> bool:
-    has_words = isinstance(c.task, RpnTask) or (isinstance(c.task, GeneratorTask) and c.task.vocabulary is not None)
+    has_words = isinstance(c.task, RpnTask | TwoHopTask) or (
+        isinstance(c.task, GeneratorTask) and c.task.vocabulary is not None
+    )
     return type(c.model) is ScratchModel and not has_words
 
 
@@ -139,8 +142,8 @@ DATA_RULES = (
         "model=hf model.name_or_path=..., or model=scratch_bpe.",
     ),
     Rule(
-        lambda c: isinstance(c.task, RpnTask) and isinstance(c.model, ScratchBpeModel),
-        "model=scratch_bpe: task=rpn is made of words, one token each; choose model=scratch.",
+        lambda c: isinstance(c.task, RpnTask | TwoHopTask) and isinstance(c.model, ScratchBpeModel),
+        "model=scratch_bpe: task={c.task.name} is made of words, one token each; choose model=scratch.",
     ),
     Rule(
         lambda c: (

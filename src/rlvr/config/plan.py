@@ -11,6 +11,7 @@ from rlvr.config.schema import (
     RpnReward,
     RpnTask,
     SingleTask,
+    TwoHopTask,
 )
 
 
@@ -39,7 +40,7 @@ def _tasks(config: Config) -> str:
 
 def _source(task: SingleTask) -> str:
     """Where a task's examples come from."""
-    if isinstance(task, RpnTask):
+    if isinstance(task, RpnTask | TwoHopTask):
         return "generated"
     if isinstance(task, GeneratorTask):
         return task.source

@@ -7,7 +7,7 @@ the format may be meant (a model that was trained to it needs no instruction), a
 import re
 
 from rlvr.config.rule import Rule
-from rlvr.config.schema import Config, FinqaTask, Markers, MixTask, PretrainedModel, Prompt, RpnTask
+from rlvr.config.schema import Config, FinqaTask, Markers, MixTask, PretrainedModel, Prompt, RpnTask, TwoHopTask
 
 PLACES = {
     "solution": r"\{solution_start\}|\{solution_end\}",
@@ -72,7 +72,7 @@ def prompt_notes(config: Config) -> list[str]:
         f"{name}: neither prompt.system nor prompt.user says where the answer goes, and it is read from "
         f"prompt.answer_in={bundle.prompt.answer_in} alone: a model that was not trained to it gives no valid answer"
         for name, bundle in {**own, **config.evaluation.also}.items()
-        if not isinstance(bundle.task, RpnTask) and _untold(bundle.prompt, config.markers)
+        if not isinstance(bundle.task, RpnTask | TwoHopTask) and _untold(bundle.prompt, config.markers)
     ]
 
 

@@ -21,6 +21,7 @@ from rlvr.tasks.mix import MixTask
 from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.reasoning_gym import load_reasoning_gym
 from rlvr.tasks.rpn import RpnTask
+from rlvr.tasks.two_hop import TwoHopTask
 
 if TYPE_CHECKING:
     from rlvr.rewards.pool import VerifierPool
@@ -81,6 +82,9 @@ def make_task(
         return RpnTask(settings, seed, bundle.reward, name=name)
     assert isinstance(bundle.reward, schema.PartsReward)
     prompter = Prompter(bundle.prompt, resolve_markers(bundle.prompt, markers, family))
+    if isinstance(settings, schema.TwoHopTask):
+        verifier = make_verifier(bundle.reward, prompter.answer_format, open_pool(bundle.reward), functions)
+        return TwoHopTask(settings, seed, prompter, verifier, name=name)
     data = _load(settings, seed, functions)
     pool = open_pool(bundle.reward)
     return DatasetTask(

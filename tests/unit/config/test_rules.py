@@ -31,6 +31,14 @@ BROKEN = {
     "task.complexity_range=[1,1] task.complexity_weights=null task.eval_complexity_weights=null task.shape=chain": (
         "task.shape=chain: has no effect"
     ),
+    # tools
+    "task=two_hop task.max_turns=2": "two searches and an answer need 3 turns",
+    "task=two_hop rollout.max_completion_tokens=3": "a call and an answer of task=two_hop have 4 words",
+    "task=two_hop prompt.answer_in=whole": "choose prompt.answer_in=solution",
+    "task=two_hop prompt.tool_format=hermes": "leave prompt.tool_format=words",
+    "task=two_hop prompt.few_shot=1": "prompt.few_shot=1: has no effect with task=two_hop",
+    "algorithm.train_on_tool_tokens=true": "train_on_tool_tokens=true: has no effect with task=rpn, which has no tools",
+    "prompt.tool_format=words": "prompt.tool_format=words: has no effect with task=rpn, which has no tools",
     # model and warm start
     "model.num_heads=5": "model.num_heads=5",
     "model.num_heads=64": "model.num_heads=64",

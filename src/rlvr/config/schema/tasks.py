@@ -150,7 +150,6 @@ class TwoHopTask(Section):
         description="share of all (person, organization, city) chains, chosen by hash, that is never trained on"
     )
     max_turns: PositiveInt = Field(description="completions of an episode, the answer included")
-    tool_timeout_s: PositiveFloat = Field(description="a call of the tool is given up after so long")
 
 
 class Retrieval(Section):

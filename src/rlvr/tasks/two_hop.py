@@ -1,0 +1,288 @@
+"""Where does a person work? A world of its own for each episode, in which one tool finds one fact at a time.
+
+    <q> where p3
+        <call> search p3 </call>          <tool> p3 works-at o7 . </tool>
+        <call> search o7 </call>          <tool> o7 located-in c4 . </tool>
+        <ans> c4 </ans> <eoe>
+
+Who works where is drawn anew for every example, so no weight can know it: without both searches an answer is a guess
+among the cities. A hash of the (person, organization, city) chain says whether it is held out, for every run seed
+alike: held-out chains are never the chain that a training prompt or a demonstration asks for, and evaluation asks for
+no others. Words by themselves are all trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rlvr.envs.base import Env, Reply, TurnText, to_attempt
+from rlvr.envs.tool_env import ToolEnv
+from rlvr.envs.tools import make_tool
+from rlvr.errors import ConfigError, UserError
+from rlvr.rewards.base import Verifier
+from rlvr.rewards.judging import ExactJudge
+from rlvr.seeding import derive_seed
+from rlvr.tasks.base import CountTokens, Task
+from rlvr.tasks.prompting import Prompter
+from rlvr.types import Example, Message, Verdict
+
+if TYPE_CHECKING:
+    from rlvr.config.schema import TwoHopTask as TwoHopSettings
+
+PAD, BEGIN, END = "<pad>", "<boe>", "<eoe>"
+CALL, CALL_END, REPLY, REPLY_END = "<call>", "</call>", "<tool>", "</tool>"
+ASK = "<q> where"
+WORKS_AT, LOCATED_IN, NOTHING, STOP = "works-at", "located-in", "nothing", "."
+EVAL_SEED = 12345  # the held-out examples are the same in every run, whatever its seed
+NUM_TEXTS = 2_000  # demonstrations that a tokenizer could be learnt from
+MAX_TRIES = 20_000  # draws before a kind of chain is held to be impossible
+SEARCH_SHARE = 4 / 7  # of the demonstrations that are not worked: search once, then guess; the others guess at once
+
+Chain = tuple[str, str, str]
+"""A person, the organization where they work, and the city that it is in: `("p3", "o7", "c4")`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Who works where, and where that is: `World(works_at={"p0": "o7", ...}, located_in={"o0": "c4", ...})`."""
+
+    works_at: Mapping[str, str]
+    located_in: Mapping[str, str]
+
+
+def search(name: str, state: World) -> str:
+    """Look up where a person works, or which city an organization is in.
+
+    Args:
+        name: The person, such as p3, or the organization, such as o7.
+    """
+    if name in state.works_at:
+        return f"{name} {WORKS_AT} {state.works_at[name]} {STOP}"
+    if name in state.located_in:
+        return f"{name} {LOCATED_IN} {state.located_in[name]} {STOP}"
+    return f"{NOTHING} {STOP}"
+
+
+class WordsEnv(ToolEnv):
+    """Says `nothing .` where other environments say what is wrong with a call: there are no words for it."""
+
+    async def step(self, said: Message) -> Reply:
+        """As of every tool environment, in words that a tokenizer of the vocabulary can encode."""
+        reply = await super().step(said)
+        messages = tuple(replace(message, content=_in_words(message.content)) for message in reply.messages)
+        return replace(reply, messages=messages)
+
+
+def _in_words(text: str) -> str:
+    words = text.split()
+    is_fact = len(words) == 4 and words[1] in (WORKS_AT, LOCATED_IN)
+    return text if is_fact else f"{NOTHING} {STOP}"
+
+
+class TwoHopTask:
+    """The task: a stream of examples, held-out examples, demonstrations and environments.
+
+    Everything is a function of (settings, seed, index); held-out examples do not depend on the seed.
+    """
+
+    stop_words: tuple[str, ...] = (CALL_END, END)
+    notes: tuple[str, ...] = ()
+
+    def __init__(
+        self, settings: TwoHopSettings, seed: int, prompter: Prompter, verifier: Verifier, name: str = "two_hop"
+    ) -> None:
+        """ConfigError if the share leaves nothing to train or to evaluate on, or a marker of answers is not a word."""
+        self.name = name
+        self._settings, self._seed = settings, seed
+        self._prompter, self._verifier = prompter, verifier
+        self._judge = ExactJudge(format=prompter.answer_format)
+        self._persons = _names("p", settings.num_persons)
+        self._organizations = _names("o", settings.num_organizations)
+        self._cities = _names("c", settings.num_cities)
+        self._tool = make_tool(search, timeout_s=1.0, inline=True)  # a look into a dictionary
+        marks = prompter.answer_format.required_markers()
+        self._answer_start, self._answer_end = marks.solution_start, marks.solution_end
+        self.vocabulary: tuple[str, ...] | None = self._words()
+        self._check()
+
+    def train_example(self, index: int) -> Example:
+        """Example `index` of the endless training stream; its chain is never held out."""
+        seed = derive_seed(self._seed, "two_hop", "train", index)
+        return self._example(self._trained_chain(random.Random(seed)), seed)
+
+    def eval_examples(self, num: int) -> list[Example]:
+        """`num` different held-out chains, each in a world of its own, the same for every run; fewer if there are not
+        so many."""
+        rng = random.Random(derive_seed(EVAL_SEED, "two_hop", "eval"))
+        chains: dict[Chain, None] = {}
+        while len(chains) < num and (chain := self._draw(rng, held_out=True, other_than=chains)) is not None:
+            chains[chain] = None
+        return [self._example(chain, derive_seed(EVAL_SEED, "two_hop", *chain)) for chain in chains]
+
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
+        """Prompt, completion, reply, completion, ... for supervised training; its chain is never held out.
+
+        A share `worked_share` of them find the answer. Of the others four in seven search once and then name any city,
+        three name any city at once: what reinforcement learning has to win back. Which question it is does not depend
+        on the share.
+        """
+        rng = random.Random(derive_seed(self._seed, "two_hop", "demonstration", index))
+        kind, guess = rng.random(), rng.choice(self._cities)
+        person, organization, city = self._trained_chain(rng)
+        hops = ((person, WORKS_AT, organization), (organization, LOCATED_IN, city))
+        if kind >= worked_share:
+            searches = kind < worked_share + (1 - worked_share) * SEARCH_SHARE
+            hops, city = hops[:1] if searches else (), guess
+        parts = [_text(self._messages(person))]
+        for name, relation, found in hops:
+            parts += [
+                f"{CALL} {self._tool.name} {name} {CALL_END}",
+                f"{REPLY} {name} {relation} {found} {STOP} {REPLY_END}",
+            ]
+        return (*parts, f"{self._answer_start} {city} {self._answer_end} {END}")
+
+    def env(self, example: Example) -> Env:
+        """A fresh environment with the example's world, built anew: no episode has anything of another's."""
+        return WordsEnv(
+            example,
+            tools=(self._tool,),
+            state=self.world(example),
+            verifier=self._verifier,
+            max_turns=self._settings.max_turns,
+        )
+
+    def envs(self, example: Example, count: int) -> Sequence[Env]:
+        """As many independent ones."""
+        return [self.env(example) for _ in range(count)]
+
+    def world(self, example: Example) -> World:
+        """The world of an example: its chain, and everything else by chance."""
+        person, organization, city = example.metadata["chain"]
+        draw = random.Random(derive_seed(example.metadata["world"], "world")).random
+        organizations, cities = self._organizations, self._cities
+        works_at = {name: organizations[int(draw() * len(organizations))] for name in self._persons}
+        located_in = {name: cities[int(draw() * len(cities))] for name in organizations}
+        return World(works_at=works_at | {person: organization}, located_in=located_in | {organization: city})
+
+    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+        """The metric: is exactly the city named between the markers? Code apart from the rewards."""
+        return await self._judge.judge(to_attempt(example, turns))
+
+    def tags(self, example: Example) -> tuple[str, ...]:
+        """None: all questions are of one kind."""
+        return ()
+
+    def texts(self) -> Iterator[str]:
+        """Demonstrations that find the answer."""
+        return (" ".join(self.demonstration(index, 1.0)) for index in range(NUM_TEXTS))
+
+    def example(self, text: str) -> Example:
+        """The example of a user's question, `<q> where p3`, `where p3` or `p3`: a held-out chain of that person.
+
+        UserError for any other text.
+        """
+        words = text.split()
+        if not words or words[-1] not in self._persons or words[:-1] not in ([], ["where"], ASK.split()):
+            last = self._persons[-1]
+            raise UserError(f"{text[:200]!r} is no question of task={self.name}: ask where p0 (to {last}).")
+        rng = random.Random(derive_seed(EVAL_SEED, "two_hop", "asked", words[-1]))
+        chain = self._draw(rng, held_out=True, person=words[-1])
+        if chain is None:
+            raise UserError(f"no chain of {words[-1]} is held out: ask where another person works.")
+        return self._example(chain, derive_seed(EVAL_SEED, "two_hop", *chain))
+
+    def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
+        """Nothing is left out: ConfigError if an episode of max_turns does not fit."""
+        name = self._persons[0]
+        turn = f"{CALL} {self._tool.name} {name} {CALL_END} {REPLY} {name} {WORKS_AT} {name} {STOP} {REPLY_END}"
+        num_searches = self._settings.max_turns - 1
+        needed = count_tokens((*self._messages(name), *[Message(role="user", content=turn)] * num_searches))
+        if needed > max_tokens:
+            raise ConfigError(
+                f"task.max_turns={self._settings.max_turns}: prompt, searches and replies have {needed} tokens, but "
+                f"{max_tokens} are left for them; lower it, or raise model.max_context_tokens."
+            )
+
+    def eval_sets(self) -> tuple[Task, ...]:
+        """Itself."""
+        return (self,)
+
+    def is_held_out(self, chain: Chain) -> bool:
+        """True for chains that are never trained on."""
+        return is_held_out(chain, self._settings.held_out_share)
+
+    def _messages(self, person: str) -> tuple[Message, ...]:
+        return self._prompter.messages(f"{ASK} {person}")
+
+    def _example(self, chain: Chain, seed: int) -> Example:
+        return Example(
+            id=f"{' '.join(chain)} in world {seed:016x}",
+            messages=self._messages(chain[0]),
+            answer=chain[2],
+            metadata={"task": self.name, "chain": chain, "world": seed},
+        )
+
+    def _trained_chain(self, rng: random.Random) -> Chain:
+        chain = self._draw(rng, held_out=False)
+        if chain is None:
+            raise self._nothing("train on")
+        return chain
+
+    def _draw(
+        self,
+        rng: random.Random,
+        *,
+        held_out: bool,
+        person: str | None = None,
+        other_than: Mapping[Chain, None] | None = None,
+    ) -> Chain | None:
+        """A chain, or None if many draws found none."""
+        for _ in range(MAX_TRIES):
+            chain = (person or rng.choice(self._persons), rng.choice(self._organizations), rng.choice(self._cities))
+            if self.is_held_out(chain) is held_out and chain not in (other_than or {}):
+                return chain
+        return None
+
+    def _words(self) -> tuple[str, ...]:
+        words = (
+            *(PAD, BEGIN, END, *ASK.split(), CALL, CALL_END, REPLY, REPLY_END, self._tool.name),
+            *(WORKS_AT, LOCATED_IN, NOTHING, STOP, self._answer_start, self._answer_end),
+            *self._persons,
+            *self._organizations,
+            *self._cities,
+        )
+        twice = [mark for mark in (self._answer_start, self._answer_end) if words.count(mark) > 1 or mark.split()[1:]]
+        if twice:
+            raise ConfigError(f"the marker {twice[0]!r} is not one word of its own: choose prompt.markers=words.")
+        return words
+
+    def _check(self) -> None:
+        """There is something to train on, and something to evaluate on."""
+        self._trained_chain(random.Random(0))
+        if not self.eval_examples(1):
+            raise self._nothing("evaluate on")
+
+    def _nothing(self, what: str) -> ConfigError:
+        share = self._settings.held_out_share
+        return ConfigError(
+            f"task.held_out_share={share} leaves no chain to {what}: change it, or raise task.num_persons, "
+            "num_organizations or num_cities."
+        )
+
+
+def _names(letter: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{letter}{i}" for i in range(count))
+
+
+def _text(messages: Sequence[Message]) -> str:
+    return "\n".join(message.content for message in messages)
+
+
+def is_held_out(chain: Chain, share: float) -> bool:
+    """True for about `share` of all chains; a hash of the words alone, so no seed or setting moves the split."""
+    digest = hashlib.blake2b(" ".join(chain).encode(), digest_size=8, person=b"rlvr-two-hop").digest()
+    return int.from_bytes(digest, "big") < share * 2**64
