@@ -67,11 +67,10 @@ MUTANTS = [
     Mutant(
         pitfall="6",
         file="rollout/episode.py",
-        old="prompt_ids = prompt_ids + completion.token_ids + reply_ids",
+        old="chat.next_prompt(prompt_ids, completion.token_ids, conversation, reply.messages, env.tools)",
         new=(
-            "text = chat.decode(completion.token_ids[:-1])\n"
-            '        again = chat.encode_prompt([Message(role="assistant", content=text)])\n'
-            "        prompt_ids = prompt_ids + again + completion.token_ids[-1:] + reply_ids"
+            "chat.next_prompt(prompt_ids, chat.encode_prompt(conversation[-1:])[:-1] + completion.token_ids[-1:], "
+            "conversation, reply.messages, env.tools)"
         ),
         test=f"{EPISODE}::test_pitfall_06_ids_trained_on_are_the_ids_sampled_although_their_text_encodes_differently",
     ),
@@ -79,14 +78,14 @@ MUTANTS = [
         pitfall="4",
         file="rollout/batch.py",
         old="+ (False,) * len(fresh) + (True,) * len(sampled)",
-        new="+ (row is not None,) * len(fresh) + (True,) * len(sampled)",
+        new="+ (bool(row.ids),) * len(fresh) + (True,) * len(sampled)",
         test=f"{EPISODE}::test_pitfall_04_reply_and_header_tokens_are_in_the_row_but_not_trained_on",
     ),
     Mutant(
         pitfall="7",
         file="rollout/episode.py",
-        old="prompt_ids = prompt_ids + completion.token_ids + reply_ids",
-        new="prompt_ids = turns[0].prompt_ids + completion.token_ids + reply_ids",
+        old="chat.next_prompt(prompt_ids, completion.token_ids, conversation, reply.messages, env.tools)",
+        new="chat.next_prompt(turns[0].prompt_ids, completion.token_ids, conversation, reply.messages, env.tools)",
         test=f"{EPISODE}::test_pitfall_07_each_prompt_starts_with_the_previous_prompt_and_completion",
     ),
     Mutant(

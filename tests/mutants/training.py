@@ -41,7 +41,7 @@ MUTANTS = [
         pitfall="4",
         file="rollout/batch.py",
         old="(False,) * len(fresh) + (True,) * len(sampled)",
-        new="(row is not None,) * len(fresh) + (True,) * len(sampled)",
+        new="(bool(row.ids),) * len(fresh) + (True,) * len(sampled)",
         test=BATCH + "test_pitfall_04_only_sampled_ids_are_trained_on_over_three_turns",
     ),
     Mutant(  # each microbatch has a denominator of its own
@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant(  # truncation inferred from the length
         pitfall="14",
         file="rollout/batch.py",
-        old="[episode.stop_reason is StopReason.LENGTH for _, episode in owners]",
+        old="[episode.stop_reason is StopReason.LENGTH for episode in episodes]",
         new="[len(row.ids) == width for row in rows]",
         test=BATCH + "test_pitfall_14_a_completion_that_ends_on_the_last_allowed_token_is_not_truncated",
     ),
@@ -89,8 +89,8 @@ MUTANTS = [
     Mutant(  # behavior logprobs of the truncated distribution
         pitfall="20",
         file="rollout/batch.py",
-        old="        + turn.completion.behavior_logprobs,\n",
-        new="        + turn.completion.sampling_logprobs,\n",
+        old="(0.0,) * len(fresh) + turn.completion.behavior_logprobs,\n",
+        new="(0.0,) * len(fresh) + turn.completion.sampling_logprobs,\n",
         test=TRAIN + "test_pitfall_20_truncated_sampling_leaves_the_ratio_at_one",
     ),
     Mutant(  # the reference is scored at another temperature
