@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Literal
 
@@ -43,6 +44,10 @@ def search(query: str, state: list[str], top_n: int = 3, kinds: list[str] | None
     return f"{query} {top_n} {kinds} in {len(state)}"
 
 
+class Side(Enum):
+    LEFT = "left"
+
+
 # ---------------------------------------------------------------------------------------------------------- schema
 
 
@@ -71,17 +76,14 @@ def test_the_schema_is_made_of_types_and_docstring_and_the_state_is_no_part_of_i
 
 
 def test_parameters_may_be_called_anything_and_have_any_type_that_json_can_write() -> None:
-    class Side(Enum):
-        LEFT = "left"
-
     def odd(
-        schema: str, json: float, model_config: Literal["a", "b"], pair: tuple[int, int], side: Any
+        schema: str, json: float, model_config: Literal["a", "b"], pair: tuple[int, int], side: Side
     ) -> list[object]:
         """Odd."""
-        return [schema, json, model_config, pair, side]
+        return [schema, json, model_config, pair, side is Side.LEFT]
 
     arguments = {"schema": "x", "json": 1, "model_config": "b", "pair": [3, 4], "side": "left"}
-    assert call(odd, arguments).text == '["x",1.0,"b",[3,4],"left"]'
+    assert call(odd, arguments).text == '["x",1.0,"b",[3,4],true]'
 
 
 def undocumented(query: str) -> str:
@@ -217,7 +219,7 @@ def test_ten_megabytes_are_cut_with_a_remark() -> None:
     assert len(call(much, max_output_chars=10).text) < 70
 
 
-class Unspeakable(Exception):
+class UnspeakableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
@@ -230,7 +232,7 @@ class Unspeakable(Exception):
         (KeyError("x"), "KeyError: 'x'"),
         (TimeoutError("of its own"), "TimeoutError: of its own"),
         (ValueError("y" * 10_000), None),
-        (Unspeakable(), "Unspeakable"),
+        (UnspeakableError(), "UnspeakableError"),
         (SystemExit(3), None),
         (StopIteration(), None),
         (asyncio.CancelledError(), "CancelledError"),
@@ -322,10 +324,8 @@ def test_an_asynchronous_tool_that_refuses_to_be_cancelled_is_not_waited_for() -
         """Stay."""
         end = time.monotonic() + 1.0
         while time.monotonic() < end:
-            try:
+            with suppress(asyncio.CancelledError):
                 await asyncio.sleep(1.0)
-            except asyncio.CancelledError:
-                pass
         raise ValueError("nobody reads this")
 
     async def alone() -> float:
