@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -231,11 +232,29 @@ def _resolve(composed: DictConfig) -> dict[str, Any]:
 
 
 def _load(source: Source, overrides: Sequence[Override]) -> DictConfig:
-    lines = [override.input_line or "" for override in overrides]
-    composed = source.loader.load_configuration(source.config_name, lines, run_mode=RunMode.RUN, from_shell=False)
+    """What Hydra composes: first the files, then the values, as it does; files that come with rlvr are read once."""
+    choices = [override for override in overrides if _chooses(source, override)]
+    lines = tuple(override.input_line or "" for override in choices)
+    composed = deepcopy(_shipped(source.config_name, lines)) if source.config_dir is None else _files(source, lines)
+    ConfigLoaderImpl._apply_overrides_to_config([o for o in overrides if o not in choices], composed)
     OmegaConf.set_struct(composed, False)
     del composed["hydra"]
     return composed
+
+
+def _chooses(source: Source, override: Override) -> bool:
+    key = override.key_or_group
+    return "/" in key or override.package is not None or source.is_group(key)
+
+
+@cache
+def _shipped(config_name: str, choices: tuple[str, ...]) -> DictConfig:
+    """Of rlvr's own files alone, which do not change while it runs."""
+    return _files(_open(config_name, None), choices)
+
+
+def _files(source: Source, choices: Sequence[str]) -> DictConfig:
+    return source.loader.load_configuration(source.config_name, list(choices), run_mode=RunMode.RUN, from_shell=False)
 
 
 def _one_line(error: object) -> str:
