@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rlvr.evaluation.intervals import Interval, bootstrap, wilson
 from rlvr.evaluation.pass_at_k import majority_vote, pass_at_k, powers_of_two
+from rlvr.rollout.metrics import facts, tool_metrics
 from rlvr.types import StopReason
 
 
@@ -53,9 +54,15 @@ def summarize(task_name: str, records: Sequence[EvaluationRecord], *, seed: int)
     greedy = [record for record in records if record.sample_index == 0]
     judged = [record for record in greedy if record.failure is None]
     metrics = {"num_examples": float(len(judged))} | _accuracy("accuracy", judged)
-    for tag in sorted({tag for record in judged for tag in record.tags}):
+    tags = sorted({tag for record in judged for tag in record.tags})
+    for tag in tags:
         metrics |= _accuracy(f"accuracy_{tag}", [record for record in judged if tag in record.tags])
     metrics |= _behavior(judged)
+    for tag in tags:
+        tagged = [record for record in judged if tag in record.tags]
+        of_tag = {f"part_{name}": _mean(found) for name, found in _parts(tagged).items()}
+        of_tag |= facts([record.diagnostics for record in tagged])
+        metrics |= {f"{name}_{tag}": value for name, value in of_tag.items()}
     metrics["error_share"] = _mean([record.failure is not None or math.isnan(record.reward) for record in greedy])
     samples: dict[str, list[EvaluationRecord]] = {}
     for record in records:
@@ -87,12 +94,8 @@ def _behavior(records: Sequence[EvaluationRecord]) -> dict[str, float]:
         metrics["reward"] = _mean(rewards)
     for name, found in _parts(records).items():
         metrics[f"part_{name}"] = _mean(found)
-    for name in sorted({name for record in records for name in record.diagnostics}):
-        found = [record.diagnostics.get(name) for record in records]
-        numbers = [value for value in found if isinstance(value, int | float)]
-        if numbers:
-            metrics[name] = _mean(numbers)
-    return metrics
+    metrics |= tool_metrics([record.diagnostics for record in records], [record.stop_reason for record in records])
+    return metrics | facts([record.diagnostics for record in records])
 
 
 def _sampled(samples: Sequence[Sequence[EvaluationRecord]], seed: int) -> dict[str, float]:

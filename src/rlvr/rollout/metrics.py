@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from rlvr.types import Episode, Group, StopReason
+
+_SHARES_OF_CALLS = {  # what tool environments count, and the share of the calls that it is reported as
+    "tool_errors": "tool_error_share",
+    "malformed_calls": "malformed_call_share",
+    "unknown_tools": "unknown_tool_share",
+    "invalid_arguments": "invalid_argument_share",
+    "tool_timeouts": "tool_timeout_share",
+}
+TOOL_COUNTS = frozenset({"turns", "tool_calls", *_SHARES_OF_CALLS})
+"""Numbers in `Score.diagnostics` of episodes with tools; `tool_metrics` is made of them."""
 
 
 def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, float]:
@@ -27,6 +37,7 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
         "rollout/truncated_share": _mean(e.stop_reason is StopReason.LENGTH for e in episodes),
         "rollout/invalid_share": _mean(e.score.status == "invalid" for e in episodes),
         "rollout/error_share": _mean(e.score.status == "error" for e in episodes),
+        "rollout/empty_mask_share": _mean(length == 0 for length in lengths),
         "rollout/completion_tokens_mean": _mean(lengths),
         "rollout/completion_tokens_max": float(max(lengths)),
         # the mean surprise of what was sampled is an unbiased estimate of the policy's entropy
@@ -34,7 +45,37 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
     }
     parts = sorted({name for e in judged for name in e.score.parts})
     metrics |= {f"reward/{name}": _mean(e.score.parts[name] for e in judged if name in e.score.parts) for name in parts}
+    metrics |= {f"episode/{name}": value for name, value in facts([e.score.diagnostics for e in judged]).items()}
+    of_tools = tool_metrics([e.score.diagnostics for e in episodes], [e.stop_reason for e in episodes])
+    metrics |= {f"rollout/{name}": value for name, value in of_tools.items()}
     return metrics | _by_task(groups)
+
+
+def facts(diagnostics: Sequence[Mapping[str, float | str]]) -> dict[str, float]:
+    """The mean of every other number that verifiers report beside the reward, over the episodes that have it."""
+    names = sorted({name for one in diagnostics for name in one} - TOOL_COUNTS)
+    found = {name: [value for one in diagnostics if isinstance(value := one.get(name), int | float)] for name in names}
+    return {name: _mean(values) for name, values in found.items() if values}
+
+
+def tool_metrics(
+    diagnostics: Sequence[Mapping[str, float | str]], stop_reasons: Sequence[StopReason]
+) -> dict[str, float]:
+    """`turns_mean`, `tool_calls_mean`, `max_turns_share` of the episodes that say how many tools they called.
+
+    With them, the shares of all their calls that went wrong, where there was a call at all. Nothing without tools.
+    """
+    of_tools = [(one, stop) for one, stop in zip(diagnostics, stop_reasons, strict=True) if "tool_calls" in one]
+    if not of_tools:
+        return {}
+    sums = {name: sum(float(one.get(name, 0.0)) for one, _ in of_tools) for name in TOOL_COUNTS}
+    shares = {share: sums[name] / sums["tool_calls"] for name, share in _SHARES_OF_CALLS.items() if sums["tool_calls"]}
+    return {
+        "turns_mean": sums["turns"] / len(of_tools),
+        "tool_calls_mean": sums["tool_calls"] / len(of_tools),
+        "max_turns_share": _mean(stop is StopReason.MAX_TURNS for _, stop in of_tools),
+        **shares,
+    }
 
 
 def _by_task(groups: Sequence[Group]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Plain sentences for a person whose curve is flat: which signal looks wrong, and what to look at first."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 Metrics = Mapping[str, float]
@@ -17,7 +17,7 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """`wrong` is asked about one number of each of the last `WINDOW` steps; a step without the number is not wrong."""
+    """`wrong` is asked about one number of each of the last steps; a step without the number is not wrong."""
 
     key: str
     metric: str
@@ -25,6 +25,17 @@ class _Rule:
     text: str
     unless_solved: bool = False
     unless: Callable[[Metrics], bool] = lambda metrics: False
+
+
+def _above(name: str, share: float) -> Callable[[Metrics], bool]:
+    """Whether another number says more: two sentences about one thing are one too many."""
+    return lambda metrics: metrics.get(name, 0.0) > share
+
+
+def _said_better(metrics: Metrics) -> bool:
+    """Whether failed calls are mostly of one kind that has a sentence of its own."""
+    names = ("malformed_call_share", "unknown_tool_share", "tool_timeout_share")
+    return any(_above(f"rollout/{name}", 0.3)(metrics) for name in names)
 
 
 def _trains(metrics: Metrics) -> bool:
@@ -36,28 +47,28 @@ def _trains(metrics: Metrics) -> bool:
 _RULES = (
     _Rule(
         "no_reward", "reward/mean", lambda x: x == 0,
-        "Every reward of the last 5 steps is 0: there is nothing to learn from. "
+        "Every reward was 0 in {steps}: there is nothing to learn from. "
         "Look at what the model writes (rollouts/), then make the task easier or warm-start longer.",
     ),
     _Rule(
         "no_signal", "rollout/zero_advantage_share", lambda x: x > 0.9,
-        "Over 90 % of the groups had equal rewards in each of the last 5 steps, so almost nothing is learned. "
+        "Over 90 % of the groups had equal rewards in {steps}, so almost nothing is learned. "
         "Mix easier and harder examples, raise rollout.group_size, or sample at a higher temperature.",
         unless_solved=True, unless=_trains,
     ),
     _Rule(
         "truncated", "rollout/truncated_share", lambda x: x > 0.5,
-        "Over half of the completions were cut off in each of the last 5 steps: they end before their answer. "
+        "Over half of the completions were cut off in {steps}: they end before their answer. "
         "Raise rollout.max_completion_tokens, or check that the model can produce its stop token.",
     ),
     _Rule(
         "invalid", "rollout/invalid_share", lambda x: x > 0.9,
-        "Over 90 % of the answers could not be read in each of the last 5 steps. Look at a few completions in "
+        "Over 90 % of the answers could not be read in {steps}. Look at a few completions in "
         "rollouts/: the model does not know the answer format, or the prompt does not ask for it.",
     ),
     _Rule(
         "errors", "rollout/error_share", lambda x: x > 0.1,
-        "The verifier itself failed on over 10 % of the episodes in each of the last 5 steps; they are left out of "
+        "The verifier itself failed on over 10 % of the episodes in {steps}; they are left out of "
         "training. rollouts/ shows which (score_status: error).",
     ),
     _Rule(
@@ -68,7 +79,7 @@ _RULES = (
     ),
     _Rule(
         "clipped", "policy/clip_fraction", lambda x: x > 0.3,
-        "Over 30 % of the tokens were clipped in each of the last 5 steps: updates are too large. "
+        "Over 30 % of the tokens were clipped in {steps}: updates are too large. "
         "Lower trainer.learning_rate, or use fewer epochs or minibatches per batch.",
     ),
     _Rule(
@@ -78,34 +89,111 @@ _RULES = (
     ),
     _Rule(
         "no_gradient", "policy/grad_norm", lambda x: x == 0,
-        "The gradient was exactly 0 for the last 5 steps: the weights do not change.",
+        "The gradient (policy/grad_norm) was exactly 0 in {steps}: the weights do not change. "
+        "Look at the advantages in rollouts/: all 0 means equal rewards, or that everything is masked.",
+        unless_solved=True,
+    ),
+    _Rule(
+        "tiny_gradient", "policy/grad_norm", lambda x: 0 < x < 1e-5,
+        "The gradient norm (policy/grad_norm) was below 0.00001 in {steps}: steps are too small to see. "
+        "Look at the advantages and at policy/trained_token_share, and check the weights of the reward's parts.",
         unless_solved=True,
     ),
     _Rule(
         "rounding", "policy/changed_weight_share", lambda x: x < 0.01,
-        "Less than 1 % of the weights changed in each of the last 5 steps: updates are lost in rounding. "
+        "Less than 1 % of the weights changed in {steps}: updates are lost in rounding. "
         "Keep the weights in float32 or raise trainer.learning_rate.",
         unless_solved=True,
+    ),
+    _Rule(
+        "empty_masks", "rollout/empty_mask_share", lambda x: x > 0.05,
+        "Over 5 % of the episodes had no token to train on in {steps} (rollout/empty_mask_share): nothing was sampled. "
+        "Look at stop_reason and completion_ids in rollouts/: requests were given up, or prompts fill the context.",
+    ),
+    _Rule(
+        "few_trained", "policy/trained_token_share", lambda x: x < 0.05,
+        "Less than 5 % of the sampled tokens were trained on in {steps} (policy/trained_token_share), though rewards "
+        "differ within groups. Look at loss_mask and advantages in rollouts/, and at algorithm.truncated.",
+        unless_solved=True, unless=_above("rollout/zero_advantage_share", 0.9),
+    ),
+    _Rule(
+        "malformed_calls", "rollout/malformed_call_share", lambda x: x > 0.3,
+        "Over 30 % of the tool calls could not be read in {steps} (rollout/malformed_call_share). Look at the problem "
+        "of each call in rollouts/, and check that prompt.tool_format is what the model was trained on.",
+    ),
+    _Rule(
+        "unknown_tools", "rollout/unknown_tool_share", lambda x: x > 0.3,
+        "Over 30 % of the tool calls named no tool that there is in {steps} (rollout/unknown_tool_share). Look at the "
+        "prompt in rollouts/: are the tools in it, and under the names that the model uses?",
+    ),
+    _Rule(
+        "tool_timeouts", "rollout/tool_timeout_share", lambda x: x > 0.1,
+        "Over 10 % of the tool calls timed out in {steps} (rollout/tool_timeout_share). Look at the service behind "
+        "the tool first, then raise task.tool_timeout_s.",
+    ),
+    _Rule(
+        "tool_errors", "rollout/tool_error_share", lambda x: x > 0.5,
+        "Over half of the tool calls failed in {steps} (rollout/tool_error_share). Look at what the tools replied "
+        "(reply) in rollouts/, and at rollout/invalid_argument_share.",
+        unless=_said_better,
+    ),
+    _Rule(
+        "no_calls", "rollout/tool_calls_mean", lambda x: x < 0.05,
+        "Under 1 in 20 episodes called a tool in {steps} (rollout/tool_calls_mean). Look at a prompt in rollouts/: "
+        "does it name the tools and ask for them? If calls stand in the text, prompt.tool_format is another one.",
+    ),
+    _Rule(
+        "max_turns", "rollout/max_turns_share", lambda x: x > 0.5,
+        "Over half of the episodes used up their turns without an answer in {steps} (rollout/max_turns_share). "
+        "Look at the last turns in rollouts/, then raise task.max_turns or ask for an answer earlier.",
     ),
 )  # fmt: skip
 
 
-def hints(history: Sequence[Metrics]) -> list[Hint]:
-    """What looks wrong in the metrics so far, oldest first; the last `WINDOW` steps and all evaluations count."""
+def hints(history: Sequence[Metrics], *, window: int = WINDOW, penalties: Collection[str] = ()) -> list[Hint]:
+    """What looks wrong in the metrics so far, oldest first; the last `window` steps and all evaluations count.
+
+    `penalties` are the parts of the reward that are 0 where all is well.
+    """
     solved = _solved(history)
     updates = [metrics for metrics in history if "reward/mean" in metrics]  # the line of step 0 only evaluates
-    recent = updates[-WINDOW:]
+    recent = updates[-window:] if len(updates) >= window else []
+    steps = "the last step" if window == 1 else f"each of the last {window} steps"
     found = [
-        Hint(key=rule.key, text=rule.text)
+        Hint(key=rule.key, text=rule.text.format(steps=steps))
         for rule in _RULES
-        if not (rule.unless_solved and solved) and _wrong_throughout(rule, recent)
+        if not (rule.unless_solved and solved) and recent and all(_wrong(rule, metrics) for metrics in recent)
     ]
-    return found + _gamed(history) + _got_worse(history)
+    return found + _silent_parts(recent, steps, penalties) + _gamed(history) + _got_worse(history)
 
 
-def _wrong_throughout(rule: _Rule, recent: Sequence[Metrics]) -> bool:
-    wrong = [rule.metric in m and rule.wrong(m[rule.metric]) and not rule.unless(m) for m in recent]
-    return len(wrong) == WINDOW and all(wrong)
+def _wrong(rule: _Rule, metrics: Metrics) -> bool:
+    return rule.metric in metrics and rule.wrong(metrics[rule.metric]) and not rule.unless(metrics)
+
+
+def _silent_parts(recent: Sequence[Metrics], steps: str, penalties: Collection[str]) -> list[Hint]:
+    """One hint for each part of the reward that is exactly 0 all the time while another one is not.
+
+    An error that hides in the reading of answers looks just so: exact match is silently 0, the rest is trained on.
+    """
+    whole = {"reward/mean", "reward/std", "reward/within_group_std"}
+    candidates = sorted({name for metrics in recent for name in metrics if _is_part(name)} - whole)
+    parts = [name for name in candidates if name.rpartition("/")[2] not in penalties]
+    silent = [name for name in parts if all(metrics.get(name) == 0 for metrics in recent)]
+    if not any(metrics[name] > 0 for metrics in recent for name in metrics if name in parts):
+        return []
+    return [
+        Hint(
+            key=f"silent/{name}",
+            text=f"{name} was exactly 0 in {steps} while other parts of the reward were not: never right, or never "
+            "read. Compare an answer in rollouts/ with its reference by hand, then score it with `rlvr score`.",
+        )
+        for name in silent
+    ]
+
+
+def _is_part(name: str) -> bool:
+    return name.startswith("reward/") or name == "episode/answer_em"
 
 
 def _accuracies(metrics: Metrics, end: str) -> dict[str, float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row of the catalogue. `<part>` and `<task>` in a name stand for a word, `<k>` for a whole number."""
+    """One row of the catalogue. `<part>`, `<task>` ... in a name stand for a word, `<k>` for a whole number."""
 
     name: str
     unit: str
@@ -39,7 +39,20 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("rollout/error_share", "share", "episodes whose verifier failed; they are left out of statistics and loss", "anything above 0"),
     Metric("rollout/completion_tokens_mean", "tokens", "sampled tokens per episode, mean", "rising without the reward: padding or rambling; falling to 1: collapse"),
     Metric("rollout/completion_tokens_max", "tokens", "sampled tokens of the longest episode", "always max_completion_tokens"),
+    Metric("rollout/empty_mask_share", "share", "episodes of which no token was sampled, so that none can be trained on", "anything above 0: the engine gave requests up"),
     Metric("rollout/entropy", "nats", "minus the mean behavior logprob of the sampled tokens", "near 0 at low reward: the model no longer explores"),
+    # episodes with tools
+    Metric("rollout/turns_mean", "count", "with tools: completions per episode, mean", "1 where the question needs a search; always task.max_turns"),
+    Metric("rollout/tool_calls_mean", "count", "with tools: calls per episode, mean, failed ones included", "near 0: the model does not call; rising without the reward: it pays to fetch everything"),
+    Metric("rollout/max_turns_share", "share", "with tools: episodes that ended because their turns were used up", "over 0.5: no answer is given in time"),
+    Metric("rollout/tool_error_share", "share", "of all tool calls, those that failed in any way; the model was told", "over 0.5"),
+    Metric("rollout/malformed_call_share", "share", "of all tool calls, those that could not be read (no JSON, no name)", "over 0.3: prompt.tool_format is not the model's"),
+    Metric("rollout/unknown_tool_share", "share", "of all tool calls, those of a tool that there is not", "over 0.3: the prompt does not show the tools"),
+    Metric("rollout/invalid_argument_share", "share", "of all tool calls, those with arguments of the wrong name or type", "over 0.3"),
+    Metric("rollout/tool_timeout_share", "share", "of all tool calls, those that took longer than task.tool_timeout_s", "anything above 0: the service behind the tool is slow or down"),
+    # facts beside the reward
+    Metric("episode/valid_steps", "share", "rpn: written reduction steps that are right, mean over the step's episodes that write any", "falling while the reward rises: the steps are decoration"),
+    Metric("episode/<fact>", "share", "several documents: a fact that no reward setting moves, mean over the step's episodes: answer_em and answer_f1 (official), recall, precision and F1 of what was found (paragraphs_ or corpus_, for where was searched) and cited (citation_); hops is a count", "answer_em 0 while the reward rises: answers are not read, or the reward is gamed"),
     # tasks of a mix
     Metric("task/<task>/episodes", "count", "episodes of one task of a mix", "far from its weight over many steps"),
     Metric("task/<task>/reward_mean", "reward", "mean reward of one task of a mix, without verifier errors", "flat while the others rise: its weight is too small, or it is too hard"),
@@ -69,16 +82,21 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("eval/<task>/accuracy", "share", "the task's headline metric on held-out examples, greedy", "falling while reward/mean rises: the reward is being gamed"),
     Metric("eval/<task>/accuracy_low", "share", f"accuracy: {_LOW}", "an interval wider than the gain you look for: raise evaluation.num_examples"),
     Metric("eval/<task>/accuracy_high", "share", f"accuracy: {_HIGH}", "as accuracy_low"),
-    Metric("eval/<task>/accuracy_<k>_operators", "share", "greedy accuracy on held-out examples with exactly k operators", "rising for small k only: no generalization"),
-    Metric("eval/<task>/accuracy_<k>_operators_low", "share", f"accuracy_<k>_operators: {_LOW}", "as accuracy_low"),
-    Metric("eval/<task>/accuracy_<k>_operators_high", "share", f"accuracy_<k>_operators: {_HIGH}", "as accuracy_low"),
+    Metric("eval/<task>/accuracy_<tag>", "share", "greedy accuracy on held-out examples of one kind: so many operators (rpn), hops or steps", "rising for the easy kinds only: no generalization"),
+    Metric("eval/<task>/accuracy_<tag>_low", "share", f"accuracy_<tag>: {_LOW}", "as accuracy_low"),
+    Metric("eval/<task>/accuracy_<tag>_high", "share", f"accuracy_<tag>: {_HIGH}", "as accuracy_low"),
     Metric("eval/<task>/num_examples", "count", "held-out examples judged, always the same ones", "-"),
     Metric("eval/<task>/reward", "reward", "mean reward of the greedy completions; not the metric", "rising while accuracy does not: the reward is being gamed"),
     Metric("eval/<task>/part_<part>", "reward", "mean of one named part of the reward over greedy completions, before its weight", "rising while accuracy does not: the model learns the form only"),
+    Metric("eval/<task>/part_<part>_<tag>", "reward", "the same on held-out examples of one kind", "as accuracy_<tag>"),
     Metric("eval/<task>/sampled_part_<part>", "reward", "the same over sampled completions", "as part_<part>"),
     Metric("eval/<task>/sampled_part_<part>_low", "reward", f"sampled_part_<part>: {_LOW}", "as accuracy_low"),
     Metric("eval/<task>/sampled_part_<part>_high", "reward", f"sampled_part_<part>: {_HIGH}", "as accuracy_low"),
     Metric("eval/<task>/valid_steps", "share", "rpn: written reduction steps that are right, mean over greedy completions that write any", "falling while accuracy rises: the steps are decoration"),
+    Metric("eval/<task>/valid_steps_<tag>", "share", "the same on held-out examples of one kind", "as valid_steps"),
+    Metric("eval/<task>/<fact>", "share", "as episode/<fact>, over greedy episodes", "answer_em far below answer_f1: right, but not in the words asked for"),
+    Metric("eval/<task>/<fact>_<tag>", "share", "the same on held-out examples of one kind", "recall falling with the hops: the second search does not use what the first one found"),
+    Metric("eval/<task>/<tool>", "count or share", "as rollout/turns_mean, tool_calls_mean, max_turns_share, tool_error_share, malformed_call_share, unknown_tool_share, invalid_argument_share and tool_timeout_share, over greedy episodes", "as those"),
     Metric("eval/<task>/completion_tokens_mean", "tokens", "tokens per greedy completion, mean", "rising without accuracy"),
     Metric("eval/<task>/invalid_share", "share", "greedy completions whose answer could not be parsed", "above a few percent after training"),
     Metric("eval/<task>/truncated_share", "share", "greedy completions cut off for length", "above a few percent: raise max_completion_tokens"),
@@ -104,7 +122,15 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("system/peak_memory_mb", "MB", "largest resident memory of the process so far", "rising without end"),
 )  # fmt: skip
 
-_PLACEHOLDERS = {"part": r"[^/]+", "task": r"[^/]+", "k": r"\d+"}
+_PLACEHOLDERS = {
+    "part": r"[^/]+",
+    "task": r"[^/]+",
+    "k": r"\d+",
+    "tag": r"(?:\d+_(?:or_more_)?[a-z]+|yes_or_no)",
+    "fact": r"(?:hops|answer_em|answer_f1|(?:citation|paragraphs|corpus)_(?:recall|precision|f1))",
+    "tool": r"(?:turns_mean|tool_calls_mean|max_turns_share|"
+    r"(?:tool_error|malformed_call|unknown_tool|invalid_argument|tool_timeout)_share)",
+}
 
 
 def _pattern(name: str) -> re.Pattern[str]:
@@ -114,9 +140,10 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def describe(name: str) -> Metric | None:
-    """The catalogue's row for a name, exact names before patterns; None if there is none."""
+    """The catalogue's row for a name, exact names before patterns, long ones before short; None if there is none."""
     exact = next((metric for metric in CATALOGUE if metric.name == name), None)
-    return exact or next((metric for metric in CATALOGUE if _pattern(metric.name).fullmatch(name)), None)
+    fitting = [metric for metric in CATALOGUE if _pattern(metric.name).fullmatch(name)]
+    return exact or max(fitting, key=lambda metric: len(metric.name), default=None)
 
 
 def undocumented(names: Iterable[str]) -> list[str]:
@@ -129,6 +156,7 @@ _SECTIONS = {
     "loss": "Loss",
     "reward": "Reward",
     "rollout": "Rollouts",
+    "episode": "Facts beside the reward (means over the step's episodes that have them)",
     "task": "Tasks of a mix (only on the steps that hold more than one)",
     "policy": "Policy and update",
     "critic": "Critic",
@@ -146,8 +174,9 @@ the first update. Names that do not apply to a run (the critic's without a criti
 
 Two runs with one seed give equal lines on one machine, except for everything under `time/` and `system/`.
 
-`<task>` is the task's name, `<part>` the name of a part of the reward, `<k>` a whole number. A share lies between 0
-and 1. This page is generated: `python -m rlvr.tracking.metrics > docs/metrics.md`.
+`<task>` is the task's name, `<part>` the name of a part of the reward, `<k>` a whole number, `<tag>` a kind of example
+(`3_operators`, `2_hops`, `1_step`). Numbers with tools are those of the episodes that have tools. A share lies between
+0 and 1. This page is generated: `python -m rlvr.tracking.metrics > docs/metrics.md`.
 """
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rlvr.evaluation.summary import EvaluationRecord, combine, summarize
+from rlvr.tracking.metrics import undocumented
 from rlvr.types import StopReason
 
 
@@ -71,6 +72,31 @@ def test_pitfall_26_an_example_with_a_sample_that_failed_is_out_of_the_sampled_s
     assert summarize("math", greedy + samples, seed=0)["eval/math/sampled_accuracy"] == 1.0
     samples[0] = replace(samples[0], failure="timed out after 1 s")
     assert "eval/math/sampled_accuracy" not in summarize("math", greedy + samples, seed=0)
+
+
+def test_parts_and_facts_are_told_for_each_kind_of_example() -> None:
+    def of(example: str, tag: str, part: float, em: float) -> EvaluationRecord:
+        made = record(example, 0, {"citation": part})
+        return replace(made, tags=(tag,), diagnostics={"answer_em": em, "note": "x"})
+
+    records = [of("a", "2_hops", 1.0, 1.0), of("b", "2_hops", 0.0, 1.0), of("c", "4_hops", 0.25, 0.0)]
+    metrics = summarize("musique", records, seed=0)
+    assert (metrics["eval/musique/part_citation_2_hops"], metrics["eval/musique/part_citation_4_hops"]) == (0.5, 0.25)
+    assert (metrics["eval/musique/answer_em_2_hops"], metrics["eval/musique/answer_em_4_hops"]) == (1.0, 0.0)
+    assert undocumented(metrics) == []
+
+
+def test_tool_calls_are_summed_up_as_in_training() -> None:
+    diagnostics = {"turns": 3.0, "tool_calls": 4.0, "tool_errors": 1.0, "malformed_calls": 1.0}
+    greedy = replace(record("a", 0, {}), diagnostics=diagnostics, stop_reason=StopReason.MAX_TURNS)
+    sampled = replace(record("a", 1, {}), diagnostics={"turns": 9.0, "tool_calls": 9.0})
+    metrics = summarize("musique", [greedy, sampled], seed=0)
+    assert metrics["eval/musique/turns_mean"] == 3.0
+    assert metrics["eval/musique/tool_calls_mean"] == 4.0
+    assert metrics["eval/musique/tool_error_share"] == metrics["eval/musique/malformed_call_share"] == 0.25
+    assert metrics["eval/musique/max_turns_share"] == 1.0
+    assert "eval/musique/tool_calls" not in metrics
+    assert undocumented(metrics) == []
 
 
 def test_the_headline_of_several_tasks_counts_each_once() -> None:

@@ -4,6 +4,7 @@ from typing import Literal
 import pytest
 
 from rlvr.rollout.metrics import rollout_metrics
+from rlvr.tracking.metrics import undocumented
 from rlvr.types import Episode, Group, Score, StopReason
 from tests.unit.rollout.test_batch import completion, episode, group
 
@@ -61,3 +62,53 @@ def test_tasks_of_a_mix_are_told_apart() -> None:
     assert metrics["task/a/reward_mean"] == 0.5
     assert (metrics["task/b/reward_mean"], metrics["task/b/episodes"]) == (3.0, 1.0)
     assert not any(name.startswith("task/") for name in rollout_metrics([of("a", 1.0)], num_refilled=0))
+
+
+def with_tools(turns: int, stop: StopReason = StopReason.STOP, **counts: float) -> Episode:
+    diagnostics = {"turns": float(turns), "tool_calls": 0.0, "answer_em": 1.0, "note": "x", **counts}
+    made = episode(((1,), completion(5, 2)), score=Score(value=1.0, diagnostics=diagnostics))
+    return replace(made, stop_reason=stop)
+
+
+def test_turns_and_tool_calls_are_counted_over_the_episodes_that_have_tools() -> None:
+    first = with_tools(3, tool_calls=4.0, tool_errors=2.0, malformed_calls=1.0, unknown_tools=1.0)
+    second = with_tools(
+        6,
+        StopReason.MAX_TURNS,
+        tool_calls=6.0,
+        tool_errors=3.0,
+        invalid_arguments=2.0,
+        tool_timeouts=1.0,
+        answer_em=0.0,
+    )
+    none = episode(((1,), completion(5, 2)), score=Score(value=1.0))
+    metrics = rollout_metrics([group(first, second), group(none, none)], num_refilled=0)
+    expected = {
+        "turns_mean": 4.5,
+        "tool_calls_mean": 5.0,
+        "max_turns_share": 0.5,
+        "tool_error_share": 0.5,
+        "malformed_call_share": 0.1,
+        "unknown_tool_share": 0.1,
+        "invalid_argument_share": 0.2,
+        "tool_timeout_share": 0.1,
+    }
+    assert {name: metrics[f"rollout/{name}"] for name in expected} == pytest.approx(expected)
+    assert metrics["episode/answer_em"] == 0.5
+    assert "episode/note" not in metrics
+    assert "episode/tool_calls" not in metrics
+    assert undocumented(metrics) == []
+
+
+def test_without_a_call_there_is_no_share_of_calls_and_without_tools_no_number_of_them() -> None:
+    silent = rollout_metrics([group(with_tools(1), with_tools(1))], num_refilled=0)
+    assert silent["rollout/tool_calls_mean"] == 0.0
+    assert "rollout/tool_error_share" not in silent
+    plain = rollout_metrics([group(episode(((1,), completion(5, 2))))], num_refilled=0)
+    assert not any("tool" in name or "turns" in name for name in plain)
+
+
+def test_episodes_of_which_nothing_was_sampled_are_counted() -> None:
+    aborted = episode(((1,), completion(stop=StopReason.ABORTED)), score=Score(value=float("nan"), status="error"))
+    done = episode(((1,), completion(5, 2)))
+    assert rollout_metrics([group(aborted, done, done, done)], num_refilled=0)["rollout/empty_mask_share"] == 0.25

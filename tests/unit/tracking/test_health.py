@@ -17,6 +17,21 @@ HEALTHY = {
     "policy/mismatch_kl": 1e-8,
     "policy/grad_norm": 0.6,
     "policy/changed_weight_share": 1.0,
+    "policy/trained_token_share": 0.7,
+}
+TOOLS = HEALTHY | {
+    "reward/answer": 0.3,
+    "reward/citation": 0.2,
+    "episode/answer_em": 0.1,
+    "rollout/turns_mean": 3.0,
+    "rollout/tool_calls_mean": 2.5,
+    "rollout/max_turns_share": 0.1,
+    "rollout/tool_error_share": 0.1,
+    "rollout/malformed_call_share": 0.05,
+    "rollout/unknown_tool_share": 0.0,
+    "rollout/invalid_argument_share": 0.05,
+    "rollout/tool_timeout_share": 0.0,
+    "rollout/empty_mask_share": 0.0,
 }
 
 
@@ -26,6 +41,7 @@ def keys(history: list[dict[str, float]]) -> list[str]:
 
 def test_nothing_is_said_about_a_healthy_run() -> None:
     assert keys([HEALTHY] * 50) == []
+    assert keys([TOOLS] * 50) == []
     assert keys([]) == []
 
 
@@ -42,13 +58,56 @@ def test_nothing_is_said_about_a_healthy_run() -> None:
         ("policy/mismatch_kl", 0.1, "mismatch"),
         ("policy/grad_norm", 0.0, "no_gradient"),
         ("policy/changed_weight_share", 0.001, "rounding"),
+        ("policy/grad_norm", 1e-7, "tiny_gradient"),
+        ("policy/trained_token_share", 0.01, "few_trained"),
+        ("rollout/empty_mask_share", 0.1, "empty_masks"),
+        ("rollout/malformed_call_share", 0.4, "malformed_calls"),
+        ("rollout/unknown_tool_share", 0.4, "unknown_tools"),
+        ("rollout/tool_timeout_share", 0.2, "tool_timeouts"),
+        ("rollout/tool_error_share", 0.6, "tool_errors"),
+        ("rollout/tool_calls_mean", 0.0, "no_calls"),
+        ("rollout/max_turns_share", 0.6, "max_turns"),
+        ("reward/citation", 0.0, "silent/reward/citation"),
+        ("episode/answer_em", 0.0, "silent/episode/answer_em"),
     ],
 )
 def test_a_signal_that_stays_wrong_is_named_after_some_steps(name: str, value: float, key: str) -> None:
-    bad = HEALTHY | {name: value}
-    assert keys([HEALTHY] * 3 + [bad] * (WINDOW - 1)) == []
-    assert keys([HEALTHY] * 3 + [bad] * WINDOW) == [key]
-    assert keys([bad] * (WINDOW - 1) + [HEALTHY]) == []
+    bad = TOOLS | {name: value}
+    assert keys([TOOLS] * 3 + [bad] * (WINDOW - 1)) == []
+    assert keys([TOOLS] * 3 + [bad] * WINDOW) == [key]
+    assert keys([bad] * (WINDOW - 1) + [TOOLS]) == []
+
+
+def test_a_short_run_is_judged_by_all_of_its_steps() -> None:
+    bad = HEALTHY | {"rollout/truncated_share": 0.9}
+    assert [hint.key for hint in hints([bad] * 3, window=3)] == ["truncated"]
+    assert hints([HEALTHY] + [bad] * 2, window=3) == []
+    [hint] = hints([HEALTHY, bad], window=1)
+    assert "in the last step:" in hint.text
+
+
+def test_every_sentence_says_which_steps_it_is_about_and_what_to_look_at() -> None:
+    everything = [{**TOOLS, name: value} for name, value in [("reward/mean", 0.0), ("reward/citation", 0.0)]]
+    for rule_or_part in everything:
+        [hint] = hints([rule_or_part] * 3, window=3)
+        assert "each of the last 3 steps" in hint.text
+        assert "rollouts/" in hint.text
+
+
+def test_pitfall_29_a_part_that_is_silently_zero_while_the_others_move_is_named() -> None:
+    silent = HEALTHY | {"reward/answer": 0.0, "reward/retrieval": 0.8, "reward/length": 0.0}
+    assert [hint.key for hint in hints([silent] * WINDOW, penalties={"length"})] == ["silent/reward/answer"]
+    assert keys([silent | {"reward/length": -0.1}] * WINDOW) == ["silent/reward/answer"]
+    nothing = HEALTHY | {"reward/answer": 0.0, "reward/retrieval": 0.0}
+    assert keys([nothing] * WINDOW) == []  # all are 0: then the reward is, which has a sentence of its own
+    assert keys([silent] * (WINDOW - 1) + [silent | {"reward/answer": 0.01, "reward/length": -0.1}]) == []
+
+
+def test_one_trouble_is_told_once() -> None:
+    unreadable = TOOLS | {"rollout/malformed_call_share": 0.9, "rollout/tool_error_share": 0.9}
+    assert keys([unreadable] * WINDOW) == ["malformed_calls"]
+    equal = HEALTHY | {"rollout/zero_advantage_share": 1.0, "policy/trained_token_share": 0.0}
+    assert keys([equal] * WINDOW) == ["no_signal"]
 
 
 def test_equal_rewards_of_a_solved_task_are_no_warning() -> None:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from rlvr.tracking.metrics import _SECTIONS, CATALOGUE, describe, document, undocumented
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -29,6 +31,25 @@ def test_patterns_stand_for_names() -> None:
     found = describe("reward/mean")
     assert found is not None
     assert found.name == "reward/mean"  # not reward/<part>
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("reward/answer", "reward/<part>"),
+        ("episode/answer_em", "episode/<fact>"),
+        ("eval/musique/accuracy_3_hops_low", "eval/<task>/accuracy_<tag>_low"),
+        ("eval/finqa/accuracy_3_or_more_steps", "eval/<task>/accuracy_<tag>"),
+        ("eval/musique/part_citation_2_hops", "eval/<task>/part_<part>_<tag>"),
+        ("eval/gsm8k/sampled_part_format_low", "eval/<task>/sampled_part_<part>_low"),
+        ("eval/musique/paragraphs_recall_4_hops", "eval/<task>/<fact>_<tag>"),
+        ("eval/two_hop/tool_timeout_share", "eval/<task>/<tool>"),
+    ],
+)
+def test_a_name_is_described_by_the_row_that_says_most(name: str, row: str) -> None:
+    found = describe(name)
+    assert found is not None
+    assert found.name == row
 
 
 def test_unknown_names_are_listed() -> None:
