@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from rlvr.errors import UserError
 
-MAX_QUERY_CHARS = 10_000
-"""Longer queries are cut: a model may write 100 kB of anything."""
+
+class CorpusError(UserError):
+    """A file of passages, or the folder made from it, is damaged. Names the place."""
 
 
 class RetrievalError(UserError):
@@ -28,10 +30,18 @@ class Document:
         return f"{self.title}\n{self.text}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corpus:
+    """`Corpus(documents=StoredDocuments(...), folder=Path("~/.cache/rlvr/retrieval/musique-3f2a..."))`"""
+
+    documents: Sequence[Document]
+    folder: Path
+
+
 class Hit(NamedTuple):
     """A document's place in `Index.documents`, and how well it fits: comparable within one answer only."""
 
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     score: float
 
 
@@ -43,8 +53,20 @@ class Index(Protocol):
     def search(self, queries: Sequence[str], top_n: int) -> list[list[Hit]]:
         """For each query at most `top_n` hits, best first; equal scores by index.
 
-        A query without words has no hits; one longer than `MAX_QUERY_CHARS` is cut there.
+        A query without words has no hits; a long one is cut, see `text.MAX_QUERY_CHARS`.
         """
+        ...
+
+
+class Indexer(Protocol):
+    """Makes indexes of one kind."""
+
+    def build(self, documents: Sequence[Document]) -> Index:
+        """Over a few documents, in memory."""
+        ...
+
+    def open(self, corpus: Corpus) -> Index:
+        """Over a corpus; built and stored in its folder if that was not done before with the same settings."""
         ...
 
 

@@ -1,0 +1,262 @@
+"""Services over HTTP: `rerank` orders a question's own documents, `search` has documents of its own.
+
+    POST /rerank {"query", "documents": [text], "top_n", "return_documents": false[, "model"]}
+        -> {"results": [{"index": 2, "relevance_score": 0.93}, ...]}
+    POST /search {"query", "top_n"} -> {"results": [{"id", "title", "text"[, "score"]}, ...]}
+
+A request that fails for a reason that may pass (no connection, no answer in time, status 408, 429 or 5xx) is made
+again after a pause; then, and for any other failure, `RetrievalError` ends the run: a service that is down must not
+turn into episodes without documents, and so into reward 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import os
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rlvr.config.schema.tasks import Retrieval
+from rlvr.errors import ConfigError
+from rlvr.retrieval.base import Document, RetrievalError, Search
+from rlvr.retrieval.text import bounded, has_words
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
+
+ADDRESS_VARS = {"rerank": "RERANK_API_URL", "search": "WIKI_SEARCH_API_URL"}
+MAX_CONCURRENT = 32
+MAX_ANSWER_BYTES = 16 << 20
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
+PASSING = frozenset({408, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """`Service(url="http://127.0.0.1:8931/rerank", timeout_s=10.0, max_retries=2)`"""
+
+    url: str
+    timeout_s: float
+    max_retries: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    first_pause_s: float = FIRST_PAUSE_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Connection:
+    """What belongs to one event loop. The gate, not the pool, makes requests wait, so that waiting is no time-out."""
+
+    client: AsyncClient
+    gate: asyncio.Semaphore
+
+
+class ServiceClient:
+    """Posts JSON to a service. One object may be used from several event loops, one after another."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._connections: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Connection] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def post(self, body: Mapping[str, Any]) -> Any:
+        """The service's answer to `body`. RetrievalError if there is none after `max_retries` further requests."""
+        problem = ""
+        for attempt in range(self.service.max_retries + 1):
+            if attempt:
+                await asyncio.sleep(min(self.service.first_pause_s * 2 ** (attempt - 1), LONGEST_PAUSE_S))
+            status, answer = await self._request(body)
+            if status == 200:
+                return self._parsed(answer)
+            problem = f"status {status}: {_shown(answer)}" if status else _shown(answer)
+            if status and status not in PASSING:
+                raise self._error(f"refuses the request ({problem}); check its address, key and model")
+        tries = self.service.max_retries + 1
+        raise self._error(f"does not answer after {tries} request{'s' * (tries > 1)} ({problem}); is it running?")
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+        connection = self._connections.pop(asyncio.get_running_loop(), None)
+        if connection is not None:
+            await connection.client.aclose()
+
+    async def _request(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
+        """Status and answer; status 0 and the reason if there is no answer."""
+        from httpx2 import HTTPError
+
+        connection = self._connection()
+        async with connection.gate:
+            try:
+                async with asyncio.timeout(self.service.timeout_s):  # httpx's own limits are for each read
+                    return await self._exchange(connection.client, body)
+            except TimeoutError:
+                return 0, f"nothing within {self.service.timeout_s:g} s".encode()
+            except HTTPError as error:
+                return 0, (str(error) or type(error).__name__).encode()
+
+    async def _exchange(self, client: AsyncClient, body: Mapping[str, Any]) -> tuple[int, bytes]:
+        content = json.dumps(body).encode()  # escapes what UTF-8 cannot hold
+        headers = {"Content-Type": "application/json", **self.service.headers}
+        async with client.stream("POST", self.service.url, content=content, headers=headers) as answer:
+            data = b""
+            async for block in answer.aiter_bytes():
+                data += block
+                if len(data) > MAX_ANSWER_BYTES:
+                    raise self._error(f"answers with more than {MAX_ANSWER_BYTES:,} bytes; nothing so large is read")
+            return answer.status_code, data
+
+    def _connection(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        if loop not in self._connections:
+            from httpx2 import AsyncClient, Limits
+
+            client = AsyncClient(timeout=None, limits=Limits(max_connections=MAX_CONCURRENT))
+            self._connections[loop] = _Connection(client=client, gate=asyncio.Semaphore(MAX_CONCURRENT))
+        return self._connections[loop]
+
+    def _parsed(self, answer: bytes) -> Any:
+        try:
+            return json.loads(answer)
+        except (ValueError, RecursionError):
+            raise self._error(f"answers with something that is not JSON ({_shown(answer)})") from None
+
+    def malformed(self, what: str) -> RetrievalError:
+        """The error for an answer that cannot be used."""
+        return self._error(f"answers with {what}; is it the right one?")
+
+    def _error(self, what: str) -> RetrievalError:
+        return RetrievalError(f"the service at {self.service.url} {what}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankRetriever:
+    """Asks a service to order a question's own documents; each is cut to `max_document_chars`."""
+
+    client: ServiceClient
+    model: str | None
+    max_document_chars: int
+
+    def over(self, key: str, documents: Sequence[Document], supporting: Collection[str]) -> Search:
+        """See `Retriever.over`."""
+        return _RerankSearch(retriever=self, documents=tuple(documents))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.client.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RerankSearch:
+    retriever: RerankRetriever
+    documents: Sequence[Document]
+
+    async def __call__(self, query: str, top_n: int) -> list[Document]:
+        top_n = min(top_n, len(self.documents))
+        query = bounded(query)
+        if top_n < 1 or not has_words(query):
+            return []
+        texts = [document.full[: self.retriever.max_document_chars] for document in self.documents]
+        body = {"query": query, "documents": texts, "top_n": top_n, "return_documents": False}
+        model = {} if self.retriever.model is None else {"model": self.retriever.model}
+        answer = await self.retriever.client.post(model | body)
+        scores = [self._result(result) for result in _results(answer, self.retriever.client)]
+        order = dict.fromkeys(index for _, index in sorted((-score, index) for index, score in scores))
+        return [self.documents[index] for index in order][:top_n]
+
+    def _result(self, result: Any) -> tuple[int, float]:
+        index = result.get("index") if isinstance(result, dict) else None
+        score = result.get("relevance_score") if isinstance(result, dict) else None
+        if type(index) is not int or not 0 <= index < len(self.documents):
+            raise self.retriever.client.malformed(f"the index {_shown(index)} for {len(self.documents)} documents")
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            raise self.retriever.client.malformed(f"the relevance_score {_shown(score)}")
+        return index, score
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRetriever:
+    """Asks a service that has documents of its own."""
+
+    client: ServiceClient
+
+    def over(self, key: str, documents: Sequence[Document], supporting: Collection[str]) -> Search:
+        """See `Retriever.over`; `documents` are not searched."""
+        return self._search
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.client.close()
+
+    async def _search(self, query: str, top_n: int) -> list[Document]:
+        query = bounded(query)
+        if top_n < 1 or not has_words(query):
+            return []
+        results = _results(await self.client.post({"query": query, "top_n": top_n}), self.client)
+        documents = [self._document(result) for result in results]
+        return list({document.id: document for document in reversed(documents)}.values())[::-1][:top_n]
+
+    def _document(self, result: Any) -> Document:
+        """`{"id", "title", "text"}`; an id may be missing, and the text alone may stand under "document"."""
+        inner = result.get("document", result) if isinstance(result, dict) else result
+        fields = inner if isinstance(inner, dict) else {"text": inner}
+        title, text = fields.get("title", ""), fields.get("text")
+        if not isinstance(title, str) or not isinstance(text, str):
+            raise self.client.malformed(f"the passage {_shown(result)} without a text")
+        document_id = fields.get("id", result.get("id") if isinstance(result, dict) else None)
+        if document_id is None:
+            document_id = hashlib.sha256(f"{title}\n{text}".encode("utf-8", "replace")).hexdigest()[:12]
+        return Document(id=str(document_id), title=title, text=text)
+
+
+def make_client(kind: str, settings: Retrieval) -> RerankRetriever | SearchRetriever:
+    """The client `rerank` or `search`.
+
+    Raises ConfigError if there is no address or key, or for rerank over a corpus, which no request could hold.
+    """
+    if kind == "rerank" and settings.scope == "corpus":
+        raise ConfigError("retriever rerank orders a question's own paragraphs: set task.retrieval.scope=paragraphs.")
+    key = f"task.retrieval.{kind}_url"
+    configured = settings.rerank_url if kind == "rerank" else settings.search_url
+    url = configured or os.environ.get(ADDRESS_VARS[kind])
+    if not url:
+        raise ConfigError(f"the retriever {kind} needs the address of a service: set {key} or {ADDRESS_VARS[kind]}.")
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{key}={url}: an address begins with http:// or https://.")
+    url = url.rstrip("/")
+    service = Service(
+        url=url if url.endswith(f"/{kind}") else f"{url}/{kind}",
+        timeout_s=settings.timeout_s,
+        max_retries=settings.max_retries,
+        headers=_headers(settings.api_key_var),
+    )
+    client = ServiceClient(service)
+    if kind == "search":
+        return SearchRetriever(client=client)
+    return RerankRetriever(client=client, model=settings.service_model, max_document_chars=settings.max_document_chars)
+
+
+def _headers(api_key_var: str | None) -> dict[str, str]:
+    if api_key_var is None:
+        return {}
+    key = os.environ.get(api_key_var)
+    if not key:
+        raise ConfigError(f"task.retrieval.api_key_var={api_key_var}: there is no such environment variable; set it.")
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _results(answer: Any, client: ServiceClient) -> list[Any]:
+    results = answer.get("results") if isinstance(answer, dict) else None
+    if not isinstance(results, list):
+        raise client.malformed(f"no list of results ({_shown(answer)})")
+    return results
+
+
+def _shown(value: object) -> str:
+    """Foreign text, short, in one line and without control characters."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return ascii(text[:200])

@@ -1,0 +1,64 @@
+"""Words of a text, as BM25 counts them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+WORD = re.compile(r"\b\w\w+\b")
+"""Words of two characters and more, of any script; what bm25s and scikit-learn take by default."""
+
+_LUCENE = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
+)
+STOP_WORDS = frozenset(_LUCENE.split())
+"""Lucene's 33 English stop words."""
+
+
+MAX_QUERY_CHARS = 10_000
+"""Longer queries are cut: a model may write 100 kB of anything."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextSettings:
+    """What is done to words: stop words are removed first, what is left is stemmed."""
+
+    stem: bool
+    remove_stop_words: bool
+
+
+def bounded(query: str) -> str:
+    """The query as it is searched: at most `MAX_QUERY_CHARS`; what is no text (half a UTF-16 pair) becomes `?`."""
+    return query[:MAX_QUERY_CHARS].encode("utf-8", "replace").decode("utf-8")
+
+
+def has_words(query: str) -> bool:
+    """Whether there is anything to search for."""
+    return WORD.search(query) is not None
+
+
+def words(text: str, settings: TextSettings) -> list[str]:
+    """Lower-cased words in order, not yet stemmed: "The Bay of Bengal" -> ["bay", "bengal"] without stop words."""
+    found = WORD.findall(text.lower())
+    return [word for word in found if word not in STOP_WORDS] if settings.remove_stop_words else found
+
+
+def make_stemmer(settings: TextSettings) -> Callable[[str], str]:
+    """A function from a lower-cased word to its Snowball stem ("cities" -> "citi"), or to itself without stemming.
+
+    Any number of threads may call it.
+    """
+    if not settings.stem:
+        return lambda word: word
+    import Stemmer
+
+    stem, lock = Stemmer.Stemmer("english").stemWord, threading.Lock()  # a Stemmer's own cache is not thread-safe
+
+    def stem_alone(word: str) -> str:
+        with lock:
+            return stem(word)
+
+    return stem_alone
