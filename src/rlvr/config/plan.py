@@ -3,6 +3,7 @@
 from rlvr.config.prompt_rules import prompt_notes
 from rlvr.config.schema import (
     Config,
+    EnvReward,
     GeneratorTask,
     MixTask,
     PartsReward,
@@ -12,6 +13,7 @@ from rlvr.config.schema import (
     RpnTask,
     SingleTask,
     TwoHopTask,
+    VerifiersTask,
 )
 
 
@@ -44,6 +46,8 @@ def _source(task: SingleTask) -> str:
         return "generated"
     if isinstance(task, GeneratorTask):
         return task.source
+    if isinstance(task, VerifiersTask):
+        return task.env_id
     return task.dataset if isinstance(task, ReasoningGymTask) else task.path
 
 
@@ -59,4 +63,6 @@ def _model(config: Config) -> str:
 def _reward(config: Config) -> str:
     if isinstance(config.reward, PartsReward):
         return " + ".join(f"{part.weight:g} x {name}" for name, part in config.reward.parts.items())
+    if isinstance(config.reward, EnvReward):
+        return "that of the environment"
     return config.reward.type if isinstance(config.reward, RpnReward) else "that of each task"

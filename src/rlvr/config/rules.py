@@ -13,6 +13,7 @@ from rlvr.config.rpn_rules import RPN_RULES
 from rlvr.config.rule import Rule
 from rlvr.config.schema import Config, Dapo, MixTask, PretrainedModel, RpnReward, ScratchModel, WarmStart
 from rlvr.config.two_hop_rules import TOOL_RULES, TWO_HOP_RULES
+from rlvr.config.verifiers_rules import VERIFIERS_RULES
 from rlvr.config.weight_rules import WEIGHT_RULES
 from rlvr.errors import ConfigError
 
@@ -212,7 +213,8 @@ TRAINER_RULES = (
     ),
 )
 
-TASK_RULES = RPN_RULES + TWO_HOP_RULES + DATA_RULES + PROMPT_RULES  # those that hold inside a configuration, too
+# those that hold inside a configuration, too
+TASK_RULES = RPN_RULES + TWO_HOP_RULES + VERIFIERS_RULES + DATA_RULES + PROMPT_RULES
 RULES = TASK_RULES + MODEL_RULES + WEIGHT_RULES + REWARD_RULES + ALGORITHM_RULES + TOOL_RULES + TRAINER_RULES
 
 

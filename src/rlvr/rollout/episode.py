@@ -176,14 +176,14 @@ def _turn_text(chat: ChatCodec, turn: Turn, tools: Sequence[ToolSchema]) -> Turn
 
 
 async def _score(env: Env, chat: ChatCodec, turns: list[Turn], stop_reason: StopReason) -> Score:
-    if stop_reason == StopReason.ABORTED:
-        return _error("the engine gave the request up")
     try:
-        return await env.score(turn_texts(chat, turns, env.tools))
+        score = await env.score(turn_texts(chat, turns, env.tools))
     except UserError:
         raise  # a verifier that breaks its contract would poison every group
     except Exception as error:  # verifiers run foreign code; what they raise is counted and left out of the loss
         return _error(f"{type(error).__name__}: {error}")
+    # an aborted episode is ended too, for what the environment holds and for a group that waits for it
+    return _error("the engine gave the request up") if stop_reason == StopReason.ABORTED else score
 
 
 def _error(message: str) -> Score:

@@ -234,6 +234,8 @@ class VerifiersTask(Limits):
     eval_share: HeldOutShare = Field(
         description="share of the rows, by hash, that is never trained on, where it has no evaluation set of its own"
     )
+    metric: Name = Field(description="what held-out accuracy is told by: reward, or one of the environment's metrics")
+    metric_threshold: float = Field(description="an episode is right where that number is this or more")
 
 
 SingleTask = Annotated[

@@ -1,0 +1,262 @@
+"""An environment of the verifiers library as one of ours: its rollout runs as a task of the same event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import math
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from rlvr.envs.base import Reply, TurnText
+from rlvr.errors import UserError
+from rlvr.rewards.base import checked
+from rlvr.tasks.verifiers_client import Request, Requests, identity, make_client, to_messages, to_response
+from rlvr.tasks.verifiers_library import FAILURES
+from rlvr.types import Example, Message, Score, StopReason, ToolSchema
+
+MAX_REFUSALS = 100
+"""An environment that still asks for completions after so many refusals is given up."""
+
+MAX_ERROR_CHARS = 500
+
+Scorer = Callable[[Any | None], Awaitable[None]]
+"""Has the rubric score a state; None stands for an episode that failed, and others may wait for."""
+
+Scored = Callable[[Sequence[TurnText], Score], None]
+
+
+class EpisodeError(Exception):
+    """An episode that cannot be scored, and why: the environment failed, not the model."""
+
+
+class VerifiersEnv:
+    """One rollout of the library's environment.
+
+    It is its loop that decides what is said to the model and when the episode ends. An unfinished completion is handed
+    to it as truncated, and what it asks for after the end is refused as a prompt that is too long: it then finishes
+    the rollout by itself and has it scored.
+    """
+
+    def __init__(
+        self,
+        example: Example,
+        row: Mapping[str, Any],
+        env: Any,
+        *,
+        scorer: Scorer,
+        scored: Scored | None = None,
+    ) -> None:
+        """`scored` is told the verdict. `row` is a row of the environment's data set."""
+        limit = getattr(env, "max_turns", None)
+        self.max_turns: int | None = limit if isinstance(limit, int) and limit > 0 else None
+        self.tools: tuple[ToolSchema, ...] = ()
+        self._example, self._row, self._env = example, row, env
+        self._scorer, self._scored = scorer, scored
+        self._requests: Requests = asyncio.Queue()
+        self._rollout: asyncio.Task[Any] | None = None
+        self._pending: Request | None = None
+        self._num_said = 0
+
+    async def start(self) -> tuple[Message, ...]:
+        """What the library asks for first; the example's messages if it ends before. RuntimeError the second time."""
+        if self._rollout is not None:
+            raise RuntimeError(f"the environment of example {self._example.id!r} is single-use and was started before")
+        requests = self._requests
+        rollout = self._env.rollout(dict(self._row), make_client(requests), "policy", {})
+        self._rollout = asyncio.create_task(rollout)
+        self._rollout.add_done_callback(lambda task: requests.put_nowait(None))
+        # an episode that is dropped without a score, by an exception elsewhere, leaves no task behind
+        weakref.finalize(self, self._rollout.cancel).atexit = False
+        await self._next_request()
+        return self._example.messages if self._pending is None else to_messages(self._pending.messages)
+
+    async def step(self, said: Message) -> Reply:
+        """Hand the completion over; what the library asks for next, or that its rollout has ended."""
+        self._num_said += 1
+        before, response = self._pending, to_response(said)
+        if before is None or not await self._answer(response):
+            return Reply(messages=(), done=not self._stopped_by_limit())
+        assert self._pending is not None
+        expected = [identity(message) for message in (*before.messages, response.message)]
+        now = [identity(message) for message in self._pending.messages]
+        messages = to_messages(self._pending.messages)
+        if now[: len(expected)] == expected:
+            return Reply(messages=messages[len(expected) :], done=False)
+        return Reply(messages=messages, done=False, restarts=True)
+
+    async def score(self, turns: Sequence[TurnText]) -> Score:
+        """The reward and the metrics of the environment's rubric.
+
+        An error of the environment, and a function of the rubric that raises, are status "error". RewardError for a
+        reward that is no finite number, UserError if the environment or its rubric raises one.
+        """
+        score = await self._judged(turns)
+        if self._scored is not None:
+            self._scored(turns, score)
+        return score
+
+    # ------------------------------------------------------------------------------------------------ the rollout
+
+    async def _next_request(self) -> None:
+        """Wait until the library asks for a completion (`_pending`), or its rollout has ended (None)."""
+        self._pending = await self._requests.get()
+        while self._pending is not None and self._pending.answer.done():  # nobody waits for it any more
+            self._pending = await self._requests.get()
+        if self._pending is not None:
+            self.tools = self._pending.tools
+
+    async def _answer(self, response: Any) -> bool:
+        """Answer the pending request; False if that was the last one."""
+        assert self._pending is not None
+        if not self._pending.answer.done():
+            self._pending.answer.set_result(response)
+        await self._next_request()
+        return self._pending is not None
+
+    async def _judged(self, turns: Sequence[TurnText]) -> Score:
+        try:
+            state = await self._finished(turns)
+        except EpisodeError as error:
+            await self._scorer(None)
+            return _error(str(error))
+        try:
+            await self._scorer(state)
+            await self._env.rubric.cleanup(state)
+        except UserError:
+            raise
+        except Exception as error:  # the rubric's own code
+            return _error(f"the rubric failed: {_chain(error)}")
+        return self._verdict(state, turns)
+
+    async def _finished(self, turns: Sequence[TurnText]) -> Any:
+        """The state after the library's rollout, which is brought to its end."""
+        assert self._rollout is not None
+        last = turns[-1]
+        if last.stop_reason == StopReason.ABORTED:
+            await self._give_up()
+            raise EpisodeError("the engine gave the request up")
+        if self._pending is not None and len(turns) > self._num_said:
+            await self._answer(to_response(Message(role="assistant", content=last.text), truncated=True))
+        for _ in range(MAX_REFUSALS):
+            if self._pending is None:
+                break
+            await self._refuse()
+        else:
+            await self._give_up()
+            raise EpisodeError(f"the environment went on after {MAX_REFUSALS} requests were refused")
+        return self._result()
+
+    async def _refuse(self) -> None:
+        assert self._pending is not None
+        errors: Any = importlib.import_module("verifiers.legacy.errors")
+        self._pending.answer.set_exception(errors.OverlongPromptError("the episode is over"))
+        await self._next_request()
+
+    async def _give_up(self) -> None:
+        assert self._rollout is not None
+        self._rollout.cancel()
+        await asyncio.wait({self._rollout})
+
+    def _result(self) -> Any:
+        """The ended rollout's state. EpisodeError if the environment failed."""
+        assert self._rollout is not None
+        if self._rollout.cancelled():
+            raise EpisodeError("the environment cancelled its own rollout")
+        error = self._rollout.exception()
+        if isinstance(error, UserError):
+            raise error
+        if error is not None:
+            raise EpisodeError(_chain(error))
+        state = self._rollout.result()
+        if state.get("error") is not None:
+            raise EpisodeError(_chain(state["error"]))
+        if state.get("timed_out"):
+            raise EpisodeError(f"the environment's own time limit of {self._env.timeout_seconds:g} s timed out")
+        return state
+
+    def _stopped_by_limit(self) -> bool:
+        """Whether the rollout ended at max_turns. With one turn that is the only way to end, and no limit."""
+        assert self._rollout is not None
+        if self._num_said != self.max_turns or self.max_turns == 1:
+            return False
+        if self._rollout.cancelled() or self._rollout.exception() is not None:
+            return False
+        return self._rollout.result().get("stop_condition") == "max_turns_reached"
+
+    def _verdict(self, state: Any, turns: Sequence[TurnText]) -> Score:
+        for name, error in state.get(FAILURES, ()):
+            if isinstance(error, UserError):
+                raise error
+            return _error(f"reward function {name}: {_chain(error)}")
+        if state.get("reward") is None:
+            return _error("the rubric gave no reward")
+        score = Score(
+            value=float(state["reward"]),
+            parts={name: float(value) for name, value in (state.get("metrics") or {}).items()},
+            diagnostics={"turns": float(len(turns)), **(self._counted(turns) if self.tools else {})},
+        )
+        return checked(self._env.env_id, score)
+
+    @staticmethod
+    def _counted(turns: Sequence[TurnText]) -> dict[str, float]:
+        calls = [call for turn in turns for call in turn.calls]
+        malformed = sum(call.problem is not None for call in calls)
+        return {"tool_calls": float(len(calls)), "malformed_calls": float(malformed)}
+
+
+class Alone:
+    """The scorer of an environment whose rewards are given to each episode by itself."""
+
+    def __init__(self, rubric: Any) -> None:
+        self._rubric = rubric
+
+    async def __call__(self, state: Any | None) -> None:
+        """The rubric writes reward and metrics into the state."""
+        if state is not None:
+            await self._rubric.score_rollout(state)
+
+
+class Together:
+    """The scorer of a group: the last of its episodes to end has all of them scored, and the others wait for that."""
+
+    def __init__(self, rubric: Any, size: int) -> None:
+        self._rubric, self._num_missing = rubric, size
+        self._states: list[Any] = []
+        self._done = asyncio.Event()
+        self._error: Exception | None = None
+
+    async def __call__(self, state: Any | None) -> None:
+        """As `Alone`; episodes that failed (None) are no part of the group."""
+        self._num_missing -= 1
+        if state is not None:
+            self._states.append(state)
+        if self._num_missing == 0:
+            await self._score()
+        await self._done.wait()
+        if self._error is not None and state is not None:
+            raise self._error
+
+    async def _score(self) -> None:
+        try:
+            if self._states:
+                await self._rubric.score_group(self._states)
+        except Exception as error:  # the rubric's own code
+            self._error = error
+        finally:
+            self._done.set()
+
+
+def _error(message: str) -> Score:
+    return Score(value=math.nan, status="error", diagnostics={"error": message[:MAX_ERROR_CHARS]})
+
+
+def _chain(error: BaseException) -> str:
+    """`ModelError <- ValueError: no such column`"""
+    links = []
+    current: BaseException | None = error
+    while current is not None and len(links) < 5:
+        links.append(f"{type(current).__name__}: {current}" if str(current) else type(current).__name__)
+        current = current.__cause__
+    return " <- ".join(links)
