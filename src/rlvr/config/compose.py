@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from rlvr.config import bundles, messages, rules
+from rlvr.config import bundles, debugging, messages, rules
 from rlvr.config.catalog import choice_models, has_value, sections, value_of
 from rlvr.config.schema import Config
 from rlvr.errors import ConfigError
@@ -70,6 +70,8 @@ def load_config(
     for override in parsed:
         _check_override(override, source)
     values = _compose(source, parsed)
+    if values.get("debug") is True:
+        debugging.shrink(values, _said_beside_debug(source, parsed))
     lines = bundles.expand(values, partial(_bundle, config_dir))
     chosen = messages.chosen_names(values)
     try:
@@ -84,6 +86,19 @@ def load_config(
 
     rules.check(config, _changed(config, source, parsed), changed_inside)
     return config
+
+
+def _said_beside_debug(source: Source, overrides: Sequence[Override]) -> set[str]:
+    """The keys that the user gave a value where debug=true stands: on the command line, or in the same file."""
+    given = {override.key_or_group for override in overrides}
+    file = Path(source.config_dir or "") / f"{source.config_name}.yaml"
+    if source.config_dir is None or not file.is_file():
+        return given
+    own = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    if not isinstance(own, dict) or own.get("debug") is not True:
+        return given
+    inside = [(section, values) for section, values in own.items() if isinstance(values, dict)]
+    return given | {f"{section}.{name}" for section, values in inside for name in values}
 
 
 def load_task_config(name: str, overrides: Sequence[str]) -> Config:
@@ -157,10 +172,15 @@ def _open(config_name: str, config_dir: str | None) -> Source:
     return source
 
 
-def _data_folder(name: str, otherwise: str) -> str:
-    """`${rlvr.data:gsm8k,openai/gsm8k}`: the folder `gsm8k` in RLVR_DATA if there is one, else the Hub's data set."""
+def _data_folder(name: str, otherwise: str, split: str | None = None) -> str:
+    """`${rlvr.data:gsm8k,openai/gsm8k}`: the folder `gsm8k` in RLVR_DATA if there is one, else the Hub's data set.
+
+    `${rlvr.data:musique,'bdsaglam/musique,answerable,validation',dev}`: with the split that the folder has, `FOLDER,dev`.
+    """
     folder = Path(os.environ.get("RLVR_DATA", "")) / name
-    return str(folder) if "RLVR_DATA" in os.environ and folder.is_dir() else otherwise
+    if "RLVR_DATA" not in os.environ or not folder.is_dir():
+        return otherwise
+    return str(folder) if split is None else f"{folder},{split}"
 
 
 def _check_override(override: Override, source: Source) -> None:

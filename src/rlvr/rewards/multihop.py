@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -65,7 +65,7 @@ class QaState:
         retrieved: ids of the documents that the model was shown; the values say nothing.
     """
 
-    support: Mapping[str, str]
+    support: dict[str, str]
     num_support: int
     hops: int
     rules: Rules

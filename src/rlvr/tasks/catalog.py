@@ -18,10 +18,12 @@ from rlvr.tasks.generator import Functions, load_generator
 from rlvr.tasks.gsm8k import load_gsm8k
 from rlvr.tasks.judges import Judge, PartJudge, make_judge
 from rlvr.tasks.mix import MixTask
+from rlvr.tasks.multihop_task import make_multihop, prompt_fields
 from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.reasoning_gym import load_reasoning_gym
 from rlvr.tasks.rpn import RpnTask
 from rlvr.tasks.two_hop import TwoHopTask
+from rlvr.tasks.verifiers import VerifiersTask
 
 if TYPE_CHECKING:
     from rlvr.rewards.pool import VerifierPool
@@ -80,11 +82,16 @@ def make_task(
     if isinstance(settings, schema.RpnTask):
         assert isinstance(bundle.reward, schema.RpnReward)
         return RpnTask(settings, seed, bundle.reward, name=name)
+    if isinstance(settings, schema.VerifiersTask):
+        return VerifiersTask(settings, seed, name=name)
     assert isinstance(bundle.reward, schema.PartsReward)
-    prompter = Prompter(bundle.prompt, resolve_markers(bundle.prompt, markers, family))
+    prompter = Prompter(bundle.prompt, resolve_markers(bundle.prompt, markers, family), prompt_fields(settings))
     if isinstance(settings, schema.TwoHopTask):
         verifier = make_verifier(bundle.reward, prompter.answer_format, open_pool(bundle.reward), functions)
         return TwoHopTask(settings, seed, prompter, verifier, name=name)
+    if isinstance(settings, schema.MultiHopTask):
+        pool = open_pool(bundle.reward)
+        return make_multihop(settings, bundle.reward, prompter, pool, name=name, seed=seed, functions=functions)
     data = _load(settings, seed, functions)
     pool = open_pool(bundle.reward)
     return DatasetTask(

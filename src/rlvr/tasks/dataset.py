@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rlvr.envs.base import Env, TurnText, to_attempt
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Verifier
+from rlvr.rewards.extract import answer_of
 from rlvr.seeding import derive_seed
 from rlvr.tasks.base import CountTokens, Task
 from rlvr.tasks.judges import Judge
@@ -18,7 +19,7 @@ from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import Prompter, Shot, plain
 from rlvr.tasks.rows import clean
 from rlvr.tasks.sources import EVAL_SEED, ListSource, Source, anything
-from rlvr.types import Example, Message, Verdict
+from rlvr.types import Example, Message, ToolSchema, Verdict
 
 NUM_TEXTS = 2_000
 """Examples of an endless source that a tokenizer is learnt from."""
@@ -39,8 +40,27 @@ class Data:
     vocabulary: tuple[str, ...] | None = None
 
 
+class Environments(Protocol):
+    """Opens the environments of a task whose episodes have several turns."""
+
+    @property
+    def tools(self) -> tuple[ToolSchema, ...]:
+        """What the model may call; part of every prompt."""
+        ...
+
+    def env(self, example: Example) -> Env:
+        """A fresh single-use environment."""
+        ...
+
+    def fields(self, problem: Problem) -> Mapping[str, str]:
+        """What goes into the prompt beside the question, by placeholder."""
+        ...
+
+
 class DatasetTask:
     """Problems from a `Source`, asked by a `Prompter`, rewarded by a verifier, judged by a metric.
+
+    Without `environments` an episode has one turn.
 
     Shown examples (`few_shot`) are training problems: for each training example they are drawn anew by the seed, for
     held-out ones they are the same for all and for every seed.
@@ -59,6 +79,7 @@ class DatasetTask:
         seed: int,
         few_shot: int = 0,
         max_prompt_tokens: int | None = None,
+        environments: Environments | None = None,
     ) -> None:
         """ConfigError if there are too few training examples to show `few_shot` of them."""
         self.name, self.vocabulary = name, data.vocabulary
@@ -66,6 +87,8 @@ class DatasetTask:
         self._notes = list(data.notes)
         self._prompter, self._verifier, self._judge = prompter, verifier, judge
         self._seed, self._few_shot, self._max_prompt_tokens = seed, few_shot, max_prompt_tokens
+        self._environments = environments
+        self._tools = environments.tools if environments is not None else ()
         self._shot_pool: Sequence[Problem] = ()  # shown examples come from here, however long a prompt may be
         self._fill_shot_pool()
 
@@ -83,7 +106,9 @@ class DatasetTask:
         return [self._eval_example(problem) for problem in self.source.held_out(num)]
 
     def env(self, example: Example) -> Env:
-        """A fresh single-turn environment."""
+        """A fresh environment."""
+        if self._environments is not None:
+            return self._environments.env(example)
         return SingleTurnEnv(example, self._verifier)
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
@@ -92,10 +117,10 @@ class DatasetTask:
 
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric on the last turn. Where no answer is known nothing is right."""
-        turn = turns[-1]
+        attempt = to_attempt(example, turns)
         if not example.metadata.get("has_answer", True):
-            return Verdict(answer=self._prompter.answer_format.extract(turn.text), correct=False)
-        return await self._judge.judge(to_attempt(example, turns))
+            return Verdict(answer=answer_of(attempt, self._prompter.answer_format), correct=False)
+        return await self._judge.judge(attempt)
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """The problem's tags."""
@@ -108,6 +133,8 @@ class DatasetTask:
         (GSM8K: working, then `#### 72`), or name the answer alone where the data has no working.
         """
         problem = self.source.train(index, "demonstration")
+        if self._environments is not None:
+            raise UserError(f"{self.name} has no demonstrations with tools: choose model=hf, or warm_start.enabled=false.")
         if not problem.answer:
             raise UserError(f"{self.name} has no reference answers to demonstrate: set warm_start.enabled=false.")
         worked = random.Random(derive_seed(self._seed, self.name, "worked", index)).random() < worked_share
@@ -118,7 +145,7 @@ class DatasetTask:
     def texts(self) -> Iterator[str]:
         """Prompt and solution of the training examples, without the examples shown before them."""
         for problem in self.source.some(NUM_TEXTS):
-            yield f"{_text(self._prompter.messages(problem.question))}\n{self._prompter.worked(problem)}"
+            yield f"{_text(self._prompter.messages(problem.question, fields=self._fields(problem)))}\n{self._prompter.worked(problem)}"
 
     def example(self, text: str) -> Example:
         """The example of a user's own question, asked as the held-out ones are, with metadata `has_answer` False."""
@@ -136,10 +163,10 @@ class DatasetTask:
         limit = min(max_tokens, self._max_prompt_tokens or max_tokens)
 
         def fits(problem: Problem) -> bool:
-            return count_tokens(self._train_example(problem).messages) <= limit
+            return count_tokens(self._train_example(problem).messages, self._tools) <= limit
 
         def fits_held_out(problem: Problem) -> bool:
-            return count_tokens(self._eval_example(problem).messages) <= limit
+            return count_tokens(self._eval_example(problem).messages, self._tools) <= limit
 
         before = _sizes(self.source)
         left_out = self.source.leave_out(fits, fits_held_out)
@@ -181,10 +208,13 @@ class DatasetTask:
         shots = self._shots(problem, shots_seed) if self._few_shot else ()
         return Example(
             id=problem.id,
-            messages=self._prompter.messages(problem.question, shots),
+            messages=self._prompter.messages(problem.question, shots, self._fields(problem)),
             answer=problem.answer,
             metadata=metadata,
         )
+
+    def _fields(self, problem: Problem) -> Mapping[str, str]:
+        return {} if self._environments is None else self._environments.fields(problem)
 
     def _shots(self, problem: Problem, seed: int) -> list[Shot]:
         """Different training problems, none of which asks what `problem` asks."""

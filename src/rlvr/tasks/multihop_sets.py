@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.retrieval.base import Document
@@ -45,6 +45,7 @@ class Question:
         golds: the answer, then its aliases.
         documents: what can be searched, in order; with a corpus the supporting passages only.
         support: document id -> what it supports.
+        wanted: with a corpus, `Library.key` of a passage -> what it supports.
         num_support: how many different things have to be supported.
         hops: how many documents have to be combined.
         kind: what the data set calls the sort of question, if it does.
@@ -55,6 +56,7 @@ class Question:
     golds: tuple[str, ...]
     documents: tuple[Document, ...]
     support: Mapping[str, str]
+    wanted: Mapping[Hashable, str]
     num_support: int
     hops: int
     kind: str | None = None
@@ -183,7 +185,7 @@ def records(row: Row, name: str, columns: Sequence[str]) -> list[tuple[Any, ...]
 
         [{"title": "A", "sent_id": 0}, ...]      {"title": ["A", ...], "sent_id": [0, ...]}      [["A", 0], ...]
 
-    DataError for any other shape.
+    What else is in an object or at the end of a list is ignored. DataError for any other shape.
     """
     value = structure(row, name)
     if isinstance(value, Mapping):
@@ -199,8 +201,8 @@ def records(row: Row, name: str, columns: Sequence[str]) -> list[tuple[Any, ...]
 def _record(row: Row, name: str, item: Any, columns: Sequence[str]) -> tuple[Any, ...]:
     if isinstance(item, Mapping) and set(columns) <= set(item):
         return tuple(item[column] for column in columns)
-    if isinstance(item, list | tuple) and len(item) == len(columns):
-        return tuple(item)
+    if isinstance(item, list | tuple) and len(item) >= len(columns):  # some copies append more
+        return tuple(item[: len(columns)])
     raise row.wrong(name, item, f"an object with {', '.join(columns)}")
 
 
@@ -237,7 +239,4 @@ def with_noise(question: Question, rate: float, seed: int) -> Question:
     rng = random.Random(seed)
     drawn = [(document, rng.random()) for document in question.documents]
     kept = tuple(document for document, number in drawn if document.id in question.support or number < rate)
-    return Question(**{name: getattr(question, name) for name in Question.__slots__} | {"documents": kept})
-
-
-Scope = Literal["paragraphs", "corpus"]
+    return replace(question, documents=kept)

@@ -2,12 +2,13 @@
 
 system  "... between {reasoning_start} and {reasoning_end} ..."     markers are filled in once, at start
 user    "{question}"                                                a question's own braces stay as they are
+        "{documents}"                                               of tasks with documents: their ids and titles
 """
 
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlvr.config.messages import nearest
@@ -20,6 +21,7 @@ from rlvr.types import Message
 
 MARKER_FIELDS = ("reasoning_start", "reasoning_end", "solution_start", "solution_end")
 QUESTION = "question"
+DOCUMENTS = "documents"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,28 +35,33 @@ class Shot:
 class Prompter:
     """Messages for questions, and the completions that they ask for."""
 
-    def __init__(self, prompt: Prompt, markers: MarkerSet | None) -> None:
-        """ConfigError, naming prompt.system or prompt.user, for a placeholder that cannot be filled in."""
-        self._system = (
-            None if prompt.system is None else _filled("prompt.system", prompt.system, markers, has_question=False)[0]
-        )
-        self._user = _filled("prompt.user", prompt.user, markers, has_question=True)
+    def __init__(self, prompt: Prompt, markers: MarkerSet | None, fields: Sequence[str] = ()) -> None:
+        """`fields` are the placeholders of prompt.user beside the question, which `messages` is given values for.
+
+        ConfigError, naming prompt.system or prompt.user, for a placeholder that cannot be filled in.
+        """
+        self._system = None
+        if prompt.system is not None:
+            self._system = "".join(text for text, _ in _filled("prompt.system", prompt.system, markers, ()))
+        self._user = _filled("prompt.user", prompt.user, markers, (QUESTION, *fields))
         self.answer_format = AnswerFormat(
             answer_in=prompt.answer_in, markers=None if markers is None else AnswerMarkers(**markers.model_dump())
         )
 
-    def messages(self, question: str, shots: Sequence[Shot] = ()) -> tuple[Message, ...]:
-        """System message if there is one, the shots as turns, the question."""
+    def messages(
+        self, question: str, shots: Sequence[Shot] = (), fields: Mapping[str, str] | None = None
+    ) -> tuple[Message, ...]:
+        """System message if there is one, the shots as turns, the question with its other fields."""
         system = () if self._system is None else (Message(role="system", content=self._system),)
         turns = [
             message
             for shot in shots
             for message in (
-                Message(role="user", content=self._ask(shot.question)),
+                Message(role="user", content=self._ask({QUESTION: shot.question})),
                 Message(role="assistant", content=shot.completion),
             )
         ]
-        return (*system, *turns, Message(role="user", content=self._ask(question)))
+        return (*system, *turns, Message(role="user", content=self._ask({**(fields or {}), QUESTION: question})))
 
     def worked(self, problem: Problem) -> str:
         """The problem solved in the asked-for format:
@@ -63,6 +70,7 @@ class Prompter:
         hash       48 / 2 = 24\\n#### 72
         boxed      48 / 2 = 24\\n\\boxed{72}
         whole      72
+        complete   72: a call of a tool is written by the chat layer
         """
         if problem.demonstration is not None:
             return problem.demonstration
@@ -71,13 +79,13 @@ class Prompter:
             marks = self.answer_format.required_markers()
             reasoning = f"{marks.reasoning_start}{working or f'The answer is {answer}.'}{marks.reasoning_end}"
             return f"{reasoning}{marks.solution_start}{answer}{marks.solution_end}"
-        if self.answer_format.answer_in == "whole":
+        if self.answer_format.answer_in in ("whole", "complete"):
             return answer
         last = f"#### {answer}" if self.answer_format.answer_in == "hash" else f"\\boxed{{{answer}}}"
         return f"{working}\n{last}" if working else last
 
-    def _ask(self, question: str) -> str:
-        return question.join(self._user)
+    def _ask(self, values: Mapping[str, str]) -> str:
+        return "".join(text + (values[name] if name is not None else "") for text, name in self._user)
 
 
 def plain(problem: Problem) -> str:
@@ -124,26 +132,32 @@ def _uses_markers(prompt: Prompt) -> bool:
     return prompt.answer_in == "solution" or bool(names & set(MARKER_FIELDS))
 
 
-def _filled(key: str, template: str, markers: MarkerSet | None, *, has_question: bool) -> list[str]:
-    """The template with its markers, cut where the question goes."""
-    cut = [""]
+def _filled(
+    key: str, template: str, markers: MarkerSet | None, fields: Sequence[str]
+) -> list[tuple[str, str | None]]:
+    """The template with its markers, cut at the fields that each question fills: `[("Q: ", "question"), ("", None)]`."""
+    cut: list[tuple[str, str | None]] = []
+    start = ""
     for text, name in _pieces(key, template):
-        cut[-1] += text
-        if name is None:
-            continue
-        if name == QUESTION and has_question:
-            cut.append("")
-        elif name not in MARKER_FIELDS:
-            raise ConfigError(_unknown(key, name, has_question))
-        elif markers is None:
-            raise ConfigError(f"{key} asks for {{{name}}}, but no markers are configured: choose prompt.markers=SET.")
-        else:
-            cut[-1] += getattr(markers, name)
-    return cut
+        start += text
+        if name in fields:
+            cut.append((start, name))
+            start = ""
+        elif name is not None:
+            start += _marker(key, name, markers, fields)
+    return [*cut, (start, None)]
 
 
-def _unknown(key: str, name: str, has_question: bool) -> str:
-    known = [*([QUESTION] if has_question else []), *MARKER_FIELDS]
+def _marker(key: str, name: str, markers: MarkerSet | None, fields: Sequence[str]) -> str:
+    if name not in MARKER_FIELDS:
+        raise ConfigError(_unknown(key, name, fields))
+    if markers is None:
+        raise ConfigError(f"{key} asks for {{{name}}}, but no markers are configured: choose prompt.markers=SET.")
+    return getattr(markers, name)
+
+
+def _unknown(key: str, name: str, fields: Sequence[str]) -> str:
+    known = [*fields, *MARKER_FIELDS]
     near = nearest(name, known)
     hint = f"did you mean {{{near}}}?" if near else f"there are {', '.join(f'{{{field}}}' for field in known)}"
     return f"{key} has an unknown placeholder {{{name}}}; {hint} (a literal brace is written twice)"

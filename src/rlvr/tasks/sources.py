@@ -7,6 +7,7 @@ index.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
@@ -49,10 +50,13 @@ class Source(Protocol):
 
 
 class Epochs:
-    """The order of each pass over n problems: `Epochs(seed=0).place(4, 3)` is where the second of pass 1 stands."""
+    """The order of each pass over n problems: `Epochs(seed=0).place(4, 3)` is where the second of pass 1 stands.
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    With `rank` each pass goes from places of low rank to places of high rank, in a new order among equals.
+    """
+
+    def __init__(self, seed: int, rank: Callable[[int], float] | None = None) -> None:
+        self._seed, self._rank = seed, rank
         self._last: tuple[tuple[str, int, int], list[int]] = (("", 0, 0), [])
 
     def place(self, index: int, size: int, stream: str = "train") -> int:
@@ -62,6 +66,8 @@ class Epochs:
         if self._last[0] != which:
             order = list(range(size))
             random.Random(derive_seed(self._seed, "data", stream, epoch)).shuffle(order)
+            if self._rank is not None:
+                order.sort(key=self._rank)
             self._last = (which, order)
         return self._last[1][step]
 
@@ -71,13 +77,25 @@ class ListSource:
 
     Of 3 problems a, b, c: train(0..5) is e.g. b a c | c a b. Held-out problems come in the order of a hash, so that the
     first n are a fair sample, whatever the order of the file and whatever else is left out.
+
+    With a `difficulty`, each epoch goes from easy to difficult. With a `stratum`, held-out problems come from each
+    stratum in turn, in the order of the strata, while it has any.
     """
 
-    def __init__(self, train: Sequence[Problem], held_out: Sequence[Problem], seed: int) -> None:
+    def __init__(
+        self,
+        train: Sequence[Problem],
+        held_out: Sequence[Problem],
+        seed: int,
+        *,
+        difficulty: Callable[[Problem], float] | None = None,
+        stratum: Callable[[Problem], float] | None = None,
+    ) -> None:
         self._train = list(train)
         self._held_out = sorted(held_out, key=lambda problem: hash_rank(problem.id.encode("utf-8", "replace")))
         self._held_out_keys = frozenset(problem.key for problem in held_out)
-        self._epochs = Epochs(seed)
+        self._epochs = Epochs(seed, None if difficulty is None else lambda place: difficulty(self._train[place]))
+        self._stratum = stratum
 
     def train(self, index: int, stream: str = "train") -> Problem:
         """Problem `index` of the epochs. UserError if there is nothing to train on."""
@@ -86,8 +104,16 @@ class ListSource:
         return self._train[self._epochs.place(index, len(self._train), stream)]
 
     def held_out(self, num: int) -> list[Problem]:
-        """The first `num` by hash."""
-        return self._held_out[:num]
+        """The first `num` by hash, or of each stratum in turn."""
+        if self._stratum is None:
+            return self._held_out[:num]
+        places: Counter[float] = Counter()
+        ranked: list[tuple[int, float, Problem]] = []
+        for problem in self._held_out:
+            stratum = self._stratum(problem)
+            ranked.append((places[stratum], stratum, problem))
+            places[stratum] += 1
+        return [problem for *_, problem in sorted(ranked, key=lambda one: one[:2])[:num]]
 
     def some(self, num: int) -> Sequence[Problem]:
         """All training problems."""

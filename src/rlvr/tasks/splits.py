@@ -66,11 +66,20 @@ def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
     )
 
 
-def make_data(train: Part, held_out: Part, *, where: str, seed: int, max_train: int | None) -> Data:
+def make_data(
+    train: Part,
+    held_out: Part,
+    *,
+    where: str,
+    seed: int,
+    max_train: int | None,
+    difficulty: Callable[[Problem], float] | None = None,
+    stratum: Callable[[Problem], float] | None = None,
+) -> Data:
     """The task's data: what is held out is never trained on, and the notes say what became of every row.
 
-    All training examples may be held out, too: that is no error for those who only evaluate. Raises DataError if one of
-    the parts is empty.
+    All training examples may be held out, too: that is no error for those who only evaluate. `difficulty` and `stratum`
+    are those of `ListSource`. Raises DataError if one of the parts is empty.
     """
     keys = {problem.key for problem in held_out.problems}
     kept = [problem for problem in train.problems if problem.key not in keys]
@@ -86,7 +95,8 @@ def make_data(train: Part, held_out: Part, *, where: str, seed: int, max_train: 
     if max_train is not None:
         kept = kept[:max_train]
     sizes = f"{len(kept):,} training and {len(held_out.problems):,} held-out examples from {ascii_text(where)}"
-    return Data(source=ListSource(kept, held_out.problems, seed), notes=(sizes, *notes))
+    source = ListSource(kept, held_out.problems, seed, difficulty=difficulty, stratum=stratum)
+    return Data(source=source, notes=(sizes, *notes))
 
 
 def joined(parts: Sequence[Sequence[Row]]) -> list[Row]:

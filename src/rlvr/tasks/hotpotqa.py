@@ -1,0 +1,72 @@
+"""HotpotQA, arXiv:1809.09600, and 2WikiMultihopQA, arXiv:2011.01060, which has the same form.
+
+    {"_id": "5adddccd...", "question": "Aside from the Apple Remote, what ...?", "answer": "keyboard function keys",
+     "type": "bridge", "supporting_facts": [["Apple Remote", 0], ["Front Row (software)", 1], ...],
+     "context": [["Siri Remote", ["The Siri Remote is ...", "..."]], ...], "context_complete": true}
+
+The Hub's copies say `id`, and `{"title": [...], "sentences": [[...], ...]}` or JSON in a text. A document is a context
+paragraph, its id the place in the context, from 0; it supports if its title is among the supporting facts. The number
+of hops is that of the different supporting titles. In a corpus every passage with a supporting title supports, and one
+for each title is enough.
+"""
+
+from __future__ import annotations
+
+from rlvr.retrieval.base import Document
+from rlvr.tasks.multihop_corpus import Library
+from rlvr.tasks.multihop_sets import Question, Reason, cell, gold, records
+from rlvr.tasks.rows import Row
+
+HOTPOTQA_FIELDS = ("id", "question", "answer", "type", "supporting_facts", "context")
+WIKI2_FIELDS = ("_id", "question", "answer", "type", "supporting_facts", "context")
+INCOMPLETE = "have a context without all supporting paragraphs, and need task.retrieval.scope=corpus"
+
+
+def parse(row: Row, library: Library | None = None) -> Question | Reason:
+    """The question of a row, or why it is left out. With a library its documents are the passages that support it."""
+    text, answer = row.text("question"), gold(row, "answer")
+    if answer is None:
+        return "have no gold answer"
+    if not row.fields.get("supporting_facts"):
+        return "have no supporting facts"
+    titles, wanted = _titles(row), {}
+    if library is not None:
+        wanted = {title: title for title in titles}
+        documents, support = library.matching(wanted)
+        if library.is_known and len(set(support.values())) < len(titles):
+            return "have supporting titles that are not in the corpus"
+    elif not row.fields.get("context"):
+        return "have no paragraphs"
+    else:
+        documents = _paragraphs(row)
+        support = {document.id: document.title for document in documents if document.title in titles}
+        if row.fields.get("context_complete") is False or len(set(support.values())) < len(titles):
+            return INCOMPLETE
+    return Question(
+        id=row.text("_id" if "_id" in row.fields else "id"),
+        text=text,
+        golds=(answer,),
+        documents=documents,
+        support=support,
+        wanted=wanted,
+        num_support=len(titles),
+        hops=len(titles),
+        kind=cell(row, "type", row.fields["type"]) or None if row.fields.get("type") is not None else None,
+    )
+
+
+def _titles(row: Row) -> list[str]:
+    """The different supporting titles, in order."""
+    facts = records(row, "supporting_facts", ("title",))
+    return list(dict.fromkeys(cell(row, f"supporting_facts[{i}].title", title) for i, (title,) in enumerate(facts)))
+
+
+def _paragraphs(row: Row) -> tuple[Document, ...]:
+    documents = []
+    for place, (title, sentences) in enumerate(records(row, "context", ("title", "sentences"))):
+        name = f"context[{place}]"
+        if not isinstance(sentences, list):
+            raise row.wrong(f"{name}.sentences", sentences, "a list of texts")
+        text = " ".join(cell(row, f"{name}.sentences[{i}]", sentence) for i, sentence in enumerate(sentences))
+        documents.append(Document(id=str(place), title=cell(row, f"{name}.title", title), text=text))
+    return tuple(documents)

@@ -1,0 +1,290 @@
+"""Questions over several documents: search, read, search again, then answer and cite.
+
+    assistant  retrieve_documents(query="county of Van Hook Township")
+    tool       Document ID: 7
+               # Van Hook Township, Mountrail County, North Dakota
+               Van Hook Township is ...
+    assistant  complete(reasoning="...", final_answer="Stanley", cited_doc_ids=["7", "12"])
+
+An episode has documents, search and notes of its own (`Notes`): nothing is shared but what cannot be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlvr.config import schema
+from rlvr.envs.tool_env import ToolEnv
+from rlvr.envs.tools import Tool, ToolError, make_tool
+from rlvr.errors import UserError
+from rlvr.retrieval.base import Document, Retriever, Search
+from rlvr.rewards.base import Verifier
+from rlvr.rewards.completion import ARGUMENTS, Ids, Text
+from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.multihop import QaState, Rules, official_scores, potential, said
+from rlvr.rewards.text import golds_of
+from rlvr.tasks import hotpotqa, musique
+from rlvr.tasks.multihop_corpus import Library, Match
+from rlvr.tasks.multihop_sets import Question, Sieve, read_questions, with_noise
+from rlvr.tasks.problems import Problem, fingerprint
+from rlvr.tasks.prompting import DOCUMENTS
+from rlvr.tasks.rows import Row
+from rlvr.types import Attempt, Example, Verdict
+
+if TYPE_CHECKING:
+    from rlvr.tasks.multihop_sets import Reason
+
+MAX_LISTED = 100
+"""Documents that `list_documents` names at most."""
+
+MAX_OUTPUT_CHARS = 50_000
+"""Of what one call of a tool returns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What differs between the data sets: how a row is read, whose scorer judges, what a supporting passage is."""
+
+    parse: Callable[[Row, Library | None], Question | Reason]
+    fields: tuple[str, ...]
+    rules: Rules
+    match: Match
+
+
+KINDS: Mapping[str, Kind] = {
+    "musique": Kind(parse=musique.parse, fields=musique.FIELDS, rules="musique", match="title_and_text"),
+    "hotpotqa": Kind(parse=hotpotqa.parse, fields=hotpotqa.HOTPOTQA_FIELDS, rules="hotpotqa", match="title"),
+    "wiki2": Kind(parse=hotpotqa.parse, fields=hotpotqa.WIKI2_FIELDS, rules="hotpotqa", match="title"),
+}
+
+
+@dataclass(kw_only=True)
+class Notes(QaState):
+    """The state of an episode: what can be read, and, for the reward, what was."""
+
+    documents: dict[str, Document]  # the question's own; with a corpus, what was found
+    library: Library | None
+    wanted: Mapping[Hashable, str]
+    search: Search
+
+    def find(self, name: str) -> Document | None:
+        """The document with this id, if there is one."""
+        return self.documents.get(name) or (self.library.get(name) if self.library is not None else None)
+
+    def note(self, document: Document) -> None:
+        """The model is shown this document."""
+        self.retrieved[document.id] = None
+        self.documents[document.id] = document
+        name = None if self.library is None else self.wanted.get(self.library.key(document))
+        if name is not None:
+            self.support[document.id] = name
+
+
+# -------------------------------------------------------------------------------------------------------- the tools
+
+
+def make_tools(settings: schema.MultiHopTask) -> tuple[Tool, ...]:
+    """The tools that the settings name, in their order."""
+    timeout_s = settings.tool_timeout_s
+    made = {
+        "retrieve_documents": make_tool(
+            _retrieve(settings.top_n, settings.max_top_n), timeout_s=timeout_s, max_output_chars=MAX_OUTPUT_CHARS
+        ),
+        "get_document": make_tool(get_document, timeout_s=timeout_s, inline=True, max_output_chars=MAX_OUTPUT_CHARS),
+        "list_documents": make_tool(list_documents, timeout_s=timeout_s, inline=True),
+        "complete": make_tool(complete, timeout_s=timeout_s, inline=True, final=True),
+    }
+    _require(made["complete"], ARGUMENTS)
+    return tuple(made[name] for name in settings.tools)
+
+
+def _retrieve(default: int, most: int) -> Callable[..., object]:
+    async def retrieve_documents(query: str, *, top_n: int = default, state: Notes) -> str:
+        if not query.strip():
+            raise ToolError("the query is empty: write what to look for")
+        found = await state.search(query, min(max(top_n, 1), most))
+        for document in found:
+            state.note(document)
+        return "\n\n".join(map(render, found)) or "No document has any of these words."
+
+    retrieve_documents.__doc__ = f"""Find the documents that fit a query best.
+
+    Args:
+        query: What to look for, in words.
+        top_n: How many documents to return, at most {most}.
+    """
+    return retrieve_documents
+
+
+def get_document(doc_id: Text, state: Notes) -> str:
+    """Read one document.
+
+    Args:
+        doc_id: The id of the document.
+    """
+    document = state.find(doc_id.strip())
+    if document is None:
+        raise ToolError(f"there is no document {doc_id[:40]!r}")
+    state.note(document)
+    return render(document)
+
+
+def list_documents(state: Notes) -> str:
+    """List the ids and titles of the documents."""
+    listed = titles(tuple(state.documents.values())) or "none"
+    if state.library is None:
+        return listed
+    known = f"There are {len(state.library):,} documents. " if state.library.is_known else ""
+    return f"{known}Found so far:\n{listed}"
+
+
+def complete(final_answer: Text, reasoning: Text = "", cited_doc_ids: Ids = []) -> str:  # noqa: B006
+    """Give the final answer. This ends the task.
+
+    Args:
+        reasoning: How the answer follows from the documents.
+        final_answer: The answer, as short as possible.
+        cited_doc_ids: The ids of the documents that the answer rests on.
+    """
+    return "done"
+
+
+def _require(tool: Tool, arguments: Sequence[str]) -> None:
+    """Tell the model that these are needed, in this order, whatever is accepted."""
+    parameters = tool.schema["function"]["parameters"]
+    known = parameters["properties"]
+    parameters["properties"] = {name: _without_default(known[name]) for name in arguments}
+    parameters["required"] = list(arguments)
+
+
+def _without_default(field: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in field.items() if key != "default"}
+
+
+def render(document: Document) -> str:
+    """`Document ID: 7`, `# Van Hook Township`, and the text, each on a line of its own."""
+    return f"Document ID: {document.id}\n# {document.title}\n{document.text}"
+
+
+def titles(documents: Sequence[Document]) -> str:
+    """`7. Van Hook Township` for each document, at most `MAX_LISTED`."""
+    lines = [f"{document.id}. {document.title}" for document in documents[:MAX_LISTED]]
+    more = len(documents) - MAX_LISTED
+    return "\n".join([*lines, f"and {more:,} more"] if more > 0 else lines)
+
+
+# ----------------------------------------------------------------------------------------------- episodes and metric
+
+
+class MultiHopEnvs:
+    """Opens the environments of a task's examples."""
+
+    def __init__(
+        self,
+        settings: schema.MultiHopTask,
+        *,
+        retriever: Retriever,
+        verifier: Verifier,
+        library: Library | None,
+    ) -> None:
+        self.settings = settings
+        self.toolbox = make_tools(settings)
+        self.tools = tuple(tool.schema for tool in self.toolbox)
+        self._retriever, self._verifier, self._library = retriever, verifier, library
+        self._potential = potential(settings.progress_coef) if settings.progress_coef > 0 else None
+
+    def env(self, example: Example) -> ToolEnv:
+        """A fresh environment with notes of its own."""
+        return ToolEnv(
+            example,
+            tools=self.toolbox,
+            state=self.notes(example),
+            verifier=self._verifier,
+            max_turns=self.settings.max_turns,
+            potential=self._potential,
+        )
+
+    def fields(self, problem: Problem) -> Mapping[str, str]:
+        """`{documents}` of the prompt: ids and titles."""
+        return {DOCUMENTS: titles(problem.metadata.get("documents", ()))}
+
+    def notes(self, example: Example) -> Notes:
+        """The state of a new episode. UserError for a question of the user's own that has no paragraphs to search."""
+        about = example.metadata
+        if "documents" not in about and self._library is None:
+            raise UserError(
+                f"{self.settings.name}: a question of your own has no paragraphs to search: set "
+                "task.retrieval.scope=corpus task.retrieval.corpus=FILE."
+            )
+        documents: tuple[Document, ...] = about.get("documents", ())
+        support = dict(about.get("support", {}))
+        return Notes(
+            support=support,
+            num_support=about.get("num_support", 1),
+            hops=about.get("hops", 0),
+            rules=KINDS[self.settings.name].rules,
+            scope=self.settings.retrieval.scope,
+            documents={} if self._library is not None else {document.id: document for document in documents},
+            library=self._library,
+            wanted=about.get("wanted", {}),
+            search=self._retriever.over(about.get("documents_key", example.id), documents, tuple(support)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiHopJudge:
+    """Official exact match of the final answer, nothing lenient about it. Votes are cast for the answer as it stands."""
+
+    format: AnswerFormat
+    rules: Rules
+
+    async def judge(self, attempt: Attempt) -> Verdict:
+        """The verdict; without a completion no answer."""
+        completion = said(attempt, self.format)
+        if completion is None:
+            return Verdict(answer=None, correct=False)
+        scores = official_scores(self.rules, completion.answer, golds_of(attempt.example))
+        return Verdict(answer=completion.answer, correct=scores.em == 1.0)
+
+
+# ------------------------------------------------------------------------------------------------------ the problems
+
+
+def load_questions(
+    settings: schema.MultiHopTask, key: str, *, library: Library | None
+) -> tuple[list[Question], list[str]]:
+    """The questions of `task.train_sets` or `task.eval_sets`, without noise, and notes on what was left out."""
+    kind = KINDS[settings.name]
+
+    def parse(row: Row) -> Question | Reason:
+        found = kind.parse(row, library)
+        if isinstance(found, Question) and settings.hops is not None and found.hops not in settings.hops:
+            return f"have another number of hops than task.hops={list(settings.hops)}"
+        return found
+
+    sieve: Sieve = read_questions(f"task.{key}", getattr(settings, key), parse, kind.fields)
+    return sieve.kept, sieve.notes("training" if key == "train_sets" else "held-out")
+
+
+def to_problem(question: Question, noise_rate: float, seed: int) -> Problem:
+    """The problem of a question, noise drawn by `seed`."""
+    noisy = with_noise(question, noise_rate, seed)
+    answer, *others = noisy.golds
+    return Problem(
+        id=noisy.id,
+        key=fingerprint(noisy.text),
+        question=noisy.text,
+        answer=answer,
+        metadata={
+            "aliases": tuple(others),
+            "documents": noisy.documents,
+            "documents_key": fingerprint(noisy.id, *(document.id for document in noisy.documents)).hex(),
+            "support": noisy.support,
+            "wanted": noisy.wanted,
+            "num_support": noisy.num_support,
+            "hops": noisy.hops,
+        },
+        tags=(f"{noisy.hops}_hops", *([noisy.kind] if noisy.kind else [])),
+    )
