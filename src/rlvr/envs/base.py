@@ -25,7 +25,9 @@ class Reply:
 class TurnText:
     """A turn as text: `TurnText(prompt="<boe> 3 4 + =", completion="7 <eoe>", text="7", ..., num_tokens=2)`.
 
-    `prompt` and `completion` have every special token; `text` lacks only the stop token that ended the completion.
+    `prompt` and `completion` have every special token; `text` lacks only the stop token that ended the completion. Of a
+    later turn `prompt` is only what came since the completion before it: the environment's reply, with the header of
+    the turn (all of a prompt that starts anew).
     `calls` are the tools that the completion calls.
     """
 

@@ -87,11 +87,11 @@ async def run_episode(
     try:
         opening = await env.start()
         prompt_ids = _first_prompt(example, chat.encode_prompt(opening, env.tools), max_context_tokens)
-        turns, stop_reason = await _take_turns(opening, prompt_ids, env, engine, chat, sampling, session, limits)
+        turns, said, stop_reason = await _take_turns(opening, prompt_ids, env, engine, chat, sampling, session, limits)
     finally:
         if session is not None:
             engine.release(session)  # before scoring: a slow verifier holds no place in the engine's batch
-    score = await _score(env, chat, turns, stop_reason)
+    score = await _score(env, chat, turns, said, stop_reason)
     return Episode(
         example_id=example.id,
         sample_index=sample_index,
@@ -131,22 +131,25 @@ async def _take_turns(
     sampling: Sampling,
     session: object | None,
     limits: _Limits,
-) -> tuple[list[Turn], StopReason]:
+) -> tuple[list[Turn], list[Message], StopReason]:
+    """The turns, the message in each, and why they ended."""
     turns: list[Turn] = []
+    said: list[Message] = []
     conversation = list(opening)
     while True:
         params = sampling(len(turns))
         params = replace(params, max_tokens=min(params.max_tokens, limits.max_context_tokens - len(prompt_ids)))
         completion = await engine.generate(prompt_ids, params, session=session)
         turns.append(Turn(prompt_ids=prompt_ids, completion=completion))
+        said.append(chat.parse(completion.token_ids, completion.stop_reason, env.tools))
         if completion.stop_reason != StopReason.STOP:
-            return turns, completion.stop_reason  # an unfinished message cannot be answered
-        conversation.append(chat.parse(completion.token_ids, completion.stop_reason, env.tools))
-        reply = await env.step(conversation[-1])
+            return turns, said, completion.stop_reason  # an unfinished message cannot be answered
+        conversation.append(said[-1])
+        reply = await env.step(said[-1])
         if reply.done:
-            return turns, StopReason.STOP
+            return turns, said, StopReason.STOP
         if len(turns) == limits.max_turns:
-            return turns, StopReason.MAX_TURNS
+            return turns, said, StopReason.MAX_TURNS
         if reply.restarts:
             conversation = list(reply.messages)
             prompt_ids = chat.encode_prompt(conversation, env.tools)
@@ -154,30 +157,41 @@ async def _take_turns(
             prompt_ids = chat.next_prompt(prompt_ids, completion.token_ids, conversation, reply.messages, env.tools)
             conversation += reply.messages
         if len(prompt_ids) >= limits.max_context_tokens:
-            return turns, StopReason.LENGTH
+            return turns, said, StopReason.LENGTH
 
 
 def turn_texts(chat: ChatCodec, turns: Sequence[Turn], tools: Sequence[ToolSchema] = ()) -> list[TurnText]:
     """The turns as text, special tokens kept, for verifiers and metrics. `tools` are the environment's."""
-    return [_turn_text(chat, turn, tools) for turn in turns]
+    said = [chat.parse(turn.completion.token_ids, turn.completion.stop_reason, tools) for turn in turns]
+    return _texts(chat, turns, said)
 
 
-def _turn_text(chat: ChatCodec, turn: Turn, tools: Sequence[ToolSchema]) -> TurnText:
-    ids, stop_reason = turn.completion.token_ids, turn.completion.stop_reason
-    completion = chat.decode(ids)
-    return TurnText(
-        prompt=chat.decode(turn.prompt_ids),
-        completion=completion,
-        text=chat.decode(ids[:-1]) if stop_reason == StopReason.STOP else completion,
-        stop_reason=stop_reason,
-        num_tokens=len(ids),
-        calls=chat.parse(ids, stop_reason, tools).tool_calls,
-    )
+def _texts(chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message]) -> list[TurnText]:
+    """Each token is decoded with the turn that brought it: decoding whole prompts would be quadratic."""
+    texts: list[TurnText] = []
+    known: tuple[int, ...] = ()
+    for turn, message in zip(turns, said, strict=True):
+        ids, stop_reason = turn.completion.token_ids, turn.completion.stop_reason
+        extends = turn.prompt_ids[: len(known)] == known
+        completion = chat.decode(ids)
+        text = TurnText(
+            prompt=chat.decode(turn.prompt_ids[len(known) :] if extends else turn.prompt_ids),
+            completion=completion,
+            text=chat.decode(ids[:-1]) if stop_reason == StopReason.STOP else completion,
+            stop_reason=stop_reason,
+            num_tokens=len(ids),
+            calls=message.tool_calls,
+        )
+        texts.append(text)
+        known = turn.prompt_ids + ids
+    return texts
 
 
-async def _score(env: Env, chat: ChatCodec, turns: list[Turn], stop_reason: StopReason) -> Score:
+async def _score(
+    env: Env, chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message], stop_reason: StopReason
+) -> Score:
     try:
-        score = await env.score(turn_texts(chat, turns, env.tools))
+        score = await env.score(_texts(chat, turns, said))
     except UserError:
         raise  # a verifier that breaks its contract would poison every group
     except Exception as error:  # verifiers run foreign code; what they raise is counted and left out of the loss
