@@ -77,7 +77,7 @@ class VerifiersEnv:
         self._num_said += 1
         before, response = self._pending, to_response(said)
         if before is None or not await self._answer(response):
-            return Reply(messages=(), done=not self._stopped_by_limit())
+            return Reply(messages=(), done=not self._stopped_by_limit(said))
         assert self._pending is not None
         expected = [identity(message) for message in (*before.messages, response.message)]
         now = [identity(message) for message in self._pending.messages]
@@ -176,10 +176,10 @@ class VerifiersEnv:
             raise EpisodeError(f"the environment's own time limit of {self._env.timeout_seconds:g} s timed out")
         return state
 
-    def _stopped_by_limit(self) -> bool:
-        """Whether the rollout ended at max_turns. With one turn that is the only way to end, and no limit."""
+    def _stopped_by_limit(self, said: Message) -> bool:
+        """Whether tools were called in the last turn that there may be: the episode would have gone on."""
         assert self._rollout is not None
-        if self._num_said != self.max_turns or self.max_turns == 1:
+        if self._num_said != self.max_turns or not said.tool_calls:
             return False
         if self._rollout.cancelled() or self._rollout.exception() is not None:
             return False

@@ -59,15 +59,10 @@ def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
     with _without_signal_handlers(), _without_progress_bars():
         try:
             env = vf.load_environment(env_id, **arguments)
-            if isinstance(env, vf.Environment):
-                env.build_dataset()
-                env.build_eval_dataset()
+            env.build_dataset()
+            env.build_eval_dataset()
         except Exception as error:  # the environment's own code
             raise _explained(env_id, arguments, error) from error
-    if not isinstance(env, vf.Environment):
-        raise ConfigError(
-            f"task.env_id={env_id}: its load_environment returned a {type(env).__name__}, which is no environment."
-        )
     if not env.score_rollouts:
         raise ConfigError(f"task.env_id={env_id}: gives no scores (score_rollouts=False), so nothing could be learnt.")
     for rubric in _rubrics(env):
