@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib.util
 import logging
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -61,7 +62,10 @@ class Encoder:
     def corpus(self, texts: Sequence[str]) -> Vectors:
         """Vectors of many passages, in batches; about 20 a second on one CPU core for the default model."""
         with self._lock:
-            return self._model.encode_document(list(texts), batch_size=BATCH_SIZE, show_progress_bar=None, **OPTIONS)
+            progress = sys.stderr.isatty()
+            return self._model.encode_document(
+                list(texts), batch_size=BATCH_SIZE, show_progress_bar=progress, **OPTIONS
+            )
 
     def paragraphs(self, texts: Sequence[str]) -> Vectors:
         """Vectors of a few passages that may come again."""
@@ -88,7 +92,7 @@ class SemanticIndex:
 
     def __init__(self, *, documents: Sequence[Document], vectors: Vectors, encoder: Encoder) -> None:
         self.documents = documents
-        self._vectors = vectors  # [N, D]
+        self.vectors = vectors  # [N, D], unit length
         self._encoder = encoder
 
     def scores(self, query: str) -> Scores:
@@ -96,7 +100,7 @@ class SemanticIndex:
         query = bounded(query)
         if not has_words(query):
             return np.full(len(self.documents), NO_HIT, dtype=np.float32)
-        return self._vectors @ self._encoder.query(query)
+        return self.vectors @ self._encoder.query(query)
 
     def search(self, queries: Sequence[str], top_n: int) -> list[list[Hit]]:
         """See `Index.search`."""
@@ -127,6 +131,7 @@ class Semantic:
         return SemanticIndex(documents=corpus.documents, vectors=np.asarray(vectors), encoder=self.encoder)
 
     def _encode(self, documents: Sequence[Document]) -> Vectors:
+        print(f"rlvr: encoding {len(documents):,} passages, once for this corpus and model", file=sys.stderr)
         return self.encoder.corpus([document.full for document in documents])
 
 
@@ -153,8 +158,10 @@ def load_encoder(name: str | None) -> Encoder:
     source = model_source(name)
     if importlib.util.find_spec("sentence_transformers") is None:
         raise ConfigError(f"the retriever semantic needs the library sentence-transformers; {EXTRA}")
+    import transformers
     from sentence_transformers import SentenceTransformer
 
+    transformers.logging.disable_progress_bar()  # of loading, which takes a second
     with _quiet():
         try:
             model = SentenceTransformer(source, trust_remote_code=False)

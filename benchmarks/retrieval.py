@@ -1,0 +1,266 @@
+"""What the retrievers find on the real data, and how fast BM25 is next to `bm25s` used directly.
+
+    RLVR_DATA=data python benchmarks/retrieval.py [recall|speed ...] [--split dev|train] [--retrievers bm25,hybrid] \\
+        [--index-dir D] [--sets musique,hotpotqa] [--repeats 9]
+
+`recall`: mean share of a question's supporting passages among the first 2, 5 and 10 found, and the share of questions
+with all of them among the first 5; the question is the query. Over the corpus, then within the question's own
+paragraphs (bm25 with stems and without stop words, as everywhere else unless it says plain).
+`speed`: queries/s over each corpus, batched, 100 hits a query, tokenizing included; direct use and ours take turns.
+
+The first run of semantic or hybrid encodes the corpora: 2 to 10 minutes each on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlvr.retrieval.base import Corpus, Document, Index, Indexer
+from rlvr.retrieval.bm25 import Bm25
+from rlvr.retrieval.corpus import open_corpus
+from rlvr.retrieval.factory import make_indexer
+from rlvr.retrieval.hybrid import Hybrid
+from rlvr.retrieval.semantic import Encoder, Semantic
+from rlvr.retrieval.text import TextSettings
+
+STEMMED = TextSettings(stem=True, remove_stop_words=True)
+PLAIN = TextSettings(stem=False, remove_stop_words=False)
+CUTS = (2, 5, 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question with its paragraphs, if its row has them, and the titles (MuSiQue: whole texts) of its gold."""
+
+    text: str
+    gold: frozenset[str]
+    paragraphs: tuple[Document, ...]
+    is_complete: bool  # all gold is among the paragraphs
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionSet:
+    """Rows of one file, and the corpus for them."""
+
+    name: str
+    rows: str
+    corpus: str
+    gold_is_text: bool = False
+
+
+SETS = (
+    QuestionSet(name="musique", rows="musique/{split}.jsonl.gz", corpus="musique/corpus.jsonl.gz", gold_is_text=True),
+    QuestionSet(name="hotpotqa", rows="hotpotqa/{split}.jsonl.gz", corpus="hotpotqa/corpus.jsonl.gz"),
+    QuestionSet(name="wiki2", rows="2wikimultihopqa/{split}.jsonl.gz", corpus="2wikimultihopqa/corpus.jsonl.gz"),
+    QuestionSet(
+        name="hipporag",
+        rows="2wikimultihopqa/hipporag_subset.jsonl.gz",
+        corpus="2wikimultihopqa/hipporag_corpus.json.gz",
+    ),
+)
+
+
+class StoredVectors(Encoder):
+    """An encoder that takes the vectors of paragraphs from a corpus where that has them."""
+
+    def __init__(self, encoder: Encoder, corpus: Corpus) -> None:
+        self.__dict__ |= encoder.__dict__
+        index = Semantic(encoder=encoder).open(corpus)
+        self._stored = {document.full: vector for document, vector in zip(corpus.documents, index.vectors, strict=True)}
+
+    def paragraphs(self, texts: Sequence[str]) -> Any:
+        import numpy as np
+
+        known = [self._stored.get(text) for text in texts]
+        return np.stack(
+            [
+                super(StoredVectors, self).paragraphs([text])[0] if row is None else row
+                for text, row in zip(texts, known, strict=True)
+            ]
+        )
+
+
+def questions(data: Path, chosen: QuestionSet, split: str) -> list[Question]:
+    """The rows of a set. HotpotQA and 2Wiki: sentences are stripped and joined by one space."""
+    with gzip.open(data / chosen.rows.format(split=split)) as file:
+        return [_question(json.loads(line)) for line in file]
+
+
+def _question(row: dict[str, Any]) -> Question:
+    if "paragraphs" in row:  # MuSiQue
+        found = [
+            Document(id=str(entry["idx"]), title=entry["title"], text=entry["paragraph_text"])
+            for entry in row["paragraphs"]
+        ]
+        supporting = [entry["is_supporting"] for entry in row["paragraphs"]]
+        gold = frozenset(document.full for document, is_gold in zip(found, supporting, strict=True) if is_gold)
+        return Question(text=row["question"], gold=gold, paragraphs=tuple(found), is_complete=True)
+    paragraphs = tuple(
+        Document(id=str(number), title=title, text=" ".join(sentence.strip() for sentence in sentences))
+        for number, (title, sentences) in enumerate(row.get("context", ()))
+    )
+    gold = frozenset(title for title, _ in row["supporting_facts"])
+    is_complete = gold <= {document.title for document in paragraphs}
+    return Question(text=row["question"], gold=gold, paragraphs=paragraphs, is_complete=is_complete)
+
+
+def recall(found: Sequence[Document], question: Question, gold_is_text: bool, cut: int) -> float:
+    """Share of the gold among the first `cut` found."""
+    first = {document.full if gold_is_text else document.title for document in found[:cut]}
+    return len(question.gold & first) / len(question.gold)
+
+
+def cells(finds: Sequence[Sequence[Document]], asked: Sequence[Question], gold_is_text: bool, within: bool) -> str:
+    """`40.2 / 50.3 / 58.0 / 12.9`; without the last two within paragraphs."""
+    pairs = list(zip(finds, asked, strict=True))
+    means = [
+        statistics.fmean(recall(found, question, gold_is_text, cut) for found, question in pairs)
+        for cut in (CUTS[:2] if within else CUTS)
+    ]
+    if not within:
+        means.append(statistics.fmean(recall(found, question, gold_is_text, 5) == 1 for found, question in pairs))
+    return " / ".join(f"{100 * mean:.1f}" for mean in means)
+
+
+def over_corpus(index: Index, asked: Sequence[Question]) -> list[list[Document]]:
+    """What is found for each question."""
+    hits = index.search([question.text for question in asked], max(CUTS))
+    return [[index.documents[hit.index] for hit in row] for row in hits]
+
+
+def within_paragraphs(indexer: Indexer, asked: Sequence[Question]) -> list[list[Document]]:
+    """The same, each question over its own paragraphs."""
+    found = []
+    for question in asked:
+        hits = indexer.build(question.paragraphs).search([question.text], max(CUTS))[0]
+        found.append([question.paragraphs[hit.index] for hit in hits])
+    return found
+
+
+def recall_tables(args: argparse.Namespace) -> None:
+    """Print both tables."""
+    names = args.retrievers.split(",")
+    encoder = None
+    if set(names) & {"semantic", "hybrid"}:
+        semantic = make_indexer("semantic", STEMMED)
+        assert isinstance(semantic, Semantic)
+        encoder = semantic.encoder
+    corpus_rows, own_rows = [], []
+    for chosen in SETS:
+        if chosen.name not in args.sets.split(",") or (chosen.name == "hipporag" and args.split != "dev"):
+            continue
+        asked = questions(args.data, chosen, args.split)
+        corpus = open_corpus(args.data / chosen.corpus, args.index_dir)
+        indexers = {name: _indexer(name, encoder, corpus) for name in names}
+        finds = [over_corpus(indexer.open(corpus), asked) for indexer in indexers.values()]
+        line = [cells(found, asked, chosen.gold_is_text, within=False) for found in finds]
+        corpus_rows.append([chosen.name, str(len(asked)), f"{len(corpus.documents):,}", *line])
+        complete = [question for question in asked if question.paragraphs and question.is_complete]
+        if complete:
+            finds = [within_paragraphs(indexer, complete) for indexer in indexers.values()]
+            line = [cells(found, complete, chosen.gold_is_text, within=True) for found in finds]
+            own_rows.append([chosen.name, str(len(complete)), *line])
+    print(f"Over a corpus, {args.split} rows: R@2 / R@5 / R@10 / all gold in the first 5, %\n")
+    _print_table(["set", "questions", "passages", *names], corpus_rows)
+    print(f"\nWithin the question's own paragraphs, {args.split} rows: R@2 / R@5, %\n")
+    _print_table(["set", "questions", *names], own_rows)
+
+
+def _indexer(name: str, encoder: Encoder | None, corpus: Corpus) -> Indexer:
+    if name in ("bm25", "plain"):
+        return Bm25(settings=STEMMED if name == "bm25" else PLAIN)
+    assert encoder is not None
+    semantic = Semantic(encoder=StoredVectors(encoder, corpus))
+    return semantic if name == "semantic" else Hybrid(bm25=Bm25(settings=STEMMED), semantic=semantic)
+
+
+def speed_table(args: argparse.Namespace) -> None:
+    """Print queries/s over each corpus."""
+    rows = []
+    for chosen in SETS:
+        if chosen.name in args.sets.split(","):
+            corpus = open_corpus(args.data / chosen.corpus, args.index_dir)
+            asked = [question.text for question in questions(args.data, chosen, "dev")]
+            asked = (asked * (args.queries // len(asked) + 1))[: args.queries]
+            for label, settings in (("stem + stop", STEMMED), ("plain", PLAIN)):
+                rows.append([chosen.name, f"{len(corpus.documents):,}", label, *_speeds(corpus, settings, asked, args)])
+    print(f"Queries/s, {args.queries:,} queries in one batch, 100 hits each, medians of {args.repeats}\n")
+    _print_table(["corpus", "passages", "words", "bm25s", "bm25s, numpy", "ours", "ratio", "ours, one at a time"], rows)
+
+
+def _speeds(corpus: Corpus, settings: TextSettings, asked: list[str], args: argparse.Namespace) -> list[str]:
+    """bm25s with its own choice of top-k (JAX where installed) and with numpy's, ours, ours to the faster of both."""
+    import bm25s
+    import Stemmer
+
+    options: dict[str, Any] = {
+        "stopwords": "en" if settings.remove_stop_words else [],
+        "stemmer": Stemmer.Stemmer("english") if settings.stem else None,
+        "show_progress": False,
+    }
+    direct = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+    direct.index(bm25s.tokenize([document.full for document in corpus.documents], **options), show_progress=False)
+    index = Bm25(settings=settings).open(corpus)
+
+    def use_directly(top_k: str) -> None:
+        direct.retrieve(bm25s.tokenize(asked, **options), k=100, show_progress=False, backend_selection=top_k)
+
+    def use_ours() -> None:
+        index.search(asked, 100)
+
+    def use_ours_singly() -> None:
+        for query in asked:
+            index.search([query], 10)
+
+    ways: list[Callable[[], None]] = [
+        lambda: use_directly("auto"),
+        lambda: use_directly("numpy"),
+        use_ours,
+        use_ours_singly,
+    ]
+    times: list[list[float]] = [[] for _ in ways]
+    for _ in range(args.repeats):
+        for way, taken in zip(ways, times, strict=True):
+            begin = time.perf_counter()
+            way()
+            taken.append(time.perf_counter() - begin)
+    rates = [len(asked) / statistics.median(taken) for taken in times]
+    ratio = rates[2] / max(rates[:2])
+    return [*(f"{rate:,.0f}" for rate in rates[:3]), f"**{ratio:.2f}**", f"{rates[3]:,.0f}"]
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+
+
+def main() -> None:
+    """Print what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["recall", "speed"], help="recall, speed; default: both")
+    parser.add_argument("--data", type=Path, default=os.environ.get("RLVR_DATA", "data"))
+    parser.add_argument("--index-dir", type=Path)
+    parser.add_argument("--split", choices=("dev", "train"), default="dev")
+    parser.add_argument("--sets", default="musique,hotpotqa,wiki2,hipporag")
+    parser.add_argument("--retrievers", default="bm25,plain,semantic,hybrid")
+    parser.add_argument("--queries", type=int, default=1_000)
+    parser.add_argument("--repeats", type=int, default=9)
+    args = parser.parse_args()
+    args.data = Path(args.data)
+    for part in args.parts:
+        {"recall": recall_tables, "speed": speed_table}[part](args)
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main()

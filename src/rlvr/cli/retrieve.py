@@ -1,0 +1,154 @@
+"""`rlvr retrieve`: look at what a retriever finds, or serve it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlvr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlvr.retrieval.base import Corpus, Indexer
+    from rlvr.retrieval.text import TextSettings
+
+DESCRIPTION = """Search a corpus, or offer it to other programs.
+CORPUS is a file of passages: one JSON object a line (.jsonl) or a JSON list (.json), either also as .gz, with "text"
+and perhaps "title" and "id". Its indexes are made once and kept; a changed file gets new ones."""
+EXAMPLE = """examples:
+  rlvr retrieve corpus.jsonl.gz --query "Where was Marie Curie born?"     what bm25, semantic and hybrid find
+  rlvr retrieve corpus.jsonl.gz --query "Marie Curie" --retriever bm25 --top-n 10 --json
+  rlvr retrieve corpus.jsonl.gz --serve --retriever hybrid --port 8931    POST /search and /rerank, docs/retrieval.md
+"""
+SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """One line of `--json`."""
+
+    retriever: str
+    rank: int
+    score: float
+    id: str
+    title: str
+    text: str
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `retrieve` to the command line."""
+    parser = subparsers.add_parser(
+        "retrieve", help="search a corpus, or serve it", description=DESCRIPTION, epilog=EXAMPLE
+    )
+    parser.add_argument("corpus", metavar="CORPUS", help=".jsonl, .jsonl.gz, .json or .json.gz")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--query", metavar="TEXT", help="print what is found for it")
+    action.add_argument("--serve", action="store_true", help="answer requests on this machine until Ctrl-C")
+    parser.add_argument(
+        "--retriever",
+        metavar="R",
+        help="bm25, semantic[/MODEL] or hybrid[/MODEL]; default: bm25 with --serve, else all installed ones",
+    )
+    parser.add_argument("--top-n", metavar="N", type=_positive, default=5, help="passages to print (default: 5)")
+    parser.add_argument("--port", metavar="P", type=_port, default=8931, help="of --serve; 0: any (default: 8931)")
+    parser.add_argument("--index-dir", metavar="D", help="where indexes are kept (default: ~/.cache/rlvr/retrieval)")
+    parser.add_argument("--no-stem", action="store_true", help="bm25: take words as they are")
+    parser.add_argument("--keep-stop-words", action="store_true", help="bm25: search for 'the', 'of', ... too")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, and nothing else, on stdout")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search and print, or serve; the exit status."""
+    from rlvr.retrieval.corpus import open_corpus
+    from rlvr.retrieval.text import TextSettings
+
+    if args.json and args.serve:
+        raise ConfigError("--json goes with --query: the service's answers are JSON anyway.")
+    text = TextSettings(stem=not args.no_stem, remove_stop_words=not args.keep_stop_words)
+    corpus = open_corpus(Path(args.corpus), Path(args.index_dir) if args.index_dir else None)
+    if args.serve:
+        _serve(args.retriever or "bm25", text, corpus, args.port)
+        return 0
+    for name, indexer in _indexers(args.retriever, text):
+        _print_found(name, indexer, corpus, args)
+    return 0
+
+
+def _indexers(name: str | None, text: TextSettings) -> Iterator[tuple[str, Indexer]]:
+    """The named one, or all that are installed; with a line on stderr about those that are not."""
+    from rlvr.retrieval.factory import make_indexer
+    from rlvr.retrieval.hybrid import Hybrid
+
+    if name is not None:
+        yield name, make_indexer(name, text)
+        return
+    yield "bm25", make_indexer("bm25", text)
+    try:
+        hybrid = make_indexer("hybrid", text)
+    except ConfigError as error:
+        print(f"rlvr: without semantic and hybrid: {error}", file=sys.stderr)
+        return
+    assert isinstance(hybrid, Hybrid)
+    yield "semantic", hybrid.semantic
+    yield "hybrid", hybrid
+
+
+def _print_found(name: str, indexer: Indexer, corpus: Corpus, args: argparse.Namespace) -> None:
+    index = indexer.open(corpus)
+    begin = time.perf_counter()
+    hits = index.search([args.query], args.top_n)[0]
+    took = time.perf_counter() - begin
+    found = []
+    for rank, hit in enumerate(hits, start=1):
+        document = index.documents[hit.index]
+        score = round(hit.score, 4)
+        found.append(
+            Found(retriever=name, rank=rank, score=score, id=document.id, title=document.title, text=document.text)
+        )
+    if args.json:
+        sys.stdout.write("".join(json.dumps(asdict(line)) + "\n" for line in found))
+    else:
+        sys.stdout.write(table(name, found) + "\n")
+    print(f"rlvr: {name}: {len(index.documents):,} passages searched in {1000 * took:.1f} ms", file=sys.stderr)
+
+
+def table(name: str, found: list[Found]) -> str:
+    """What one retriever found, for a reader."""
+    lines = [name if found else f"{name}: nothing"]
+    for line in found:
+        lines.append(f"  {line.rank:2}  {line.score:8.4f}  {_plain(line.id)}  {_plain(line.title)}")
+        text = _plain(line.text)
+        lines.append(" " * 16 + (text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."))
+    return "\n".join(lines) + "\n"
+
+
+def _serve(name: str, text: TextSettings, corpus: Corpus, port: int) -> None:
+    from rlvr.retrieval.factory import make_indexer
+    from rlvr.retrieval.server import check_installed, serve
+
+    check_installed()
+    indexer = make_indexer(name, text)
+    serve(name, indexer, indexer.open(corpus), port)
+
+
+def _plain(text: str) -> str:
+    """In one line; a corpus is not trusted to leave the terminal alone."""
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 1")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text} is no port, 0 to 65535")
+    return int(text)

@@ -1,0 +1,194 @@
+"""Our indexes as a service: the two requests that `services` makes, on the loopback interface.
+
+POST /rerank {"query", "documents": [text or {"title", "text"}][, "top_n", "return_documents", "model"]}
+POST /search {"query"[, "top_n"]}
+GET /health
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from rlvr.errors import ConfigError, UserError
+from rlvr.retrieval.base import Document, Hit, Index, Indexer
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+
+HOST = "127.0.0.1"
+MAX_BODY_BYTES = 8 << 20
+MAX_DOCUMENTS = 1_000
+MAX_TOP_N = 100
+DEFAULT_TOP_N = 10
+MAX_CONNECTIONS = 128
+SHUTDOWN_S = 5
+
+Text = Annotated[str, StringConstraints(max_length=100_000)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)  # unknown fields are ignored: other clients send more
+
+
+class _Passage(_Body):
+    text: Text
+    title: Text = ""
+
+
+class _Rerank(_Body):
+    query: Text
+    documents: Annotated[list[Text | _Passage], Field(max_length=MAX_DOCUMENTS)]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool = False
+    model: str | None = None
+
+
+class _Search(_Body):
+    query: Text
+    top_n: Annotated[int, Field(ge=1, le=MAX_TOP_N)] = DEFAULT_TOP_N
+
+
+class _RefusalError(Exception):
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def serve(name: str, indexer: Indexer, index: Index, port: int) -> None:
+    """Answer requests until Ctrl-C or SIGTERM; requests under way are finished, for `SHUTDOWN_S` at most.
+
+    Args:
+        name: of the retriever, which a request may give as "model".
+        indexer: for the documents of /rerank.
+        index: for /search.
+        port: 0 for any free one; the address is printed on stderr.
+
+    Raises:
+        UserError: the port is taken.
+        KeyboardInterrupt, SystemExit: after the signal, with status 143 for SIGTERM.
+    """
+    check_installed()
+    import uvicorn
+
+    config = uvicorn.Config(
+        make_app(name, indexer, index),
+        log_level="warning",
+        lifespan="off",
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
+    with _listen(port) as listening:
+        address = f"http://{HOST}:{listening.getsockname()[1]}"
+        print(f"rlvr: {name} over {len(index.documents):,} passages at {address}; Ctrl-C stops it", file=sys.stderr)
+        sys.stderr.flush()
+        # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
+        before = signal.signal(signal.SIGTERM, _exit)
+        try:
+            asyncio.run(uvicorn.Server(config).serve(sockets=[listening]))
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def check_installed() -> None:
+    """ConfigError where the libraries of the extra are missing."""
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
+        raise ConfigError("--serve needs starlette and uvicorn; install them with: pip install 'rlvr[serve]'")
+
+
+def make_app(name: str, indexer: Indexer, index: Index) -> Starlette:
+    """The application; see `serve`."""
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    async def rerank(request: Request) -> JSONResponse:
+        return await _answer(request, _Rerank, lambda body: _rerank(body, name, indexer))
+
+    async def search(request: Request) -> JSONResponse:
+        return await _answer(request, _Search, lambda body: _search(body, index))
+
+    async def health(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok", "retriever": name, "passages": len(index.documents)})
+
+    routes = [
+        Route("/rerank", rerank, methods=["POST"]),
+        Route("/search", search, methods=["POST"]),
+        Route("/health", health, methods=["GET"]),
+    ]
+    return Starlette(routes=routes)
+
+
+async def _answer(request: Request, kind: type[_Body], work: Callable[[Any], dict[str, Any]]) -> JSONResponse:
+    """What `work` makes of the body, in a thread; a body that is too large or of another form is refused."""
+    from starlette.responses import JSONResponse
+
+    try:
+        body = kind.model_validate_json(await _read(request))
+        return JSONResponse(await asyncio.to_thread(work, body))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "body"
+        return JSONResponse({"error": f"{place}: {first['msg']}"}, status_code=400)
+    except _RefusalError as refusal:
+        return JSONResponse({"error": str(refusal)}, status_code=refusal.status)
+
+
+async def _read(request: Request) -> bytes:
+    data = b""
+    async for block in request.stream():
+        data += block
+        if len(data) > MAX_BODY_BYTES:
+            raise _RefusalError(413, f"more than {MAX_BODY_BYTES:,} bytes")
+    return data
+
+
+def _rerank(body: _Rerank, name: str, indexer: Indexer) -> dict[str, Any]:
+    """All documents in order, also those that fit in nothing (with the score 0)."""
+    if body.model not in (None, "", name):
+        raise _RefusalError(400, f"model: this service has {name} only")
+    passages = [_Passage(text=entry) if isinstance(entry, str) else entry for entry in body.documents]
+    documents = [
+        Document(id=str(number), title=passage.title, text=passage.text) for number, passage in enumerate(passages)
+    ]
+    hits = indexer.build(documents).search([body.query], len(documents))[0] if documents else []
+    missing = sorted(set(range(len(documents))) - {hit.index for hit in hits})
+    hits += [Hit(index, 0.0) for index in missing]
+    results: list[dict[str, Any]] = [{"index": hit.index, "relevance_score": hit.score} for hit in hits]
+    if body.return_documents:
+        results = [result | {"document": passages[result["index"]].model_dump()} for result in results]
+    return {"model": name, "results": results[: body.top_n or len(results)]}
+
+
+def _search(body: _Search, index: Index) -> dict[str, Any]:
+    results = []
+    for hit in index.search([body.query], body.top_n)[0]:
+        found = index.documents[hit.index]
+        results.append({"id": found.id, "title": found.title, "text": found.text, "score": hit.score})
+    return {"results": results}
+
+
+def _listen(port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((HOST, port))
+        listening.listen(MAX_CONNECTIONS)
+    except OSError as error:
+        listening.close()
+        raise UserError(f"--port {port} cannot be used ({error.strerror}); choose another one.") from None
+    return listening
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
