@@ -6,6 +6,7 @@ from rlvr.config.schema import (
     EnvReward,
     GeneratorTask,
     MixTask,
+    MultiHopTask,
     PartsReward,
     PretrainedModel,
     ReasoningGymTask,
@@ -48,6 +49,8 @@ def _source(task: SingleTask) -> str:
         return task.source
     if isinstance(task, VerifiersTask):
         return task.env_id
+    if isinstance(task, MultiHopTask):
+        return f"{task.train_sets}; retriever {task.retriever}"
     return task.dataset if isinstance(task, ReasoningGymTask) else task.path
 
 

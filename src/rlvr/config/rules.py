@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from rlvr.config.catalog import value_of
 from rlvr.config.data_rules import ALSO_RULES, DATA_RULES
 from rlvr.config.messages import shown
+from rlvr.config.multihop_rules import MULTIHOP_RULES, PROGRESS_RULES
 from rlvr.config.prompt_rules import PROMPT_RULES
 from rlvr.config.rpn_rules import RPN_RULES
 from rlvr.config.rule import Rule
@@ -214,8 +215,8 @@ TRAINER_RULES = (
 )
 
 # those that hold inside a configuration, too
-TASK_RULES = RPN_RULES + TWO_HOP_RULES + VERIFIERS_RULES + DATA_RULES + PROMPT_RULES
-RULES = TASK_RULES + MODEL_RULES + WEIGHT_RULES + REWARD_RULES + ALGORITHM_RULES + TOOL_RULES + TRAINER_RULES
+TASK_RULES = RPN_RULES + TWO_HOP_RULES + VERIFIERS_RULES + MULTIHOP_RULES + DATA_RULES + PROMPT_RULES
+RULES = TASK_RULES + MODEL_RULES + WEIGHT_RULES + REWARD_RULES + ALGORITHM_RULES + TOOL_RULES + PROGRESS_RULES + TRAINER_RULES
 
 
 def check(config: Config, changed: Changed, changed_inside: ChangedInside) -> None:

@@ -19,7 +19,7 @@ from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import Prompter, Shot, plain
 from rlvr.tasks.rows import clean
 from rlvr.tasks.sources import EVAL_SEED, ListSource, Source, anything
-from rlvr.types import Example, Message, ToolSchema, Verdict
+from rlvr.types import Attempt, Example, Message, ToolSchema, Verdict
 
 NUM_TEXTS = 2_000
 """Examples of an endless source that a tokenizer is learnt from."""
@@ -85,9 +85,9 @@ class DatasetTask:
         self.name, self.vocabulary = name, data.vocabulary
         self.source = data.source
         self._notes = list(data.notes)
-        self._prompter, self._verifier, self._judge = prompter, verifier, judge
+        self._prompter, self.verifier, self._judge = prompter, verifier, judge
         self._seed, self._few_shot, self._max_prompt_tokens = seed, few_shot, max_prompt_tokens
-        self._environments = environments
+        self.environments = environments
         self._tools = environments.tools if environments is not None else ()
         self._shot_pool: Sequence[Problem] = ()  # shown examples come from here, however long a prompt may be
         self._fill_shot_pool()
@@ -107,9 +107,9 @@ class DatasetTask:
 
     def env(self, example: Example) -> Env:
         """A fresh environment."""
-        if self._environments is not None:
-            return self._environments.env(example)
-        return SingleTurnEnv(example, self._verifier)
+        if self.environments is not None:
+            return self.environments.env(example)
+        return SingleTurnEnv(example, self.verifier)
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
         """As many independent ones."""
@@ -117,8 +117,11 @@ class DatasetTask:
 
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric on the last turn. Where no answer is known nothing is right."""
-        attempt = to_attempt(example, turns)
-        if not example.metadata.get("has_answer", True):
+        return await self.judge_attempt(to_attempt(example, turns))
+
+    async def judge_attempt(self, attempt: Attempt) -> Verdict:
+        """The metric on an episode as verifiers see it."""
+        if not attempt.example.metadata.get("has_answer", True):
             return Verdict(answer=answer_of(attempt, self._prompter.answer_format), correct=False)
         return await self._judge.judge(attempt)
 
@@ -133,7 +136,7 @@ class DatasetTask:
         (GSM8K: working, then `#### 72`), or name the answer alone where the data has no working.
         """
         problem = self.source.train(index, "demonstration")
-        if self._environments is not None:
+        if self.environments is not None:
             raise UserError(f"{self.name} has no demonstrations with tools: choose model=hf, or warm_start.enabled=false.")
         if not problem.answer:
             raise UserError(f"{self.name} has no reference answers to demonstrate: set warm_start.enabled=false.")
@@ -183,6 +186,11 @@ class DatasetTask:
                     f"{num:,} of {total:,} {kind} examples have prompts of more than {limit:,} tokens: left out"
                 )
 
+    @property
+    def sizes(self) -> tuple[int, int] | None:
+        """Training and held-out problems; None where there is no end to them."""
+        return _sizes(self.source)
+
     def eval_sets(self) -> tuple[Task, ...]:
         """Itself."""
         return (self,)
@@ -214,7 +222,7 @@ class DatasetTask:
         )
 
     def _fields(self, problem: Problem) -> Mapping[str, str]:
-        return {} if self._environments is None else self._environments.fields(problem)
+        return {} if self.environments is None else self.environments.fields(problem)
 
     def _shots(self, problem: Problem, seed: int) -> list[Shot]:
         """Different training problems, none of which asks what `problem` asks."""

@@ -25,7 +25,7 @@ from rlvr.rewards.completion import ARGUMENTS, Ids, Text
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.multihop import QaState, Rules, official_scores, potential, said
 from rlvr.rewards.text import golds_of
-from rlvr.tasks import hotpotqa, musique
+from rlvr.tasks import hotpotqa, musique_rows
 from rlvr.tasks.multihop_corpus import Library, Match
 from rlvr.tasks.multihop_sets import Question, Sieve, read_questions, with_noise
 from rlvr.tasks.problems import Problem, fingerprint
@@ -54,7 +54,7 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    "musique": Kind(parse=musique.parse, fields=musique.FIELDS, rules="musique", match="title_and_text"),
+    "musique": Kind(parse=musique_rows.parse, fields=musique_rows.FIELDS, rules="musique", match="title_and_text"),
     "hotpotqa": Kind(parse=hotpotqa.parse, fields=hotpotqa.HOTPOTQA_FIELDS, rules="hotpotqa", match="title"),
     "wiki2": Kind(parse=hotpotqa.parse, fields=hotpotqa.WIKI2_FIELDS, rules="hotpotqa", match="title"),
 }

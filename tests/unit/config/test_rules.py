@@ -12,6 +12,7 @@ from rlvr.config.plan import plan
 from rlvr.config.rule import Rule
 from rlvr.config.rules import GROUP_ALGORITHMS, RULES
 from rlvr.errors import ConfigError
+from tests.unit.config import multihop_cases
 
 GSM8K = Path(__file__).parents[2] / "fixtures" / "gsm8k"
 HF = "model=hf model.name_or_path=x"
@@ -135,7 +136,7 @@ BROKEN = {
     "tracker.rollouts_every=null tracker.rollouts_max_groups=3": "tracker.rollouts_max_groups=3: has no effect",
     "tracker.console=none tracker.log_every=5": "tracker.log_every=5: has no effect",
     "resume=true": "run_dir=",
-}
+} | multihop_cases.BROKEN
 
 
 @pytest.mark.parametrize("overrides", BROKEN)
@@ -178,6 +179,7 @@ SILENT = (
     f"task=gsm8k {HF} reward.parts.correct.wrong_value=-1 reward.parts.correct.invalid_value=-2",
     "task=gsm8k model=scratch_bpe prompt.answer_in=boxed reward=numeric",  # follows no instruction
     f"{HF} {LORA} model.load_in_8bit=true model.lora.target_modules=[all-linear] model.lora.merge_final=true",
+    *multihop_cases.SILENT,
 )
 
 
