@@ -11,6 +11,7 @@ import torch
 
 from rlvr.algorithms.algorithm import Algorithm
 from rlvr.algorithms.table import make_algorithm
+from rlvr.build.debugging import episode_printer, penalties
 from rlvr.build.evaluation import evaluate_all
 from rlvr.build.policies import (
     Stopped,
@@ -89,6 +90,8 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> 
             shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end: it is not this run's result any more
         console.stage("training", config.trainer.max_steps, done=run.start_step)
         num_steps = run_loop(run, stopped)
+        if config.debug:
+            console.diagnose()
         finished = num_steps == config.trainer.max_steps
         if finished:
             save_atomically(policy.save_final, folder.final)
@@ -158,6 +161,7 @@ def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, co
             console=console,
             settings=config.tracker,
             reader=Reader(decode=chat.decode, parse=chat.parse, tools=lambda example: task.env(example).tools),
+            printer=episode_printer(config, task, chat, console),
         ),
         checkpoints=checkpoints,
     )
@@ -201,4 +205,6 @@ def _evaluations(path: Path) -> list[dict[str, float]]:
 
 def _console(config: Config) -> Console:
     tracker, headline = config.tracker, config.evaluation.headline
-    return Console(tracker.console, tracker.log_every, config.trainer.max_steps, headline=headline)
+    return Console(
+        tracker.console, tracker.log_every, config.trainer.max_steps, headline=headline, penalties=penalties(config)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
@@ -14,6 +14,7 @@ from rlvr.tracking.health import WINDOW, hints
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
     from rich.progress import Progress, TaskID
+    from rich.text import Text
 
 Mode = Literal["auto", "live", "plain", "none"]
 
@@ -69,13 +70,14 @@ class Console:
         total_steps: int,
         *,
         headline: str = "accuracy",
+        penalties: Collection[str] = (),
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._mode = _resolve(mode, self._stream)
         self._log_every, self._total_steps, self._clock = log_every, total_steps, clock
-        self._headline = headline
+        self._headline, self._penalties = headline, penalties
         self._name, self._total, self._first, self._started = "training", total_steps, 0, clock()
         self._done: int | None = None
         self._history: list[dict[str, float]] = []
@@ -119,7 +121,7 @@ class Console:
         shown = dict(metrics) | (self._accuracy if self._mode == "live" else evaluated)
         self._show(step, summarize(shown, self._headline), due)
         self._remember(step, metrics)
-        for hint in hints(self._history):
+        for hint in hints(self._history, penalties=self._penalties):
             if hint.key not in self._said:
                 self._said.add(hint.key)
                 self.note(f"step {step}: {hint.text}")
@@ -127,6 +129,24 @@ class Console:
     def note(self, text: str) -> None:
         """One sentence, above the live line."""
         self._print(text)
+
+    def show(self, lines: Sequence[Sequence[tuple[str, str]]]) -> None:
+        """Lines of (text, rich style); the styles are left out where there is no live terminal."""
+        for line in lines:
+            if self._rich is None:
+                self._print("".join(text for text, _ in line).rstrip())
+            else:
+                self._print(_styled(line))
+
+    def diagnose(self) -> None:
+        """What looks wrong with the steps so far, however few they are."""
+        steps = sum("reward/mean" in metrics for metrics in self._history)
+        if steps == 0:
+            return
+        found = hints(self._history, window=min(steps, WINDOW), penalties=self._penalties)
+        self.note("diagnosis: " + ("nothing looks wrong" if not found else f"{len(found)} thing(s) to look at"))
+        for hint in found:
+            self.note(f"- {hint.text}")
 
     def _remember(self, step: int, metrics: Mapping[str, float]) -> None:
         """Keep what `hints` looks at: all evaluations, and the last steps whole."""
@@ -147,7 +167,7 @@ class Console:
             parts = [f"{self._name} {step}/{self._total}", numbers, eta and f"eta {eta}"]
             self._print("  ".join(part for part in parts if part))
 
-    def _print(self, text: str) -> None:
+    def _print(self, text: str | Text) -> None:
         if self._mode == "none":
             return
         try:
@@ -165,6 +185,13 @@ def _resolve(mode: Mode, stream: TextIO | None) -> Mode:
     if mode == "auto":
         return "live" if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb" else "plain"
     return mode
+
+
+def _styled(line: Sequence[tuple[str, str]]) -> Text:
+    """What the text says is never read as markup."""
+    from rich.text import Text
+
+    return Text.assemble(*line)
 
 
 def _live(stream: TextIO) -> tuple[RichConsole, Progress]:

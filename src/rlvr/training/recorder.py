@@ -12,6 +12,7 @@ from rlvr.config.schema import Tracker
 from rlvr.errors import UserError
 from rlvr.rollout.source import Rollouts
 from rlvr.tracking.console import Console
+from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import Reader, make_records, rollouts_path, write_rollouts
@@ -30,9 +31,10 @@ class FolderRecorder:
         console: Console,
         settings: Tracker,
         reader: Reader,
+        printer: EpisodePrinter | None = None,
     ) -> None:
         self._folder, self._metrics_file, self._console = folder, metrics_file, console
-        self._settings, self._reader = settings, reader
+        self._settings, self._reader, self._printer = settings, reader, printer
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line of metrics.jsonl, and the console."""
@@ -40,13 +42,18 @@ class FolderRecorder:
         self._console.log(step, metrics)
 
     def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
-        """One rollout file on every `rollouts_every`-th step, the first one included."""
-        every = self._settings.rollouts_every
-        if every is None or (step != 1 and step % every):
+        """One rollout file on every `rollouts_every`-th step, the first one included; with a printer all is printed."""
+        every, limit = self._settings.rollouts_every, self._settings.rollouts_max_groups
+        is_due = every is not None and (step == 1 or step % every == 0)
+        if not is_due and self._printer is None:
             return
-        groups = rollouts.groups[: self._settings.rollouts_max_groups]
-        path = rollouts_path(self._folder / "rollouts", step)
-        write_rollouts(path, make_records(groups, batch, self._reader))
+        groups = rollouts.groups if self._printer else rollouts.groups[:limit]
+        records = make_records(groups, batch, self._reader)
+        if self._printer is not None:
+            self._printer.show(step, groups, records)
+        if is_due:
+            kept = [record for record in records if limit is None or record.group < limit]
+            write_rollouts(rollouts_path(self._folder / "rollouts", step), kept)
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         """Keep the batch in `non_finite/step_000012.safetensors`."""

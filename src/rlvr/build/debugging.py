@@ -1,0 +1,63 @@
+"""What `debug=true` needs of a run: what its episodes are worth, in words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from rlvr.config.schema import Config, LengthPart, MixTask, PartsReward, RepetitionPart, RpnReward, Section
+from rlvr.errors import UserError
+from rlvr.rollout.episode import ChatCodec, turn_texts
+from rlvr.tasks.base import Task
+from rlvr.tracking.console import Console
+from rlvr.tracking.episodes import EpisodePrinter
+from rlvr.types import Episode, Example, Group, Verdict
+
+
+def episode_printer(config: Config, task: Task, chat: ChatCodec, console: Console) -> EpisodePrinter | None:
+    """Prints every episode of a debug run; None for other runs."""
+    if not config.debug:
+        return None
+
+    async def judged(group: Group) -> list[Verdict]:
+        return list(await asyncio.gather(*(_judge(task, chat, group.example, one) for one in group.episodes)))
+
+    return EpisodePrinter(
+        print=console.show,
+        decode=chat.decode,
+        weights=lambda group: part_weights(_reward_of(config, group.example)),
+        verdicts=lambda group: asyncio.run(judged(group)),
+    )
+
+
+async def _judge(task: Task, chat: ChatCodec, example: Example, episode: Episode) -> Verdict:
+    """The metric's finding on a training episode, which no metric has to be able to judge."""
+    try:
+        return await task.judge(example, turn_texts(chat, episode.turns, task.env(example).tools))
+    except UserError as error:
+        return Verdict(answer=None, correct=False, failure=str(error))
+
+
+def _reward_of(config: Config, example: Example) -> Section | None:
+    """The settings of the reward that an example's task has."""
+    if isinstance(config.task, MixTask):
+        part = config.task.parts.get(str(example.metadata.get("task")))
+        return None if part is None else part.reward
+    return config.reward
+
+
+def part_weights(reward: Section | None) -> Mapping[str, float]:
+    """What each part of a reward counts; empty where no settings say so."""
+    if isinstance(reward, PartsReward):
+        return {name: part.weight for name, part in reward.parts.items()}
+    if isinstance(reward, RpnReward):
+        combined = {"boxed": reward.boxed_weight, "correct": reward.correct_weight}
+        return combined if reward.type == "combined" else {name: float(name == reward.type) for name in combined}
+    return {}
+
+
+def penalties(config: Config) -> frozenset[str]:
+    """The parts of all rewards that are 0 where all is well."""
+    rewards = [config.reward, *(part.reward for part in getattr(config.task, "parts", {}).values())]
+    parts = [item for reward in rewards if isinstance(reward, PartsReward) for item in reward.parts.items()]
+    return frozenset(name for name, part in parts if isinstance(part, LengthPart | RepetitionPart))

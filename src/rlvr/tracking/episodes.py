@@ -1,0 +1,212 @@
+"""Episodes for a reader: turn by turn, what was sampled and what was not, and what came of it.
+
+What the model wrote is shown, never interpreted: no escape sequence reaches the terminal, no markup is read, and a line
+of the model's own begins further right than ours. What is not trained on stands in square brackets, dim where there are
+colors; that is read off the mask of the row that was trained on, not off who wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, RowRecord, TurnRecord
+from rlvr.types import Group, StopReason, Verdict
+
+Span = tuple[str, str]
+"""Text and its style, as rich names styles."""
+Line = list[Span]
+
+PLAIN, LABEL, TRAINED, MASKED, GOOD, BAD = "", "bold", "green", "dim", "bold green", "bold red"
+MAX_CHARS = 2_000  # of a piece of text; what is longer loses its middle
+MAX_PROMPT_CHARS = 600  # of a first prompt, whose end says most
+MAX_CALL_CHARS = 300
+_WIDTH = 10  # of the labels
+
+
+def visible(text: str, limit: int = MAX_CHARS) -> str:
+    """The text with its control characters spelled out, indented and cut in its middle to about `limit` characters."""
+    if len(text) > limit:
+        left_out = len(text) - limit
+        text = f"{text[: limit // 2]} ... {left_out:,} characters left out ... {text[len(text) - limit // 2 :]}"
+    shown = "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+    return shown.replace("\n", "\n" + " " * _WIDTH)
+
+
+def call_text(call: CallRecord) -> str:
+    """`search(query="Oslo", top_n=3)`, or what is wrong with it."""
+    if call.problem is not None:
+        return visible(f"no call: {call.problem}", MAX_CALL_CHARS)
+    arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
+    return visible(f"{call.name}({arguments})", MAX_CALL_CHARS)
+
+
+def verdict_text(verdict: Verdict, expected: str, stop_reason: str) -> str:
+    """`answer 7: right`, `answer 7: wrong, 5 is right`, `the model gave no answer; 5 is right`."""
+    if verdict.failure is not None:
+        return f"no verdict: {verdict.failure}"
+    known = f"; {expected} is right" if expected else ""
+    if verdict.answer is None:
+        reason = "was cut off before an answer" if stop_reason == StopReason.LENGTH else "gave no answer"
+        return f"the model {reason}{known}"
+    if not expected:
+        return f"answer {verdict.answer}"
+    return f"answer {verdict.answer}: {'right' if verdict.correct else f'wrong, {expected} is right'}"
+
+
+class EpisodePrinter:
+    """Prints the episodes of a step.
+
+    Args:
+        print: shows lines of styled text.
+        decode: token ids to text.
+        weights: the weights of the parts of a group's reward, empty where they are not known.
+        verdicts: the metric's findings on a group's episodes.
+    """
+
+    def __init__(
+        self,
+        *,
+        print: Callable[[Sequence[Line]], None],
+        decode: Decode,
+        weights: Callable[[Group], Mapping[str, float]],
+        verdicts: Callable[[Group], Sequence[Verdict]],
+    ) -> None:
+        self._print, self._decode = print, decode
+        self._weights, self._verdicts = weights, verdicts
+
+    def show(self, step: int, groups: Sequence[Group], records: Sequence[EpisodeRecord]) -> None:
+        """All episodes of a step; `records` are those of the groups' episodes, in order."""
+        verdicts = [verdict for group in groups for verdict in self._verdicts(group)]
+        for record, verdict in zip(records, verdicts, strict=True):
+            group = groups[record.group]
+            title = (
+                f"step {step}, group {record.group + 1} of {len(groups)}, "
+                f"episode {record.sample_index + 1} of {len(group.episodes)}, example "
+            )
+            head: Line = [(f"---- {title}", LABEL), (visible(record.example_id, 100), LABEL)]
+            self._print([head, *episode_lines(record, verdict, self._weights(group), self._decode)])
+
+
+def episode_lines(
+    record: EpisodeRecord, verdict: Verdict, weights: Mapping[str, float], decode: Decode
+) -> Iterator[Line]:
+    """An episode from its prompt to what it is trained with."""
+    last = len(record.turns) - 1
+    for index, (turn, told, said) in enumerate(_masked_turns(record)):
+        is_new = len(told) == len(turn.prompt_ids)  # the first turn, or the template rewrote history
+        before = _spans(told, decode, MAX_PROMPT_CHARS if is_new else MAX_CHARS, tail=is_new)
+        yield _labelled("prompt" if is_new else "reply", before)
+        yield _labelled(f"turn {index + 1}", _spans(said, decode, MAX_CHARS))
+        yield from (_labelled("", [(f"calls {call_text(call)}", PLAIN)]) for call in turn.calls)
+        if index == last or turn.stop_reason != StopReason.STOP:
+            yield _labelled("", [_ending(record, turn)])
+    found = visible(verdict_text(verdict, record.answer, record.stop_reason))
+    yield _labelled("answer", [(found, GOOD if verdict.correct else BAD)])
+    yield _labelled("reward", [(_reward(record, weights), PLAIN)])
+    if record.diagnostics:
+        facts = [f"{name} {_number(value)}" for name, value in record.diagnostics.items()]
+        yield _labelled("facts", [(visible(", ".join(facts)), PLAIN)])
+    yield _labelled("training", [(_training(record), PLAIN)])
+
+
+def turn_lines(turns: Sequence[tuple[str, Sequence[CallRecord], str | None]], prompt: str) -> Iterator[Line]:
+    """An episode whose mask is not known: completion, calls and reply of each turn."""
+    yield _labelled("prompt", [(visible(_tail(prompt, MAX_PROMPT_CHARS)), MASKED)])
+    for number, (completion, calls, reply) in enumerate(turns, start=1):
+        yield _labelled(f"turn {number}", [(visible(completion), TRAINED)])
+        yield from (_labelled("", [(f"calls {call_text(call)}", PLAIN)]) for call in calls)
+        if reply is not None:
+            yield _labelled("reply", [(visible(reply), MASKED)])
+
+
+def _labelled(label: str, spans: Line) -> Line:
+    return [(label.ljust(_WIDTH), LABEL), *spans]
+
+
+# ------------------------------------------------------------------------------------------------------------ masks
+
+Masked = list[tuple[int, int]]
+"""Token ids, each with its entry of the mask that was trained with."""
+
+
+def _masked_turns(record: EpisodeRecord) -> Iterator[tuple[TurnRecord, Masked, Masked]]:
+    """Each turn with the tokens before its completion that are new in its row, and its completion."""
+    rows = iter(record.rows)
+    row, place = next(rows), 0
+    for turn in record.turns:
+        if place == len(row.ids):  # the row was full: the template rewrote history, and another one began
+            row, place = next(rows), 0
+        start, end = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.completion_ids)
+        yield turn, _cut(row, place, start), _cut(row, start, end)
+        place = end
+
+
+def _cut(row: RowRecord, start: int, end: int) -> Masked:
+    return list(zip(row.ids[start:end], row.loss_mask[start:end], strict=True))
+
+
+def _spans(tokens: Masked, decode: Decode, limit: int, *, tail: bool = False) -> Line:
+    """The text of the tokens, in brackets where the mask is 0."""
+    spans: Line = []
+    start = 0
+    for end in range(1, len(tokens) + 1):
+        if end < len(tokens) and tokens[end][1] == tokens[start][1]:
+            continue
+        text = decode([token for token, _ in tokens[start:end]])
+        text = visible(_tail(text, limit) if tail else text, 2 * limit)
+        spans.append((text, TRAINED) if tokens[start][1] else (f"[{text}]", MASKED))
+        start = end
+    return spans
+
+
+def _tail(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"... {len(text) - limit:,} characters left out ... {text[-limit:]}"
+
+
+# ---------------------------------------------------------------------------------------------------------- numbers
+
+
+def _ending(record: EpisodeRecord, turn: TurnRecord) -> Span:
+    """Why the episode ended, and how long its last completion was."""
+    sampled = f"{len(turn.completion_ids)} tokens"
+    endings = {
+        StopReason.STOP: (f"ended by itself after {sampled}", PLAIN),
+        StopReason.LENGTH: (f"CUT OFF after {sampled}: max_completion_tokens or the context ran out", BAD),
+        StopReason.MAX_TURNS: (f"NO TURNS LEFT after {len(record.turns)}", BAD),
+        StopReason.ABORTED: ("GIVEN UP by the engine", BAD),
+    }
+    return endings[StopReason(record.stop_reason)]
+
+
+def _reward(record: EpisodeRecord, weights: Mapping[str, float]) -> str:
+    """`0.60 = 0.50 x answer 1.00 + 0.20 x citation 0.50`, with the sum where it is not the reward."""
+    parts = {name: value for name, value in record.reward_parts.items() if value is not None}
+    if record.reward is None:
+        return f"none: the verifier failed ({visible(str(record.diagnostics.get('error', 'no message')))})"
+    status = "" if record.score_status == "scored" else f"  ({record.score_status}: the answer could not be read)"
+    known = {name: value for name, value in parts.items() if name in weights}
+    terms = [f"{weights[name]:g} x {visible(name)} {value:.2f}" for name, value in known.items()]
+    others = [f"{visible(name)} {value:.2f}" for name, value in parts.items() if name not in known]
+    total = sum(weights[name] * value for name, value in known.items())
+    sums_up = not known or abs(total - record.reward) < 1e-6
+    other = "" if sums_up else f"  (the sum of the parts is {total:.4f})"
+    made_of = (f" = {' + '.join(terms)}" if known else "") + (f"  ({', '.join(others)})" if others else "")
+    return f"{record.reward:.2f}{made_of}{other}{status}"
+
+
+def _training(record: EpisodeRecord) -> str:
+    """How many tokens are pushed, and which way."""
+    masks = [mask for row in record.rows for mask in row.loss_mask]
+    advantages = [advantage for row in record.rows for advantage in row.advantages or row.loss_mask]
+    num_trained = sum(bool(mask and advantage) for mask, advantage in zip(masks, advantages, strict=True))
+    if record.score_status == "error":
+        return "left out, its reward is not known"
+    if record.advantage is None:
+        return "left out, no token of it was sampled"
+    rows = f" in {len(record.rows)} rows" if len(record.rows) > 1 else ""
+    return f"advantage {record.advantage:+.2f}, {num_trained} of {sum(masks)} tokens with mask 1 are trained on{rows}"
+
+
+def _number(value: float | str | None) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
