@@ -149,10 +149,14 @@ def to_response(said: Message, *, truncated: bool = False) -> Any:
 
 
 def _call(call: Any) -> ToolCall:
-    try:
-        arguments = json.loads(call["arguments"])
-    except ValueError:
-        arguments = None
-    known = isinstance(arguments, dict)
+    """A call of the library (`name`, `arguments`) or of OpenAI (`function`); arguments are JSON, or already read."""
+    function = call.get("function") or call
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            arguments = None
+    name, known = function.get("name"), isinstance(arguments, dict)
     problem = None if known else "the arguments are no JSON object"
-    return ToolCall(id=call["id"], name=call["name"], arguments=arguments if known else {}, problem=problem)
+    return ToolCall(id=call.get("id") or "", name=name or "", arguments=arguments if known else {}, problem=problem)

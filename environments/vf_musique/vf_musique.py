@@ -1,0 +1,193 @@
+"""MuSiQue for the verifiers library: rlvr's questions, tools and rewards behind the library's loop.
+
+    vf-install vf-musique -p environments
+    vf-eval vf-musique -m MODEL -b URL -k VAR -n 20 -a '{"retriever": "hybrid"}'
+
+The library asks the model and keeps the conversation; everything else of an episode is `rlvr.tasks.musique`. So an
+episode is worth here, to the last digit, what rlvr's own training gives to it. Each rollout has an environment of
+rlvr's, with documents and notes of its own; it ends with the rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import verifiers as vf
+from datasets import Dataset
+
+from rlvr.config.compose import load_task_config
+from rlvr.config.schema import PartsReward
+from rlvr.envs.base import TurnText
+from rlvr.tasks.musique import Game, open_game
+from rlvr.tasks.verifiers_client import to_messages
+from rlvr.types import Example, Message, StopReason
+
+EPISODE, SCORE = "rlvr_episode", "rlvr_score"  # keys of a rollout's state
+
+MEASURED = ("answer_em", "answer_f1", "tool_calls", "tool_errors", "malformed_calls", "unknown_tools")
+"""Diagnostics of rlvr's score that are metrics beside the parts of the reward."""
+
+
+def load_environment(
+    retriever: str | None = None,
+    noise_rate: float | None = None,
+    eval_noise_rate: float | None = None,
+    max_turns: int | None = None,
+    top_n: int | None = None,
+    train_sets: str | None = None,
+    eval_sets: str | None = None,
+    num_train_examples: int = -1,
+    num_eval_examples: int = -1,
+    reward: str | None = None,
+    settings: Sequence[str] = (),
+    seed: int = 0,
+) -> vf.Environment:
+    """The environment. What is None has rlvr's value (`rlvr train --config-name musique --cfg job` shows them).
+
+    Args:
+        retriever: bm25, semantic[/MODEL], hybrid[/MODEL], golden, rerank or search.
+        noise_rate: Share of the paragraphs that support nothing that stays, in training.
+        eval_noise_rate: The same in evaluation.
+        max_turns: Completions of an episode.
+        top_n: Documents of a search where the model does not say how many.
+        train_sets: `path,name,split`, several joined with `;`.
+        eval_sets: The held-out ones.
+        num_train_examples: -1: one pass over the data.
+        num_eval_examples: -1: all.
+        reward: A choice of rlvr's reward group: musique, musique_spec, musique_later.
+        settings: More of rlvr's settings, e.g. `["task.hops=[2]", "reward.parts.format.weight=0.1"]`.
+        seed: Of the order and the noise of the training set.
+    """
+    chosen = {
+        "task.retriever": retriever,
+        "task.noise_rate": noise_rate,
+        "task.eval_noise_rate": eval_noise_rate,
+        "task.max_turns": max_turns,
+        "task.top_n": top_n,
+        "task.train_sets": None if train_sets is None else f'"{train_sets}"',
+        "task.eval_sets": None if eval_sets is None else f'"{eval_sets}"',
+        "reward": reward,
+    }
+    overrides = [f"{key}={value}" for key, value in chosen.items() if value is not None]
+    lines = [*overrides, *settings]
+    config = load_task_config("musique", lines)
+    assert isinstance(config.reward, PartsReward), "a rule of the configuration"
+    return MusiqueEnv(
+        open_game(lines, seed=seed), config.reward.parts, num_train=num_train_examples, num_eval=num_eval_examples
+    )
+
+
+class MusiqueEnv(vf.MultiTurnEnv):
+    """The library's loop around rlvr's environments. Built lazily: an evaluation never touches the training set."""
+
+    def __init__(
+        self, game: Game, parts: Collection[str], *, num_train: int = -1, num_eval: int = -1, **more: Any
+    ) -> None:
+        """`parts` are the names of the reward's parts."""
+        self.game = game
+        self._examples: dict[str, Example] = {}
+        super().__init__(
+            dataset=partial(self._rows, game.training, num_train),
+            eval_dataset=partial(self._rows, game.held_out, num_eval),
+            rubric=MusiqueRubric(parts),
+            tool_defs=[vf.Tool(**tool.schema["function"]) for tool in game.tools.values()],
+            max_turns=game.environments.settings.max_turns,
+            **more,
+        )
+
+    def _rows(self, draw: Callable[[int | None], list[Example]], num: int) -> Dataset:
+        examples = draw(None if num < 0 else num)
+        self._examples |= {example.id: example for example in examples}
+        return Dataset.from_list([_row(example) for example in examples])
+
+    async def setup_state(self, state: vf.State) -> vf.State:
+        """An environment of rlvr's for this rollout alone."""
+        state[EPISODE] = self.game.task.env(self._examples[state["info"]["id"]])
+        await state[EPISODE].start()
+        return state
+
+    async def add_trajectory_step(self, state: vf.State, trajectory_step: vf.TrajectoryStep) -> None:
+        """Carry out what the model said, also in the last turn: `complete` counts there, and nothing else runs."""
+        await super().add_trajectory_step(state, trajectory_step)
+        if trajectory_step["is_truncated"]:
+            return  # an unfinished message cannot be answered
+        reply = await state[EPISODE].step(said(trajectory_step["completion"]))
+        trajectory_step["extras"]["reply"] = reply.messages
+        if reply.done:
+            state["final_env_response"] = []
+
+    async def env_response(self, messages: vf.Messages, state: vf.State, **kwargs: Any) -> vf.Messages:
+        """What the tools returned."""
+        return [
+            vf.ToolMessage(tool_call_id=message.call_id, content=message.content)
+            for message in state["trajectory"][-1]["extras"]["reply"]
+        ]
+
+    @vf.stop
+    async def completion_is_cut_off(self, state: vf.State) -> bool:
+        """As in rlvr: the episode ends with it."""
+        return bool(state["trajectory"]) and state["trajectory"][-1]["is_truncated"]
+
+    @vf.cleanup
+    async def score_episode(self, state: vf.State) -> None:
+        """rlvr's verdict on the whole rollout. What cannot be scored is an error of the rollout, never a 0."""
+        if not state["trajectory"]:
+            return
+        score = await state[EPISODE].score([turn(step) for step in state["trajectory"]])
+        if score.status == "error":
+            state["error"] = state.get("error") or vf.Error(str(score.diagnostics.get("error", "no score")))
+        state[SCORE] = score
+
+
+class MusiqueRubric(vf.Rubric):
+    """The reward, and as metrics its parts and what else rlvr measures."""
+
+    def __init__(self, parts: Collection[str]) -> None:
+        metrics = [_metric(name) for name in dict.fromkeys([*parts, *MEASURED])]
+        super().__init__(funcs=[reward, *metrics], weights=[1.0] + [0.0] * len(metrics))
+
+
+def reward(state: vf.State) -> float:
+    """The reward that rlvr gives."""
+    return state[SCORE].value
+
+
+def _metric(name: str) -> Callable[..., float]:
+    def metric(state: vf.State) -> float:
+        score = state[SCORE]
+        return float(score.parts.get(name, score.diagnostics.get(name, 0.0)))
+
+    metric.__name__ = name
+    return metric
+
+
+def said(completion: Sequence[Any]) -> Message:
+    """A completion of the library, one assistant's message of whatever shape, as rlvr's."""
+    (message,) = to_messages([_as_mapping(message) for message in completion])
+    return message
+
+
+def turn(step: Mapping[str, Any]) -> TurnText:
+    """A step of the library's trajectory as rlvr's verifiers see it."""
+    message = said(step["completion"])
+    usage = getattr(step.get("response"), "usage", None)
+    return TurnText(
+        prompt="",
+        completion=message.content,
+        text=message.content,
+        stop_reason=StopReason.LENGTH if step["is_truncated"] else StopReason.STOP,
+        num_tokens=usage.completion_tokens if usage is not None else 0,
+        calls=message.tool_calls,
+    )
+
+
+def _as_mapping(message: Any) -> Any:
+    """Objects of OpenAI's client have neither `get` nor `[]`."""
+    return message if hasattr(message, "get") else message.model_dump()
+
+
+def _row(example: Example) -> dict[str, Any]:
+    prompt = [{"role": message.role, "content": message.content} for message in example.messages]
+    return {"prompt": prompt, "answer": example.answer, "info": {"id": example.id}}

@@ -1,0 +1,226 @@
+"""`environments/vf_musique` is worth what our own training gives, to the last digit, whatever shape messages have."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.envs.base import Env
+from rlvr.types import Example, Message, Score, StopReason
+from tests.unit.tasks.verifiers_play import Codec, call, episode
+
+pytestmark = pytest.mark.verifiers
+
+ROOT = Path(__file__).parents[3]
+DATA = ROOT / "tests" / "fixtures" / "vf_musique"
+SETS = {"train_sets": f"{DATA}/train.jsonl", "eval_sets": f"{DATA}/dev.jsonl"}
+REWARDS = ("musique", "musique_spec", "musique_later")
+
+
+@pytest.fixture(autouse=True)
+def _environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "environments" / "vf_musique"))
+
+
+def load(**arguments: Any) -> Any:
+    import vf_musique
+
+    return vf_musique.load_environment(**(SETS | {"retriever": "bm25"} | arguments))
+
+
+def answers(example: Example, num_cited: int = 2, answer: str | None = None) -> str:
+    support = list(example.metadata["support"])
+    final = example.answer if answer is None else answer
+    return call(("complete", {"reasoning": "so", "final_answer": final, "cited_doc_ids": support[:num_cited]}))
+
+
+def scripts(example: Example) -> dict[str, Sequence[Any]]:
+    """Episodes of all kinds: what the model says in each turn."""
+    search = call(("retrieve_documents", {"query": example.messages[-1].content, "top_n": 2}))
+    first = next(iter(example.metadata["support"]))
+    return {
+        "right": (search, answers(example)),
+        "wrong, cites one": (search, answers(example, 1, "river Thames of Vena")),
+        "reads everything": (*[call(("get_document", {"doc_id": str(i)})) for i in range(8)], answers(example, 0)),
+        "two calls at once": (call(("get_document", {"doc_id": first}), ("list_documents", {})), answers(example)),
+        "answers in words": (search, "It is the Vena."),
+        "says nothing": ("",),
+        "malformed, unknown, wrong type, no document": (
+            "calls rubbish",
+            call(("look_up", {"query": "x"})),
+            call(("retrieve_documents", {"query": 3})),
+            call(("get_document", {"doc_id": "99"})),
+            answers(example),
+        ),
+        "refused completion": (call(("complete", {"reasoning": "so"})), answers(example)),
+        "cut off": (search, ("calls [", StopReason.LENGTH)),
+        "never ends": (search,) * 10,
+        "completes in the last turn": (*((search,) * 9), answers(example)),
+    }
+
+
+_ANY = Example(id="", messages=(Message(role="user", content=""),), answer="", metadata={"support": {"0": "0"}})
+KINDS = tuple(scripts(_ANY))
+
+
+class Client:
+    """Says what is scripted, as an OpenAI-compatible server would: arguments are JSON texts."""
+
+    def __new__(cls, script: Sequence[Any]) -> Any:
+        from verifiers.clients import Client as Base
+
+        from rlvr.tasks.verifiers_client import to_response
+
+        codec, waiting = Codec(), list(script)
+
+        class Scripted(Base):
+            async def get_response(self, prompt: Any, *_: Any, **__: Any) -> Any:
+                said = waiting.pop(0)
+                if isinstance(said, tuple):
+                    return to_response(Message(role="assistant", content=said[0]), truncated=True)
+                return to_response(codec.parse([codec.id_of(said)], StopReason.STOP))
+
+        for name in Base.__abstractmethods__:
+            setattr(Scripted, name, None)
+        Scripted.__abstractmethods__ = frozenset()
+        return Scripted(None)
+
+
+def row_of(env: Any, example: Example) -> dict[str, Any]:
+    rows = [row for row in env.get_eval_dataset() if row["info"]["id"] == example.id]
+    return dict(rows[0])
+
+
+def by_the_library(env: Any, example: Example, script: Sequence[Any]) -> Any:
+    async def run() -> Any:
+        state = await env.rollout(row_of(env, example), Client(script), "model", {})
+        await env.rubric.score_rollout(state)
+        return state
+
+    return asyncio.run(run())
+
+
+def by_us(env: Env, example: Example, script: Sequence[Any]) -> Score:
+    return asyncio.run(episode(example, env, *script)).score
+
+
+# --------------------------------------------------------------------------------------------------------- agreement
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reward", REWARDS)
+def test_rewards_agree_to_the_last_digit(reward: str, kind: str) -> None:
+    env = load(reward=reward)
+    for example in env.game.held_out():
+        script = scripts(example)[kind]
+        ours = by_us(env.game.task.env(example), example, script)
+        state = by_the_library(env, example, script)
+        assert state["error"] is None
+        assert (state["reward"], ours.status) == (ours.value, state["rlvr_score"].status)
+        assert ours.parts
+        assert {name: state["metrics"][name] for name in ours.parts} == ours.parts
+        same = dict(state["rlvr_score"].diagnostics)
+        assert same == ours.diagnostics
+        assert state["metrics"]["answer_em"] == ours.diagnostics["answer_em"]
+        assert state["metrics"]["tool_errors"] == ours.diagnostics["tool_errors"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_our_training_in_its_environment_agrees_too(kind: str) -> None:
+    from rlvr.tasks.verifiers_env import Alone, VerifiersEnv
+
+    env = load()
+    example = env.game.held_out(1)[0]
+    script = scripts(example)[kind]
+    inside = VerifiersEnv(example, row_of(env, example), env, scorer=Alone(env.rubric))
+    ours, found = by_us(env.game.task.env(example), example, script), by_us(inside, example, script)
+    assert found.value == ours.value
+    assert {name: found.parts[name] for name in ours.parts} == ours.parts
+
+
+def test_the_reward_tells_the_scripts_apart() -> None:
+    env = load()
+    example = env.game.held_out(1)[0]
+    rewards = {
+        kind: by_us(env.game.task.env(example), example, script).value for kind, script in scripts(example).items()
+    }
+    assert len(set(rewards.values())) > 4
+    assert rewards["right"] > rewards["reads everything"] > rewards["answers in words"] > rewards["says nothing"]
+
+
+# ------------------------------------------------------------------------------------------------------------ shapes
+
+
+def test_every_shape_of_a_message_is_read() -> None:
+    import vf_musique
+    from openai.types.chat import ChatCompletionMessage
+    from verifiers.types import AssistantMessage, ToolCall
+
+    arguments = {"query": "Aldby", "top_n": 2}
+    function = {"name": "retrieve_documents", "arguments": json.dumps(arguments)}
+    of_openai = {"id": "a", "type": "function", "function": function}
+    shapes = [
+        AssistantMessage(content=None, tool_calls=[ToolCall(id="a", **function)]),
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", **function}]},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "a", **function, "arguments": arguments}]},
+        {"role": "assistant", "content": "", "tool_calls": [of_openai]},
+        {"role": "assistant", "content": [], "tool_calls": [ToolCall(id="a", **function)]},
+        ChatCompletionMessage.model_validate({"role": "assistant", "content": None, "tool_calls": [of_openai]}),
+    ]
+    for shape in shapes:
+        message = vf_musique.said([shape])
+        assert message.content == ""
+        assert [(one.id, one.name, one.arguments, one.problem) for one in message.tool_calls] == [
+            ("a", "retrieve_documents", arguments, None)
+        ]
+
+
+# ------------------------------------------------------------------------------------------------ data and episodes
+
+
+def test_arguments_choose_data_tools_and_retriever() -> None:
+    env = load(num_train_examples=4, num_eval_examples=2, noise_rate=0.0, max_turns=3, settings=["task.hops=[2]"])
+    assert (len(env.get_dataset()), len(env.get_eval_dataset()), env.max_turns) == (4, 2, 3)
+    assert [tool.name for tool in env.tool_defs] == ["retrieve_documents", "get_document", "list_documents", "complete"]
+    assert all(len(example.metadata["documents"]) == 2 for example in env.game.training(4))
+    assert all(len(example.metadata["documents"]) == 8 for example in env.game.held_out())
+    assert env.get_dataset()[0]["prompt"][-1]["role"] == "user"
+
+
+def test_pitfall_07_documents_of_one_rollout_are_not_those_of_another() -> None:
+    env = load(retriever="golden")
+    examples = env.game.held_out()
+    scripted = [(call(("retrieve_documents", {"query": "x", "top_n": 5})), answers(example)) for example in examples]
+
+    async def run() -> list[Any]:
+        rollouts = [
+            env.rollout(row_of(env, example), Client(script), "model", {})
+            for example, script in zip(examples * 25, scripted * 25, strict=True)
+        ]
+        return await asyncio.gather(*rollouts)
+
+    states = asyncio.run(run())
+    assert len({id(state["rlvr_episode"]) for state in states}) == 100
+    for state, example in zip(states, examples * 25, strict=True):
+        assert state["rlvr_score"].parts["em"] == 1.0
+        shown = state["trajectory"][1]["prompt"][-1]["content"]
+        assert [document.title in shown for document in example.metadata["documents"]].count(True) >= 2
+
+
+def test_what_cannot_be_scored_is_an_error_and_not_a_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = load()
+    example = env.game.held_out(1)[0]
+
+    async def broken(attempt: Any) -> Any:
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr(env.game.verifier, "verify", broken)
+    state = by_the_library(env, example, scripts(example)["right"])
+    assert "ConnectionError: gone" in str(state["error"])
+    assert math.isnan(state["reward"])
