@@ -17,6 +17,7 @@ import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rlvr.envs.base import Env, Reply, TurnText, to_attempt
@@ -146,18 +147,23 @@ class TwoHopTask:
         return (*parts, f"{self._answer_start} {city} {self._answer_end} {END}")
 
     def env(self, example: Example) -> Env:
-        """A fresh environment with the example's world, built anew: no episode has anything of another's."""
-        return WordsEnv(
-            example,
-            tools=(self._tool,),
-            state=self.world(example),
-            verifier=self._verifier,
-            max_turns=self._settings.max_turns,
-        )
+        """A fresh environment in the example's world."""
+        (env,) = self.envs(example, 1)
+        return env
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
-        """As many independent ones."""
-        return [self.env(example) for _ in range(count)]
+        """As many independent ones; all they share is the example's world, which nobody can change."""
+        world = self.world(example)
+        return [
+            WordsEnv(
+                example,
+                tools=(self._tool,),
+                state=world,
+                verifier=self._verifier,
+                max_turns=self._settings.max_turns,
+            )
+            for _ in range(count)
+        ]
 
     def world(self, example: Example) -> World:
         """The world of an example: its chain, and everything else by chance."""
@@ -166,7 +172,8 @@ class TwoHopTask:
         organizations, cities = self._organizations, self._cities
         works_at = {name: organizations[int(draw() * len(organizations))] for name in self._persons}
         located_in = {name: cities[int(draw() * len(cities))] for name in organizations}
-        return World(works_at=works_at | {person: organization}, located_in=located_in | {organization: city})
+        works_at[person], located_in[organization] = organization, city
+        return World(works_at=MappingProxyType(works_at), located_in=MappingProxyType(located_in))
 
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric: is exactly the city named between the markers? Code apart from the rewards."""

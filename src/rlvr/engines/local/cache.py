@@ -16,9 +16,23 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 
-StoredKeysValues = tuple[tuple[Tensor, Tensor], ...]  # per layer, each [kv_heads, tokens, head_dim]
+KEYS, VALUES = 0, 1
+Planes = dict[tuple[int, int], list[tuple[int, int]]]
+"""(kv_heads, head_dim) -> the (layer, KEYS or VALUES) of that shape; nearly every model has one shape."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """Keys and values of one row, tokens first: one piece of memory for all layers of a shape.
+
+    A tensor a layer would cost more to copy, one by one, than the tokens of a short turn cost to compute.
+    """
+
+    planes: Planes
+    tensors: tuple[Tensor, ...]  # for each shape of planes [tokens, planes of that shape, kv_heads, head_dim]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,19 +127,49 @@ class SlotCache(Cache):
             keys[targets, :, :num_tokens] = keys[sources, :, :num_tokens]
             values[targets, :, :num_tokens] = values[sources, :, :num_tokens]
 
-    def save(self, row: int, num_tokens: int) -> StoredKeysValues:
-        """A copy of one row."""
-        return tuple((k[row, :, :num_tokens].clone(), v[row, :, :num_tokens].clone()) for k, v in self._filled())
+    def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored]:
+        """A copy of the first tokens of each of these rows."""
+        planes, gathered = self.gather(rows, max(lengths))
+        return [
+            Stored(planes=planes, tensors=tuple(batch[i, :length].clone() for batch in gathered))
+            for i, length in enumerate(lengths)
+        ]
 
-    def load(self, row: int, stored: StoredKeysValues, num_tokens: int) -> None:
-        """Put the first `num_tokens` tokens of a saved row back, into any slot."""
-        for layer, (saved_keys, saved_values) in enumerate(stored):
-            keys, values = self._layer(layer, saved_keys[None], saved_values[None])
-            keys[row, :, :num_tokens] = saved_keys[:, :num_tokens]
-            values[row, :, :num_tokens] = saved_values[:, :num_tokens]
+    def gather(self, rows: Sequence[int], num_tokens: int) -> tuple[Planes, list[Tensor]]:
+        """The rows' first `num_tokens` columns: for each shape `[rows, num_tokens, planes, kv_heads, head_dim]`."""
+        planes: Planes = {}
+        for layer, pair in enumerate(self._buffers):
+            for which, buffer in enumerate(pair or ()):
+                planes.setdefault((buffer.shape[1], buffer.shape[3]), []).append((layer, which))
+        gathered = []
+        for members in planes.values():
+            buffers = [self.buffers(layer)[which] for layer, which in members]
+            index = torch.tensor(rows, device=buffers[0].device)
+            parts = [buffer[:, :, :num_tokens].transpose(1, 2)[index] for buffer in buffers]
+            gathered.append(torch.stack(parts, 2))
+        return planes, gathered
+
+    def load(self, first_row: int, stored: Sequence[Stored], known: Sequence[int]) -> None:
+        """Put the first `known[i]` tokens of each saved row back, into the slots `first_row ..`."""
+        for number, members in enumerate(stored[0].planes.values()):
+            rows = [saved.tensors[number][:count] for saved, count in zip(stored, known, strict=True)]
+            batch = pad_sequence(rows, batch_first=True)  # zeros behind a row: columns that nothing looks at
+            part, columns = slice(first_row, first_row + len(rows)), batch.shape[1]
+            for plane, (layer, which) in enumerate(members):
+                buffer = self._layer_like(layer, stored[0])[which]
+                buffer[part, :, :columns] = batch[:, :, plane].transpose(1, 2)
 
     def _filled(self) -> Sequence[tuple[Tensor, Tensor]]:
         return [buffers for buffers in self._buffers if buffers is not None]
+
+    def _layer_like(self, layer: int, stored: Stored) -> tuple[Tensor, Tensor]:
+        """A layer's buffers; where there are none yet, new ones of the shape that was saved."""
+        if layer < len(self._buffers) and (buffers := self._buffers[layer]) is not None:
+            return buffers
+        like: dict[int, Tensor] = {}
+        for tensor, ((heads, width), members) in zip(stored.tensors, stored.planes.items(), strict=True):
+            like |= {which: tensor.new_empty(1, heads, 0, width) for of, which in members if of == layer}
+        return self._layer(layer, like[KEYS], like[VALUES])
 
     def _layer(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         while len(self._buffers) <= layer:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlvr.engines.local.cache import Append, Fresh, SlotCache, StoredKeysValues
+from rlvr.engines.local.cache import Append, Fresh, SlotCache, Stored
 from rlvr.models.attention import attention_mask
 
 Tokens = Sequence[int]
@@ -28,7 +28,7 @@ class Runner(Protocol):
         ...
 
     def extend(
-        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[StoredKeysValues], known: Sequence[int]
+        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[Stored], known: Sequence[int]
     ) -> Tensor:
         """Start rows whose first `known[i]` tokens are stored; only the rest goes through the model."""
         ...
@@ -41,8 +41,8 @@ class Runner(Protocol):
         """Copy whole slots."""
         ...
 
-    def save(self, row: int, num_tokens: int) -> StoredKeysValues | None:
-        """A copy of a slot's keys and values, or None where there are none."""
+    def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored] | None:
+        """Copies of these slots' first keys and values, or None where there are none."""
         ...
 
 
@@ -73,7 +73,7 @@ class CachedRunner:
         return self._forward(ids, positions, None, lengths - 1)[plan.copies]
 
     def extend(
-        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[StoredKeysValues], known: Sequence[int]
+        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[Stored], known: Sequence[int]
     ) -> Tensor:
         """One right-padded forward of what is new."""
         ids, lengths = right_padded([p[k:] for p, k in zip(prompts, known, strict=True)], self._device)
@@ -81,8 +81,7 @@ class CachedRunner:
         positions = starts[:, None] + torch.arange(ids.shape[1], device=self._device)
         num_columns = max(known) + ids.shape[1]
         self._cache.reserve(first_row + len(prompts), num_columns)
-        for i, keys_values in enumerate(stored):
-            self._cache.load(first_row + i, keys_values, known[i])
+        self._cache.load(first_row, stored, known)
         self._cache.start(Append(first_row=first_row, positions=positions, num_columns=num_columns))
         return self._forward(ids, positions, self._mask(positions, num_columns), lengths - 1)
 
@@ -98,9 +97,9 @@ class CachedRunner:
         """Copy whole slots."""
         self._cache.move(sources, targets, num_tokens)
 
-    def save(self, row: int, num_tokens: int) -> StoredKeysValues:
-        """A copy of a slot."""
-        return self._cache.save(row, num_tokens)
+    def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored]:
+        """Copies of slots."""
+        return self._cache.save(rows, lengths)
 
     def _mask(self, positions: Tensor, num_columns: int) -> Tensor | dict[str, Tensor]:
         columns = self._column_range(num_columns)
@@ -156,7 +155,7 @@ class FullForwardRunner:
         return self._forward(ids, lengths)[index]
 
     def extend(
-        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[StoredKeysValues], known: Sequence[int]
+        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[Stored], known: Sequence[int]
     ) -> Tensor:
         """Never called: `save` gives nothing to extend."""
         raise NotImplementedError
@@ -171,7 +170,7 @@ class FullForwardRunner:
         """Copy whole slots."""
         self._ids[targets] = self._ids[sources]
 
-    def save(self, row: int, num_tokens: int) -> None:
+    def save(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """Nothing to keep."""
 
     def _reserve(self, num_tokens: int) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from rlvr.engines.local.cache import StoredKeysValues
+from rlvr.engines.local.cache import Stored
 from rlvr.engines.local.rows import Finished, Request, Rows
 from rlvr.engines.local.runner import Runner
 from rlvr.engines.local.sampler import sample
@@ -27,7 +27,7 @@ class Parked:
     """What is left of a session's last completion."""
 
     ids: tuple[int, ...]
-    keys_values: StoredKeysValues
+    keys_values: Stored
 
 
 class Scheduler:
@@ -115,8 +115,7 @@ class Scheduler:
         if not done.any():
             return
         finished, sources, targets = rows.take(done, first)
-        for left in finished:
-            self._park(left)
+        self._park(finished)
         if len(sources):
             self._runner.move(sources, targets, rows.longest)
         for left in finished:
@@ -191,16 +190,17 @@ class Scheduler:
         known = min(_common_prefix(parked.ids, request.prompt_ids), len(request.prompt_ids) - 1)
         return (parked, known) if known else None
 
-    def _park(self, finished: Finished) -> None:
-        request = finished.request
-        if request.session is None or request.aborted:
+    def _park(self, finished: Sequence[Finished]) -> None:
+        """Keep the tokens of rows that belong to a session, all of them copied at once."""
+        kept = [left for left in finished if left.request.session is not None and not left.request.aborted]
+        if not kept:
             return
-        keys_values = self._runner.save(finished.row, finished.num_cached)
-        if keys_values is not None:
-            ids = (request.prompt_ids + finished.completion.token_ids)[: finished.num_cached]
-            self._parked[request.session] = Parked(ids=ids, keys_values=keys_values)
-            self._parked.move_to_end(request.session)
-            self._evict()
+        saved = self._runner.save([left.row for left in kept], [left.num_cached for left in kept])
+        for left, keys_values in zip(kept, saved or (), strict=saved is not None):
+            ids = (left.request.prompt_ids + left.completion.token_ids)[: left.num_cached]
+            self._parked[left.request.session] = Parked(ids=ids, keys_values=keys_values)
+            self._parked.move_to_end(left.request.session)
+        self._evict()
 
     def _evict(self) -> None:
         running = sum(len(r.prompt_ids) + r.max_tokens for r in self._rows.requests)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from rlvr.engines.local.cache import Append, Fresh, SlotCache, StoredKeysValues
+from rlvr.engines.local.cache import Append, Fresh, SlotCache, Stored
 from rlvr.engines.local.runner import CachedRunner, Tokens, right_padded
 from rlvr.models.attention import attention_mask
 
@@ -162,7 +162,7 @@ class SharedPrefixRunner(CachedRunner):
         return logits[index]
 
     def extend(
-        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[StoredKeysValues], known: Sequence[int]
+        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[Stored], known: Sequence[int]
     ) -> Tensor:
         """All tokens go into the row."""
         self._drop_rows(first_row)
@@ -203,19 +203,26 @@ class SharedPrefixRunner(CachedRunner):
             self._owners[target] = self._owners[source]
         self._grouped = False
 
-    def save(self, row: int, num_tokens: int) -> StoredKeysValues:
-        """The row's prefix and suffix in one."""
-        owner = self._owners[row]
-        if owner < 0:
-            return self._shared.save(row, num_tokens)
-        start = self._prefix_lengths[owner]
-        prefix = self._shared.prefixes.save(owner, start)
-        if num_tokens == start:
-            return prefix
-        suffix = self._shared.save(row, num_tokens - start)
-        return tuple(
-            (torch.cat([a, c], 1), torch.cat([b, d], 1)) for (a, b), (c, d) in zip(prefix, suffix, strict=True)
-        )
+    def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored]:
+        """Each row's prefix and suffix in one."""
+        starts = [self._prefix_lengths[self._owners[row]] if self._owners[row] >= 0 else 0 for row in rows]
+        if not any(starts):
+            return self._shared.save(rows, lengths)
+        owners = [max(0, self._owners[row]) for row in rows]
+        planes, prefixes = self._shared.prefixes.gather(owners, max(starts))
+        num_sampled = [length - start for length, start in zip(lengths, starts, strict=True)]
+        # where nothing is taken of suffixes there may be none yet
+        suffixes = self._shared.gather(rows, max(num_sampled))[1] if any(num_sampled) else prefixes
+        return [
+            Stored(
+                planes=planes,
+                tensors=tuple(
+                    torch.cat([prefix[i, :start], suffix[i, :count]])
+                    for prefix, suffix in zip(prefixes, suffixes, strict=True)
+                ),
+            )
+            for i, (start, count) in enumerate(zip(starts, num_sampled, strict=True))
+        ]
 
     def _split_mask(self, positions: Tensor, columns: Tensor, num_columns: int) -> Tensor | dict[str, Tensor]:
         """`[N, 1, 1, P + L]`: which prefix columns and which suffix columns a row sees."""

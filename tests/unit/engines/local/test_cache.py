@@ -48,14 +48,34 @@ def test_regular_groups_are_stored_as_any_other():
 
 def test_a_saved_row_can_be_put_into_any_slot_of_any_cache():
     cache, fresh = filled()
-    stored = cache.save(2, 3)
+    stored = cache.save([2, 0], [3, 4])
     cache.move(torch.tensor([1]), torch.tensor([2]), 4)
-    assert torch.equal(cache.save(2, 4)[0][0], fresh[0])
-    empty = SlotCache(2)
-    empty.reserve(2, 8)
-    empty.load(1, stored, 2)
-    assert torch.equal(empty.save(1, 2)[0][0], fresh[1, :, :2])
-    assert torch.equal(empty.save(1, 2)[0][1], -fresh[1, :, :2])
+    assert torch.equal(cache.buffers(0)[0][2, :, :4], fresh[0])
+    empty = SlotCache(3)
+    empty.reserve(3, 8)
+    empty.load(1, stored, [2, 4])
+    for keys_or_values, sign in zip(empty.buffers(0), (1, -1), strict=True):
+        assert torch.equal(keys_or_values[1, :, :2], sign * fresh[1, :, :2])
+        assert torch.equal(keys_or_values[2, :, :4], sign * fresh[0])
+        assert not keys_or_values[1, :, 2:].any()  # what was not asked for is not there, and is a number
+
+
+def test_layers_of_different_shapes_are_saved_and_put_back():
+    cache = SlotCache(4)
+    cache.reserve(2, 4)
+    cache.start(Fresh(first_row=0, copies=torch.tensor([0, 1]), group_size=1))
+    narrow, wide = states(2, 3, 5), torch.arange(2 * 1 * 3 * 7, dtype=torch.float32).view(2, 1, 3, 7)
+    cache.update(narrow, -narrow, 0)
+    cache.update(wide, 2 * wide, 1)
+    stored = cache.save([1], [3])
+    assert [tensor.shape for tensor in stored[0].tensors] == [(3, 2, 2, 3), (3, 2, 1, 7)]
+    other = SlotCache(4)
+    other.reserve(3, 4)
+    other.load(2, stored, [3])
+    expected = {0: (narrow, -narrow), 1: (wide, 2 * wide)}
+    for layer, pair in expected.items():
+        for found, wanted in zip(other.buffers(layer), pair, strict=True):
+            assert torch.equal(found[2, :, :3], wanted[1])
 
 
 def test_the_example_of_grouping_spreads_and_collects():
