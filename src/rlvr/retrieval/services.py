@@ -75,9 +75,11 @@ class ServiceClient:
                 return self._parsed(answer)
             problem = f"status {status}: {_shown(answer)}" if status else _shown(answer)
             if status and status not in PASSING:
-                raise self._error(f"refuses the request ({problem}); check its address, key and model")
+                raise self._error(f"refuses the request ({problem}); check its address, key and model.")
         tries = self.service.max_retries + 1
-        raise self._error(f"does not answer after {tries} request{'s' * (tries > 1)} ({problem}); is it running?")
+        raise self._error(
+            f"does not answer after {tries} request{'s' * (tries > 1)} ({problem}); see that it runs, or raise timeout_s."
+        )
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
@@ -107,7 +109,7 @@ class ServiceClient:
             async for block in answer.aiter_bytes():
                 data += block
                 if len(data) > MAX_ANSWER_BYTES:
-                    raise self._error(f"answers with more than {MAX_ANSWER_BYTES:,} bytes; nothing so large is read")
+                    raise self._error(f"answers with more than {MAX_ANSWER_BYTES:,} bytes; nothing so large is read.")
             return answer.status_code, data
 
     def _connection(self) -> _Connection:
@@ -123,14 +125,16 @@ class ServiceClient:
         try:
             return json.loads(answer)
         except (ValueError, RecursionError):
-            raise self._error(f"answers with something that is not JSON ({_shown(answer)})") from None
+            raise self._error(
+                f"answers with something that is not JSON ({_shown(answer)}); is it the right one?"
+            ) from None
 
     def malformed(self, what: str) -> RetrievalError:
         """The error for an answer that cannot be used."""
         return self._error(f"answers with {what}; is it the right one?")
 
     def _error(self, what: str) -> RetrievalError:
-        return RetrievalError(f"the service at {self.service.url} {what}.")
+        return RetrievalError(f"the service at {self.service.url} {what}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +201,10 @@ class SearchRetriever:
         if top_n < 1 or not has_words(query):
             return []
         results = _results(await self.client.post({"query": query, "top_n": top_n}), self.client)
-        documents = [self._document(result) for result in results]
-        return list({document.id: document for document in reversed(documents)}.values())[::-1][:top_n]
+        found: dict[str, Document] = {}
+        for document in map(self._document, results):
+            found.setdefault(document.id, document)
+        return list(found.values())[:top_n]
 
     def _document(self, result: Any) -> Document:
         """`{"id", "title", "text"}`; an id may be missing, and the text alone may stand under "document"."""

@@ -1,0 +1,71 @@
+"""Passages and settings for tests."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rlvr.config.schema.tasks import Retrieval
+from rlvr.retrieval.base import Document
+from rlvr.retrieval.text import TextSettings
+
+STEMMED = TextSettings(stem=True, remove_stop_words=True)
+PLAIN = TextSettings(stem=False, remove_stop_words=False)
+TEXTS = (
+    ("Marie Curie", "Marie Curie was a physicist. She was born in Warsaw and worked in Paris."),
+    ("Warsaw", "Warsaw is the capital and largest city of Poland, on the river Vistula."),
+    ("Paris", "Paris is the capital of France. The Seine flows through it."),
+    ("Vistula", "The Vistula is the longest river of Poland; it ends in the Baltic Sea."),
+    ("Seine", "The Seine is a river in northern France."),
+    ("Paris", "Paris is a town in Texas, the seat of Lamar County."),
+    ("", ""),
+    ("Chopin", "Frédéric Chopin composed for the piano; a son of 華沙 (Warsaw)."),
+)
+
+
+def documents() -> list[Document]:
+    """Eight: two with the same title, one empty."""
+    return [Document(id=f"d{number}", title=title, text=text) for number, (title, text) in enumerate(TEXTS)]
+
+
+def write_corpus(folder: Path, name: str = "corpus.jsonl") -> Path:
+    """`documents()` as a file; its name says in which form."""
+    rows = [{"id": entry.id, "title": entry.title, "text": entry.text} for entry in documents()]
+    text = json.dumps(rows) if ".jsonl" not in name else "".join(json.dumps(row) + "\n" for row in rows)
+    data = text.encode()
+    path = folder / name
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return path
+
+
+def retrieval(**changes: object) -> Retrieval:
+    """The settings of the data tasks, changed."""
+    values: dict[str, object] = {
+        "scope": "paragraphs",
+        "corpus": None,
+        "index_dir": None,
+        "stem": True,
+        "remove_stop_words": True,
+        "rerank_url": None,
+        "search_url": None,
+        "api_key_var": None,
+        "service_model": None,
+        "timeout_s": 5.0,
+        "max_retries": 2,
+        "max_document_chars": 4_000,
+    }
+    return Retrieval.model_validate(values | changes)
+
+
+def data_folder() -> Path:
+    """Where the real data is; skips without."""
+    if "RLVR_DATA" not in os.environ:
+        pytest.skip("RLVR_DATA is not set: the folder with the real data")
+    return Path(os.environ["RLVR_DATA"])
+
+
+def real_rows(name: str) -> list[dict]:
+    """The rows of a file of the real data."""
+    return [json.loads(line) for line in gzip.decompress((data_folder() / name).read_bytes()).splitlines()]

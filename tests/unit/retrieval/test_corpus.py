@@ -1,0 +1,159 @@
+"""Files of passages: forms, damage, and folders that always belong to the file as it is now."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlvr.errors import ConfigError
+from rlvr.retrieval.base import CorpusError
+from rlvr.retrieval.bm25 import Bm25
+from rlvr.retrieval.corpus import MAX_PASSAGE_BYTES, open_corpus
+from rlvr.retrieval.store import default_folder, made
+from tests.unit.retrieval.passages import PLAIN, STEMMED, documents, write_corpus
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz", "c.json", "c.json.gz"])
+def test_every_form_gives_the_same_documents(tmp_path: Path, name: str) -> None:
+    corpus = open_corpus(write_corpus(tmp_path, name), tmp_path / "indexes")
+    assert list(corpus.documents) == documents()
+    assert corpus.documents[-1] == documents()[-1]
+    assert corpus.documents[2:4] == documents()[2:4]
+    with pytest.raises(IndexError):
+        corpus.documents[len(documents())]
+
+
+def test_ids_may_be_numbers_or_missing_and_so_may_titles(tmp_path: Path) -> None:
+    file = tmp_path / "c.jsonl"
+    file.write_text('{"text": "one"}\n\n{"id": 7, "text": "two", "other": []}\n{"text": "three", "title": "T"}\n')
+    found = open_corpus(file, tmp_path).documents
+    assert [(document.id, document.title) for document in found] == [("0", ""), ("7", ""), ("2", "T")]
+
+
+BAD = {
+    '{"text": "a"}\n{"text": "b"\n': "line 2: this is not JSON",
+    '{"text": "a"}\n[1]\n': "line 2: a passage is a JSON object, but this is [1]",
+    '{"title": "a"}\n': "line 1: text must be text, but is None",
+    '{"text": 3}\n': "line 1: text must be text, but is 3",
+    '{"text": "a", "title": null}\n': "line 1: title must be text",
+    '{"text": "a", "id": true}\n': "line 1: id must be text, but is True",
+    '{"text": "a", "id": "x"}\n{"text": "b", "id": "x"}\n': "line 2: the id 'x' occurs twice",
+    "": "has no passages",
+    "\n \n": "has no passages",
+    json.dumps({"text": "a" * MAX_PASSAGE_BYTES}): "line 1: more than 1,048,576 bytes",
+    "[" * 100_000: "line 1: this is not JSON",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.items(), ids=range(len(BAD)))
+def test_damage_is_one_sentence_with_the_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "c.jsonl"
+    file.write_text(text)
+    with pytest.raises(CorpusError) as error:
+        open_corpus(file, tmp_path / "indexes")
+    assert message in str(error.value)
+    assert str(file) in str(error.value)
+    assert not any(path.is_dir() for path in (tmp_path / "indexes").glob("*/*")), "a draft stayed"
+
+
+def test_bytes_that_are_no_text_and_archives_cut_short(tmp_path: Path) -> None:
+    bad = tmp_path / "c.jsonl"
+    bad.write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
+    with pytest.raises(CorpusError, match="line 2: this is not JSON in UTF-8"):
+        open_corpus(bad, tmp_path)
+    cut = write_corpus(tmp_path, "c.jsonl.gz")
+    cut.write_bytes(cut.read_bytes()[:-20])
+    with pytest.raises(CorpusError, match="the file is damaged"):
+        open_corpus(cut, tmp_path)
+    (tmp_path / "c.json").write_text("{}")
+    with pytest.raises(CorpusError, match=r"a \.json corpus is a list of objects"):
+        open_corpus(tmp_path / "c.json", tmp_path)
+
+
+def test_a_missing_file_and_a_strange_one_are_settings_to_mend(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no corpus"):
+        open_corpus(tmp_path / "none.jsonl", None)
+    (tmp_path / "c.csv").write_text("a,b")
+    with pytest.raises(ConfigError, match=r"a corpus ends in \.jsonl"):
+        open_corpus(tmp_path / "c.csv", None)
+
+
+def test_pitfall_38_a_changed_corpus_or_setting_gets_a_new_index(tmp_path: Path) -> None:
+    file, folder = write_corpus(tmp_path), tmp_path / "indexes"
+    before = open_corpus(file, folder)
+    assert Bm25(settings=STEMMED).open(before).search(["physicists", "Danube"], 1)[0][0].index == 0
+    assert Bm25(settings=PLAIN).open(before).search(["physicists"], 1) == [[]], "the index of other settings"
+    file.write_text(file.read_text().replace("physicist", "chemist!!"))  # as long as before
+    after = open_corpus(file, folder)
+    assert Bm25(settings=STEMMED).open(after).search(["physicists"], 1) == [[]]
+    assert Bm25(settings=STEMMED).open(after).search(["chemists"], 1)[0][0].index == 0
+    assert "chemist" in after.documents[0].text
+
+
+def test_an_unchanged_corpus_is_not_read_again(tmp_path: Path) -> None:
+    file = write_corpus(tmp_path)
+    corpus = open_corpus(file, tmp_path / "indexes")
+    Bm25(settings=STEMMED).open(corpus)
+    stamps = {path: path.stat().st_mtime_ns for path in corpus.folder.rglob("*")}
+    again = open_corpus(file, tmp_path / "indexes")
+    Bm25(settings=STEMMED).open(again)
+    assert again.folder == corpus.folder
+    assert {path: path.stat().st_mtime_ns for path in corpus.folder.rglob("*")} == stamps
+
+
+@pytest.mark.parametrize("name", ["documents/offsets.npy", "bm25-stem-stop-1/data.csc.index.npy"])
+def test_a_damaged_folder_says_what_to_delete(tmp_path: Path, name: str) -> None:
+    file = write_corpus(tmp_path)
+    corpus = open_corpus(file, tmp_path / "indexes")
+    Bm25(settings=STEMMED).open(corpus)
+    (corpus.folder / name).write_bytes(b"\x93NUMPY")
+    with pytest.raises(CorpusError, match=r"is damaged .* delete that folder"):
+        Bm25(settings=STEMMED).open(open_corpus(file, tmp_path / "indexes"))
+
+
+def test_a_corpus_without_words_cannot_be_searched_by_words(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"text": "?"}\n')
+    corpus = open_corpus(tmp_path / "c.jsonl", tmp_path)
+    with pytest.raises(CorpusError, match="has a word"):
+        Bm25(settings=STEMMED).open(corpus)
+
+
+def test_processes_that_build_at_once_all_find_a_whole_index(tmp_path: Path) -> None:
+    code = f"""if True:
+        from pathlib import Path
+        from rlvr.retrieval.bm25 import Bm25
+        from rlvr.retrieval.corpus import open_corpus
+        from rlvr.retrieval.text import TextSettings
+        corpus = open_corpus(Path({str(write_corpus(tmp_path))!r}), Path({str(tmp_path / "indexes")!r}))
+        index = Bm25(settings=TextSettings(stem=True, remove_stop_words=True)).open(corpus)
+        print(index.search(["Vistula"], 1)[0][0].index)
+        """
+    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [process.communicate()[0] for process in running] == ["3\n"] * 3
+    assert [path.name for path in (tmp_path / "indexes").rglob(".*")] == []
+
+
+def test_whoever_is_first_wins_and_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    def late(draft: Path) -> None:
+        made(tmp_path / "x" / "folder", lambda other: (other / "by").write_text("first") and None)
+        (draft / "by").write_text("late")
+
+    assert (made(tmp_path / "x" / "folder", late) / "by").read_text() == "first"
+
+    def failing(draft: Path) -> None:
+        (draft / "half").write_text("")
+        raise CorpusError("no")
+
+    with pytest.raises(CorpusError):
+        made(tmp_path / "x" / "other", failing)
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["folder"]
+
+
+def test_indexes_are_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "rlvr" / "retrieval"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_folder() == tmp_path / "home" / ".cache" / "rlvr" / "retrieval"

@@ -1,0 +1,273 @@
+"""The clients against a real server on this machine that answers, fails, hangs or talks nonsense."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from rlvr.errors import ConfigError
+from rlvr.retrieval.base import Document, RetrievalError
+from rlvr.retrieval.factory import make_retriever
+from rlvr.retrieval.services import RerankRetriever, SearchRetriever, Service, ServiceClient
+from tests.unit.retrieval.passages import documents, retrieval
+
+Answer = Callable[[dict[str, Any]], tuple[int, bytes]]
+
+
+class Server:
+    """Answers with `answer(body)` and keeps what was asked."""
+
+    def __init__(self) -> None:
+        self.answer: Answer = lambda body: (200, b'{"results": []}')
+        self.asked: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                server.asked.append((self.path, dict(self.headers), body))
+                status, data = server.answer(body)
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def says(self, answer: object, status: int = 200) -> None:
+        data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.answer = lambda body: (status, data)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    running = Server()
+    yield running
+    running.http.shutdown()
+    running.http.server_close()
+
+
+def client(server: Server, path: str, timeout_s: float = 5.0, max_retries: int = 2) -> ServiceClient:
+    url = f"{server.url}/{path}"
+    return ServiceClient(Service(url=url, timeout_s=timeout_s, max_retries=max_retries, first_pause_s=0.01))
+
+
+def rerank(server: Server, query: str = "capital", top_n: int = 2, **options: Any) -> list[Document]:
+    retriever = RerankRetriever(client=client(server, "rerank", **options), model=None, max_document_chars=30)
+    return search_once(retriever, query, top_n)
+
+
+def search(server: Server, query: str = "capital", top_n: int = 2, **options: Any) -> list[Document]:
+    return search_once(SearchRetriever(client=client(server, "search", **options)), query, top_n)
+
+
+def search_once(retriever: RerankRetriever | SearchRetriever, query: str, top_n: int) -> list[Document]:
+    async def once() -> list[Document]:
+        try:
+            return await retriever.over("key", documents(), ())(query, top_n)
+        finally:
+            await retriever.close()
+
+    return asyncio.run(once())
+
+
+def test_rerank_sends_what_the_service_expects_and_takes_its_order(server: Server) -> None:
+    results = [{"index": 1, "relevance_score": 0.5}, {"index": 4, "relevance_score": 0.9, "document": {"text": "x"}}]
+    server.says({"results": results, "id": "x"})
+    assert rerank(server) == [documents()[4], documents()[1]]
+    path, _, body = server.asked[0]
+    assert path == "/rerank"
+    assert body == {
+        "query": "capital",
+        "documents": [document.full[:30] for document in documents()],
+        "top_n": 2,
+        "return_documents": False,
+    }
+    assert max(map(len, body["documents"])) == 30
+
+
+def test_rerank_gives_no_document_twice_and_no_more_than_asked_for(server: Server) -> None:
+    server.says({"results": [{"index": index, "relevance_score": 1} for index in (3, 3, 1, 2)]})
+    assert rerank(server) == [documents()[1], documents()[2]]
+    assert rerank(server, top_n=1_000) == [documents()[index] for index in (1, 2, 3)]
+    assert server.asked[1][2]["top_n"] == len(documents())
+
+
+def test_search_takes_the_passages_of_the_service(server: Server) -> None:
+    server.says(
+        {"results": [{"id": 7, "title": "T", "text": "one", "score": 2}, "two", {"document": {"text": "three"}}]}
+    )
+    found = search(server, top_n=3)
+    assert [(document.title, document.text) for document in found] == [("T", "one"), ("", "two"), ("", "three")]
+    assert found[0].id == "7"
+    assert len({document.id for document in found}) == 3
+    assert server.asked[0][0::2] == ("/search", {"query": "capital", "top_n": 3})
+    assert search(server, top_n=1) == found[:1]
+
+
+def test_search_gives_no_id_twice(server: Server) -> None:
+    server.says({"results": [{"id": "a", "text": "best"}, {"id": "b", "text": "b"}, {"id": "a", "text": "worse"}]})
+    assert [document.text for document in search(server, top_n=3)] == ["best", "b"]
+
+
+@pytest.mark.parametrize("ask", [rerank, search])
+@pytest.mark.parametrize("query", ["", "?", " \n"])
+def test_nothing_is_asked_for_an_empty_query_or_no_documents(server: Server, ask: Any, query: str) -> None:
+    assert ask(server, query=query) == ask(server, top_n=0) == []
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("ask", [rerank, search])
+def test_long_and_broken_queries_are_sent_cut_and_mended(server: Server, ask: Any) -> None:
+    assert ask(server, query="\ud800 word " * 12_500) == []
+    assert server.asked[0][2]["query"].startswith("? word ")
+    assert len(server.asked[0][2]["query"]) == 10_000
+
+
+@pytest.mark.parametrize("ask", [rerank, search])
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_failure_that_passes_is_retried(server: Server, ask: Any, status: int) -> None:
+    server.answer = lambda body: (status, b"busy") if len(server.asked) < 3 else (200, b'{"results": []}')
+    assert ask(server) == []
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("ask", [rerank, search])
+def test_pitfall_26_a_service_that_stays_down_ends_the_run_instead_of_finding_nothing(server: Server, ask: Any) -> None:
+    server.says(b"out of memory\n\x1b[31m", status=500)
+    with pytest.raises(RetrievalError, match=r"does not answer after 3 requests \(status 500: 'out of memory") as error:
+        ask(server)
+    assert "\x1b" not in str(error.value)
+    assert len(server.asked) == 3
+
+
+def test_nobody_listens() -> None:
+    gone = Server()
+    gone.http.shutdown()
+    gone.http.server_close()
+    with pytest.raises(RetrievalError, match="does not answer after 2 requests"):
+        rerank(gone, max_retries=1)
+
+
+def test_a_slow_service_is_given_up_and_nobody_else_waits_for_it(server: Server) -> None:
+    server.answer = lambda body: (time.sleep(0.3), (200, b'{"results": []}'))[1]
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.001)
+            ticks += 1
+
+    async def both() -> None:
+        ticking = asyncio.create_task(tick())
+        retriever = SearchRetriever(client=client(server, "search", timeout_s=0.1, max_retries=0))
+        try:
+            await retriever.over("key", (), ())("capital", 1)
+        finally:
+            ticking.cancel()
+            await retriever.close()
+
+    with pytest.raises(RetrievalError, match=r"does not answer after 1 request \(.*nothing within 0\.1 s"):
+        asyncio.run(both())
+    assert ticks > 10
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 302])
+def test_a_refused_request_is_not_made_again(server: Server, status: int) -> None:
+    server.says({"error": "no such model"}, status=status)
+    with pytest.raises(RetrievalError, match=f"refuses the request .*{status}.*no such model"):
+        rerank(server)
+    assert len(server.asked) == 1
+
+
+NONSENSE: list[object] = [b"<html>", b"", [], {"results": {}}, {"result": []}, b"[" * 100_000, None]
+NO_RANKS: list[object] = [
+    3,
+    {},
+    {"index": 8, "relevance_score": 1},
+    {"index": -1, "relevance_score": 1},
+    {"index": "1", "relevance_score": 1},
+    {"index": True, "relevance_score": 1},
+    {"index": 1},
+    {"index": 1, "relevance_score": "high"},
+    {"index": 1, "relevance_score": float("nan")},
+]
+NO_PASSAGES: list[object] = [3, None, {}, {"text": 3}, {"text": "a", "title": 3}, {"document": [1]}]
+
+
+@pytest.mark.parametrize("answer", NONSENSE, ids=range(len(NONSENSE)))
+def test_an_answer_that_is_nonsense_ends_the_run(server: Server, answer: object) -> None:
+    server.says(answer)
+    for ask in (rerank, search):
+        with pytest.raises(RetrievalError, match="answers with"):
+            ask(server)
+
+
+@pytest.mark.parametrize("result", NO_RANKS, ids=range(len(NO_RANKS)))
+def test_a_rank_that_is_none_ends_the_run(server: Server, result: object) -> None:
+    server.says({"results": [result]})
+    with pytest.raises(RetrievalError, match="answers with"):
+        rerank(server)
+
+
+@pytest.mark.parametrize("result", NO_PASSAGES, ids=range(len(NO_PASSAGES)))
+def test_a_passage_that_is_none_ends_the_run(server: Server, result: object) -> None:
+    server.says({"results": [result]})
+    with pytest.raises(RetrievalError, match="answers with"):
+        search(server)
+
+
+def test_an_answer_without_end_is_not_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlvr.retrieval.services.MAX_ANSWER_BYTES", 1_000)
+    server.says(b" " * 5_000)
+    with pytest.raises(RetrievalError, match="more than 1,000 bytes"):
+        search(server)
+
+
+def test_many_episodes_at_once_and_several_event_loops(server: Server) -> None:
+    server.answer = lambda body: (200, json.dumps({"results": [{"id": body["query"], "text": body["query"]}]}).encode())
+    retriever = SearchRetriever(client=client(server, "search"))
+
+    async def many() -> None:
+        queries = [f"query {number}" for number in range(100)]
+        found = await asyncio.gather(*(retriever.over("key", (), ())(query, 1) for query in queries))
+        assert [[document.text for document in row] for row in found] == [[query] for query in queries]
+        await retriever.close()
+
+    for _ in range(2):
+        asyncio.run(many())
+
+
+def test_addresses_keys_and_models_come_from_settings_and_variables(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("RERANK_API_URL", "WIKI_SEARCH_API_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    for name, variable in (("rerank", "RERANK_API_URL"), ("search", "WIKI_SEARCH_API_URL")):
+        with pytest.raises(ConfigError, match=f"set task.retrieval.{name}_url or {variable}"):
+            make_retriever(name, retrieval())
+    with pytest.raises(ConfigError, match="begins with http"):
+        make_retriever("rerank", retrieval(rerank_url="localhost:8931"))
+    with pytest.raises(ConfigError, match=r"api_key_var=NO_SUCH_KEY: there is no such environment variable"):
+        make_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="NO_SUCH_KEY"))
+    with pytest.raises(ConfigError, match="scope=paragraphs"):
+        make_retriever("rerank", retrieval(rerank_url=server.url, scope="corpus"))
+    monkeypatch.setenv("RERANK_API_URL", f"{server.url}/rerank/")
+    monkeypatch.setenv("MY_KEY", "secret")
+    retriever = make_retriever("rerank", retrieval(api_key_var="MY_KEY", service_model="bge"))
+    assert isinstance(retriever, RerankRetriever)
+    assert search_once(retriever, "capital", 1) == []
+    path, headers, body = server.asked[0]
+    assert path == "/rerank"
+    assert headers["Authorization"] == "Bearer secret"
+    assert body["model"] == "bge"
