@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rlvr.cli.model_arguments import add_model_arguments, at_least, opened, progress
@@ -20,6 +21,7 @@ EXAMPLE = """examples:
   rlvr eval runs/latest --samples-per-example 8           sampled accuracy, pass@k and maj@8 too
   rlvr eval runs/latest/warm_start --num-examples 1000    the model before RL
   rlvr eval some/folder --task rpn --json                 any model, as one JSON line
+  rlvr eval some/folder --task musique --retriever hybrid   with another way to search
 """
 
 
@@ -81,16 +83,43 @@ def _evaluate(inference: Inference, split: str) -> dict[str, EvaluationResult]:
 
 
 def table(source: str, task: str, split: str, metrics: Mapping[str, float]) -> str:
-    """The metrics for a reader: scores in percent with their interval, then everything else."""
+    """The metrics for a reader: scores in percent with their interval, everything else, then what is told by kind."""
     values = {name.removeprefix(f"eval/{task}/"): value for name, value in metrics.items()}
     examples = "held-out examples" if split == "test" else "training examples"
     lines = [f"{source} on {task}, {values.pop('num_examples'):.0f} {examples}", f"{'':32}{'':>8}   95 % interval"]
     scores = [name for name in values if f"{name}_low" in values]
+    kinds = [name.removeprefix("accuracy_") for name in scores if name.startswith("accuracy_")]
+    by_kind = {name: value for name, value in values.items() if name not in scores and _kind(name, values, kinds)}
     for name in scores:
         value, low, high = values.pop(name), values.pop(f"{name}_low"), values.pop(f"{name}_high")
         lines.append(f"{_readable(name):32}{value:>8.1%}   {low:.1%} to {high:.1%}")
-    lines += [f"{_readable(name):32}{_number(name, value):>8}" for name, value in values.items()]
-    return "\n".join(lines) + "\n"
+    lines += [f"{_readable(name):32}{_number(name, value):>8}" for name, value in values.items() if name not in by_kind]
+    return "\n".join([*lines, *_table_by_kind(kinds, by_kind)]) + "\n"
+
+
+def _kind(name: str, values: Mapping[str, float], kinds: Sequence[str]) -> str | None:
+    """`2_hops` for `part_citation_2_hops`, where there is a `part_citation`."""
+    return next((kind for kind in kinds if name.endswith(f"_{kind}") and name.removesuffix(f"_{kind}") in values), None)
+
+
+def _table_by_kind(kinds: Sequence[str], values: Mapping[str, float]) -> list[str]:
+    """A column for each kind of example, a row for each number: `part citation   0.40   0.25`"""
+    rows = dict.fromkeys(
+        name.removesuffix(f"_{kind}") for name in values for kind in kinds if name.endswith(f"_{kind}")
+    )
+    if not rows:
+        return []
+    widths = [max(len(_readable(kind)), 6) for kind in kinds]
+    cells = {
+        row: [_number(row, values[name]) if (name := f"{row}_{kind}") in values else "" for kind in kinds]
+        for row in rows
+    }
+    head = f"{'':32}" + "  ".join(_readable(kind).rjust(width) for kind, width in zip(kinds, widths, strict=True))
+    return ["", head] + [
+        f"{_readable(row):32}"
+        + "  ".join(cell.rjust(width) for cell, width in zip(of_row, widths, strict=True)).rstrip()
+        for row, of_row in cells.items()
+    ]
 
 
 def _readable(name: str) -> str:
@@ -98,7 +127,7 @@ def _readable(name: str) -> str:
     if name.startswith("accuracy_"):
         name = "accuracy, " + name.removeprefix("accuracy_")
     name = name.replace("pass_at_", "pass@").replace("maj_at_", "maj@")
-    return name.replace("1_operators", "1 operator").replace("_", " ")
+    return re.sub(r"\b1_(operator|hop)s\b", r"1 \1", name).replace("_", " ")
 
 
 def _number(name: str, value: float) -> str:

@@ -13,17 +13,23 @@ from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlvr.build import Inference
+    from rlvr.config.schema import Config
 
 MODEL_HELP = "run folder, checkpoint folder, model folder or Hub id"
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, --task, --set, --output and --json."""
+    """MODEL, --task, --retriever, --set, --output and --json."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
         "--task",
         metavar="T",
         help="configuration or task whose settings to use (default: those of MODEL's own run)",
+    )
+    parser.add_argument(
+        "--retriever",
+        metavar="R",
+        help="how tasks that search do it: bm25, semantic[/MODEL], hybrid, golden, rerank or search",
     )
     parser.add_argument(
         "--set",
@@ -43,7 +49,7 @@ def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Infer
 
     from transformers.utils.logging import disable_progress_bar
 
-    from rlvr.build import inference_config, open_inference
+    from rlvr.build import open_inference
     from rlvr.evaluation.files import check_writable
 
     if args.output:
@@ -54,7 +60,7 @@ def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Infer
         print(f"looking for {args.model} on the Hub", file=sys.stderr)
     with ExitStack() as stack:
         try:
-            config = inference_config(args.model, [*args.set, *more], task=args.task)
+            config = _config(args, [*args.set, *more])
             inference = stack.enter_context(open_inference(args.model, config))
         except ConfigError as error:
             # compose speaks of the option that names a configuration for `rlvr train`
@@ -62,6 +68,22 @@ def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Infer
         for note in inference.notes:
             print(note, file=sys.stderr)
         yield inference
+
+
+def _config(args: argparse.Namespace, changes: Sequence[str]) -> Config:
+    """The settings to try the model with; ConfigError for a retriever where nothing is searched."""
+    from rlvr.build import inference_config
+    from rlvr.config.lines import override_lines
+
+    if args.retriever is None:
+        return inference_config(args.model, changes, task=args.task)
+    task = inference_config(args.model, [], task=args.task).task
+    if not hasattr(task, "retriever"):
+        raise ConfigError(
+            f"--retriever {args.retriever}: task {task.name} searches no documents; leave this out, or name a task "
+            "that does, e.g. --task musique."
+        )
+    return inference_config(args.model, [*changes, *override_lines({"task.retriever": args.retriever})], task=args.task)
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from rlvr.types import Example
 
 DESCRIPTION = """Let a model answer, greedily: one prompt (its steps are printed line by line), a file of prompts,
-or held-out examples of a task (JSON lines)."""
+or held-out examples of a task (JSON lines). Episodes with tools are printed turn by turn: what the model said and
+called, what came back, the answer, and whether it is right; --json gives these as JSON lines, too."""
 EXAMPLE = """examples:
   rlvr predict runs/latest --prompt "3 4 + 5 *"                      steps, answer, and whether it is right
   rlvr predict runs/latest --input sums.jsonl --output answers.jsonl   lines like {"prompt": "3 4 + 5 *"}
   rlvr predict some/folder --task rpn --num-examples 20              held-out examples of a task
+  rlvr predict runs/latest --num-examples 2 --retriever golden       episodes with tools, turn by turn
 """
 
 
@@ -54,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
         from rlvr.evaluation.files import write_jsonl
 
         write_jsonl(args.output, records)
-    if args.prompt is not None and not args.json:
+    is_shown = not args.json and not args.output
+    if any(record.turns for record in records) and (is_shown or (args.prompt is not None and not args.json)):
+        sys.stdout.write("\n".join(map(by_turn, records)))
+    elif args.prompt is not None and not args.json:
         sys.stdout.write(steps(records[0]) if inference.tasks.own.name == "rpn" else answer(records[0]))
     elif args.json or not args.output:
         from rlvr.evaluation.files import to_json
@@ -148,13 +153,18 @@ def answer(record: EvaluationRecord) -> str:
     return f"{record.completions[-1].strip()}\n{_verdict(record)}\n"
 
 
+def by_turn(record: EvaluationRecord) -> str:
+    """An episode with tools: what was said and called, what came back, then the verdict."""
+    from rlvr.tracking.episodes import turn_lines, visible
+
+    turns = [(turn.completion, turn.calls, turn.reply) for turn in record.turns]
+    lines = ["".join(text for text, _ in line).rstrip() for line in turn_lines(turns, record.prompt)]
+    return "\n".join([f"---- {visible(record.example_id)}", *lines, visible(_verdict(record))]) + "\n"
+
+
 def _verdict(record: EvaluationRecord) -> str:
-    if record.failure is not None:
-        return f"no verdict: {record.failure}"
-    known = f"; {record.expected} is right" if record.expected else ""
-    if record.answer is None:
-        reason = "was cut off before an answer" if record.stop_reason == "length" else "gave no answer"
-        return f"the model {reason}{known}"
-    if not record.expected:
-        return f"answer {record.answer}"
-    return f"answer {record.answer}: {'right' if record.correct else f'wrong, {record.expected} is right'}"
+    from rlvr.tracking.episodes import verdict_text
+    from rlvr.types import Verdict
+
+    verdict = Verdict(answer=record.answer, correct=record.correct, failure=record.failure)
+    return verdict_text(verdict, record.expected, record.stop_reason)

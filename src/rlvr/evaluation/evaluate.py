@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Protocol
 
 from rlvr.engines.base import Engine
 from rlvr.envs.base import Env, TurnText
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.summary import EvaluationRecord, EvaluationResult, summarize
+from rlvr.evaluation.summary import EvaluationRecord, EvaluationResult, TurnRecord, summarize
 from rlvr.rollout.episode import ChatCodec, run_episode, turn_texts
 from rlvr.seeding import derive_seed
+from rlvr.tracking.rollouts import call_records, reply_ids
 from rlvr.types import Episode, Example, SamplingParams, ToolSchema, Verdict
 
 EVAL_SEED = 0
@@ -25,6 +27,9 @@ EVAL_SEED = 0
 
 MAX_FAILURE_SHARE = 0.2
 """Of completions that the metric could not judge; above it an accuracy of the others would say little."""
+
+MAX_REPLY_CHARS = 10_000
+"""Of what came back, in a record; the model saw all of it."""
 
 Progress = Callable[[int, int], None]
 """Called after each episode with how many are done, and of how many."""
@@ -194,6 +199,20 @@ async def judge_episode(
         parts=episode.score.parts,
         diagnostics=episode.score.diagnostics,
         failure=verdict.failure,
+        turns=_turn_records(chat, episode, turns) if tools or len(turns) > 1 else (),
+    )
+
+
+def _turn_records(chat: ChatCodec, episode: Episode, turns: Sequence[TurnText]) -> tuple[TurnRecord, ...]:
+    """Each completion with its calls, and what the next prompt says beyond it."""
+    replies = [chat.decode(reply_ids(turn, after)) for turn, after in pairwise(episode.turns)]
+    return tuple(
+        TurnRecord(
+            completion=turn.completion,
+            calls=call_records(turn.calls),
+            reply=None if reply is None else reply[:MAX_REPLY_CHARS],
+        )
+        for turn, reply in zip(turns, [*replies, None], strict=True)
     )
 
 

@@ -17,7 +17,11 @@ from rlvr.tracking.files import write_atomically, writing
 
 def to_json(record: EvaluationRecord) -> str:
     """One line without its end; an infinite or missing number is null."""
-    return json.dumps({field.name: _plain(getattr(record, field.name)) for field in fields(record)}, ensure_ascii=False)
+    return json.dumps(_fields(record), ensure_ascii=False, default=_fields)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
 
 
 def _plain(value: Any) -> Any:
