@@ -26,6 +26,9 @@ from rlvr.types import Example, Message, StopReason
 
 EPISODE, SCORE = "rlvr_episode", "rlvr_score"  # keys of a rollout's state
 
+Draw = Callable[[int | None], list[Example]]
+"""So many examples, or all."""
+
 MEASURED = ("answer_em", "answer_f1", "tool_calls", "tool_errors", "malformed_calls", "unknown_tools")
 """Diagnostics of rlvr's score that are metrics beside the parts of the reward."""
 
@@ -97,14 +100,24 @@ class MusiqueEnv(vf.MultiTurnEnv):
             **more,
         )
 
-    def _rows(self, draw: Callable[[int | None], list[Example]], num: int) -> Dataset:
-        examples = draw(None if num < 0 else num)
+    def _rows(self, draw: Draw, num: int) -> Dataset:
+        return Dataset.from_list([_row(example) for example in self._drawn(draw, None if num < 0 else num)])
+
+    def _drawn(self, draw: Draw, num: int | None) -> list[Example]:
+        examples = draw(num)
         self._examples |= {example.id: example for example in examples}
-        return Dataset.from_list([_row(example) for example in examples])
+        return examples
+
+    def example(self, name: str) -> Example:
+        """The example with this id. A worker of the environment server built no data set: its rows come from elsewhere."""
+        for draw in (self.game.held_out, self.game.training):
+            if name not in self._examples:
+                self._drawn(draw, None)
+        return self._examples[name]
 
     async def setup_state(self, state: vf.State) -> vf.State:
         """An environment of rlvr's for this rollout alone."""
-        state[EPISODE] = self.game.task.env(self._examples[state["info"]["id"]])
+        state[EPISODE] = self.game.task.env(self.example(state["info"]["id"]))
         await state[EPISODE].start()
         return state
 
