@@ -1,31 +1,78 @@
-"""Where a model thinks before it speaks: nothing in there is a tool call."""
+"""Where a model thinks before it speaks: nothing in there is a tool call, and many templates take it back later."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-OPEN, CLOSE = "<think>", "</think>"
+
+@dataclass(frozen=True, kw_only=True)
+class Marks:
+    """How a family marks reasoning, and what else stands around its words."""
+
+    open: str = "<think>"
+    close: str = "</think>"
+    noise: str | None = None  # a regular expression: marks around what is said, which no template wants back
 
 
-def pieces(text: str, *, opened: bool = False) -> Iterator[tuple[str, bool]]:
-    """The text cut into (piece, is reasoning), nothing lost; reasoning holds its tags.
+THINK = Marks()
+HARMONY = Marks(
+    open="<|channel|>analysis<|message|>",
+    close="<|end|>",
+    noise=r"<\|start\|>assistant|<\|channel\|>(?:final|commentary)[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>|<\|end\|>",
+)
+GEMMA = Marks(open="<|channel>thought\n", close="<channel|>")
+ATEM = Marks(
+    open="to=self<|message|>",
+    close="<|eom|>",
+    noise=r"(?:<\|start\|>assistant)?(?: ?to=[^\s<]+)?<\|message\|>|<\|start\|>assistant|<\|eom\|>",
+)
+
+
+def marks_of(template: str) -> Marks:
+    """The marks that a chat template speaks of."""
+    for marks, word in ((HARMONY, "<|channel|>analysis"), (GEMMA, "<|channel>thought"), (ATEM, "to=self<|message|>")):
+        if word in template:
+            return marks
+    return THINK
+
+
+def pieces(text: str, marks: Marks = THINK, *, opened: bool = False) -> Iterator[tuple[str, bool]]:
+    """The text cut into (piece, is reasoning), nothing lost; reasoning holds its marks.
 
         "<think>a</think>b"  ->  ("<think>a</think>", True), ("b", False)
 
     A closing tag without an opening one ends reasoning that the prompt has opened (as the templates of DeepSeek-R1
     do); with `opened` it is known that one did. Reasoning that does not end goes on to the end of the text.
     """
-    first_open, first_close = text.find(OPEN), text.find(CLOSE)
-    starts_inside = opened or (first_close >= 0 and not 0 <= first_open < first_close)
+    start = text.find(marks.open)
+    first_close = text.find(marks.close) if marks == THINK else -1  # other marks also close what is no reasoning
+    if opened or (first_close >= 0 and not 0 <= start < first_close):
+        start = 0
     position = 0
-    start = 0 if starts_inside else first_open
     while start >= 0:
         if start > position:
             yield text[position:start], False
-        end = text.find(CLOSE, start)
-        position = len(text) if end < 0 else end + len(CLOSE)
+        end = text.find(marks.close, start)
+        position = len(text) if end < 0 else end + len(marks.close)
         if position > start:
             yield text[start:position], True
-        start = text.find(OPEN, position)
+        start = text.find(marks.open, position)
     if position < len(text):
         yield text[position:], False
+
+
+def split(text: str, marks: Marks, *, opened: bool = False) -> tuple[str | None, str]:
+    """The reasoning without its marks (None if there is none), and what is said beside it."""
+    thoughts: list[str] = []
+    said: list[str] = []
+    for piece, is_reasoning in pieces(text, marks, opened=opened):
+        if is_reasoning:
+            thoughts.append(piece.removeprefix(marks.open).removesuffix(marks.close).strip("\n"))
+        else:
+            said.append(piece)
+    rest = "".join(said)
+    if marks.noise is not None:
+        rest = re.sub(marks.noise, "", rest)
+    return ("\n".join(thoughts) if thoughts else None), rest

@@ -11,28 +11,27 @@ ids. Sampled ids are never decoded and encoded again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rlvr.chat.reasoning import pieces
-from rlvr.chat.tool_calls import Reading, ToolFormat
-from rlvr.chat.tool_formats import choose_format
+from rlvr.chat.formats import FORMATS, HERMES, WORDS, read_message
+from rlvr.chat.history import History, behind
+from rlvr.chat.reasoning import THINK
+from rlvr.chat.template import QUESTION, Template, call_of, described
+from rlvr.chat.tool_calls import ToolFormat
 from rlvr.errors import ConfigError, UserError
 from rlvr.types import Message, StopReason, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_PLACE = "rlvr-completion-goes-here"  # stands for the completion while a template is asked what follows one
-
 
 class Chat:
     """Renders with the tokenizer's chat template where it has one, else as plain text.
 
     `stop_ids` end a completion: every end token that the tokenizer, the model's config or its generation config names
-    (base models list another one than their tokenizer), the one with which the template ends an answer, and the task's
-    stop words. A system message never gets lost: where a template refuses it or leaves it out (Gemma 2, Mistral), its
-    text stands before that of the first user message, as Gemma's documentation has it.
+    (base models list another one than their tokenizer), the one with which the template ends an answer or a tool call,
+    and the task's stop words. What the template has no words for (system messages, tools, tool messages) is said in
+    words that it has: see `Template`.
     """
 
     def __init__(
@@ -43,27 +42,34 @@ class Chat:
         model: PreTrainedModel | None = None,
         tool_format: str = "auto",
     ) -> None:
-        """ConfigError if a stop word is not exactly one token."""
+        """`tool_format` is a name of `FORMATS`, or `auto`. ConfigError if a stop word is not exactly one token."""
         self._tokenizer = tokenizer
-        self.tool_format: ToolFormat = choose_format(tool_format, tokenizer)
-        self._has_template = bool(tokenizer.chat_template)
-        self._takes_system = not self._has_template or self._renders_system()
+        self._template = Template(tokenizer, tool_format) if tokenizer.chat_template else None
+        self._history = History(self._template) if self._template else None
+        self._special = {token for token, word in tokenizer.added_tokens_decoder.items() if word.special}
+        self.tool_format: ToolFormat = (
+            self._template.format if self._template else _plain_format(tool_format, tokenizer)
+        )
         words = {_word_id(tokenizer, word) for word in stop_words}
-        self.stop_ids: frozenset[int] = frozenset(words | end_ids(tokenizer, model) | self._turn_end())
+        self.stop_ids: frozenset[int] = frozenset(words | end_ids(tokenizer, model) | self._turn_ends())
+        self._closing = self._answer_ends()
+        self._call_end = tokenizer.get_vocab().get(WORDS.close) if self.tool_format is WORDS else None
 
     def note(self, messages: Sequence[Message]) -> str | None:
         """What a user should know about how a prompt like this is rendered; None where all is as usual."""
-        if not self._has_template and {message.role for message in messages} != {"user"}:
+        if self._template is None and {message.role for message in messages} != {"user"}:
             return "the tokenizer has no chat template: messages are joined line by line, their roles are not marked"
-        if not self._takes_system and any(message.role == "system" for message in messages):
+        if self._template and not self._template.can.system and any(message.role == "system" for message in messages):
             return "the chat template takes no system message: its text stands before the first user message"
         return None
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> tuple[int, ...]:
-        """The first prompt, up to where the model speaks."""
-        if self._has_template:
-            return self._encode(self._render(messages))
-        return self._begin(self._encode(_plain(messages)))
+        """The first prompt, up to where the model speaks. In plain text `words` are not explained: they are learnt."""
+        if self._template:
+            return self._encode(self._template.render(messages, tools=tools))
+        if tools and self.tool_format is not WORDS:
+            messages = described(messages, self.tool_format, tools)
+        return self._begin(self._encode(self._plain(messages, tools)))
 
     def next_prompt(
         self,
@@ -73,8 +79,15 @@ class Chat:
         reply: Sequence[Message],
         tools: Sequence[ToolSchema] = (),
     ) -> tuple[int, ...]:
-        """Prompt and completion as they are, then the reply and the header of the next completion."""
-        return prompt_ids + completion_ids + self.encode_reply(reply, last_id=completion_ids[-1])
+        """Prompt and completion as they are, then the reply and the header of the next completion.
+
+        `conversation` is everything said so far, the completion as its last message. Where the template takes back
+        some of it because of the reply, it is rendered anew from its messages.
+        """
+        if self._history and self._history.rewritten(conversation, reply, tools):
+            return self.encode_prompt([*conversation, *reply], tools)
+        said = conversation[-1] if conversation else None
+        return prompt_ids + completion_ids + self.encode_reply(reply, last_id=completion_ids[-1], said=said)
 
     def parse(
         self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[ToolSchema] = ()
@@ -88,29 +101,29 @@ class Chat:
         text = self.decode(completion_ids[:-1] if finished else completion_ids)
         if not tools:
             return Message(role="assistant", content=text)
-        reading = Reading()
-        for piece, is_reasoning in pieces(text):
-            if is_reasoning:
-                reading.text.append(piece)
-            else:
-                self.tool_format.read(piece, reading, finished=finished, tools=tools)
-        content = "".join(reading.text)
-        return Message(
-            role="assistant",
-            content=content.strip() if reading.calls else content,
-            tool_calls=tuple(reading.calls),
-        )
+        if finished and completion_ids[-1] == self._call_end:
+            text = self.decode(completion_ids)  # the stop token is a part of the call
+        marks = self._template.marks if self._template else THINK
+        opened = self._template is not None and self._template.can.opened
+        return read_message(text, marks, self.tool_format, tools, finished=finished, opened=opened)
 
-    def encode_reply(self, messages: Sequence[Message], *, last_id: int | None = None) -> tuple[int, ...]:
+    def encode_reply(
+        self, messages: Sequence[Message], *, last_id: int | None = None, said: Message | None = None
+    ) -> tuple[int, ...]:
         """What comes after a completion: the end of its turn, the messages, the header of the next turn.
 
         The completion ended with the token `last_id`; the template's own end of turn is left out if it is that token
-        (None: it is), for then it was sampled and is already there.
+        (None: it is), for then it was sampled and is already there. `said` is the completion as a message: behind one
+        that calls tools some templates go on differently.
         """
-        if not self._has_template:
-            return self._encode(_plain(messages))
-        ids = self._encode(self._after_an_answer(*messages))
-        ended = ids[:1] and ids[0] in self.stop_ids and last_id in (None, ids[0])
+        if self._template is None:
+            return self._encode(self._plain(messages, ()))
+        said = said or Message(role="assistant", content="")
+        ids = self._encode(behind(self._template, said, messages))
+        if said.tool_calls:  # what closes the call was sampled
+            ids = ids[next((index for index, token in enumerate(ids) if token in self.stop_ids), 0) :]
+        ended = ids[:1] and ids[0] in self.stop_ids | self._closing and last_id in (None, ids[0])
+        ended = ended or (ids[:1] and {ids[0], last_id} <= self._closing)
         return ids[1:] if ended else ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -134,44 +147,48 @@ class Chat:
         begun = self._tokenizer.encode("", add_special_tokens=True)[:1] == [bos]
         return (bos, *ids) if begun else ids
 
-    def _after_an_answer(self, *messages: Message, header: bool = True) -> str:
-        """What the template puts behind a completion: the end of its turn, the messages, the header of the next."""
-        question = Message(role="user", content="x")
-        answer = Message(role="assistant", content=_PLACE)
-        return self._render([question, answer, *messages], header=header).rpartition(_PLACE)[2]
+    def _plain(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> str:
+        """The messages line by line, with the calls that they make."""
+        lines = [message.content for message in messages]
+        for index, message in enumerate(messages):
+            if message.tool_calls:
+                lines[index] = " ".join(filter(None, [lines[index], self.tool_format.write(message.tool_calls, tools)]))
+        return "\n".join(lines)
 
-    def _turn_end(self) -> set[int]:
-        """The token with which the template ends an answer, if it is a special one."""
-        if not self._has_template:
+    def _turn_ends(self) -> set[int]:
+        """The special tokens with which the template ends an answer or a call.
+
+        GLM ends neither: there the header of whatever comes next is the end.
+        """
+        if self._template is None:
             return set()
-        first = self._encode(self._after_an_answer(header=False))[:1]
-        special = {token for token, word in self._tokenizer.added_tokens_decoder.items() if word.special}
-        return set(first) & special
+        answer, native = Message(role="assistant", content=""), self._template.native
+        ends = self._first(answer, ()) or self._first(answer, _REPLIES["user"])
+        if native and not self._first(answer, ()):
+            ends |= self._first(call_of("x"), _REPLIES["tool"])
+        if native:
+            closing = self._encode(behind(self._template, call_of("x"), (), header=False).rstrip())
+            ends |= set(closing[-1:]) & self._special
+        return ends
 
-    def _renders_system(self) -> bool:
-        """Whether the text of a system message gets into the prompt."""
-        question = Message(role="user", content="x")
-        try:
-            return _PLACE in self._apply([Message(role="system", content=_PLACE), question], header=True)
-        except Exception:  # raised by the template itself, through jinja2
-            return False
+    def _answer_ends(self) -> frozenset[int]:
+        """The tokens that the template has behind an answer, in the end and on the way: GPT-OSS has two."""
+        answer = Message(role="assistant", content="")
+        return frozenset(self._first(answer, ()) | self._first(answer, _REPLIES["user"]))
 
-    def _render(self, messages: Sequence[Message], *, header: bool = True) -> str:
-        if not self._takes_system:
-            messages = _folded(messages)
-        try:
-            return self._apply(messages, header=header)
-        except Exception as error:  # jinja2
-            roles = ", ".join(message.role for message in messages)
-            raise UserError(
-                f"the chat template of {self._tokenizer.name_or_path!r} cannot render the messages {roles} ({error}): "
-                "change the prompt, or use another model."
-            ) from error
+    def _first(self, said: Message, reply: Sequence[Message]) -> set[int]:
+        """The token that comes behind `said`, if it is a special one."""
+        if self._template is None or self._template.tried([QUESTION, said, *reply]) is None:
+            return set()
+        text = behind(self._template, said, reply, header=False)
+        without = behind(self._template, said, (), header=False) if reply and said.tool_calls else ""
+        return set(self._encode(text.removeprefix(without))[:1]) & self._special
 
-    def _apply(self, messages: Sequence[Message], *, header: bool) -> str:
-        conversation: list[dict[str, str]] = [{"role": m.role, "content": m.content} for m in messages]
-        text: Any = self._tokenizer.apply_chat_template(conversation, add_generation_prompt=header, tokenize=False)
-        return text
+
+_REPLIES = {
+    "user": (Message(role="user", content="x"),),
+    "tool": (Message(role="tool", content="x", name="probe", call_id="call_0"),),
+}
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None) -> set[int]:
@@ -183,18 +200,11 @@ def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None) -
     return {token for value in named if value is not None for token in ([value] if isinstance(value, int) else value)}
 
 
-def _folded(messages: Sequence[Message]) -> list[Message]:
-    """System text in front of the first user message."""
-    system = [message.content for message in messages if message.role == "system"]
-    rest = [message for message in messages if message.role != "system"]
-    if not system or not rest:
-        return list(messages)
-    first = replace(rest[0], content="\n\n".join([*system, rest[0].content]))
-    return [first, *rest[1:]]
-
-
-def _plain(messages: Sequence[Message]) -> str:
-    return "\n".join(message.content for message in messages)
+def _plain_format(name: str, tokenizer: PreTrainedTokenizerBase) -> ToolFormat:
+    """Without a template `auto` means words where the vocabulary has a word for a call, else Hermes' tags."""
+    if name != "auto":
+        return FORMATS[name]
+    return WORDS if WORDS.open in tokenizer.get_vocab() else HERMES
 
 
 def _word_id(tokenizer: PreTrainedTokenizerBase, word: str) -> int:

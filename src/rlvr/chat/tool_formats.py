@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlvr.chat.tool_calls import (
     MAX_CALL_CHARS,
     BadJsonError,
     Reading,
-    ToolFormat,
     as_written,
     decode_json,
     schema_of,
 )
 from rlvr.types import ToolCall, ToolSchema
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 class Hermes:
@@ -246,17 +242,3 @@ def _after_spaces(text: str, position: int) -> int:
 
 def _json(call: ToolCall, key: str) -> str:
     return json.dumps({"name": call.name, key: call.arguments}, ensure_ascii=False)
-
-
-FORMATS: Mapping[str, ToolFormat] = {made.name: made for made in (Hermes(), Llama(), Words())}
-"""Every format by the name that `prompt.tool_format` has for it."""
-
-
-def choose_format(name: str, tokenizer: PreTrainedTokenizerBase) -> ToolFormat:
-    """The format of that name; `auto` goes by what the tokenizer's chat template says, or by its vocabulary."""
-    if name != "auto":
-        return FORMATS[name]
-    template = tokenizer.chat_template
-    if not template:
-        return FORMATS["words" if Words.open in tokenizer.get_vocab() else "hermes"]
-    return FORMATS["llama" if "ipython" in str(template) else "hermes"]
