@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,40 +20,24 @@ from rlvr.retrieval.text import TextSettings, bounded, make_stemmer, words
 K1, B = 1.5, 0.75
 FORMAT = "1"
 """Of stored indexes: part of their name."""
-CACHED_WORDS = 65_536
 _importing = threading.Lock()
+
+Stem = Callable[[str], str]
 
 
 class Bm25Index:
-    """Documents with their scores for each word. Make it with `build`, or with `load` from what `save` wrote.
+    """Documents with their scores for each word; `Bm25` makes it.
 
     The score of a document is the sum over the query's words (repeated ones count again) of
     `ln(1 + (N - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * length / mean length))`; a document that shares
     no word with the query is no hit.
     """
 
-    def __init__(self, *, documents: Sequence[Document], settings: TextSettings, bm25: Any) -> None:
-        stem, vocabulary = make_stemmer(settings), bm25.vocab_dict
+    def __init__(self, *, documents: Sequence[Document], text: TextSettings, stem: Stem, bm25: Any) -> None:
         self.documents = documents
-        self._settings = settings
+        self._text = text
+        self._stem = stem
         self._bm25 = bm25  # bm25s.BM25
-        self._id_of = lru_cache(maxsize=CACHED_WORDS)(lambda word: vocabulary.get(stem(word)))
-
-    @classmethod
-    def build(cls, documents: Sequence[Document], settings: TextSettings) -> Bm25Index:
-        """Index `documents`."""
-        stem = lru_cache(maxsize=CACHED_WORDS)(make_stemmer(settings))
-        vocabulary: dict[str, int] = {}
-        ids = [
-            [vocabulary.setdefault(stem(word), len(vocabulary)) for word in words(document.full, settings)]
-            for document in documents
-        ]
-        bm25 = _bm25s().BM25(method="lucene", k1=K1, b=B)
-        if vocabulary:
-            bm25.index((ids, vocabulary), create_empty_token=False, show_progress=False)
-        else:  # bm25s cannot index nothing
-            bm25.vocab_dict = {}
-        return cls(documents=documents, settings=settings, bm25=bm25)
 
     def save(self, folder: Path) -> None:
         """Write arrays (.npy) and vocabulary (.json) into `folder`; at least one document must have a word."""
@@ -66,24 +48,10 @@ class Bm25Index:
         """Whether any document has one."""
         return bool(self._bm25.vocab_dict)
 
-    @classmethod
-    def load(cls, folder: Path, documents: Sequence[Document], settings: TextSettings) -> Bm25Index:
-        """Map what `save` wrote into memory: processes on one machine share it."""
-        try:
-            bm25 = _bm25s().BM25.load(folder, mmap=True, allow_pickle=False, show_progress=False)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise damaged(folder, error) from None
-        if bm25.scores["num_docs"] != len(documents):
-            raise damaged(folder, "it is of another corpus")
-        # A memory map is a class of its own whose every slice costs microseconds; a plain view of it does not.
-        bm25.scores = {name: np.asarray(value) for name, value in bm25.scores.items() if name != "num_docs"} | {
-            "num_docs": len(documents)
-        }
-        return cls(documents=documents, settings=settings, bm25=bm25)
-
     def word_ids(self, query: str) -> list[int]:
         """Of the query's words that some document has."""
-        found = [self._id_of(word) for word in words(bounded(query), self._settings)]
+        vocabulary, stem = self._bm25.vocab_dict, self._stem
+        found = [vocabulary.get(stem(word)) for word in words(bounded(query), self._text)]
         return [word_id for word_id in found if word_id is not None]
 
     def scores(self, query: str) -> Scores:
@@ -100,25 +68,48 @@ class Bm25Index:
         return [best(self.scores(query), top_n) for query in queries]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Bm25:
     """The `Indexer` of BM25."""
 
-    settings: TextSettings
+    def __init__(self, settings: TextSettings) -> None:
+        self.settings = settings
+        self._stem = make_stemmer(settings)
 
     def build(self, documents: Sequence[Document]) -> Bm25Index:
-        """See `Indexer`: a millisecond or two for the paragraphs of a question."""
-        return Bm25Index.build(documents, self.settings)
+        """See `Indexer`: a few milliseconds for the paragraphs of a question."""
+        vocabulary: dict[str, int] = {}
+        ids = [
+            [vocabulary.setdefault(self._stem(word), len(vocabulary)) for word in words(document.full, self.settings)]
+            for document in documents
+        ]
+        bm25 = _bm25s().BM25(method="lucene", k1=K1, b=B)
+        if vocabulary:
+            bm25.index((ids, vocabulary), create_empty_token=False, show_progress=False)
+        else:  # bm25s cannot index nothing
+            bm25.vocab_dict = {}
+        return self._index(documents, bm25)
 
     def open(self, corpus: Corpus) -> Bm25Index:
-        """See `Indexer`: seconds for tens of thousands of passages.
+        """See `Indexer`: seconds for tens of thousands of passages. What was stored is mapped into memory.
 
         Raises:
             CorpusError: no passage has a word, or the stored index is damaged.
         """
         name = "bm25-" + ("stem" if self.settings.stem else "plain") + "-stop" * self.settings.remove_stop_words
         folder = made(corpus.folder / f"{name}-{FORMAT}", lambda draft: self._store(corpus, draft))
-        return Bm25Index.load(folder, corpus.documents, self.settings)
+        try:
+            bm25 = _bm25s().BM25.load(folder, mmap=True, allow_pickle=False, show_progress=False)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise damaged(folder, error) from None
+        if bm25.scores["num_docs"] != len(corpus.documents):
+            raise damaged(folder, "it is of another corpus")
+        # A memory map is a class of its own whose every slice costs microseconds; a plain view of it does not.
+        for array in ("data", "indices", "indptr"):
+            bm25.scores[array] = np.asarray(bm25.scores[array])
+        return self._index(corpus.documents, bm25)
+
+    def _index(self, documents: Sequence[Document], bm25: Any) -> Bm25Index:
+        return Bm25Index(documents=documents, text=self.settings, stem=self._stem, bm25=bm25)
 
     def _store(self, corpus: Corpus, draft: Path) -> None:
         index = self.build(corpus.documents)

@@ -77,9 +77,7 @@ class ServiceClient:
             if status and status not in PASSING:
                 raise self._error(f"refuses the request ({problem}); check its address, key and model.")
         tries = self.service.max_retries + 1
-        raise self._error(
-            f"does not answer after {tries} request{'s' * (tries > 1)} ({problem}); see that it runs, or raise timeout_s."
-        )
+        raise self._error(f"does not answer after {tries} request{'s' * (tries > 1)} ({problem}); see that it runs.")
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
@@ -117,7 +115,8 @@ class ServiceClient:
         if loop not in self._connections:
             from httpx2 import AsyncClient, Limits
 
-            client = AsyncClient(timeout=None, limits=Limits(max_connections=MAX_CONCURRENT))
+            verify = self.service.url.startswith("https:")  # else the system's certificates are read for nothing
+            client = AsyncClient(verify=verify, timeout=None, limits=Limits(max_connections=MAX_CONCURRENT))
             self._connections[loop] = _Connection(client=client, gate=asyncio.Semaphore(MAX_CONCURRENT))
         return self._connections[loop]
 

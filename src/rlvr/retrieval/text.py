@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 WORD = re.compile(r"\b\w\w+\b")
 """Words of two characters and more, of any script; what bm25s and scikit-learn take by default."""
@@ -18,6 +19,7 @@ STOP_WORDS = frozenset(_LUCENE.split())
 """Lucene's 33 English stop words."""
 
 
+CACHED_WORDS = 65_536
 MAX_QUERY_CHARS = 10_000
 """Longer queries are cut: a model may write 100 kB of anything."""
 
@@ -49,7 +51,7 @@ def words(text: str, settings: TextSettings) -> list[str]:
 def make_stemmer(settings: TextSettings) -> Callable[[str], str]:
     """A function from a lower-cased word to its Snowball stem ("cities" -> "citi"), or to itself without stemming.
 
-    Any number of threads may call it.
+    Any number of threads may call it; the last `CACHED_WORDS` are kept, which makes it several times as fast.
     """
     if not settings.stem:
         return lambda word: word
@@ -61,4 +63,4 @@ def make_stemmer(settings: TextSettings) -> Callable[[str], str]:
         with lock:
             return stem(word)
 
-    return stem_alone
+    return lru_cache(maxsize=CACHED_WORDS)(stem_alone)
