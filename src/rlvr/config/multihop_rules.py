@@ -1,4 +1,4 @@
-"""Rules of the multi-hop tasks: what contradicts something, and what the chosen retriever, scope or tools leave idle."""
+"""Rules of the multi-hop tasks: what contradicts something, and what retriever, scope or tools leave without effect."""
 
 from collections.abc import Callable
 
@@ -70,13 +70,13 @@ def _shaped_beside(c: Config) -> str | None:
 MULTIHOP_RULES = (
     Rule(
         _multihop(lambda c, t: not isinstance(c.model, PretrainedModel)),
-        "task={c.task.name}: models made from scratch cannot call its tools; choose model=hf model.name_or_path=..., or "
-        "task=two_hop to see tools learnt from scratch.",
+        "task={c.task.name}: models made from scratch cannot call its tools; choose model=hf model.name_or_path=..., "
+        "or task=two_hop to see tools learnt from scratch.",
     ),
     Rule(
         _other_parts,
-        "reward: parts of the types answer, retrieval, citation, completion, hops and combined score the tasks musique, "
-        "hotpotqa and wiki2, not task={c.task.name}; use text.",
+        "reward: parts of the types answer, retrieval, citation, completion, hops and combined score the tasks "
+        "musique, hotpotqa and wiki2, not task={c.task.name}; use text.",
     ),
     Rule(
         _multihop(lambda c, t: len(set(t.tools)) < len(t.tools) or not t.tools),
@@ -135,8 +135,8 @@ MULTIHOP_RULES = (
     ),
     Rule(
         _multihop(lambda c, t: _kind(t) in SERVICES and t.tool_timeout_s <= patience_s(t)),
-        "task.tool_timeout_s={c.task.tool_timeout_s:g}: a service that is down must end the run, and its client tries for "
-        "longer than that (task.retrieval.timeout_s={c.task.retrieval.timeout_s:g}, "
+        "task.tool_timeout_s={c.task.tool_timeout_s:g}: a service that is down must end the run, and its client tries "
+        "for longer than that (task.retrieval.timeout_s={c.task.retrieval.timeout_s:g}, "
         "max_retries={c.task.retrieval.max_retries}); raise it, or lower one of these.",
     ),
     Rule(

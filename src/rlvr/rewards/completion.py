@@ -23,6 +23,7 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from rlvr.types import Attempt, StopReason, ToolCall
 
@@ -48,7 +49,7 @@ def as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("must be a text")
+        raise PydanticCustomError("no_text", "Input should be a text")
     text = format(Decimal(repr(value)), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -60,7 +61,7 @@ def as_ids(value: Any) -> list[str]:
     elif isinstance(value, int | float):
         value = [value]
     if not isinstance(value, list | tuple):
-        raise ValueError("must be a list of texts")
+        raise PydanticCustomError("no_texts", "Input should be a list of texts")
     return [text for item in value if (text := as_text(item).strip())]
 
 

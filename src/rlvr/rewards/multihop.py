@@ -29,8 +29,9 @@ Rules = Literal["musique", "hotpotqa"]
 HopWeight = Literal["none", "capped", "linear"]
 Metric = Literal["recall", "precision", "f1"]
 
-_WORDS = {word: str(number) for number, word in enumerate("zero one two three four five six seven eight nine ten".split())}
-_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth".split()
+_COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_WORDS = {word: str(number) for number, word in enumerate(_COUNTS)}
 _SUFFIXES = {1: "st", 2: "nd", 3: "rd"}
 _WORDS |= {word: f"{number}{_SUFFIXES.get(number, 'th')}" for number, word in enumerate(_ORDINALS, start=1)}
 _NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_WORDS)})\b", re.IGNORECASE)

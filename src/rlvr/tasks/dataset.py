@@ -137,7 +137,9 @@ class DatasetTask:
         """
         problem = self.source.train(index, "demonstration")
         if self.environments is not None:
-            raise UserError(f"{self.name} has no demonstrations with tools: choose model=hf, or warm_start.enabled=false.")
+            raise UserError(
+                f"{self.name} has no demonstrations of its tools: choose model=hf, or warm_start.enabled=false."
+            )
         if not problem.answer:
             raise UserError(f"{self.name} has no reference answers to demonstrate: set warm_start.enabled=false.")
         worked = random.Random(derive_seed(self._seed, self.name, "worked", index)).random() < worked_share
@@ -148,7 +150,8 @@ class DatasetTask:
     def texts(self) -> Iterator[str]:
         """Prompt and solution of the training examples, without the examples shown before them."""
         for problem in self.source.some(NUM_TEXTS):
-            yield f"{_text(self._prompter.messages(problem.question, fields=self._fields(problem)))}\n{self._prompter.worked(problem)}"
+            prompt = _text(self._prompter.messages(problem.question, fields=self._fields(problem)))
+            yield f"{prompt}\n{self._prompter.worked(problem)}"
 
     def example(self, text: str) -> Example:
         """The example of a user's own question, asked as the held-out ones are, with metadata `has_answer` False."""

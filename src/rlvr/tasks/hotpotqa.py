@@ -12,6 +12,8 @@ for each title is enough.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from rlvr.retrieval.base import Document
 from rlvr.tasks.multihop_corpus import Library
 from rlvr.tasks.multihop_sets import Question, Reason, cell, gold, records
@@ -29,7 +31,8 @@ def parse(row: Row, library: Library | None = None) -> Question | Reason:
         return "have no gold answer"
     if not row.fields.get("supporting_facts"):
         return "have no supporting facts"
-    titles, wanted = _titles(row), {}
+    titles = _titles(row)
+    wanted: dict[Hashable, str] = {}
     if library is not None:
         wanted = {title: title for title in titles}
         documents, support = library.matching(wanted)

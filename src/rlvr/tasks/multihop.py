@@ -36,6 +36,8 @@ from rlvr.types import Attempt, Example, Verdict
 if TYPE_CHECKING:
     from rlvr.tasks.multihop_sets import Reason
 
+Settings = schema.MusiqueTask | schema.HotpotqaTask | schema.Wiki2Task
+
 MAX_LISTED = 100
 """Documents that `list_documents` names at most."""
 
@@ -85,7 +87,7 @@ class Notes(QaState):
 # -------------------------------------------------------------------------------------------------------- the tools
 
 
-def make_tools(settings: schema.MultiHopTask) -> tuple[Tool, ...]:
+def make_tools(settings: Settings) -> tuple[Tool, ...]:
     """The tools that the settings name, in their order."""
     timeout_s = settings.tool_timeout_s
     made = {
@@ -183,7 +185,7 @@ class MultiHopEnvs:
 
     def __init__(
         self,
-        settings: schema.MultiHopTask,
+        settings: Settings,
         *,
         retriever: Retriever,
         verifier: Verifier,
@@ -235,7 +237,7 @@ class MultiHopEnvs:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiHopJudge:
-    """Official exact match of the final answer, nothing lenient about it. Votes are cast for the answer as it stands."""
+    """Official exact match of the final answer, with no leniency. Votes are cast for the answer as it stands."""
 
     format: AnswerFormat
     rules: Rules
@@ -252,9 +254,7 @@ class MultiHopJudge:
 # ------------------------------------------------------------------------------------------------------ the problems
 
 
-def load_questions(
-    settings: schema.MultiHopTask, key: str, *, library: Library | None
-) -> tuple[list[Question], list[str]]:
+def load_questions(settings: Settings, key: str, *, library: Library | None) -> tuple[list[Question], list[str]]:
     """The questions of `task.train_sets` or `task.eval_sets`, without noise, and notes on what was left out."""
     kind = KINDS[settings.name]
 

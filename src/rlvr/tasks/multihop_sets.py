@@ -79,10 +79,11 @@ class Sieve:
         """DataError if the row's id was given before, with another question."""
         found = parse(row)
         if isinstance(found, Question):
-            text, place = self._seen.setdefault(found.id, (found.text, row.place))
-            if place == row.place:
+            if found.id not in self._seen:
+                self._seen[found.id] = (found.text, row.place)
                 self.kept.append(found)
                 return
+            text, place = self._seen[found.id]
             if text != found.text:
                 name = ascii_text(found.id[:80])
                 raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
@@ -160,7 +161,9 @@ def _all_rows(key: str, one: NamedSet, fields: Collection[str]) -> Sequence[Row]
 
 def _sliced(key: str, one: NamedSet, rows: Sequence[Row]) -> Sequence[Row]:
     if one.start >= len(rows):
-        raise ConfigError(f"{key}: {ascii_text(one.path)} has {len(rows):,} rows, and the slice begins at {one.start:,}.")
+        raise ConfigError(
+            f"{key}: {ascii_text(one.path)} has {len(rows):,} rows, and the slice begins at {one.start:,}."
+        )
     return rows[one.start : one.stop]
 
 

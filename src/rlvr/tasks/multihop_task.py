@@ -14,7 +14,7 @@ from rlvr.rewards.factory import make_verifier
 from rlvr.rewards.multihop import MultiHopVerifier
 from rlvr.seeding import derive_seed
 from rlvr.tasks.dataset import Data, DatasetTask
-from rlvr.tasks.multihop import KINDS, MultiHopEnvs, MultiHopJudge, load_questions, to_problem
+from rlvr.tasks.multihop import KINDS, MultiHopEnvs, MultiHopJudge, Settings, load_questions, to_problem
 from rlvr.tasks.multihop_corpus import Library
 from rlvr.tasks.multihop_sets import Question
 from rlvr.tasks.problems import Problem
@@ -34,7 +34,7 @@ def prompt_fields(settings: schema.TaskConfig) -> tuple[str, ...]:
 
 
 def make_multihop(
-    settings: schema.MultiHopTask,
+    settings: Settings,
     reward: schema.PartsReward,
     prompter: Prompter,
     pool: VerifierPool,
@@ -69,7 +69,7 @@ def make_multihop(
     )
 
 
-def open_library(settings: schema.MultiHopTask) -> Library | None:
+def open_library(settings: Settings) -> Library | None:
     """The passages of `task.retrieval.corpus`; unknown ones of a service without it; None without a corpus."""
     retrieval, match = settings.retrieval, KINDS[settings.name].match
     if retrieval.scope == "paragraphs":
@@ -80,8 +80,8 @@ def open_library(settings: schema.MultiHopTask) -> Library | None:
     return Library(open_corpus(Path(retrieval.corpus).expanduser(), index_dir).documents, match)
 
 
-def load_data(settings: schema.MultiHopTask, seed: int, library: Library | None) -> Data:
-    """Training and held-out questions, what is in both only held out, with noise; and notes on all that was left out."""
+def load_data(settings: Settings, seed: int, library: Library | None) -> Data:
+    """Training and held-out questions, what is in both only held out, with noise; notes on all that was left out."""
     train, train_notes = load_questions(settings, "train_sets", library=library)
     held_out, held_out_notes = load_questions(settings, "eval_sets", library=library)
     data = make_data(

@@ -108,14 +108,10 @@ def open_game(overrides: Sequence[str] = (), *, config_name: str = "musique", se
 
 def _pool(reward: schema.PartsReward) -> VerifierPool:
     """Starts no process before a part of the reward needs one."""
-    return VerifierPool(
-        num_workers=reward.num_workers, timeout_s=reward.timeout_s, max_memory_mb=reward.max_memory_mb
-    )
+    return VerifierPool(num_workers=reward.num_workers, timeout_s=reward.timeout_s, max_memory_mb=reward.max_memory_mb)
 
 
-def _attempt(
-    example: Example, notes: Notes | None, calls: Sequence[ToolCall], text: str, is_cut_off: bool
-) -> Attempt:
+def _attempt(example: Example, notes: Notes | None, calls: Sequence[ToolCall], text: str, is_cut_off: bool) -> Attempt:
     return Attempt(
         example=example,
         completion=text,

@@ -10,6 +10,8 @@ paragraphs. In a corpus a passage supports if title and text are those of a supp
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from rlvr.retrieval.base import Document
 from rlvr.tasks.multihop_corpus import Library
 from rlvr.tasks.multihop_sets import Question, Reason, aliases, cell, gold, records
@@ -31,7 +33,8 @@ def parse(row: Row, library: Library | None = None) -> Question | Reason:
     documents, supporting = _paragraphs(row)
     if not supporting:
         return "have no supporting paragraph"
-    support, wanted = {name: name for name in supporting}, {}
+    support = {name: name for name in supporting}
+    wanted: dict[Hashable, str] = {}
     if library is not None:
         wanted = {library.key(document): document.id for document in documents if document.id in supporting}
         documents, support = library.matching(wanted)
@@ -67,4 +70,3 @@ def _paragraphs(row: Row) -> tuple[tuple[Document, ...], list[str]]:
         documents[document.id] = document
         supporting += [document.id] if is_supporting else []
     return tuple(documents.values()), supporting
-

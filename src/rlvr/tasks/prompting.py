@@ -132,10 +132,8 @@ def _uses_markers(prompt: Prompt) -> bool:
     return prompt.answer_in == "solution" or bool(names & set(MARKER_FIELDS))
 
 
-def _filled(
-    key: str, template: str, markers: MarkerSet | None, fields: Sequence[str]
-) -> list[tuple[str, str | None]]:
-    """The template with its markers, cut at the fields that each question fills: `[("Q: ", "question"), ("", None)]`."""
+def _filled(key: str, template: str, markers: MarkerSet | None, fields: Sequence[str]) -> list[tuple[str, str | None]]:
+    """The template with its markers, cut at the fields of a question: `[("Q: ", "question"), ("", None)]`."""
     cut: list[tuple[str, str | None]] = []
     start = ""
     for text, name in _pieces(key, template):

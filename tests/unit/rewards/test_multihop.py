@@ -1,0 +1,398 @@
+"""Multi-hop rewards: the answer by the data set's rules, what was found and cited, what cannot be gained."""
+
+import json
+import math
+import os
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.config import schema
+from rlvr.config.compose import load_config
+from rlvr.envs.tools import make_tool
+from rlvr.rewards.base import Grade, Part
+from rlvr.rewards.completion import as_ids, as_text, find_completion, read_completion
+from rlvr.rewards.extract import AnswerFormat, answer_of
+from rlvr.rewards.factory import make_verifier
+from rlvr.rewards.multihop import (
+    AnswerPart,
+    CitationPart,
+    CombinedPart,
+    CompletionPart,
+    HopsPart,
+    MultiHopVerifier,
+    QaState,
+    RetrievalPart,
+    answer_scores,
+    official_scores,
+    potential,
+    with_digits,
+)
+from rlvr.rewards.official.text import normalize_answer
+from rlvr.rewards.pool import VerifierPool
+from rlvr.rewards.text import TextPart
+from rlvr.tasks.multihop import MultiHopJudge, complete
+from rlvr.types import Attempt, Example, Score, StopReason, ToolCall, Verdict
+from tests.unit.rewards.attempts import FIXTURES, finished
+
+FORM = AnswerFormat(answer_in="complete")
+
+
+def state(*retrieved: str, support: tuple[str, ...] = ("3", "12"), hops: int = 2, rules: Any = "musique") -> QaState:
+    return QaState(
+        support={name: name for name in support},
+        num_support=len(support),
+        hops=hops,
+        rules=rules,
+        scope="paragraphs",
+        retrieved=dict.fromkeys(retrieved),
+    )
+
+
+def attempt(
+    arguments: dict[str, Any] | None,
+    *,
+    gold: str = "Oslo",
+    aliases: tuple[str, ...] = (),
+    notes: QaState | None = None,
+) -> Attempt:
+    """An episode that ended with these arguments of `complete`; None: with words."""
+    call = ToolCall(id="c", name="complete", arguments=arguments or {})
+    return Attempt(
+        example=Example(id="e1", messages=(), answer=gold, metadata={"aliases": aliases}),
+        completion="",
+        text="",
+        stop_reason=StopReason.STOP,
+        num_tokens=1,
+        calls=(call,) if arguments is not None else (),
+        state=notes or state(),
+    )
+
+
+def said(text: Any, *cited: str) -> dict[str, Any]:
+    return {"reasoning": "So.", "final_answer": text, "cited_doc_ids": list(cited)}
+
+
+def graded(part: Part, made: Attempt) -> Grade:
+    return finished(part.grade(made))  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------------------------- the answer
+
+
+def scoring_rows(task: str) -> list[dict[str, Any]]:
+    """The published rows where they are, else those of the fixture."""
+    root = os.environ.get("RLVR_DATA")
+    file = Path(root) / "scoring_vectors.jsonl" if root else FIXTURES / "scoring_rows.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    return [row for row in rows if row["task"] == task]
+
+
+@pytest.mark.parametrize("rules", ["musique", "hotpotqa"])
+def test_pitfall_28_the_metric_and_the_parts_agree_with_the_official_rows(rules: Any) -> None:
+    rows = scoring_rows(f"{rules}_answer")
+    assert rows
+    for row in rows:
+        golds = row["golds"] if isinstance(row["golds"], list) else [row["golds"]]
+        made = attempt(said(row["prediction"]), gold=golds[0], aliases=tuple(golds[1:]), notes=state(rules=rules))
+        scores = official_scores(rules, row["prediction"], golds)
+        assert (round(scores.em, 6), round(scores.f1, 6)) == (row["expected"]["em"], row["expected"]["f1"]), row["vid"]
+        verdict: Verdict = finished(MultiHopJudge(format=FORM, rules=rules).judge(made))
+        assert verdict.correct == (row["expected"]["em"] == 1)
+        for metric in ("em", "f1"):
+            part = AnswerPart(format=FORM, metric=metric, number_words=False)  # type: ignore[arg-type]
+            paid = row["expected"][metric] if normalize_answer(row["prediction"]) else 0.0
+            assert round(graded(part, made).value, 6) == paid, row["vid"]
+
+
+def test_pitfall_28_an_answer_of_which_nothing_is_left_is_worth_nothing_in_a_reward() -> None:
+    for text in ("", " ", "the", "?!", "a, the."):
+        made = attempt(said(text), gold="The")
+        assert official_scores("musique", text, ["The"]) == (1.0, 1.0)
+        for metric in ("em", "f1"):
+            assert graded(AnswerPart(format=FORM, metric=metric), made).value == 0.0  # type: ignore[arg-type]
+        for formula in ("spec", "later"):
+            part = CombinedPart(format=FORM, formula=formula)  # type: ignore[arg-type]
+            assert graded(part, attempt(said(text, "3", "12"), gold="The")).value < 0.4
+        verdict: Verdict = finished(MultiHopJudge(format=FORM, rules="musique").judge(made))
+        assert verdict.correct  # the official scorer keeps its rule
+
+
+@pytest.mark.parametrize(
+    ("rules", "text", "golds", "em", "f1"),
+    [
+        ("musique", "Oslo", ("Bergen", "Oslo"), 1.0, 1.0),
+        ("musique", "the Oslo!", ("Oslo",), 1.0, 1.0),
+        ("musique", "yes it is", ("yes",), 0.0, 0.5),
+        ("hotpotqa", "yes it is", ("yes",), 0.0, 0.0),
+        ("hotpotqa", "no", ("yes",), 0.0, 0.0),
+        ("hotpotqa", "Yes.", ("yes",), 1.0, 1.0),
+        ("musique", "1 2 3", ("1", "1 2 3 4 5 6"), 0.0, 2 / 3),
+    ],
+)
+def test_each_data_set_has_its_own_rules(rules: Any, text: str, golds: tuple[str, ...], em: float, f1: float) -> None:
+    made = attempt(said(text), gold=golds[0], aliases=golds[1:], notes=state(rules=rules))
+    assert graded(AnswerPart(format=FORM, metric="em"), made).value == em
+    assert graded(AnswerPart(format=FORM, metric="f1"), made).value == pytest.approx(f1)
+
+
+@pytest.mark.parametrize(
+    ("text", "digits"),
+    [
+        ("Two of the First", "2 of the 1st"),
+        ("30 seconds", "30 seconds"),
+        ("someone, tennis, weight", "someone, tennis, weight"),
+        ("TEN and tenth and zero", "10 and 10th and 0"),
+        ("twenty-one", "twenty-1"),
+        ("second third fourth", "2nd 3rd 4th"),
+    ],
+)
+def test_number_words_are_whole_words(text: str, digits: str) -> None:
+    assert with_digits(text) == digits
+
+
+def test_number_words_are_made_equal_in_answer_and_golds_alike_and_only_where_asked() -> None:
+    for text, gold in (("2", "two"), ("two", "2"), ("the 2nd", "second"), ("First", "1st"), ("two men", "2 men")):
+        made = attempt(said(text), gold=gold)
+        assert graded(AnswerPart(format=FORM, metric="em"), made).value == 1.0
+        assert graded(AnswerPart(format=FORM, metric="em", number_words=False), made).value == 0.0
+        verdict: Verdict = finished(MultiHopJudge(format=FORM, rules="musique").judge(made))
+        assert not verdict.correct  # the metric has no leniency
+    assert graded(AnswerPart(format=FORM, metric="em"), attempt(said("30 2nds"), gold="30 seconds")).value == 0.0
+
+
+@given(st.text(max_size=40), st.lists(st.text(max_size=40), min_size=1, max_size=3))
+def test_leniency_never_takes_anything_away(text: str, golds: list[str]) -> None:
+    for rules in ("musique", "hotpotqa"):
+        strict = answer_scores(rules, text, golds, number_words=False)
+        lenient = answer_scores(rules, text, golds, number_words=True)
+        assert lenient.em >= strict.em
+        assert lenient.f1 >= strict.f1
+        assert 0 <= lenient.em <= 1
+        assert 0 <= lenient.f1 <= 1
+
+
+def test_other_parts_read_the_answer_from_complete_too() -> None:
+    made = attempt(said("  Oslo "))
+    assert answer_of(made, FORM) == "Oslo"
+    assert graded(TextPart(format=FORM), made).value == 1.0
+    assert graded(TextPart(format=FORM), attempt(None)).status == "invalid"
+    assert FORM.extract("Oslo") is None
+    assert not FORM.is_exact("Oslo")
+
+
+@pytest.mark.parametrize(
+    ("weight", "values"), [("none", (1.0, 1.0, 1.0)), ("capped", (0.5, 1.0, 1.0)), ("linear", (0.5, 1.0, 2.0))]
+)
+def test_hop_weights(weight: Any, values: tuple[float, ...]) -> None:
+    part = AnswerPart(format=FORM, hop_weight=weight)
+    assert tuple(graded(part, attempt(said("Oslo"), notes=state(hops=hops))).value for hops in (1, 2, 4)) == values
+
+
+# ------------------------------------------------------------------------------------------------- found and cited
+
+
+@pytest.mark.parametrize(
+    ("ids", "recall", "precision", "f1"),
+    [
+        ((), 0.0, 0.0, 0.0),
+        (("5",), 0.0, 0.0, 0.0),
+        (("3",), 0.5, 1.0, 2 / 3),
+        (("3", "12"), 1.0, 1.0, 1.0),
+        (("3", "5", "7"), 0.5, 1 / 3, 0.4),
+        (("3", "12", "99"), 1.0, 2 / 3, 0.8),
+        (("3", "3", "3"), 0.5, 1.0, 2 / 3),
+        (("1", "2"), 0.0, 0.0, 0.0),
+    ],
+)
+def test_recall_precision_and_f1(ids: tuple[str, ...], recall: float, precision: float, f1: float) -> None:
+    expected = {"recall": recall, "precision": precision, "f1": f1}
+    for metric, value in expected.items():
+        found = graded(RetrievalPart(metric=metric), attempt(None, notes=state(*ids)))  # type: ignore[arg-type]
+        cited = graded(CitationPart(format=FORM, metric=metric), attempt(said("x", *ids)))  # type: ignore[arg-type]
+        assert found.value == cited.value == pytest.approx(value)
+        assert (found.status, cited.status) == ("scored", "scored")
+
+
+def test_of_two_passages_that_support_the_same_one_is_enough_and_neither_is_wrong() -> None:
+    notes = state()
+    notes.support, notes.num_support = {"h0": "Lyon", "h2": "Lyon", "h1": "Oslo"}, 2
+    assert notes.shares(["h0", "h1"]) == (1.0, 1.0, 1.0)
+    assert notes.shares(["h0", "h2"]).recall == 0.5
+    assert notes.shares(["h0", "h1", "h2"]) == (1.0, 1.0, 1.0)
+
+
+def test_parts_without_an_episode_are_errors_and_without_an_answer_invalid() -> None:
+    nothing = attempt(None)
+    for part in (AnswerPart(format=FORM), CitationPart(format=FORM), CompletionPart(format=FORM)):
+        assert graded(part, nothing) == Grade(value=0.0, status="invalid")
+    stateless = replace(nothing, state=None)
+    with pytest.raises(TypeError, match="without the state of its episode"):
+        graded(RetrievalPart(), stateless)
+
+
+def test_the_hops_part_is_the_number_of_hops() -> None:
+    assert graded(HopsPart(), attempt(None, notes=state(hops=4))).value == 4.0
+
+
+# ---------------------------------------------------------------------------------------------------- the formulas
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3, 4])
+def test_the_formulas_are_those_of_the_projects(hops: int) -> None:
+    notes = state("3", "5", "7", support=("3", "12"), hops=hops)
+    made = attempt({"final_answer": "Oslo city", "cited_doc_ids": ["3", "12", "9"]}, notes=notes)
+    em, f1, recall, precision, citation, form = 0.0, 2 / 3, 1 / 2, 1 / 3, 1.0, 2 / 3
+    w = min(hops / 2, 1)
+    spec = (em * w + f1 * w) / 2 + 0.5 * recall
+    later = (hops / 2) * (0.9 * em + 1.0 * f1 + 1.0 * recall + 0.4 * precision + 0.6 * citation + 0.1 * form) / 4.0
+    assert graded(CombinedPart(format=FORM, formula="spec"), made).value == pytest.approx(spec)
+    assert graded(CombinedPart(format=FORM, formula="later"), made).value == pytest.approx(later)
+
+
+def test_the_ranges_of_the_formulas() -> None:
+    best = attempt(said("Oslo", "3", "12"), notes=state("3", "12", hops=4))
+    assert graded(CombinedPart(format=FORM, formula="spec"), best).value == 1.5
+    assert graded(CombinedPart(format=FORM, formula="later"), best).value == pytest.approx(2.0)
+    nothing = graded(CombinedPart(format=FORM, formula="later"), attempt(None))
+    assert nothing == Grade(value=0.0, status="invalid")
+    found = graded(CombinedPart(format=FORM, formula="spec"), attempt(None, notes=state("3", "12")))
+    assert found == Grade(value=0.5, status="invalid")
+
+
+@cache
+def packaged(*overrides: str) -> MultiHopVerifier:
+    """The packaged reward of the task."""
+    config = load_config(["task=musique", "model=hf", "model.name_or_path=x", *overrides])
+    assert isinstance(config.reward, schema.PartsReward)
+    pool = VerifierPool(num_workers=1, timeout_s=1.0, max_memory_mb=1024)
+    return MultiHopVerifier(make_verifier(config.reward, FORM, pool), FORM)
+
+
+def rewarded(made: Attempt, *overrides: str) -> Score:
+    return finished(packaged(*overrides).verify(made))
+
+
+ALL = tuple(str(number) for number in range(20))
+
+
+def test_pitfall_28_finding_or_citing_everything_earns_less_than_being_honest() -> None:
+    honest = attempt(said("Oslo", "3", "12"), notes=state("3", "5", "12", "7"))
+    strategies = {
+        "cites all": attempt(said("Oslo", *ALL), notes=state("3", "5", "12", "7")),
+        "fetches all": attempt(said("Oslo", "3", "12"), notes=state(*ALL)),
+        "both": attempt(said("Oslo", *ALL), notes=state(*ALL)),
+        "cites what does not exist": attempt(said("Oslo", "3", "12", "99", "98"), notes=state("3", "5", "12", "7")),
+        "fetches and answers nothing": attempt(None, notes=state(*ALL)),
+        "cites and answers nothing": attempt(said("", *ALL), notes=state(*ALL)),
+    }
+    paid = {name: rewarded(made).value for name, made in strategies.items()}
+    value = rewarded(honest).value
+    assert all(other < value - 0.05 for other in paid.values()), (value, paid)
+    assert paid["both"] < value - 0.3
+    assert paid["fetches and answers nothing"] < 0.1
+    # one more honest search is not punished as hard as missing what it could find
+    missed = attempt(said("Oslo", "3"), notes=state("3", "5"))
+    assert rewarded(missed).value < value
+    # and the formula of the specification does pay for fetching everything
+    lazy = rewarded(strategies["fetches all"], "reward=musique_spec").value
+    assert lazy == rewarded(honest, "reward=musique_spec").value == 1.5
+
+
+def test_weights_of_parts_come_from_the_command_line() -> None:
+    made = attempt(said("Oslo", "3"), notes=state("3", "5"))
+    usual = rewarded(made)
+    heavier = rewarded(made, "reward.parts.citation.weight=5.3")
+    assert heavier.value == pytest.approx(usual.value + 5.0 * usual.parts["citation"])
+    assert heavier.diagnostics == usual.diagnostics
+
+
+def test_a_perfect_episode_is_worth_the_sum_of_the_weights() -> None:
+    perfect = rewarded(attempt(said("Oslo", "3", "12"), notes=state("3", "12")))
+    assert perfect.value == pytest.approx(1.6)
+    assert perfect.status == "scored"
+    assert perfect.diagnostics == {
+        "hops": 2.0,
+        "answer_em": 1.0,
+        "answer_f1": 1.0,
+        **{f"{kind}_{metric}": 1.0 for kind in ("citation", "paragraphs") for metric in ("recall", "precision", "f1")},
+    }
+
+
+def test_the_potential_is_the_share_that_was_found_times_the_coefficient() -> None:
+    of = potential(0.5)
+    assert [of(state(*found)) for found in ((), ("5",), ("3",), ("3", "5", "12"))] == [0.0, 0.0, 0.25, 0.5]
+    assert math.isnan(of(object()))
+
+
+# --------------------------------------------------------------------------------------------- reading a completion
+
+
+@pytest.mark.parametrize(
+    ("value", "ids"),
+    [
+        (["3", "12"], ["3", "12"]),
+        ([3, 12.0], ["3", "12"]),
+        ("12", ["12"]),
+        ("3, 12 ,", ["3", "12"]),
+        ('["3", 12]', ["3", "12"]),
+        ("[3", ["[3"]),
+        (12, ["12"]),
+        ([], []),
+        ("", []),
+        ([" m7 "], ["m7"]),
+    ],
+)
+def test_ids_as_models_write_them(value: Any, ids: list[str]) -> None:
+    assert as_ids(value) == ids
+
+
+@pytest.mark.parametrize("value", [None, True, {"3": 1}, [None], [["3"]], [True], '[["3"]]', math.inf])
+def test_what_is_no_list_of_ids(value: Any) -> None:
+    with pytest.raises(ValueError, match="should be a"):
+        as_ids(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1984, "1984"), (1984.0, "1984"), (-0.5, "-0.5"), (1e-7, "0.0000001"), ("007", "007"), ("", "")]
+)
+def test_texts_as_models_write_them(value: Any, text: str) -> None:
+    assert as_text(value) == text
+
+
+def test_the_first_completion_that_can_be_read_counts_and_ids_only_once() -> None:
+    calls = [
+        ToolCall(id="0", name="complete", arguments={"final_answer": None}),
+        ToolCall(id="1", name="complete", arguments={"final_answer": "malformed"}, problem="no JSON"),
+        ToolCall(id="2", name="Complete", arguments={"final_answer": "another tool"}),
+        ToolCall(id="3", name="complete", arguments=said("right", "3", "3", "12")),
+        ToolCall(id="4", name="complete", arguments=said("late")),
+    ]
+    found = find_completion(calls)
+    assert found is not None
+    assert (found.answer, found.cited) == ("right", ("3", "12"))
+    assert find_completion(calls[:3]) is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=6,
+)
+NAMES = st.sampled_from(["reasoning", "final_answer", "cited_doc_ids", "more"])
+COMPLETE = make_tool(complete, timeout_s=1.0, inline=True, final=True)
+
+
+@given(st.dictionaries(NAMES, JSON, max_size=4))
+def test_the_tool_accepts_exactly_what_the_rewards_can_read(arguments: dict[str, Any]) -> None:
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except ValueError:
+        return  # no JSON can say it
+    result = finished(COMPLETE.call(arguments, None))
+    assert (result.failure is None) == (read_completion(arguments) is not None), result.text

@@ -1,0 +1,486 @@
+"""Episodes of multi-hop tasks: the tools, what they leave behind, how they end, what bad calls do."""
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlvr.errors import UserError
+from rlvr.retrieval.base import Document, RetrievalError
+from rlvr.tasks.dataset import DatasetTask
+from rlvr.tasks.multihop import MultiHopEnvs, make_tools
+from rlvr.types import Message, StopReason, ToolCall
+from tests.unit.tasks.data_tasks import real_data
+from tests.unit.tasks.multihop_episodes import FOLDERS, answer, call, corpus, episode, make_qa, play, said, solve
+
+
+@pytest.fixture(scope="module")
+def task() -> DatasetTask:
+    return make_qa(max_top_n=3, top_n=1)
+
+
+def heard(task: DatasetTask, *calls: ToolCall) -> str:
+    """What the tools say to one turn of calls."""
+    _, _, messages = play(task, task.eval_examples(1)[0], said(*calls), said(answer("?")))
+    return "\n---\n".join(message.content for message in messages)
+
+
+@pytest.mark.parametrize("scope", ["paragraphs", "corpus"])
+@pytest.mark.parametrize("name", ["musique", "hotpotqa", "wiki2"])
+def test_pitfall_28_golden_retrieval_and_the_gold_answer_get_full_marks_on_every_question(
+    name: str, scope: str, tmp_path: Any
+) -> None:
+    folder = real_data(FOLDERS[name])
+    retrieval = {"scope": scope}
+    if scope == "corpus":
+        retrieval |= {"corpus": str(folder / "corpus.jsonl.gz"), "index_dir": str(tmp_path)}
+    task = make_qa(name, folder, retriever="golden", retrieval=retrieval)
+    examples = task.eval_examples(10_000)
+    if scope == "paragraphs":
+        assert task.sizes is not None
+        examples += [task.train_example(index) for index in range(task.sizes[0])]
+    expected = {
+        "paragraphs": {"musique": 147 + 100, "hotpotqa": 275 + 200, "wiki2": 459 + 500},
+        "corpus": {"musique": 147, "hotpotqa": 377, "wiki2": 459},
+    }
+    assert len({example.id for example in examples}) == len(examples) == expected[scope][name]
+
+    async def run() -> list[str]:
+        bad = []
+        for example in examples:
+            score, verdict, _ = await episode(task, example, solve(example))
+            paid = {key: value for key, value in score.parts.items() if key != "combined"}
+            found = (score.diagnostics[f"{scope}_recall"], score.diagnostics["answer_em"])
+            if not verdict.correct or set(paid.values()) != {1.0} or found != (1.0, 1.0) or score.status != "scored":
+                bad.append(f"{example.id}: {score}")
+        return bad
+
+    assert asyncio.run(run()) == []
+
+
+@pytest.mark.parametrize("name", ["musique", "hotpotqa", "wiki2"])
+def test_every_gold_and_alias_passes_its_own_verifier(name: str) -> None:
+    task = make_qa(name)
+    for example in task.eval_examples(100):
+        for gold in (example.answer, *example.metadata["aliases"]):
+            score, verdict, _ = play(task, example, said(answer(gold)))
+            assert verdict.correct
+            assert score.parts["em"] == score.parts["f1"] == 1.0
+
+
+def test_documents_are_shown_with_id_title_and_text(task: DatasetTask) -> None:
+    example = task.eval_examples(1)[0]
+    first, second = example.metadata["documents"][:2]
+    assert heard(task, call("get_document", doc_id=first.id)) == (
+        f"Document ID: {first.id}\n# {first.title}\n{first.text}"
+    )
+    found = heard(task, call("retrieve_documents", query=f"{first.text} {second.text}", top_n=3))
+    blocks = found.split("\n\n")
+    assert len(blocks) == 3
+    assert all(block.startswith("Document ID: ") and block.split("\n")[1].startswith("# ") for block in blocks)
+    listed = heard(task, call("list_documents"))
+    assert listed.splitlines() == [f"{each.id}. {each.title}" for each in example.metadata["documents"]]
+
+
+def test_top_n_is_the_configured_one_unless_asked_and_never_above_the_limit(task: DatasetTask) -> None:
+    query = task.eval_examples(1)[0].messages[-1].content
+
+    def shown(**more: Any) -> int:
+        return heard(task, call("retrieve_documents", query=f"{query} town people place", **more)).count("Document ID")
+
+    assert shown() == 1
+    assert shown(top_n=2) == 2
+    assert shown(top_n=10**30) == 3
+    assert shown(top_n=-5) == 1
+
+
+def test_the_tools_say_exactly_what_they_take() -> None:
+    task = make_qa()
+    assert isinstance(task.environments, MultiHopEnvs)
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in task.environments.tools}
+    kinds = {
+        name: {key: value["type"] for key, value in schema["properties"].items()} for name, schema in schemas.items()
+    }
+    assert kinds == {
+        "retrieve_documents": {"query": "string", "top_n": "integer"},
+        "get_document": {"doc_id": "string"},
+        "list_documents": {},
+        "complete": {"reasoning": "string", "final_answer": "string", "cited_doc_ids": "array"},
+    }
+    assert schemas["complete"]["required"] == ["reasoning", "final_answer", "cited_doc_ids"]
+    assert schemas["complete"]["properties"]["cited_doc_ids"]["items"] == {"type": "string"}
+    assert schemas["retrieve_documents"]["required"] == ["query"]
+
+
+def test_only_the_tools_of_the_settings_are_there() -> None:
+    task = make_qa(tools=("retrieve_documents", "complete"))
+    assert isinstance(task.environments, MultiHopEnvs)
+    assert [tool.name for tool in task.environments.toolbox] == ["retrieve_documents", "complete"]
+    assert heard(task, call("get_document", doc_id="1")).startswith("Error: there is no tool 'get_document'")
+
+
+def test_what_is_found_counts_once_and_in_the_order_of_finding(task: DatasetTask) -> None:
+    example = task.eval_examples(1)[0]
+    assert isinstance(task.environments, MultiHopEnvs)
+    notes = task.environments.notes(example)
+    tools = {tool.name: tool for tool in task.environments.toolbox}
+
+    async def run() -> None:
+        for doc_id in ("2", "0", "2"):
+            await tools["get_document"].call({"doc_id": doc_id}, notes)
+        await tools["list_documents"].call({}, notes)
+        await tools["get_document"].call({"doc_id": "77"}, notes)
+
+    asyncio.run(run())
+    assert list(notes.retrieved) == ["2", "0"]
+
+
+def test_episodes_of_one_example_share_nothing(task: DatasetTask) -> None:
+    example = task.eval_examples(1)[0]
+    supporting = tuple(example.metadata["support"])
+    fetch = said(*(call("get_document", doc_id=name) for name in supporting))
+
+    async def run() -> tuple[float, float]:
+        reader, guesser = await asyncio.gather(
+            episode(task, example, [fetch, said(answer("?"))]), episode(task, example, [said(answer("?"))])
+        )
+        return reader[0].parts["recall"], guesser[0].parts["recall"]
+
+    assert asyncio.run(run()) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2])
+def test_pitfall_28_the_answer_counts_in_whichever_turn_complete_was_called(task: DatasetTask, turn: int) -> None:
+    example = task.eval_examples(1)[0]
+    turns = [said(call("list_documents")) for _ in range(3)]
+    turns[turn] = said(call("list_documents"), answer(example.answer, tuple(example.metadata["support"])))
+    score, verdict, _ = play(task, example, *turns)
+    assert verdict.correct
+    assert score.parts["em"] == score.parts["citation"] == 1.0
+    assert score.diagnostics["turns"] == turn + 1
+
+
+def test_only_a_call_of_complete_answers(task: DatasetTask) -> None:
+    example = task.eval_examples(1)[0]
+    score, verdict, _ = play(task, example, said(text=example.answer))
+    assert verdict.answer is None
+    assert (score.status, score.parts["em"], score.parts["format"]) == ("invalid", 0.0, 0.0)
+
+
+def test_a_call_in_a_turn_that_was_cut_off_is_no_answer(task: DatasetTask) -> None:
+    example = task.eval_examples(1)[0]
+    score, verdict, _ = play(task, example, said(answer(example.answer), stop_reason=StopReason.LENGTH))
+    assert not verdict.correct
+    assert score.status == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("made", "answered", "form"),
+    [
+        (answer(1984, ("0",)), "1984", 2 / 3),
+        (answer(2.50, ("0",)), "2.5", 2 / 3),
+        (answer("Oslo", [0, 2]), "Oslo", 2 / 3),
+        (answer("Oslo", "0"), "Oslo", 2 / 3),
+        (answer("Oslo", 3), "Oslo", 2 / 3),
+        (answer("Oslo", '["0", "2"]'), "Oslo", 2 / 3),
+        (call("complete", final_answer="Oslo"), "Oslo", 1 / 3),
+        (answer("Oslo", ("0",), reasoning=7), "Oslo", 2 / 3),
+    ],
+)
+def test_arguments_of_another_type_are_read_and_counted_as_a_fault_of_form(
+    task: DatasetTask, made: ToolCall, answered: str, form: float
+) -> None:
+    example = replace(task.eval_examples(1)[0], answer=answered)
+    score, verdict, messages = play(task, example, said(made))
+    assert verdict.correct
+    assert messages == []  # the episode ended
+    assert score.parts["format"] == pytest.approx(form)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        answer(None),
+        answer(True),
+        answer(["Oslo"]),
+        answer({"answer": "Oslo"}),
+        answer(math.nan),
+        answer("Oslo", {"0": 1}),
+        answer("Oslo", [["0"]]),
+        answer("Oslo", None),
+        answer("Oslo", True),
+        answer("Oslo", reasoning=None),
+        call("complete", reasoning="so", cited_doc_ids=["0"]),
+        call("complete", final_answer="Oslo", confidence=1),
+        call("complete"),
+        ToolCall(id="c", name="complete", arguments={}, problem="the arguments are no JSON object"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_is_a_message_and_the_episode_goes_on(task: DatasetTask, made: ToolCall) -> None:
+    example = replace(task.eval_examples(1)[0], answer="Oslo")
+    score, verdict, messages = play(task, example, said(made), said(answer("Oslo")))
+    assert len(messages) == 1
+    assert messages[0].content.startswith("Error: ")
+    assert verdict.correct
+    assert score.diagnostics["tool_errors"] == 1
+    left, unanswered, _ = play(task, example, said(made))
+    assert (left.status, unanswered.answer) == ("invalid", None)
+
+
+@pytest.mark.parametrize("cited", ["12", ["12"], [12], 12])
+def test_pitfall_28_the_id_12_never_means_the_documents_1_and_2(task: DatasetTask, cited: Any) -> None:
+    example = task.eval_examples(1)[0]
+    example = replace(example, metadata={**example.metadata, "support": {"1": "1", "2": "2"}, "num_support": 2})
+    score, _, _ = play(task, example, said(answer("x", cited)))
+    assert score.parts["citation"] == 0.0
+    both, _, _ = play(task, example, said(answer("x", "1, 2")))
+    assert both.parts["citation"] == 1.0
+
+
+def test_ids_that_do_not_exist_cost_precision(task: DatasetTask) -> None:
+    example = task.eval_examples(1)[0]
+    right = tuple(example.metadata["support"])
+    score, _, _ = play(task, example, said(answer("x", (*right, "99", "none", *right))))
+    assert score.diagnostics["citation_precision"] == len(right) / (len(right) + 2)
+    assert score.diagnostics["citation_recall"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (call("retrieve_documents", query=""), "the query is empty"),
+        (call("retrieve_documents", query=" \n\t"), "the query is empty"),
+        (call("retrieve_documents", query=7), "'query' should be a valid string"),
+        (call("retrieve_documents", query=["a"]), "'query' should be a valid string"),
+        (call("retrieve_documents", query="a", top_n="2"), "'top_n' should be a valid integer"),
+        (call("retrieve_documents", query="a", top_n=1.5), "'top_n' should be a valid integer"),
+        (call("retrieve_documents"), "'query' (string) is missing"),
+        (call("retrieve_documents", text="a"), "'query' (string) is missing"),
+        (call("get_document", doc_id="99"), "there is no document '99'"),
+        (call("get_document", doc_id=["1"]), "should be a text"),
+        (call("list_documents", page=2), "there is no argument 'page'"),
+        (call("search", query="a"), "there is no tool 'search'"),
+        (ToolCall(id="c", name="", arguments={}, problem="that is no JSON"), "that is no JSON"),
+    ],
+    ids=str,
+)
+def test_bad_calls_are_told_what_is_wrong(task: DatasetTask, made: ToolCall, words: str) -> None:
+    said_to_it = heard(task, made)
+    assert said_to_it.startswith("Error: ")
+    assert words in said_to_it
+
+
+def test_a_query_of_100_kb_is_answered(task: DatasetTask) -> None:
+    assert "Document ID: " in heard(task, call("retrieve_documents", query="town of people " * 7_000))
+    assert heard(task, call("retrieve_documents", query="zzz " * 25_000)) == "No document has any of these words."
+
+
+class Slow:
+    """A retriever that never answers, or that is down."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+
+    def over(self, key: str, documents: Any, supporting: Any) -> Any:
+        async def search(query: str, top_n: int) -> list[Document]:
+            if self._error is not None:
+                raise self._error
+            await asyncio.Event().wait()
+            return []
+
+        return search
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+def with_retriever(retriever: Any, **changes: Any) -> DatasetTask:
+    task = make_qa(**changes)
+    environments = task.environments
+    assert isinstance(environments, MultiHopEnvs)
+    task.environments = MultiHopEnvs(environments.settings, retriever=retriever, verifier=task.verifier, library=None)
+    return task
+
+
+def test_a_search_that_hangs_is_given_up_and_the_episode_goes_on() -> None:
+    task = with_retriever(Slow(), tool_timeout_s=0.05)
+    example = task.eval_examples(1)[0]
+    score, verdict, messages = play(
+        task, example, said(call("retrieve_documents", query="a")), said(answer(example.answer))
+    )
+    assert "took more than 0.05 s" in messages[0].content
+    assert verdict.correct
+    assert score.diagnostics["tool_timeouts"] == 1
+
+
+def test_a_service_that_stays_down_ends_the_run_and_is_no_reward_of_0() -> None:
+    task = with_retriever(Slow(RetrievalError("the service is down: start it.")))
+    example = task.eval_examples(1)[0]
+    with pytest.raises(RetrievalError, match="start it"):
+        play(task, example, said(call("retrieve_documents", query="a")))
+
+
+def test_a_search_with_a_bug_is_an_error_the_model_is_told() -> None:
+    task = with_retriever(Slow(KeyError("no such index")))
+    example = task.eval_examples(1)[0]
+    score, _, messages = play(task, example, said(call("retrieve_documents", query="a")), said(answer("x")))
+    assert "KeyError" in messages[0].content
+    assert score.diagnostics["tool_errors"] == 1
+
+
+def test_in_a_corpus_ids_are_the_corpus_ids_and_a_title_may_have_any_number_of_passages(tmp_path: Any) -> None:
+    task = make_qa(retrieval=corpus(index_dir=str(tmp_path)), max_top_n=9)
+    example = task.eval_examples(1)[0]
+    ids = set(example.metadata["support"])
+    assert all(name.startswith("m") for name in ids)
+    assert len(ids) == example.metadata["hops"]
+    _, _, messages = play(
+        task,
+        example,
+        said(call("list_documents")),
+        said(*(call("get_document", doc_id=name) for name in sorted(ids))),
+        said(call("list_documents")),
+        said(answer("x")),
+    )
+    assert messages[0].content.startswith("There are ")
+    assert messages[0].content.endswith("Found so far:\nnone")
+    assert len(messages[-1].content.splitlines()) == 1 + len(ids)
+
+
+def test_the_recall_of_a_corpus_has_another_name_than_that_of_paragraphs(tmp_path: Any) -> None:
+    for retrieval, name in (({}, "paragraphs"), (corpus(index_dir=str(tmp_path)), "corpus")):
+        task = make_qa(retrieval=retrieval, retriever="golden")
+        example = task.eval_examples(1)[0]
+        score, _, _ = play(task, example, *solve(example))
+        shares = {key: value for key, value in score.diagnostics.items() if key.startswith(("paragraphs", "corpus"))}
+        assert shares == {f"{name}_recall": 1.0, f"{name}_precision": 1.0, f"{name}_f1": 1.0}
+
+
+class Elsewhere:
+    """A knowledge base that nobody has a copy of."""
+
+    def __init__(self, *documents: Document) -> None:
+        self._documents = list(documents)
+
+    def over(self, key: str, documents: Any, supporting: Any) -> Any:
+        async def search(query: str, top_n: int) -> list[Document]:
+            return self._documents[:top_n]
+
+        return search
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+def test_of_an_external_service_what_supports_is_known_once_it_is_found() -> None:
+    task = make_qa(retriever="search", retrieval={"scope": "corpus", "search_url": "http://127.0.0.1:1/search"})
+    example = task.eval_examples(1)[0]
+    environments = task.environments
+    assert isinstance(environments, MultiHopEnvs)
+    (title, text), *_ = list(example.metadata["wanted"])
+    found = (Document(id="en:7", title=title, text=text), Document(id="en:8", title=title, text="Something else."))
+    environments._retriever = Elsewhere(*found)
+    score, _, messages = play(
+        task,
+        example,
+        said(call("retrieve_documents", query="a", top_n=2)),
+        said(call("get_document", doc_id="en:8")),
+        said(answer("x", ("en:7",))),
+    )
+    assert "Something else." in messages[1].content
+    assert score.diagnostics["corpus_recall"] == 1 / example.metadata["hops"]
+    assert score.diagnostics["corpus_precision"] == 0.5
+    assert score.diagnostics["citation_precision"] == 1.0
+
+
+def test_progress_is_the_potential_of_each_turn() -> None:
+    task = make_qa(progress_coef=0.5)
+    example = next(each for each in task.eval_examples(100) if each.metadata["hops"] == 2)
+    first, second = example.metadata["support"]
+    fetch = [said(call("get_document", doc_id=name)) for name in (first, second)]
+    score, _, _ = play(task, example, *fetch, said(answer("x")))
+    assert score.potentials == (0.0, 0.25, 0.5)
+    without, _, _ = play(make_qa(), example, *fetch, said(answer("x")))
+    assert without.potentials == ()
+    assert without.value == score.value
+
+
+def test_documents_are_listed_in_the_prompt_where_it_asks_for_them() -> None:
+    prompt = {"user": "{documents}\n\nQ: {question}"}
+    task = make_qa(prompt=prompt)
+    example = task.eval_examples(1)[0]
+    documents = example.metadata["documents"]
+    lines = [f"{each.id}. {each.title}" for each in documents]
+    assert example.messages[-1].content.startswith("\n".join(lines) + "\n\nQ: Follow ")
+    assert not any("{" in message.content for message in example.messages)
+
+
+def test_answers_in_the_text_of_the_last_turn() -> None:
+    tools = ("retrieve_documents", "get_document", "list_documents")
+    task = make_qa(prompt="musique_tags", tools=tools)
+    example = task.eval_examples(1)[0]
+    ids = ", ".join(example.metadata["support"])
+    text = f"<think>It follows.</think>\n<cite>{ids}</cite>\n<answer>{example.answer}</answer>"
+    score, verdict, _ = play(task, example, said(call("get_document", doc_id="0")), said(text=text))
+    assert verdict.correct
+    assert score.parts["em"] == score.parts["citation"] == score.parts["format"] == 1.0
+    without, _, _ = play(task, example, said(text=f"<think>So.</think><answer>{example.answer}</answer>"))
+    assert (without.parts["em"], without.parts["citation"]) == (1.0, 0.0)
+    assert without.parts["format"] == pytest.approx(2 / 3)
+    none, nothing, _ = play(task, example, said(text=f"I think {example.answer}"))
+    assert (none.status, nothing.answer) == ("invalid", None)
+
+
+def test_a_question_of_the_users_own_needs_a_corpus(task: DatasetTask, tmp_path: Any) -> None:
+    with pytest.raises(UserError, match=r"set task\.retrieval\.scope=corpus"):
+        task.env(task.example("Who was it?"))
+    searching = make_qa(retrieval=corpus(index_dir=str(tmp_path)))
+    own = searching.example("Which town has people?")
+    score, verdict, messages = play(
+        searching, own, said(call("retrieve_documents", query="town people")), said(answer("Oslo"))
+    )
+    assert "Document ID: m" in messages[0].content
+    assert (verdict.answer, verdict.correct) == ("Oslo", False)
+    assert score.status == "scored"
+
+
+def test_prompts_are_counted_with_their_tools() -> None:
+    task = make_qa()
+    seen: list[int] = []
+
+    def count(messages: Any, tools: Any = ()) -> int:
+        seen.append(len(tools))
+        return 10
+
+    task.limit_prompts(count, 10)
+    assert set(seen) == {4}
+
+
+def test_it_says_what_it_cannot_demonstrate(task: DatasetTask) -> None:
+    with pytest.raises(UserError, match="choose model=hf"):
+        task.demonstration(0, 1.0)
+    assert next(task.texts()).startswith("Answer the question")
+
+
+def test_the_tools_can_be_made_from_settings_alone() -> None:
+    environments = make_qa().environments
+    assert isinstance(environments, MultiHopEnvs)
+    assert [tool.final for tool in make_tools(environments.settings)] == [False, False, False, True]
+
+
+def test_calls_of_one_turn_after_complete_are_not_executed(task: DatasetTask) -> None:
+    example = task.eval_examples(1)[0]
+    late = said(answer("wrong"), call("get_document", doc_id="0"), answer(example.answer))
+    score, verdict, _ = play(task, example, late)
+    assert not verdict.correct
+    assert score.parts["em"] == 0.0
+    assert score.diagnostics["paragraphs_precision"] == 0.0
+
+
+def test_messages_of_tools_name_tool_and_call(task: DatasetTask) -> None:
+    _, _, messages = play(task, task.eval_examples(1)[0], said(call("list_documents")), said(answer("x")))
+    assert [(m.role, m.name, m.call_id) for m in messages] == [("tool", "list_documents", "call_0")]
+    assert isinstance(messages[0], Message)

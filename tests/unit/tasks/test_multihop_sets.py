@@ -1,0 +1,396 @@
+"""The rows of multi-hop data sets: sets and slices, shapes, what is left out, noise, order."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.errors import ConfigError, UserError
+from rlvr.retrieval.base import Document
+from rlvr.tasks import hotpotqa, musique_rows
+from rlvr.tasks.dataset import DatasetTask
+from rlvr.tasks.multihop_corpus import Library
+from rlvr.tasks.multihop_sets import Question, named_sets, read_questions, with_noise
+from rlvr.tasks.rows import DataError, Row
+from rlvr.types import Example
+from tests.unit.tasks.data_tasks import FIXTURES, ids, write_jsonl
+from tests.unit.tasks.multihop_episodes import corpus, make_qa, rows
+
+MUSIQUE = FIXTURES / "musique"
+
+
+def save(folder: Path, train: list[dict[str, Any]], dev: list[dict[str, Any]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    write_jsonl(folder / "train.jsonl", train)
+    write_jsonl(folder / "dev.jsonl", dev)
+    return folder
+
+
+def musique(row: dict[str, Any]) -> Question | str:
+    return musique_rows.parse(Row("here, line 1", row))
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    """The first row of the fixture with other fields."""
+    return rows("musique")[0] | fields
+
+
+def question(found: Question | str) -> Question:
+    assert isinstance(found, Question), found
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ sets
+
+
+def test_sets_are_written_as_path_name_and_split() -> None:
+    made = named_sets("task.train_sets", "a/b,answerable,train[:256] ; c,,dev[10:];d,validation;e.jsonl.gz[5:9]")
+    assert [(each.path, each.subset, each.split, each.start, each.stop) for each in made] == [
+        ("a/b", "answerable", "train", 0, 256),
+        ("c", None, "dev", 10, None),
+        ("d", None, "validation", 0, None),
+        ("e.jsonl.gz", None, None, 5, 9),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no set; write path,name,split"),
+        ("a,b,c;", "names no set"),
+        (",b,c", "names no set"),
+        ("a,b,c,d", "names no set"),
+        ("a,b,train[1]", "has no slice like train\\[:256\\]"),
+        ("a,b,train[:]", "has no slice like"),
+        ("a,b,train[:-3]", "has no slice like"),
+        ("a,b,train[9:3]", "the slice of 'a,b,train\\[9:3\\]' is empty"),
+        ("a,b,train[:0]", "is empty"),
+        ("a", "'a' names no split and is no file"),
+        ("a/b/c,,train", "task.train_sets=a/b/c: there is no such folder, and it is no Hub id"),
+        (f"{MUSIQUE},,test", "has no test.jsonl"),
+        (f"{MUSIQUE / 'dev.jsonl'},,dev", "is a file"),
+        ("no.jsonl", "there is no file"),
+        (f"{MUSIQUE},,dev[8:]", "has 8 rows, and the slice begins at 8"),
+    ],
+)
+def test_sets_that_cannot_be_read_are_an_error_naming_the_setting(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        read_questions("task.train_sets", text, musique_rows.parse, musique_rows.FIELDS)
+    assert "task.path" not in str(caught.value)
+
+
+def test_several_sets_files_and_slices_are_joined(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "more.jsonl.gz", "wt") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows("musique", "train")[4:]))
+    sets = f"{MUSIQUE},train[1:3];{tmp_path}/more.jsonl.gz[:2]"
+    task = make_qa(train_sets=sets)
+    assert task.sizes == (4, 8)
+    assert [each.id for each in task.source.some(9)] == ["3hop__train1", "4hop__train2", "3hop__train4", "4hop__train5"]
+
+
+def test_a_row_that_two_sets_share_is_used_once_and_noted() -> None:
+    task = make_qa(train_sets=f"{MUSIQUE},train;{MUSIQUE},train[:3]")
+    assert task.sizes == (8, 8)
+    note = next(note for note in task.notes if "repeat" in note)
+    assert note.startswith("3 training rows repeat the question of an earlier row: left out (first: ")
+    assert note.endswith("train.jsonl, line 1)")
+
+
+def test_an_id_with_two_questions_is_an_error_naming_both_rows(tmp_path: Path) -> None:
+    first, second = rows("musique")[:2]
+    folder = save(tmp_path / "data", [first, second | {"id": first["id"]}], rows("musique"))
+    with pytest.raises(DataError, match=r"train\.jsonl, line 2: the id '2hop__dev0' was given before, at .*line 1"):
+        make_qa(folder=folder)
+
+
+def test_pitfall_38_questions_that_are_also_held_out_are_not_trained_on(tmp_path: Path) -> None:
+    again = [row | {"id": f"again{place}"} for place, row in enumerate(rows("musique")[:2])]
+    task = make_qa(folder=save(tmp_path / "data", rows("musique", "train") + again, rows("musique")))
+    assert task.sizes == (8, 8)
+    assert "2 of 10 training examples are also held out: left out" in task.notes
+
+
+# ------------------------------------------------------------------------------------------------------------ rows
+
+
+def test_a_musique_row_has_its_documents_golds_and_hops() -> None:
+    found = question(musique(rows("musique")[1]))
+    assert found.hops == found.num_support == len(found.support) == 3
+    assert found.golds[1:] == (f"the {found.golds[0]}",)
+    assert [document.id for document in found.documents] == [str(place) for place in range(len(found.documents))]
+    titles = Counter(document.title for document in found.documents)
+    assert max(titles.values()) == 2  # one of them supports, the other does not
+    repeated = next(title for title, count in titles.items() if count == 2)
+    assert sum(document.id in found.support for document in found.documents if document.title == repeated) == 1
+
+
+def test_the_hubs_columns_of_lists_are_read_like_rows() -> None:
+    row = rows("musique")[1]
+    columns = {key: [each[key] for each in row["paragraphs"]] for key in row["paragraphs"][0]}
+    assert musique(row | {"paragraphs": columns}) == musique(row)
+    assert musique(row | {"paragraphs": json.dumps(row["paragraphs"])}) == musique(row)
+
+
+def test_all_shapes_of_hotpotqa_and_2wiki_are_read_alike() -> None:
+    row = rows("hotpotqa")[0]
+    facts, context = row["supporting_facts"], row["context"]
+    expected = hotpotqa.parse(Row("r", row))
+    assert len(question(expected).support) == 2
+    hub = {key: value for key, value in row.items() if key != "_id"} | {
+        "id": row["_id"],
+        "supporting_facts": {"title": [title for title, _ in facts], "sent_id": [place for _, place in facts]},
+        "context": {"title": [title for title, _ in context], "sentences": [lines for _, lines in context]},
+    }
+    assert hotpotqa.parse(Row("r", hub)) == expected
+    parquet = row | {"supporting_facts": json.dumps(facts), "context": json.dumps(context)}
+    assert hotpotqa.parse(Row("r", parquet)) == expected
+    objects = row | {"supporting_facts": [{"title": title, "sent_id": place, "more": 1} for title, place in facts]}
+    assert hotpotqa.parse(Row("r", objects)) == expected
+    longer = row | {"supporting_facts": [[title, [place], ["text"], {}] for title, place in facts]}
+    assert hotpotqa.parse(Row("r", longer)) == expected
+
+
+def test_sentences_are_stripped_and_joined_by_a_space() -> None:
+    found = question(hotpotqa.parse(Row("r", rows("hotpotqa")[0])))
+    assert all(document.text.endswith(". And so on.") for document in found.documents)
+
+
+def test_hops_of_hotpotqa_are_its_different_supporting_titles_and_kinds_are_tags() -> None:
+    task = make_qa("wiki2")
+    for example in task.eval_examples(100):
+        assert example.metadata["hops"] == len({fact for fact in example.metadata["support"].values()})
+        kind = {2: "compositional", 4: "bridge_comparison"}[example.metadata["hops"]]
+        assert task.tags(example) == (f"{example.metadata['hops']}_hops", kind)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"answer": None}, "have no gold answer"),
+        ({"answer": "  "}, "have no gold answer"),
+        ({"answerable": False}, "cannot be answered"),
+        ({"paragraphs": []}, "have no paragraphs"),
+        ({"paragraphs": None}, "have no paragraphs"),
+    ],
+)
+def test_rows_that_cannot_be_used_say_why(fields: dict[str, Any], reason: str) -> None:
+    assert musique(changed(**fields)) == reason
+
+
+def test_rows_without_paragraphs_or_support_say_why() -> None:
+    row = rows("musique")[0]
+    assert musique({key: value for key, value in row.items() if key != "paragraphs"}) == "have no paragraphs"
+    nothing = [paragraph | {"is_supporting": False} for paragraph in row["paragraphs"]]
+    assert musique(row | {"paragraphs": nothing}) == "have no supporting paragraph"
+    hotpot = rows("hotpotqa")[0]
+    assert hotpotqa.parse(Row("r", hotpot | {"context": []})) == "have no paragraphs"
+    assert hotpotqa.parse(Row("r", hotpot | {"supporting_facts": []})) == "have no supporting facts"
+
+
+def test_questions_without_paragraphs_are_left_out_with_one_note_that_names_the_first(tmp_path: Path) -> None:
+    bare = [{key: value for key, value in row.items() if key != "paragraphs"} for row in rows("musique")[:3]]
+    folder = save(tmp_path / "data", rows("musique", "train"), bare + rows("musique")[3:])
+    notes = [note for note in make_qa(folder=folder).notes if "paragraphs:" in note]
+    assert notes == [f"3 held-out rows have no paragraphs: left out (first: {folder}/dev.jsonl, line 1)"]
+    folder = save(tmp_path / "data", rows("musique", "train"), bare)
+    with pytest.raises(DataError, match=r"no question is left; 3 of the rows have no paragraphs: left out"):
+        make_qa(folder=folder)
+
+
+BAD = {
+    "two documents of one idx": (lambda p: [p[0], p[0]], r"has the idx 0 twice"),
+    "idx is text": (lambda p: [p[0] | {"idx": "0"}], r"'paragraphs\[0\]\.idx' must be a whole number"),
+    "idx is true": (lambda p: [p[0] | {"idx": True}], r"must be a whole number"),
+    "title is missing": (lambda p: [{"idx": 1}], r"'paragraphs\[0\]' must be an object with idx, title"),
+    "title is a number": (lambda p: [p[0] | {"title": 3}], r"'paragraphs\[0\]\.title' must be a text"),
+    "text is a list": (lambda p: [p[0] | {"paragraph_text": []}], r"\.paragraph_text' must be a text"),
+    "is_supporting is text": (lambda p: [p[0] | {"is_supporting": "no"}], r"must be true or false"),
+    "paragraphs are a number": (lambda p: 7, r"'paragraphs' must be a list"),
+    "paragraphs are no JSON": (lambda p: "[{", r"must be a list, or a text with JSON"),
+    "columns of other lengths": (lambda p: {"idx": [0], "title": []}, r"of one length"),
+    "an endless text": (lambda p: [p[0] | {"paragraph_text": "x" * 2_000_001}], r"has 2,000,001 characters"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_damaged_rows_are_errors_that_name_row_and_field(name: str) -> None:
+    change, words = BAD[name]
+    with pytest.raises(DataError, match=words) as caught:
+        musique(changed(paragraphs=change(rows("musique")[0]["paragraphs"])))
+    assert str(caught.value).startswith("here, line 1: field ")
+
+
+@pytest.mark.parametrize("fields", [{"answer": 7}, {"answer_aliases": "x"}, {"answer_aliases": [1]}, {"question": ""}])
+def test_damaged_fields_are_errors_that_name_them(fields: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=next(iter(fields))):
+        musique(changed(**fields))
+
+
+def test_incomplete_contexts_of_hotpotqa_are_for_the_corpus_only(tmp_path: Path) -> None:
+    task = make_qa("hotpotqa")
+    assert task.sizes == (8, 7)
+    note = next(note for note in task.notes if "scope=corpus" in note)
+    assert note.startswith("1 held-out rows have a context without all supporting paragraphs")
+    assert note.endswith("dev.jsonl, line 6)")
+    assert make_qa("hotpotqa", retrieval=corpus("hotpotqa", index_dir=str(tmp_path))).sizes == (8, 8)
+
+
+def test_a_context_is_incomplete_where_the_row_says_so_or_a_title_is_missing() -> None:
+    row = rows("hotpotqa")[0]
+    assert hotpotqa.parse(Row("r", row | {"context_complete": False})) == hotpotqa.INCOMPLETE
+    facts = [*row["supporting_facts"], ["Elsewhere", 0]]
+    assert hotpotqa.parse(Row("r", row | {"supporting_facts": facts})) == hotpotqa.INCOMPLETE
+
+
+# ---------------------------------------------------------------------------------------------------------- corpus
+
+
+def test_in_a_corpus_musique_wants_title_and_text_and_the_others_the_title() -> None:
+    row = rows("musique")[0]
+    support = [paragraph for paragraph in row["paragraphs"] if paragraph["is_supporting"]]
+    passages = [
+        *(Document(id=f"m{n}", title=p["title"], text=p["paragraph_text"]) for n, p in enumerate(support)),
+        Document(id="other", title=support[0]["title"], text="Another text."),
+    ]
+    found = question(musique_rows.parse(Row("r", row), Library(passages, "title_and_text")))
+    assert found.support.keys() == {"m0", "m1"}
+    assert musique_rows.parse(Row("r", row), Library(passages[1:], "title_and_text")) == (
+        "have supporting paragraphs that are not in the corpus"
+    )
+    hotpot = rows("hotpotqa")[0]
+    titles = [title for title, _ in hotpot["supporting_facts"]]
+    named = [Document(id=f"h{n}", title=titles[n % 2], text=f"Text {n}.") for n in range(4)]
+    whole = question(hotpotqa.parse(Row("r", hotpot), Library(named, "title")))
+    assert whole.support == {"h0": titles[0], "h2": titles[0], "h1": titles[1], "h3": titles[1]}
+    assert whole.num_support == whole.hops == 2
+    assert hotpotqa.parse(Row("r", hotpot), Library(named[:1], "title")) == (
+        "have supporting titles that are not in the corpus"
+    )
+
+
+def test_questions_without_a_context_can_be_asked_of_a_corpus(tmp_path: Path) -> None:
+    bare = [{key: value for key, value in row.items() if key != "context"} for row in rows("hotpotqa")]
+    folder = save(tmp_path / "data", rows("hotpotqa", "train"), bare)
+    task = make_qa("hotpotqa", folder, retrieval=corpus("hotpotqa", index_dir=str(tmp_path / "index")))
+    assert task.sizes == (8, 8)
+
+
+# ------------------------------------------------------------------------------------------- noise, order and hops
+
+
+def documents(example: Example) -> list[str]:
+    return [document.id for document in example.metadata["documents"]]
+
+
+def supporting(example: Example) -> set[str]:
+    return set(example.metadata["support"])
+
+
+def trained(task: DatasetTask) -> dict[str, Example]:
+    return {example.id: example for example in (task.train_example(index) for index in range(8))}
+
+
+def test_noise_1_keeps_all_documents_and_noise_0_those_that_support() -> None:
+    everything, nothing = trained(make_qa(noise_rate=1.0)), trained(make_qa(noise_rate=0.0))
+    for name, example in everything.items():
+        assert len(documents(example)) > len(supporting(example))
+        assert set(documents(nothing[name])) == supporting(example)
+
+
+def test_noise_is_seeded_for_each_example_and_leaves_evaluation_alone() -> None:
+    some, again, other = (trained(make_qa(noise_rate=0.5, seed=seed)) for seed in (0, 0, 1))
+    assert all(documents(some[name]) == documents(again[name]) for name in some)
+    assert any(documents(some[name]) != documents(other[name]) for name in some)
+    assert all(supporting(example) <= set(documents(example)) for example in some.values())
+    held_out = [documents(example) for example in make_qa(noise_rate=0.0).eval_examples(9)]
+    assert held_out == [documents(example) for example in make_qa(noise_rate=1.0).eval_examples(9)]
+
+
+def test_noise_of_the_evaluation_is_asked_for_and_depends_on_no_seed() -> None:
+    all_of_them = [documents(example) for example in make_qa().eval_examples(9)]
+    some = [documents(example) for example in make_qa(eval_noise_rate=0.5, seed=0).eval_examples(9)]
+    assert some == [documents(example) for example in make_qa(eval_noise_rate=0.5, seed=1).eval_examples(9)]
+    assert some != all_of_them
+
+
+def test_the_share_of_noise_is_the_rate() -> None:
+    many = tuple(Document(id=str(n), title="t", text="x") for n in range(4_000))
+    whole = question(musique(rows("musique")[0]))
+    noisy = with_noise(Question(**{**_fields(whole), "documents": many, "support": {"7": "7"}}), 0.25, 0)
+    assert abs(len(noisy.documents) / 4_000 - 0.25) < 0.03
+    assert "7" in {document.id for document in noisy.documents}
+    assert [int(d.id) for d in noisy.documents] == sorted(int(d.id) for d in noisy.documents)
+
+
+def _fields(found: Question) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in Question.__slots__}
+
+
+def test_the_same_documents_have_the_same_key_and_others_another() -> None:
+    keys = {
+        trained(make_qa(noise_rate=rate, seed=seed))["2hop__train0"].metadata["documents_key"]
+        for rate, seed in ((1.0, 0), (1.0, 1), (0.0, 0))
+    }
+    assert len(keys) == 2
+
+
+def hops(task: DatasetTask, indices: range) -> list[int]:
+    return [task.train_example(index).metadata["hops"] for index in indices]
+
+
+def test_a_curriculum_goes_from_few_hops_to_many_in_every_pass_and_in_a_new_order() -> None:
+    task = make_qa(curriculum="hops")
+    first, second = hops(task, range(8)), hops(task, range(8, 16))
+    assert first == second == sorted(first)
+    assert ids(task, range(8)) != ids(task, range(8, 16))
+    assert sorted(ids(task, range(8))) == sorted(ids(task, range(8, 16)))
+    plain = make_qa()
+    assert hops(plain, range(8)) != sorted(hops(plain, range(8)))
+
+
+def test_pitfall_37_a_curriculum_is_a_function_of_seed_and_index() -> None:
+    task = make_qa(curriculum="hops")
+    backwards = [task.train_example(index).id for index in reversed(range(24))]
+    assert backwards[::-1] == ids(make_qa(curriculum="hops"), range(24))
+
+
+def test_pitfall_38_the_first_held_out_questions_are_no_longer_those_of_few_hops() -> None:
+    balanced = make_qa(eval_order="balanced")
+    kinds = [example.metadata["hops"] for example in balanced.eval_examples(8)]
+    assert kinds == [2, 3, 4, 2, 3, 4, 2, 3]
+    fair = [example.metadata["hops"] for example in make_qa().eval_examples(8)]
+    assert fair != sorted(fair)
+    assert sorted(fair) == sorted(kinds)
+
+
+def test_hops_keeps_a_subset_and_says_so() -> None:
+    task = make_qa(hops=(3,))
+    assert {example.metadata["hops"] for example in task.eval_examples(9)} == {3}
+    assert any(note.startswith("5 training rows have another number of hops than task.hops=[3]") for note in task.notes)
+    with pytest.raises(DataError, match="no question is left"):
+        make_qa(hops=(5,))
+
+
+def test_notes_say_what_is_searched_with_what() -> None:
+    assert "retriever bm25 over the question's own paragraphs" in make_qa().notes
+    assert make_qa().notes[0].startswith("8 training and 8 held-out examples from ")
+
+
+def test_missing_fields_and_folders_are_errors_of_the_user(tmp_path: Path) -> None:
+    folder = save(tmp_path / "data", [{"question": "?"}], rows("musique"))
+    with pytest.raises(UserError, match=r"train\.jsonl, line 1: field 'answer' is missing"):
+        make_qa(folder=folder)
+    with pytest.raises(ConfigError, match=r"task\.eval_sets=.*: there is no such folder"):
+        make_qa(eval_sets=f"{tmp_path}/none,,dev")
+
+
+def test_a_local_copy_of_a_repository_is_read(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    for split, name in (("train", "train"), ("validation", "dev")):
+        Dataset.from_list(rows("musique", name)).to_parquet(tmp_path / f"{split}.parquet")
+    task = make_qa(train_sets=f"{tmp_path},,train", eval_sets=f"{tmp_path},,validation")
+    assert task.sizes == (8, 8)
