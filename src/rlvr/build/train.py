@@ -164,6 +164,7 @@ def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, co
             printer=episode_printer(config, task, chat, console),
         ),
         checkpoints=checkpoints,
+        train_on_tool_tokens=config.algorithm.train_on_tool_tokens,
     )
 
 

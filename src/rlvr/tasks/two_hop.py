@@ -69,10 +69,13 @@ def search(name: str, state: World) -> str:
 
 
 class WordsEnv(ToolEnv):
-    """Says `nothing .` where other environments say what is wrong with a call: there are no words for it."""
+    """Replies between marks, in words of the vocabulary.
+
+    Says `nothing .` where other environments say what is wrong with a call: there are no words for it.
+    """
 
     async def step(self, said: Message) -> Reply:
-        """As of every tool environment, in words that a tokenizer of the vocabulary can encode."""
+        """As of every tool environment."""
         reply = await super().step(said)
         messages = tuple(replace(message, content=_in_words(message.content)) for message in reply.messages)
         return replace(reply, messages=messages)
@@ -81,7 +84,7 @@ class WordsEnv(ToolEnv):
 def _in_words(text: str) -> str:
     words = text.split()
     is_fact = len(words) == 4 and words[1] in (WORKS_AT, LOCATED_IN)
-    return text if is_fact else f"{NOTHING} {STOP}"
+    return f"{REPLY} {text if is_fact else f'{NOTHING} {STOP}'} {REPLY_END}"
 
 
 class TwoHopTask:

@@ -58,6 +58,7 @@ class Run:
     evaluate: Callable[[], Coroutine[None, None, dict[str, float]]]
     recorder: Recorder
     checkpoints: Checkpoints
+    train_on_tool_tokens: bool = False  # wrong, and there to show it (docs/two_hop.md)
 
 
 def train(run: Run, stopped: Callable[[], bool]) -> int:
@@ -78,7 +79,7 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
             clock = Clock()
             with clock("generation"):
                 rollouts = loop.run(run.rollouts.next_batch())
-            batch = to_batch(rollouts.groups)
+            batch = to_batch(rollouts.groups, train_on_tool_tokens=run.train_on_tool_tokens)
             with clock("scoring"):
                 batch = run.algorithm.advantages(run.trainer.score(batch))
             with clock("update"):
