@@ -1,0 +1,310 @@
+"""The two-hop task: worlds, examples that are held out, demonstrations, episodes."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rlvr.build.tasks import open_tasks
+from rlvr.chat.rendering import Chat
+from rlvr.config.compose import load_config
+from rlvr.envs.base import Reply, TurnText
+from rlvr.errors import ConfigError, UserError
+from rlvr.models.scratch import build_tokenizer
+from rlvr.tasks.two_hop import TwoHopTask, is_held_out
+from rlvr.types import Example, Message, StopReason, ToolCall
+
+SMALL = ("task.num_persons=3", "task.num_organizations=3", "task.num_cities=4")
+
+
+def make_task(*overrides: str) -> TwoHopTask:
+    with open_tasks(load_config(overrides, config_name="two_hop"), "llama", {}) as tasks:
+        assert isinstance(tasks.own, TwoHopTask)
+        return tasks.own
+
+
+TASK = make_task()
+
+
+def chain_of(example: Example) -> tuple[str, str, str]:
+    return example.metadata["chain"]
+
+
+def call(*words: str, name: str = "search", problem: str | None = None) -> Message:
+    arguments = {"name": " ".join(words)} if words else {}
+    made = ToolCall(id="call_0", name=name, arguments=arguments, problem=problem)
+    return Message(role="assistant", content="", tool_calls=(made,))
+
+
+def play(example: Example, *said: Message, task: TwoHopTask = TASK) -> list[Reply]:
+    env = task.env(example)
+
+    async def all_turns() -> list[Reply]:
+        await env.start()
+        return [await env.step(message) for message in said]
+
+    return asyncio.run(all_turns())
+
+
+def texts(replies: Sequence[Reply]) -> list[str]:
+    return [message.content for reply in replies for message in reply.messages]
+
+
+# ------------------------------------------------------------------------------------------------------ examples
+
+
+def test_an_example_asks_for_the_city_of_its_chain() -> None:
+    example = TASK.train_example(0)
+    person, _, city = chain_of(example)
+    assert example.messages == (Message(role="user", content=f"<q> where {person}"),)
+    assert example.answer == city
+    world = TASK.world(example)
+    assert world.located_in[world.works_at[person]] == city
+    assert (len(world.works_at), len(world.located_in)) == (40, 30)
+
+
+def test_pitfall_36_the_stream_is_a_function_of_seed_and_index_and_no_other_stream() -> None:
+    again, other = make_task(), make_task("seed=1")
+    forward = [TASK.train_example(index) for index in range(30)]
+    assert [again.train_example(index) for index in reversed(range(30))] == forward[::-1]
+    assert [other.train_example(index) for index in range(30)] != forward
+    asked = [TASK.demonstration(index, 1.0)[0] for index in range(30)]
+    assert asked != [example.messages[0].content for example in forward]
+    assert TASK.eval_examples(20) == other.eval_examples(20)
+
+
+def test_pitfall_36_every_example_has_a_world_of_its_own() -> None:
+    """One world for all would be learnt by heart: then nothing has to be searched for."""
+    worlds = [TASK.world(TASK.train_example(index)) for index in range(60)]
+    for name in ("p0", "p39"):
+        counts = Counter(world.works_at[name] for world in worlds)
+        assert len(counts) > 15
+    assert len(Counter(world.located_in["o0"] for world in worlds)) > 10
+    assert TASK.world(TASK.train_example(3)) == worlds[3]
+
+
+def test_pitfall_38_held_out_chains_are_never_asked_for_in_training() -> None:
+    task = make_task(*SMALL, "task.held_out_share=0.5")
+    every = {(f"p{p}", f"o{o}", f"c{c}") for p in range(3) for o in range(3) for c in range(4)}
+    held_out = {chain for chain in every if is_held_out(chain, 0.5)}
+    assert 9 <= len(held_out) <= 27
+    assert {chain_of(task.train_example(index)) for index in range(600)} == every - held_out
+    evaluated = task.eval_examples(100)
+    assert {chain_of(example) for example in evaluated} == held_out
+    assert len(evaluated) == len(held_out)  # each once
+    assert task.eval_examples(5) == evaluated[:5]
+    shown = [task.demonstration(index, 1.0) for index in range(600)]
+    taught = {(p[0].split()[-1], p[2].split()[3], p[4].split()[3]) for p in shown}
+    assert taught == every - held_out
+
+
+def test_the_split_depends_on_the_words_alone() -> None:
+    chains = [(f"p{p}", f"o{o}", f"c{c}") for p in range(20) for o in range(20) for c in range(10)]
+    assert sum(is_held_out(chain, 0.2) for chain in chains) / len(chains) == pytest.approx(0.2, abs=0.03)
+    assert all(is_held_out(chain, 0.5) for chain in chains if is_held_out(chain, 0.2))
+
+
+@pytest.mark.parametrize("share", ["1e-9", "0.999999999"])
+def test_a_share_that_leaves_nothing_is_refused(share: str) -> None:
+    with pytest.raises(ConfigError, match=r"task.held_out_share=.* leaves no chain to (train|evaluate) on: change it"):
+        make_task(f"task.held_out_share={share}")
+
+
+# ------------------------------------------------------------------------------------------------ demonstrations
+
+
+def test_demonstrations_search_twice_or_guess_early() -> None:
+    shown = [TASK.demonstration(index, 0.3) for index in range(2000)]
+    kinds = Counter(len(parts) for parts in shown)
+    assert set(kinds) == {2, 4, 6}
+    for length, share in {2: 0.3, 4: 0.4, 6: 0.3}.items():
+        assert kinds[length] / 2000 == pytest.approx(share, abs=0.04)
+    guesses = Counter(parts[-1].split()[1] for parts in shown if len(parts) < 6)
+    assert len(guesses) == 20  # any city, at random
+    one_search = [parts for parts in shown if len(parts) == 4]
+    assert all(parts[1].split()[2] == parts[0].split()[-1] == parts[2].split()[1] for parts in one_search)
+
+
+def test_a_worked_demonstration_follows_the_chain() -> None:
+    assert TASK.demonstration(1, 1.0) == (
+        "<q> where p3",
+        "<call> search p3 </call>",
+        "<tool> p3 works-at o0 . </tool>",
+        "<call> search o0 </call>",
+        "<tool> o0 located-in c4 . </tool>",
+        "<ans> c4 </ans> <eoe>",
+    )
+    assert TASK.demonstration(1, 0.0)[0] == "<q> where p3"  # the question does not depend on the share
+
+
+def test_pitfall_06_a_demonstration_is_token_for_token_the_episode_of_who_speaks_like_it() -> None:
+    """The warm start must teach the very sequence that sampling goes on with, marks and stop tokens included."""
+    assert TASK.vocabulary is not None
+    tokenizer: Any = build_tokenizer(TASK.vocabulary)
+    chat = Chat(tokenizer, TASK.stop_words)
+    example = TASK.train_example(5)
+    person, organization, city = chain_of(example)
+    env = TASK.env(example)
+    said = (f"<call> search {person} </call>", f"<call> search {organization} </call>", f"<ans> {city} </ans> <eoe>")
+
+    async def episode() -> tuple[tuple[int, ...], list[Reply]]:
+        conversation = list(await env.start())
+        ids = chat.encode_prompt(conversation, env.tools)
+        replies = []
+        for number, text in enumerate(said):
+            completion = tuple(tokenizer(text)["input_ids"])
+            assert completion[-1] in chat.stop_ids
+            conversation.append(chat.parse(completion, StopReason.STOP, env.tools))
+            replies.append(await env.step(conversation[-1]))
+            assert replies[-1].done == (number == 2)
+            if replies[-1].done:
+                return ids + completion, replies
+            ids = chat.next_prompt(ids, completion, conversation, replies[-1].messages, env.tools)
+        raise AssertionError("never done")
+
+    ids, replies = asyncio.run(episode())
+    facts = texts(replies)
+    shown = (f"<q> where {person}", said[0], facts[0], said[1], facts[1], said[2])
+    assert ids == tuple(tokenizer(" ".join(shown))["input_ids"])
+    assert facts == [
+        f"<tool> {person} works-at {organization} . </tool>",
+        f"<tool> {organization} located-in {city} . </tool>",
+    ]
+    assert [len(part.split()) for part in shown] == [len(part.split()) for part in TASK.demonstration(1, 1.0)]
+
+
+def test_texts_and_prompts_are_made_of_the_vocabulary() -> None:
+    assert TASK.vocabulary is not None
+    known = set(TASK.vocabulary)
+    assert {word for text, _ in zip(TASK.texts(), range(300), strict=False) for word in text.split()} <= known
+
+
+# ------------------------------------------------------------------------------------------------------ episodes
+
+
+def test_each_episode_is_answered_from_its_own_world() -> None:
+    examples = [TASK.train_example(index) for index in range(8)]
+    envs = [env for example in examples for env in TASK.envs(example, 2)]
+    owners = [example for example in examples for _ in range(2)]
+
+    async def together() -> list[tuple[Reply, Reply]]:
+        for env in envs:
+            await env.start()
+        first = await asyncio.gather(*(env.step(call("p7")) for env in envs))
+        second = await asyncio.gather(*(env.step(call("o7")) for env in reversed(envs)))
+        return list(zip(first, reversed(second), strict=True))
+
+    for example, (works_at, located_in) in zip(owners, asyncio.run(together()), strict=True):
+        world = TASK.world(example)
+        assert texts([works_at]) == [f"<tool> p7 works-at {world.works_at['p7']} . </tool>"]
+        assert texts([located_in]) == [f"<tool> o7 located-in {world.located_in['o7']} . </tool>"]
+
+
+def test_nobody_can_change_a_world() -> None:
+    world: Any = TASK.world(TASK.train_example(0))
+    with pytest.raises(TypeError):
+        world.works_at["p0"] = "o0"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        call("c4"),
+        call("p3", "p4"),
+        call(),
+        call("p3", name="find"),
+        call(problem="The call names no tool."),
+        call("<eoe>"),
+    ],
+)
+def test_what_cannot_be_found_is_said_in_words_of_the_vocabulary(said: Message) -> None:
+    (reply,) = play(TASK.train_example(0), said)
+    assert not reply.done
+    assert texts([reply]) == ["<tool> nothing . </tool>"]
+
+
+def turns(*said: str, stop_reason: StopReason = StopReason.STOP) -> list[TurnText]:
+    return [
+        TurnText(
+            prompt="",
+            completion=text,
+            text=text.removesuffix(" <eoe>"),
+            stop_reason=stop_reason,
+            num_tokens=4,
+        )
+        for text in said
+    ]
+
+
+def test_the_right_city_between_the_marks_is_right_however_it_was_found() -> None:
+    example = TASK.train_example(0)
+
+    def value(*said: str, stop_reason: StopReason = StopReason.STOP) -> tuple[float, bool]:
+        made = turns(*said, stop_reason=stop_reason)
+        env = TASK.env(example)
+
+        async def both() -> tuple[float, bool]:
+            await env.start()
+            return (await env.score(made)).value, (await TASK.judge(example, made)).correct
+
+        return asyncio.run(both())
+
+    right = f"<ans> {example.answer} </ans> <eoe>"
+    wrong = "<ans> c0 </ans> <eoe>" if example.answer != "c0" else "<ans> c1 </ans> <eoe>"
+    assert value(right) == (1.0, True)
+    assert value("<call> search p0 </call>", right) == (1.0, True)
+    assert value(right, wrong) == (0.0, False)  # the last turn counts
+    assert value(f"{example.answer} <eoe>") == (0.0, False)
+    assert value(f"<ans> {example.answer} {example.answer} </ans> <eoe>") == (0.0, False)
+    assert value(f"<ans> {example.answer} </ans> c1 <eoe>") == (0.0, False)
+    assert value(right, stop_reason=StopReason.LENGTH) == (0.0, False)
+
+
+def test_a_score_tells_how_often_was_searched() -> None:
+    example = TASK.train_example(0)
+    env = TASK.env(example)
+
+    async def score() -> Any:
+        await env.start()
+        for message in (call("p3"), call("nobody"), Message(role="assistant", content="<ans> c4 </ans>")):
+            await env.step(message)
+        return (await env.score(turns("a", "b", "<ans> c4 </ans> <eoe>"))).diagnostics
+
+    assert {"tool_calls": 2.0, "turns": 3.0, "tool_errors": 0.0}.items() <= asyncio.run(score()).items()
+
+
+# ---------------------------------------------------------------------------------------------- questions, limits
+
+
+@pytest.mark.parametrize("text", ["<q> where p3", "where p3", "p3", "  where   p3\n"])
+def test_a_users_question_gets_a_held_out_chain_and_an_answer(text: str) -> None:
+    example = TASK.example(text)
+    assert chain_of(example)[0] == "p3"
+    assert TASK.is_held_out(chain_of(example))
+    assert example == TASK.example("where p3")
+    assert TASK.world(example).located_in[TASK.world(example).works_at["p3"]] == example.answer
+
+
+@pytest.mark.parametrize("text", ["", "where", "where p40", "who p3", "where p3 ?", "x" * 10_000])
+def test_other_questions_are_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(UserError, match=r"is no question of task=two_hop: ask where p0 \(to p39\)\.$") as caught:
+        TASK.example(text)
+    assert len(str(caught.value)) < 400
+
+
+def test_an_episode_that_does_not_fit_is_refused() -> None:
+    def words(messages: Sequence[Message], tools: object = ()) -> int:
+        return sum(len(message.content.split()) for message in messages)
+
+    make_task().limit_prompts(words, 33)  # 3 + 3 x (4 + 6)
+    with pytest.raises(ConfigError, match=r"task.max_turns=4: .* have 33 tokens, but 32 are left"):
+        make_task().limit_prompts(words, 32)
+
+
+def test_the_markers_are_words_of_their_own() -> None:
+    assert make_task("prompt.markers=think").demonstration(1, 1.0)[-1] == "<answer> c4 </answer> <eoe>"
+    made = "{reasoning_start: a, reasoning_end: b, solution_start: '<q>', solution_end: '</q>'}"
+    with pytest.raises(ConfigError, match="the marker '<q>' is not one word of its own"):
+        make_task(f"+markers.sets.mine={made}", "prompt.markers=mine")
