@@ -109,7 +109,7 @@ class MusiqueEnv(vf.MultiTurnEnv):
         return examples
 
     def example(self, name: str) -> Example:
-        """The example with this id. A worker of the environment server built no data set: its rows come from elsewhere."""
+        """The example with this id. A worker of the library's environment server has built no data set itself."""
         for draw in (self.game.held_out, self.game.training):
             if name not in self._examples:
                 self._drawn(draw, None)

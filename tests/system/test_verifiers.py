@@ -1,0 +1,268 @@
+"""The verifiers library, both directions: its environments are trained here, and ours runs under its commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rlvr.config.compose import load_config
+from rlvr.errors import ConfigError, UserError
+from rlvr.models.policy import Policy
+from rlvr.models.scratch import build_tokenizer
+from rlvr.tracking.rollouts import read_rollouts
+from rlvr.training.warm_start import warm_start
+from tests.system.harness import Ran, pretrained, run_train
+from tests.system.openai_server import serve
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENTS = ROOT / "tests" / "fixtures" / "environments"
+MUSIQUE = ROOT / "tests" / "fixtures" / "vf_musique"
+BIN = Path(sys.executable).parent
+WORDS = ("<pad>", "<boe>", "<eoe>", "<call>", "</call>", "peek", "ask", "1", "yes", "no")
+needs_library = pytest.mark.verifiers
+
+RUN = (
+    "task=verifiers",
+    "task.env_id=rlvr-test-environments",
+    "rollout.prompts_per_step=8",
+    "rollout.group_size=8",
+    "rollout.max_completion_tokens=12",
+    "trainer.max_steps=8",
+    "trainer.learning_rate=0.02",
+    "trainer.warmup_steps=0",
+    "trainer.checkpoint_every=null",
+    "evaluation.every=8",
+    "evaluation.num_examples=8",
+    "evaluation.samples_per_example=1",
+    "tracker.console=none",
+    "tracker.rollouts_every=1",
+)
+TINY = (
+    "model=scratch_bpe",
+    "model.vocabulary_size=300",
+    "model.hidden_size=32",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "warm_start.enabled=false",
+)
+
+
+@pytest.fixture(autouse=True)
+def _environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ENVIRONMENTS))
+
+
+def kind(name: str) -> str:
+    return f"+task.env_args.kind={name}"
+
+
+# ------------------------------------------------------------------------------------------------- their environments
+
+
+@needs_library
+def test_a_single_turn_environment_is_learnt(tmp_path: Path) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    ran = run_train(tmp_path / "run", *RUN, *TINY, kind("letters"))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    rewards = [row["reward/mean"] for row in ran.rows[1:]]
+    assert rewards[-1] > 5 * rewards[0]
+    assert ran.rows[1]["policy/grad_norm"] > 0
+    assert ran.rows[-1]["reward/share_of_e"] == ran.rows[-1]["reward/mean"]
+    assert ran.rows[0]["eval/verifiers/part_length"] > 0
+    assert ran.rows[-1]["eval/verifiers/accuracy"] > ran.rows[0]["eval/verifiers/accuracy"]
+
+
+@needs_library
+def test_a_tool_environment_is_learnt(tmp_path: Path) -> None:
+    ran = run_train(
+        tmp_path / "run",
+        *RUN,
+        *pretrained(_model_of_ten_words(tmp_path / "model")),
+        kind("words"),
+        "prompt.tool_format=words",
+        "task.metric=looked",
+    )
+    first, last = ran.rows[1], ran.rows[-1]
+    assert 0.2 < first["reward/looked"] < 0.8
+    assert last["reward/looked"] > 0.95
+    assert last["reward/mean"] > first["reward/mean"] + 0.2
+    assert last["eval/verifiers/sampled_accuracy"] > 0.9
+    assert first["reward/total_tool_calls"] == first["rollout/tool_calls_mean"]
+    records = [record for record in _records(ran) if len(record.turns) > 1]
+    assert records
+    for record in records:
+        before, after = record.turns[:2]
+        said = list(before.prompt_ids) + list(before.completion_ids)
+        assert list(after.prompt_ids[: len(said)]) == said
+        assert after.prompt.split()[-1] in ("1", "no")
+
+
+def _records(ran: Ran) -> list[Any]:
+    return read_rollouts(ran.folder / "rollouts" / "step_000001.jsonl.gz")
+
+
+class _Demonstrator:
+    """Half of the time the model looks before it answers."""
+
+    stop_words = ()
+
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
+        return ("ask", "<call> peek ask </call>", "1", "yes") if index % 2 else ("ask", "no")
+
+
+def _model_of_ten_words(folder: Path) -> Path:
+    tokenizer = build_tokenizer(WORDS)
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        policy = Policy(model=LlamaForCausalLM(config).eval(), tokenizer=tokenizer)
+    settings = load_config(["warm_start.num_steps=40", "warm_start.final_phase_steps=0"]).warm_start
+    assert warm_start(
+        policy,
+        _Demonstrator(),
+        settings,
+        microbatch_tokens=4096,
+        progress=lambda step, loss: None,
+        stopped=lambda: False,
+    )
+    policy.save(folder)
+    return folder
+
+
+@needs_library
+def test_a_rubric_that_fails_too_often_ends_the_run_with_its_message(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"verifier failed on .*reward function broken: KeyError: 'no such column'"):
+        run_train(tmp_path / "run", *RUN, *TINY, kind("breaks"), "reward.max_error_share=0.0")
+    tolerant = run_train(tmp_path / "other", *RUN, *TINY, kind("breaks"), "trainer.max_steps=1")
+    assert tolerant.rows[1]["rollout/error_share"] > 0
+    assert tolerant.rows[1]["reward/mean"] == 0.5  # the failed ones are no zeros
+
+
+@needs_library
+@pytest.mark.parametrize("name", ["group", "both"])
+def test_rewards_of_groups_train_and_evaluate(tmp_path: Path, name: str) -> None:
+    ran = run_train(tmp_path / "run", *RUN, *TINY, kind(name), "+task.env_args.num=12", "trainer.max_steps=1")
+    assert ran.rows[1]["rollout/error_share"] == 0.0
+    assert 0 < ran.rows[1]["reward/longest"] < 1
+    assert ran.result.finished
+
+
+# ------------------------------------------------------------------------------------------------------- the settings
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("prompt.system=Think.", r"prompt\.system=Think\.: has no effect with task=verifiers"),
+        ("prompt.answer_in=boxed", r"prompt\.answer_in=boxed: has no effect with task=verifiers"),
+        ("reward=numeric", r"reward: task=verifiers cannot be scored by this reward; choose reward=verifiers"),
+        ("evaluation.headline=part_f1", r"evaluation\.headline=part_f1: .*choose accuracy"),
+        ("model=scratch", "this task has none"),
+        ("task.metric_threshold=high", r"task\.metric_threshold=.?high"),
+    ],
+)
+def test_settings_that_do_not_fit_an_environment_are_refused(line: str, message: str) -> None:
+    lines = ["task=verifiers", "task.env_id=x", "model=scratch_bpe"]
+    assert load_config(lines).task.name == "verifiers"
+    with pytest.raises(ConfigError, match=message):
+        load_config([*lines, line])
+    with pytest.raises(ConfigError, match=r"task\.env_id=\?\?\?"):
+        load_config(["task=verifiers", "model=scratch_bpe"])
+
+
+def test_the_reward_of_environments_is_for_environments_alone() -> None:
+    with pytest.raises(ConfigError, match="task=gsm8k cannot be scored by this reward"):
+        load_config(["reward=verifiers"], config_name="gsm8k")
+
+
+# -------------------------------------------------------------------------------------------------- their commands
+
+
+def _searches_and_completes(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """A model that searches once, believes what it reads, and cites all of it."""
+    last = messages[-1]
+    if last["role"] != "tool":
+        return {"calls": [("retrieve_documents", {"query": last["content"], "top_n": 2})]}
+    ids, rivers = re.findall(r"Document ID: (\S+)", last["content"]), re.findall(r"the river (\w+)", last["content"])
+    answer = {"reasoning": "It is written.", "final_answer": rivers[0] if rivers else "", "cited_doc_ids": ids}
+    return {"calls": [("complete", answer)]}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """`vf-install vf-musique -p environments`, without the package index; the environment of its commands."""
+    environment = os.environ | {
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",  # where uv is
+        "UV_OFFLINE": "1",
+        "UV_NO_BUILD_ISOLATION": "1",
+        "SOME_KEY": "a secret",
+        "HF_HOME": str(tmp_path_factory.mktemp("hf")),
+    }
+    environment.pop("VF_LOG_LEVEL", None)
+
+    def uv(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(BIN / "uv"), "pip", *arguments, "--python", sys.executable, "vf-musique"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    was_there = uv("show").returncode == 0
+    folder = shutil.copytree(ROOT / "environments", tmp_path_factory.mktemp("copy") / "environments")
+    command = [str(BIN / "vf-install"), "vf-musique", "-p", "environments" if was_there else str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    yield environment
+    if not was_there:
+        uv("uninstall")
+
+
+@needs_library
+@pytest.mark.parametrize("server", ["--disable-env-server", "--num-workers=1"])
+def test_vf_install_and_vf_eval_run_our_environment(tmp_path: Path, installed: dict[str, str], server: str) -> None:
+    arguments = {
+        "retriever": "golden",
+        "train_sets": str(MUSIQUE / "train.jsonl"),
+        "eval_sets": str(MUSIQUE / "dev.jsonl"),
+    }
+    with serve(_searches_and_completes) as there:
+        command = ["vf-eval", "vf-musique", "-m", "a/model", "-b", there.url, "-k", "SOME_KEY", "-n", "3", "-r", "2"]
+        command += ["-a", json.dumps(arguments), "-s", "-d", "-o", str(tmp_path), server]
+        command[0] = str(BIN / command[0])
+        done = subprocess.run(
+            command, cwd=tmp_path, env=installed, capture_output=True, text=True, check=False, timeout=240
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert there.keys == {"Bearer a secret"}
+    assert {request["model"] for request in there.requests} == {"a/model"}
+    names = [tool["function"]["name"] for tool in there.requests[0]["tools"]]
+    assert names == ["retrieve_documents", "get_document", "list_documents", "complete"]
+    (results,) = tmp_path.rglob("results.jsonl")
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    assert len(rows) == 6
+    for row in rows:
+        assert row["error"] is None
+        assert (row["em"], row["citation"], row["recall"], row["num_turns"]) == (1.0, 1.0, 1.0, 2.0)
+        assert row["stop_condition"] == "has_final_env_response"
+    rewards = {row["reward"] for row in rows}
+    assert len(rewards) == 1
+    assert rewards.pop() > 1
