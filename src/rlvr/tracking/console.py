@@ -144,7 +144,8 @@ class Console:
         if steps == 0:
             return
         found = hints(self._history, window=min(steps, WINDOW), penalties=self._penalties)
-        self.note("diagnosis: " + ("nothing looks wrong" if not found else f"{len(found)} thing(s) to look at"))
+        count = "1 thing" if len(found) == 1 else f"{len(found)} things"
+        self.note("diagnosis: " + (f"{count} to look at" if found else "nothing looks wrong"))
         for hint in found:
             self.note(f"- {hint.text}")
 

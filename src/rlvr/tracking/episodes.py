@@ -22,6 +22,7 @@ MAX_CHARS = 2_000  # of a piece of text; what is longer loses its middle
 MAX_PROMPT_CHARS = 600  # of a first prompt, whose end says most
 MAX_CALL_CHARS = 300
 _WIDTH = 10  # of the labels
+_FAILURES = {"tool_errors", "malformed_calls", "unknown_tools", "invalid_arguments", "tool_timeouts"}  # said if any
 
 
 def visible(text: str, limit: int = MAX_CHARS) -> str:
@@ -104,8 +105,8 @@ def episode_lines(
     found = visible(verdict_text(verdict, record.answer, record.stop_reason))
     yield _labelled("answer", [(found, GOOD if verdict.correct else BAD)])
     yield _labelled("reward", [(_reward(record, weights), PLAIN)])
-    if record.diagnostics:
-        facts = [f"{name} {_number(value)}" for name, value in record.diagnostics.items()]
+    facts = [f"{name} {_number(value)}" for name, value in record.diagnostics.items() if value or name not in _FAILURES]
+    if facts:
         yield _labelled("facts", [(visible(", ".join(facts)), PLAIN)])
     yield _labelled("training", [(_training(record), PLAIN)])
 

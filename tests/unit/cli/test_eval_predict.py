@@ -11,13 +11,14 @@ import pytest
 
 from rlvr.cli.eval import table
 from rlvr.cli.main import main
-from rlvr.cli.predict import steps
+from rlvr.cli.predict import by_turn, steps
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.config.schema import ScratchModel
-from rlvr.evaluation.summary import EvaluationRecord
+from rlvr.evaluation.summary import EvaluationRecord, TurnRecord
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.tasks.rpn import RpnTask
+from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason
 
 
@@ -128,6 +129,8 @@ def test_predict_on_held_out_examples(run_folder: Path, capsys: pytest.CaptureFi
         (["eval", "TMP/empty_run"], 1, "has neither final/ nor a checkpoint yet"),
         (["eval", "RUN", "--task", "rnp"], 2, "--task rnp: there is no such configuration; did you mean rpn?"),
         (["eval", "RUN", "--set", "rollout.temprature=1"], 2, "rollout.temperature"),
+        (["eval", "RUN", "--retriever", "bm25"], 2, "--retriever bm25: task rpn searches no documents; leave this out"),
+        (["predict", "RUN", "--num-examples", "1", "--retriever", "x"], 2, "task rpn searches no documents"),
         (["eval", "RUN", "--num-examples", "0"], 2, "0 is not a whole number of 1 or more"),
         (["eval", "RUN", "--num-examples", "2", "--output", "TMP/bad.jsonl/x"], 1, "Cannot write"),
     ],
@@ -182,6 +185,42 @@ def test_steps_stand_line_by_line() -> None:
     assert steps(failed).endswith("no verdict: timed out after 5 s\n")
     cut = steps(record("2 2 2", None, correct=False, stop=StopReason.LENGTH))
     assert cut.endswith("the model was cut off before an answer; 0 is right\n")
+
+
+def test_an_episode_with_tools_is_shown_turn_by_turn() -> None:
+    call = CallRecord(name="search", arguments={"name": "p3"}, problem=None)
+    turns = (
+        TurnRecord(completion="<call> search p3 </call>", calls=[call], reply="<tool> \x1b[2J o7"),
+        TurnRecord(completion="<ans> c4 </ans>", calls=[], reply=None),
+    )
+    shown = by_turn(replace(record("<ans> c4 </ans>", "c4", correct=False), turns=turns))
+    assert shown.splitlines() == [
+        "---- 3 4 + 5 *",
+        "prompt    <boe> 3 4 + 5 * =",
+        "turn 1    <call> search p3 </call>",
+        '          calls search(name="p3")',
+        "reply     <tool> \\x1b[2J o7",
+        "turn 2    <ans> c4 </ans>",
+        "answer c4: wrong, 0 is right",
+    ]
+
+
+def test_numbers_by_kind_of_example_stand_in_a_table_of_their_own() -> None:
+    def score(name: str) -> dict[str, float]:
+        return {f"eval/m/{name}": 0.5, f"eval/m/{name}_low": 0.25, f"eval/m/{name}_high": 0.75}
+
+    metrics = {"eval/m/num_examples": 4.0} | score("accuracy") | score("accuracy_2_hops") | score("accuracy_4_hops")
+    metrics |= {"eval/m/answer_f1": 0.375, "eval/m/answer_f1_2_hops": 0.25, "eval/m/answer_f1_4_hops": 0.5}
+    metrics |= {"eval/m/part_citation": 0.25, "eval/m/part_citation_4_hops": 0.75}
+    lines = table("runs/x", "m", "test", metrics).splitlines()
+    assert [line.split() for line in lines[5:]] == [
+        ["answer", "f1", "0.38"],
+        ["part", "citation", "0.25"],
+        [],
+        ["2", "hops", "4", "hops"],
+        ["answer", "f1", "0.25", "0.50"],
+        ["part", "citation", "0.75"],
+    ]
 
 
 def test_table_shows_scores_first_with_their_interval() -> None:

@@ -183,3 +183,23 @@ def test_trouble_is_said_at_once() -> None:
     metrics = {"reward/mean": 0.5, "rollout/error_share": 0.01, "rollout/invalid_share": 0.09}
     assert summarize(metrics) == "reward 0.500  verifier failed 1%"
     assert summarize({"rollout/invalid_share": 0.4, "rollout/truncated_share": 0.3}) == "unreadable 40%  cut off 30%"
+
+
+def test_a_diagnosis_is_made_of_however_few_steps_there_were() -> None:
+    stream = io.StringIO()
+    console = Console("plain", 100, 100, penalties={"length"}, stream=stream)
+    console.diagnose()
+    assert stream.getvalue() == ""  # no step, nothing to say
+    good = {"reward/mean": 0.5, "reward/answer": 0.5, "reward/length": 0.0}
+    console.log(1, good)
+    console.diagnose()
+    assert stream.getvalue() == "diagnosis: nothing looks wrong\n"
+    wrong = Console("plain", 100, 100, stream=stream)
+    for step in range(1, 4):
+        wrong.log(step, good | {"rollout/truncated_share": 0.9})
+    stream.truncate(0)
+    wrong.diagnose()
+    lines = stream.getvalue().lstrip("\0").splitlines()
+    assert lines[0] == "diagnosis: 2 things to look at"
+    assert [line.split()[0] for line in lines[1:]] == ["-", "-"]
+    assert "each of the last 3 steps" in lines[1]

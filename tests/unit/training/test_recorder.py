@@ -11,11 +11,12 @@ from rlvr.errors import UserError
 from rlvr.rollout.batch import to_batch
 from rlvr.rollout.source import Rollouts
 from rlvr.tracking.console import Console
+from rlvr.tracking.episodes import EpisodePrinter, Line
 from rlvr.tracking.jsonl import MetricsFile, read_metrics
 from rlvr.tracking.rollouts import Reader, read_rollouts
 from rlvr.training.recorder import FolderRecorder
 from rlvr.training.trainer import NonFiniteError
-from rlvr.types import Group, Message
+from rlvr.types import Group, Message, Verdict
 from tests.unit.training.test_loop import one_group
 
 GROUPS: tuple[Group, ...] = tuple(one_group() for _ in range(3))
@@ -33,7 +34,9 @@ READER = Reader(
 )
 
 
-def recorder(folder: Path, *, every: int | None = 10, groups: int | None = None) -> FolderRecorder:
+def recorder(
+    folder: Path, *, every: int | None = 10, groups: int | None = None, printer: EpisodePrinter | None = None
+) -> FolderRecorder:
     settings = Tracker(console="none", log_every=1, rollouts_every=every, rollouts_max_groups=groups)
     return FolderRecorder(
         folder=folder,
@@ -41,6 +44,7 @@ def recorder(folder: Path, *, every: int | None = 10, groups: int | None = None)
         console=Console("none", 1, 5),
         settings=settings,
         reader=READER,
+        printer=printer,
     )
 
 
@@ -70,6 +74,25 @@ def test_rollouts_are_written_on_the_first_step_and_every_so_often(
 def test_at_most_so_many_groups_are_written(groups: int | None, count: int, tmp_path: Path) -> None:
     recorder(tmp_path, groups=groups).rollouts(1, ROLLOUTS, to_batch(GROUPS))
     assert len(read_rollouts(tmp_path / "rollouts" / "step_000001.jsonl.gz")) == count
+
+
+def test_a_printer_sees_every_episode_of_every_step_and_the_file_what_it_always_has(tmp_path: Path) -> None:
+    shown: list[Line] = []
+    printer = EpisodePrinter(
+        print=shown.extend,
+        decode=decode,
+        weights=lambda group: {},
+        verdicts=lambda group: [Verdict(answer=None, correct=False)] * len(group.episodes),
+    )
+    made = recorder(tmp_path, every=2, groups=1, printer=printer)
+    for step in (1, 2, 3):
+        made.rollouts(step, ROLLOUTS, to_batch(GROUPS))
+    titles = ["".join(text for text, _ in line) for line in shown if line[0][0].startswith("----")]
+    assert [title.split(",")[:2] for title in titles] == [
+        [f"---- step {step}", f" group {group} of 3"] for step in (1, 2, 3) for group in (1, 2, 3)
+    ]
+    files = sorted((tmp_path / "rollouts").iterdir())
+    assert [len(read_rollouts(file)) for file in files] == [1, 1]
 
 
 def test_a_batch_whose_loss_is_not_finite_is_kept_with_its_name(tmp_path: Path) -> None:

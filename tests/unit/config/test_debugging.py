@@ -1,0 +1,88 @@
+"""debug=true: a run small enough to be read, in which nothing that the user said is changed."""
+
+from pathlib import Path
+
+import pytest
+
+from rlvr.config.compose import load_config, to_run_yaml
+from rlvr.config.schema import Config
+
+HF = ("model=hf", "model.name_or_path=somewhere", "task=gsm8k")
+
+
+def debug(*overrides: str, **options: str) -> Config:
+    return load_config(["debug=true", *overrides], **options)
+
+
+def size(config: Config) -> tuple[int, int, int]:
+    return config.trainer.max_steps, config.rollout.prompts_per_step, config.rollout.group_size
+
+
+def test_a_debug_run_is_small_and_everything_of_it_is_logged() -> None:
+    config = debug()
+    assert size(config) == (3, 2, 4)
+    assert (config.evaluation.num_examples, config.evaluation.every) == (4, 1)
+    assert (config.tracker.rollouts_every, config.tracker.rollouts_max_groups, config.tracker.log_every) == (1, None, 1)
+    assert config.trainer.warmup_steps == 0
+    assert config.warm_start.num_steps == 300
+    assert config.warm_start.final_phase_steps == 200 * 300 // 1000
+    plain = load_config([])
+    assert config.model_dump(exclude={"debug", "trainer", "rollout", "evaluation", "tracker", "warm_start"}) == (
+        plain.model_dump(exclude={"debug", "trainer", "rollout", "evaluation", "tracker", "warm_start"})
+    )
+    assert load_config(["debug=false"]) == plain
+
+
+def test_what_is_smaller_already_stays() -> None:
+    config = debug(config_name="rpn_test")
+    assert config.warm_start.num_steps == 6
+    assert config.rollout.group_size == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("trainer.max_steps=50", "config.trainer.max_steps == 50"),
+        ("trainer.warmup_steps=2", "config.trainer.warmup_steps == 2"),
+        ("rollout.prompts_per_step=7", "config.rollout.prompts_per_step == 7"),
+        ("rollout.group_size=16", "config.rollout.group_size == 16"),
+        ("evaluation.num_examples=200", "config.evaluation.num_examples == 200"),
+        ("evaluation.every=2", "config.evaluation.every == 2"),
+        ("tracker.rollouts_every=null", "config.tracker.rollouts_every is None"),
+        ("tracker.rollouts_max_groups=1", "config.tracker.rollouts_max_groups == 1"),
+        ("warm_start.num_steps=900", "config.warm_start.num_steps == 900"),
+        ("warm_start.final_phase_steps=5", "config.warm_start.final_phase_steps == 5"),
+    ],
+)
+def test_a_value_of_the_users_own_wins(line: str, value: str) -> None:
+    assert eval(value, {"config": debug(line)})
+
+
+def test_as_many_prompts_as_the_minibatches_need() -> None:
+    for parts, prompts in ((1, 2), (8, 2), (16, 4), (64, 16)):
+        assert debug(f"algorithm.num_minibatches={parts}").rollout.prompts_per_step == prompts
+    assert debug("algorithm.num_minibatches=16", "rollout.prompts_per_step=8").rollout.prompts_per_step == 8
+
+
+@pytest.mark.parametrize(
+    "lines", [("trainer.max_steps=7",), HF, ("tracker.console=none", "tracker.rollouts_every=null")]
+)
+def test_the_file_of_a_debug_run_composes_to_the_same_run(lines: tuple[str, ...], tmp_path: Path) -> None:
+    """As a resume does; nothing is made smaller again, and nothing is taken for the user's own."""
+    config = debug(*lines)
+    (tmp_path / "config.yaml").write_text(to_run_yaml(config))
+    assert load_config([], config_name="config", config_dir=str(tmp_path)) == config
+    assert debug(config_name="config", config_dir=str(tmp_path)) == config
+
+
+def test_the_file_of_a_run_that_was_no_debug_run_is_made_small(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(to_run_yaml(load_config(HF)))
+    assert size(debug(config_name="config", config_dir=str(tmp_path))) == (3, 2, 4)
+
+
+def test_what_stands_beside_debug_in_a_file_of_the_users_own_wins(tmp_path: Path) -> None:
+    head = "defaults: [rpn, _self_]\nname: mine\n"
+    (tmp_path / "mine.yaml").write_text(f"{head}debug: true\ntrainer: {{max_steps: 9}}\n")
+    assert size(load_config([], config_name="mine", config_dir=str(tmp_path))) == (9, 2, 4)
+    (tmp_path / "mine.yaml").write_text(f"{head}trainer: {{max_steps: 9}}\n")
+    assert size(debug(config_name="mine", config_dir=str(tmp_path))) == (3, 2, 4)

@@ -1,0 +1,195 @@
+"""An episode on paper: the masks are those that were trained with, and hostile text stays text."""
+
+import dataclasses
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rlvr.tracking.console import Console
+from rlvr.tracking.episodes import MASKED, TRAINED, EpisodePrinter, call_text, episode_lines, turn_lines, visible
+from rlvr.tracking.rollouts import CallRecord, EpisodeRecord, RowRecord, TurnRecord
+from rlvr.types import Example, Group, Verdict
+
+
+def decode(ids: Sequence[int]) -> str:
+    return " ".join(f"w{i}" for i in ids)
+
+
+def turn(prompt: list[int], sampled: list[int], **changes: Any) -> TurnRecord:
+    made = TurnRecord(
+        prompt_ids=prompt,
+        completion_ids=sampled,
+        prompt=decode(prompt),
+        completion=decode(sampled),
+        stop_reason="stop",
+        policy_version=0,
+        behavior_logprobs=[],
+        sampling_logprobs=[],
+        calls=[],
+        reply=None,
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def row(ids: list[int], mask: list[int], advantage: float = 0.5) -> RowRecord:
+    numbers: list[float | None] = [0.0] * len(ids)
+    return RowRecord(
+        ids=ids,
+        loss_mask=mask,
+        behavior_logprobs=numbers,
+        trainer_logprobs=None,
+        reference_logprobs=None,
+        values=None,
+        advantages=[advantage * bit for bit in mask],
+        returns=None,
+    )
+
+
+def record(**changes: Any) -> EpisodeRecord:
+    """Two turns that share a row: w1 w2 [sampled w3 w4] w5 [sampled w6 w4]."""
+    call = CallRecord(name="search", arguments={"query": "Oslo", "top_n": 2}, problem=None)
+    made = EpisodeRecord(
+        example_id="e1",
+        answer="Norway",
+        group=0,
+        sample_index=1,
+        seed=0,
+        policy_version=0,
+        reward=0.6,
+        reward_parts={"answer": 1.0, "citation": 0.5},
+        score_status="scored",
+        diagnostics={"turns": 2.0, "tool_errors": 0.0, "answer_em": 0.0},
+        stop_reason="stop",
+        advantage=0.5,
+        turns=[turn([1, 2], [3, 4], calls=[call]), turn([1, 2, 3, 4, 5], [6, 4])],
+        rows=[row([1, 2, 3, 4, 5, 6, 4], [0, 0, 1, 1, 0, 1, 1])],
+    )
+    return dataclasses.replace(made, **changes)
+
+
+RIGHT = Verdict(answer="norway", correct=True)
+WEIGHTS = {"answer": 0.5, "citation": 0.2}
+
+
+def lines(made: EpisodeRecord, verdict: Verdict = RIGHT) -> list[str]:
+    found = episode_lines(made, verdict, WEIGHTS, decode)
+    return ["".join(text for text, _ in line).rstrip() for line in found]
+
+
+def test_an_episode_from_its_prompt_to_its_training() -> None:
+    assert lines(record()) == [
+        "prompt    [w1 w2]",
+        "turn 1    w3 w4",
+        '          calls search(query="Oslo", top_n=2)',
+        "reply     [w5]",
+        "turn 2    w6 w4",
+        "          ended by itself after 2 tokens",
+        "answer    answer norway: right",
+        "reward    0.60 = 0.5 x answer 1.00 + 0.2 x citation 0.50",
+        "facts     turns 2, answer_em 0",
+        "training  advantage +0.50, 4 of 4 tokens with mask 1 are trained on",
+    ]
+
+
+def test_pitfall_05_the_brackets_follow_the_mask_that_was_trained_with() -> None:
+    """A reply that is trained on is not in brackets, a sampled token that is not trained on is: the bug is seen."""
+    shown = lines(record(rows=[row([1, 2, 3, 4, 5, 6, 4], [0, 0, 1, 0, 1, 1, 1])]))
+    assert shown[1] == "turn 1    w3[w4]"
+    assert shown[3] == "reply     w5"
+    styles = [style for line in episode_lines(record(), RIGHT, WEIGHTS, decode) for text, style in line if "w" in text]
+    assert styles[:2] == [MASKED, TRAINED]
+
+
+def test_pitfall_07_turns_of_a_second_row_are_shown_with_its_mask() -> None:
+    turns = [turn([1, 2], [3, 4]), turn([1, 8], [6, 4])]
+    rows = [row([1, 2, 3, 4], [0, 0, 1, 1]), row([1, 8, 6, 4], [0, 0, 1, 0])]
+    shown = lines(record(turns=turns, rows=rows))
+    assert shown[:4] == ["prompt    [w1 w2]", "turn 1    w3 w4", "prompt    [w1 w8]", "turn 2    w6[w4]"]
+    assert shown[-1] == "training  advantage +0.50, 3 of 3 tokens with mask 1 are trained on in 2 rows"
+
+
+@pytest.mark.parametrize(
+    ("stop", "sentence"),
+    [
+        ("length", "CUT OFF after 2 tokens"),
+        ("max_turns", "NO TURNS LEFT after 2"),
+        ("aborted", "GIVEN UP by the engine"),
+    ],
+)
+def test_how_an_episode_ended_is_said(stop: str, sentence: str) -> None:
+    cut = record(stop_reason=stop, turns=[record().turns[0], turn([1, 2, 3, 4, 5], [6, 4], stop_reason=stop)])
+    assert any(sentence in line for line in lines(cut, Verdict(answer=None, correct=False)))
+
+
+def test_verdicts_and_scores_of_every_kind() -> None:
+    assert "answer    answer 5: wrong, Norway is right" in lines(record(), Verdict(answer="5", correct=False))
+    assert "answer    the model gave no answer; Norway is right" in lines(record(), Verdict(answer=None, correct=False))
+    failed = record(reward=None, score_status="error", diagnostics={"error": "service down"})
+    assert "reward    none: the verifier failed (service down)" in lines(failed)
+    assert "training  left out, its reward is not known" in lines(failed)
+    other = lines(record(reward=1.2, score_status="invalid", reward_parts={"answer": 1.0, "mine": 2.0}))
+    assert (
+        "reward    1.20 = 0.5 x answer 1.00  (mine 2.00)  (the sum of the parts is 0.5000)  "
+        "(invalid: the answer could not be read)"
+    ) in other
+    masked = record(rows=[row([1, 2, 3, 4, 5, 6, 4], [0, 0, 1, 1, 0, 1, 1], advantage=0.0)], advantage=0.0)
+    assert lines(masked)[-1] == "training  advantage +0.00, 0 of 4 tokens with mask 1 are trained on"
+
+
+HOSTILE = "\x1b[2J\x07[bold red]x[/]\r\u202e\nreward    9.99"
+
+
+def test_what_the_model_wrote_neither_steers_the_terminal_nor_looks_like_a_line_of_ours() -> None:
+    shown = visible(HOSTILE)
+    assert not any(char in shown for char in "\x1b\x07\r\u202e")
+    assert shown.startswith(r"\x1b[2J\x07[bold red]x[/]\r\u202e")
+    assert "\nreward" not in shown
+    call = CallRecord(name=HOSTILE, arguments={HOSTILE: HOSTILE}, problem=None)
+    assert "\x1b" not in call_text(call)
+    assert "\nreward" not in call_text(call)
+    assert "\x1b" not in call_text(dataclasses.replace(call, problem=HOSTILE))
+
+
+def test_long_text_loses_its_middle_and_a_long_prompt_its_beginning() -> None:
+    shown = visible("a" * 1_000 + "b" * 9_000, limit=100)
+    assert len(shown) < 200
+    assert shown.startswith("a" * 50)
+    assert "9,900 characters left out" in shown
+    long = record(turns=[turn([7] * 2_000 + [2], [3, 4])], rows=[row([7] * 2_000 + [2, 3, 4], [0] * 2_001 + [1, 1])])
+    assert len(lines(long)[0]) < 800
+    assert lines(long)[0].endswith("w7 w2]")
+
+
+@pytest.mark.parametrize("mode", ["plain", "live"])
+def test_both_consoles_show_every_episode_as_it_is(mode: Any) -> None:
+    stream = io.StringIO()
+    group = Group(example=Example(id=HOSTILE, messages=(), answer="x"), episodes=())
+    hostile = record(example_id=HOSTILE, answer=HOSTILE, reward_parts={HOSTILE: 1.0}, diagnostics={"note": HOSTILE})
+    with Console(mode, 1, 1, stream=stream) as console:
+        console.stage("training")
+        printer = EpisodePrinter(
+            print=console.show,
+            decode=lambda ids: HOSTILE,
+            weights=lambda group: {},
+            verdicts=lambda group: [Verdict(answer=HOSTILE, correct=False), RIGHT],
+        )
+        printer.show(3, [group], [hostile, record()])
+    shown = stream.getvalue()
+    assert shown.count("---- step 3, group 1 of 1, episode 2 of 0, example ") == 2
+    assert shown.count(r"\x1b[2J\x07[bold red]x[/]") >= 6
+    assert "\x1b[2J\x07" not in shown
+    assert ("\x1b[32m" in shown) == (mode == "live")
+
+
+def test_episodes_without_masks_are_shown_by_turn() -> None:
+    call = CallRecord(name="search", arguments={}, problem="no JSON")
+    shown = list(turn_lines([("a", [call], "found"), ("b", [], None)], "question"))
+    assert ["".join(text for text, _ in line).rstrip() for line in shown] == [
+        "prompt    question",
+        "turn 1    a",
+        "          calls no call: no JSON",
+        "reply     found",
+        "turn 2    b",
+    ]
