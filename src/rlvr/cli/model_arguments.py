@@ -60,7 +60,7 @@ def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Infer
         print(f"looking for {args.model} on the Hub", file=sys.stderr)
     with ExitStack() as stack:
         try:
-            config = _config(args, [*args.set, *more])
+            config = settings_of(args, [*args.set, *more])
             inference = stack.enter_context(open_inference(args.model, config))
         except ConfigError as error:
             # compose speaks of the option that names a configuration for `rlvr train`
@@ -70,7 +70,7 @@ def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Infer
         yield inference
 
 
-def _config(args: argparse.Namespace, changes: Sequence[str]) -> Config:
+def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
     """The settings to try the model with; ConfigError for a retriever where nothing is searched."""
     from rlvr.build import inference_config
     from rlvr.config.lines import override_lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from dataclasses import replace
@@ -11,9 +12,10 @@ import pytest
 
 from rlvr.cli.eval import table
 from rlvr.cli.main import main
+from rlvr.cli.model_arguments import settings_of
 from rlvr.cli.predict import by_turn, steps
 from rlvr.config.compose import load_config, to_run_yaml
-from rlvr.config.schema import ScratchModel
+from rlvr.config.schema import MusiqueTask, ScratchModel
 from rlvr.evaluation.summary import EvaluationRecord, TurnRecord
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_model, build_tokenizer
@@ -155,6 +157,14 @@ def test_bad_input_is_one_sentence(
     assert sentence in err
     assert "Traceback" not in err
     assert err.strip().splitlines()[-1].startswith("rlvr: error: ")
+
+
+@pytest.mark.parametrize("retriever", ["golden", "semantic/some folder/model=1,2"])
+def test_the_retriever_is_that_of_the_command(retriever: str) -> None:
+    args = argparse.Namespace(model="nowhere", task="musique", retriever=retriever)
+    task = settings_of(args, ["task.top_n=2"]).task
+    assert isinstance(task, MusiqueTask)
+    assert (task.retriever, task.top_n) == (retriever, 2)
 
 
 def record(

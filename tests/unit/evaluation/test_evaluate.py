@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +16,23 @@ import rlvr
 from rlvr.config.schema import RpnTask as RpnSettings
 from rlvr.envs.base import TurnText
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.evaluate import evaluate
+from rlvr.evaluation.evaluate import MAX_REPLY_CHARS, evaluate, judge_episode
+from rlvr.evaluation.files import to_json
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.tasks.rpn import RpnTask
-from rlvr.types import Completion, Example, Message, SamplingParams, StopReason, Verdict
+from rlvr.types import (
+    Completion,
+    Episode,
+    Example,
+    Message,
+    SamplingParams,
+    Score,
+    StopReason,
+    ToolCall,
+    Turn,
+    Verdict,
+)
 from tests.unit.tasks.settings import make_reward
 
 RewardType = Literal["boxed", "correct", "combined"]
@@ -225,3 +239,55 @@ def test_pitfall_26_a_metric_that_fails_too_often_ends_the_evaluation() -> None:
 def test_no_examples_is_a_clear_error() -> None:
     with pytest.raises(ConfigError, match="num_examples=0"):
         run(make_task(), num_examples=0)
+
+
+def test_episodes_with_tools_are_recorded_turn_by_turn_and_others_once() -> None:
+    task = make_task()
+    [example] = task.eval_examples(1)
+    codec = CallingCodec(task)
+    first, second = (turn_of(codec, prompt, "3 <eoe>") for prompt in ("<boe> 1 =", "<boe> 1 = 3 <eoe> + 4"))
+    episode = Episode(
+        example_id=example.id,
+        sample_index=0,
+        seed=0,
+        turns=(first, second),
+        score=Score(value=0.0),
+        stop_reason=StopReason.STOP,
+    )
+    tools = ({"type": "function", "function": {"name": "look"}},)
+    record = asyncio.run(judge_episode(task, codec, example, episode, tools))
+    assert record.completions == ("3 <eoe>", "3 <eoe>")
+    assert [(turn.completion, turn.reply) for turn in record.turns] == [("3 <eoe>", "+ 4"), ("3 <eoe>", None)]
+    assert [call.name for turn in record.turns for call in turn.calls] == ["look", "look"]
+    line = json.loads(to_json(record))
+    assert line["turns"][0] == {
+        "completion": "3 <eoe>",
+        "calls": [{"name": "look", "arguments": {"at": None}, "problem": None}],
+        "reply": "+ 4",
+    }
+    single = replace(episode, turns=(first,))
+    assert asyncio.run(judge_episode(task, codec, example, single, ())).turns == ()
+    endless = replace(second, prompt_ids=first.prompt_ids + first.completion.token_ids + (3,) * 100_000)
+    long = asyncio.run(judge_episode(task, codec, example, replace(episode, turns=(first, endless)), tools))
+    assert len(long.turns[0].reply or "") == MAX_REPLY_CHARS
+
+
+class CallingCodec(WordCodec):
+    """Every completion calls a tool."""
+
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
+        call = ToolCall(id="call_0", name="look", arguments={"at": float("nan")})
+        return Message(role="assistant", content="", tool_calls=(call,) if tools else ())
+
+
+def turn_of(codec: WordCodec, prompt: str, said: str) -> Turn:
+    ids = tuple(codec.words.index(word) for word in said.split())
+    numbers = (0.0,) * len(ids)
+    completion = Completion(
+        token_ids=ids,
+        behavior_logprobs=numbers,
+        sampling_logprobs=numbers,
+        stop_reason=StopReason.STOP,
+        policy_version=0,
+    )
+    return Turn(prompt_ids=tuple(codec.words.index(word) for word in prompt.split()), completion=completion)
