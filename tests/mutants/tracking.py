@@ -5,6 +5,12 @@ from tests.mutants.mutant import Mutant
 _JSONL = "tests/unit/tracking/test_jsonl.py::"
 _ROLLOUTS = "tests/unit/tracking/test_rollouts.py::"
 _CHECKPOINT = "tests/unit/training/test_checkpoint.py::"
+_METRICS = "tests/unit/rollout/test_metrics.py::"
+_SUMMARY = "tests/unit/evaluation/test_summary.py::"
+_EVALUATE = "tests/unit/evaluation/test_evaluate.py::"
+_HEALTH = "tests/unit/tracking/test_health.py::"
+_EPISODES = "tests/unit/tracking/test_episodes.py::"
+_DEBUGGING = "tests/unit/config/test_debugging.py::"
 _STATE = "tests/unit/training/test_checkpoint_state.py::"
 
 MUTANTS = [
@@ -63,5 +69,131 @@ MUTANTS = [
         old="return tensors[content].clone()",
         new="return tensors[content].clone() * (0 if 'exp_avg' in content else 1)",
         test=_STATE + "test_pitfall_37_training_goes_on_bit_for_bit_from_a_checkpoint",
+    ),
+    Mutant(  # only the last row of an episode is recorded
+        pitfall="7",
+        file="tracking/rollouts.py",
+        old="            rows[number].append(row)\n",
+        new="            rows[number] = [row]\n",
+        test=_ROLLOUTS + "test_pitfall_07_every_row_of_an_episode_whose_template_rewrote_history_is_recorded",
+    ),
+    Mutant(  # a reply is cut off where the whole prompt ends, not where history was rewritten
+        pitfall="7",
+        file="tracking/rollouts.py",
+        old="if old != new), len(prompt)) :]",
+        new="if old != new and False), len(prompt)) :]",
+        test=_ROLLOUTS + "test_pitfall_07_every_row_of_an_episode_whose_template_rewrote_history_is_recorded",
+    ),
+    Mutant(  # a NaN that the model wrote ends the run
+        pitfall="6",
+        file="tracking/rollouts.py",
+        old="    if isinstance(value, float):\n        return _finite(value)\n    return value if isinstance(value, str | int | None)",
+        new="    return value if isinstance(value, str | int | float | None)",
+        test=_ROLLOUTS + "test_tool_calls_are_recorded_as_plain_json_whatever_their_arguments_are",
+    ),
+    Mutant(  # failed calls are not counted
+        pitfall="5",
+        file="rollout/metrics.py",
+        old='    "tool_errors": "tool_error_share",\n',
+        new="",
+        test=_METRICS + "test_turns_and_tool_calls_are_counted_over_the_episodes_that_have_tools",
+    ),
+    Mutant(  # shares of calls are taken of episodes
+        pitfall="5",
+        file="rollout/metrics.py",
+        old='sums[name] / sums["tool_calls"] for name',
+        new="sums[name] / len(of_tools) for name",
+        test=_METRICS + "test_turns_and_tool_calls_are_counted_over_the_episodes_that_have_tools",
+    ),
+    Mutant(  # episodes without tools water the numbers down
+        pitfall="5",
+        file="rollout/metrics.py",
+        old='if "tool_calls" in one]\n    if not',
+        new="if True]\n    if not",
+        test=_METRICS + "test_turns_and_tool_calls_are_counted_over_the_episodes_that_have_tools",
+    ),
+    Mutant(  # sampled episodes count as greedy ones
+        pitfall="38",
+        file="evaluation/summary.py",
+        old='    metrics = {"num_examples": float(len(judged))} | _accuracy("accuracy", judged)',
+        new='    judged = list(records)\n    metrics = {"num_examples": float(len(judged))} | _accuracy("accuracy", judged)',
+        test=_SUMMARY + "test_tool_calls_are_summed_up_as_in_training",
+    ),
+    Mutant(  # every kind of example gets the numbers of all
+        pitfall="38",
+        file="evaluation/summary.py",
+        old="        tagged = [record for record in judged if tag in record.tags]",
+        new="        tagged = judged",
+        test=_SUMMARY + "test_parts_and_facts_are_told_for_each_kind_of_example",
+    ),
+    Mutant(  # a reply of any size is kept
+        pitfall="38",
+        file="evaluation/evaluate.py",
+        old="reply[:MAX_REPLY_CHARS]",
+        new="reply",
+        test=_EVALUATE + "test_episodes_with_tools_are_recorded_turn_by_turn_and_others_once",
+    ),
+    Mutant(  # a part that is silently 0 is no news
+        pitfall="29",
+        file="tracking/health.py",
+        old="if all(metrics.get(name) == 0 for metrics in recent)]",
+        new="if all(metrics.get(name, 0) < 0 for metrics in recent)]",
+        test=_HEALTH + "test_pitfall_29_a_part_that_is_silently_zero_while_the_others_move_is_named",
+    ),
+    Mutant(  # a penalty that nobody has to pay is an alarm
+        pitfall="29",
+        file="tracking/health.py",
+        old='if name.rpartition("/")[2] not in penalties]',
+        new="if name not in penalties]",
+        test=_HEALTH + "test_pitfall_29_a_part_that_is_silently_zero_while_the_others_move_is_named",
+    ),
+    Mutant(  # three steps are too few to say anything
+        pitfall="13",
+        file="tracking/health.py",
+        old="updates[-window:] if len(updates) >= window else []",
+        new="updates[-WINDOW:] if len(updates) >= WINDOW else []",
+        test=_HEALTH + "test_a_short_run_is_judged_by_all_of_its_steps",
+    ),
+    Mutant(  # the mask is printed inverted
+        pitfall="5",
+        file="tracking/episodes.py",
+        old="if tokens[start][1] else",
+        new="if not tokens[start][1] else",
+        test=_EPISODES + "test_pitfall_05_the_brackets_follow_the_mask_that_was_trained_with",
+    ),
+    Mutant(  # the mask is guessed from the turns
+        pitfall="5",
+        file="tracking/episodes.py",
+        old="yield turn, _cut(row, place, start), _cut(row, start, end)",
+        new="yield turn, [(i, 0) for i, _ in _cut(row, place, start)], [(i, 1) for i, _ in _cut(row, start, end)]",
+        test=_EPISODES + "test_pitfall_05_the_brackets_follow_the_mask_that_was_trained_with",
+    ),
+    Mutant(  # turns of a second row are looked for in the first
+        pitfall="7",
+        file="tracking/episodes.py",
+        old="            row, place = next(rows), 0\n",
+        new="            place = 0\n",
+        test=_EPISODES + "test_pitfall_07_turns_of_a_second_row_are_shown_with_its_mask",
+    ),
+    Mutant(  # escape sequences of the model steer the terminal
+        pitfall="28",
+        file="tracking/episodes.py",
+        old='char if char.isprintable() or char == "\\n" else ascii(char)[1:-1] for char in text',
+        new="char for char in text",
+        test=_EPISODES + "test_what_the_model_wrote_neither_steers_the_terminal_nor_looks_like_a_line_of_ours",
+    ),
+    Mutant(  # a resumed debug run is made smaller again
+        pitfall="37",
+        file="config/compose.py",
+        old='own.get("debug") is not True',
+        new='own.get("debug") is not None',
+        test=_DEBUGGING + "test_the_file_of_a_debug_run_composes_to_the_same_run",
+    ),
+    Mutant(  # what the user said is changed
+        pitfall="37",
+        file="config/debugging.py",
+        old="    if key not in given and isinstance(value, int) and value > limit:",
+        new="    if isinstance(value, int) and value > limit:",
+        test=_DEBUGGING + "test_a_value_of_the_users_own_wins",
     ),
 ]

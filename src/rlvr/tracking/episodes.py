@@ -170,7 +170,8 @@ def _tail(text: str, limit: int) -> str:
 
 def _ending(record: EpisodeRecord, turn: TurnRecord) -> Span:
     """Why the episode ended, and how long its last completion was."""
-    sampled = f"{len(turn.completion_ids)} tokens"
+    count = len(turn.completion_ids)
+    sampled = f"{count} token{'s' * (count != 1)}"
     endings = {
         StopReason.STOP: (f"ended by itself after {sampled}", PLAIN),
         StopReason.LENGTH: (f"CUT OFF after {sampled}: max_completion_tokens or the context ran out", BAD),
