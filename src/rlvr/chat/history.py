@@ -72,7 +72,7 @@ class History:
         empty = _dense(marks.open + marks.close)  # reasoning without words leaves nothing else to be found
         lost_empty = empty in _dense(said.content) and after.count(empty) <= before.count(empty)
         words = [word for word in said.content.split() if word.startswith("dummy")]
-        words += [str(call.arguments["text"]) for call in said.tool_calls]
+        words += [str(call.arguments["text"]) for call in said.tool_calls if call.problem is None]
         return lost_empty or not after.startswith(before) or any(word not in after for word in words)
 
     def _dummy(self, index: int, message: Message) -> Message:
