@@ -259,7 +259,7 @@ class Harmony:
 
     def read(self, text: str, into: Reading, *, finished: bool, tools: Sequence[ToolSchema]) -> None:
         """The first header starts the call, which takes the rest of the text."""
-        found = self._header.search(text)
+        found = self._header.search(text) if "to=functions." in text else None
         if found is None or not finished:
             into.text.append(text)
             return

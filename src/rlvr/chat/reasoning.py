@@ -32,7 +32,7 @@ ATEM = Marks(
 
 def marks_of(template: str) -> Marks:
     """The marks that a chat template speaks of."""
-    for marks, word in ((HARMONY, "<|channel|>analysis"), (GEMMA, "<|channel>thought"), (ATEM, "to=self<|message|>")):
+    for marks, word in ((HARMONY, "<|channel|>analysis"), (GEMMA, "<|channel>"), (ATEM, "to=self<|message|>")):
         if word in template:
             return marks
     return THINK

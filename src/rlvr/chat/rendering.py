@@ -120,7 +120,7 @@ class Chat:
             return self._encode(self._plain(messages, ()))
         said = said or Message(role="assistant", content="")
         ids = self._encode(behind(self._template, said, messages))
-        if said.tool_calls:  # what closes the call was sampled
+        if self._template.calls_in(said):  # what closes the call was sampled
             ids = ids[next((index for index, token in enumerate(ids) if token in self.stop_ids), 0) :]
         ended = ids[:1] and ids[0] in self.stop_ids | self._closing and last_id in (None, ids[0])
         ended = ended or (ids[:1] and {ids[0], last_id} <= self._closing)
@@ -169,12 +169,18 @@ class Chat:
         if native:
             closing = self._encode(behind(self._template, call_of("x"), (), header=False).rstrip())
             ends |= set(closing[-1:]) & self._special
-        return ends
+        return ends | self._call_ends()
+
+    def _call_ends(self) -> set[int]:
+        """Llama 3.1 may end a call with `<|eom_id|>`, which its template knows, and has another end in its place."""
+        if _CALL_END not in str(self._tokenizer.chat_template):
+            return set()
+        return {token for token, word in self._tokenizer.added_tokens_decoder.items() if word.content == _CALL_END}
 
     def _answer_ends(self) -> frozenset[int]:
         """The tokens that the template has behind an answer, in the end and on the way: GPT-OSS has two."""
         answer = Message(role="assistant", content="")
-        return frozenset(self._first(answer, ()) | self._first(answer, _REPLIES["user"]))
+        return frozenset(self._first(answer, ()) | self._first(answer, _REPLIES["user"]) | self._call_ends())
 
     def _first(self, said: Message, reply: Sequence[Message]) -> set[int]:
         """The token that comes behind `said`, if it is a special one."""
@@ -185,6 +191,7 @@ class Chat:
         return set(self._encode(text.removeprefix(without))[:1]) & self._special
 
 
+_CALL_END = "<|eom_id|>"
 _REPLIES = {
     "user": (Message(role="user", content="x"),),
     "tool": (Message(role="tool", content="x", name="probe", call_id="call_0"),),

@@ -178,12 +178,16 @@ def as_written(text: str, schema: Mapping[str, Any]) -> Any:
     if not kinds or kinds == {"string"}:
         return text
     try:
-        value = load_json(text)
+        value = load_json(_PYTHON.get(text.strip(), text))
     except BadJsonError:
         return text
     if value is None and "null" not in kinds:
         return text
     return text if isinstance(value, str) or ("string" in kinds and _kind(value) not in kinds) else value
+
+
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+"""Qwen3.5's template prints them so."""
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:

@@ -1,5 +1,8 @@
 """Small tokenizers for the tests: bytes with chat markers, and words."""
 
+import re
+from collections.abc import Sequence
+
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -26,5 +29,25 @@ def byte_tokenizer(*, template: str | None = CHATML, eos: str = END, adds_bos: b
         bos = (BOS, tokenizer.token_to_id(BOS))
         tokenizer.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[bos])
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, bos_token=BOS, pad_token=TEXT_END)
+    fast.chat_template = template
+    return fast
+
+
+_SPECIAL = re.compile(
+    r"<\|?[a-zA-Z_▁]+\|>|<\|[a-z_]+>|<｜[^<>]+?｜>|</s>|<s>|<end_of_utterance>|<(?:start|end)_of_turn>|\[gMASK\]|<sop>"
+    r"|\[/?[A-Z_]+\]"
+)
+"""What chat templates mark turns with; tokenizers have a special token for each."""
+
+
+def template_tokenizer(template: str, merges: Sequence[tuple[str, str]] = ()) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with the special tokens of a chat template, as the tokenizer that it is made for has them."""
+    symbols = [*sorted(ByteLevel.alphabet()), *(left + right for left, right in merges)]
+    tokenizer = Tokenizer(BPE(vocab={symbol: index for index, symbol in enumerate(symbols)}, merges=list(merges)))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    words = [BOS, TEXT_END, *sorted(set(_SPECIAL.findall(template)))]
+    tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in words])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=TEXT_END, bos_token=BOS, pad_token=TEXT_END)
     fast.chat_template = template
     return fast

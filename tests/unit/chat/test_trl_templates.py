@@ -1,0 +1,181 @@
+"""The append-only rule, and tool calls, on every chat template that TRL ships."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.chat.history import behind
+from rlvr.chat.rendering import Chat
+from rlvr.types import Message, StopReason, ToolCall
+from tests.unit.chat import trl_templates
+from tests.unit.chat.trl_templates import CASES, QUESTION, SURE, TOOL, answers, call, family
+
+NAMES = trl_templates.names()
+if not NAMES:
+    pytest.skip(f"TRL {trl_templates.VERSION}* is not installed: pip install rlvr[test]", allow_module_level=True)
+
+
+def dense(text: str) -> str:
+    return "".join(text.split())
+
+
+def as_rendered(chat: Chat, said: Message, reply: Sequence[Message]) -> tuple[int, ...]:
+    """The completion that the template renders for a message, with its stop token."""
+    assert chat._template is not None
+    prompt = chat.decode(chat.encode_prompt([QUESTION], [TOOL]))
+    whole = chat._template.render([QUESTION, said], header=False, tools=[TOOL])
+    assert whole.startswith(prompt), "the header is not what history has in its place"
+    ids = chat._encode(whole[len(prompt) :])
+    stops = [index for index, token in enumerate(ids) if token in chat.stop_ids]
+    if stops:
+        return ids[: stops[0] + 1]
+    next_stop = [token for token in chat._encode(behind(chat._template, said, reply)) if token in chat.stop_ids]
+    return (*ids, next_stop[0])  # GLM: the next header ends a turn
+
+
+def next_prompt(
+    chat: Chat, prompt: tuple[int, ...], completion: tuple[int, ...], reply: Sequence[Message]
+) -> tuple[tuple[int, ...], list[Message], bool]:
+    """The next prompt, the conversation it is made of, and whether the template rewrites it."""
+    said = chat.parse(completion, StopReason.STOP, [TOOL])
+    assert chat._history is not None
+    rewritten = chat._history.rewritten([QUESTION, said], reply, [TOOL])
+    following = chat.next_prompt(prompt, completion, [QUESTION, said], reply, [TOOL])
+    return following, [QUESTION, said, *reply], rewritten
+
+
+# ----------------------------------------------------------------------------------- what the template itself would do
+
+PAGE = Path(__file__).parents[3] / "docs" / "chat.md"
+HEADER_IS_TAKEN_BACK = {"deepseek_r1_distill", "deepseekv3"}  # <think> of the header
+HEADER_IS_CLOSED = {f"nemotron_3_{size}" for size in ("nano", "super", "ultra", "5_lightning")}  # <think></think>
+SPACES_ARE_TRIMMED = {"idefics3", "smolvlm", "llava_next"}
+RETURN_IS_AN_END = {"gptoss"}  # the last answer of all ends otherwise than those before
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if family(n) not in HEADER_IS_TAKEN_BACK | HEADER_IS_CLOSED])
+def test_pitfall_04_what_comes_behind_a_completion_is_what_the_template_has_there(name: str) -> None:
+    """Completions as the template renders them: then the whole prompt must be the template's, every character."""
+    chat = trl_templates.chat_of(name)
+    assert chat._template is not None
+    for num_calls in range(3 if chat._template.can.many_calls else 2):
+        check_what_comes_behind(name, chat, [call(index) for index in range(num_calls)])
+
+
+def check_what_comes_behind(name: str, chat: Chat, calls: list[ToolCall]) -> None:
+    assert chat._template is not None
+    said = Message(role="assistant", content="" if calls else "Ann.", tool_calls=tuple(calls))
+    replied = answers(calls) or [SURE]
+    prompt, completion = chat.encode_prompt([QUESTION], [TOOL]), as_rendered(chat, said, replied)
+    following, conversation, rewritten = next_prompt(chat, prompt, completion, replied)
+    wanted, found = chat._template.render(conversation, tools=[TOOL]), chat.decode(following)
+    assert rewritten or following[: len(prompt) + len(completion)] == prompt + completion
+    if family(name) in SPACES_ARE_TRIMMED:
+        assert dense(found) == dense(wanted)
+    elif family(name) in RETURN_IS_AN_END and not calls:
+        assert found == wanted.replace("Ann.<|end|>", "Ann.<|return|>")
+    else:
+        assert found == wanted
+
+
+SAID = [("user", "Who?"), ("assistant", "Ann."), ("user", "Sure?")]
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if family(n) not in SPACES_ARE_TRIMMED])
+def test_a_first_prompt_is_what_the_tokenizer_renders_from_openai_messages(name: str) -> None:
+    chat = trl_templates.chat_of(name)
+    assert chat._template is not None
+    shown = [dict(TOOL)] if chat._template.can.tools else None
+    messages = [{"role": role, "content": text} for role, text in SAID]
+    wanted = chat._tokenizer.apply_chat_template(messages, tools=shown, add_generation_prompt=True, tokenize=False)
+    said = [QUESTION, Message(role="assistant", content="Ann."), SURE]
+    assert chat.decode(chat.encode_prompt(said, [TOOL] if shown else [])) == wanted
+    described = chat.decode(chat.encode_prompt(said, [TOOL]))
+    assert "look_up" in described
+    assert "top_n" in described
+
+
+# --------------------------------------------------------------------------------------------- what a model may say
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pitfall_07_a_prompt_is_extended_unless_the_template_has_taken_back_what_was_said(name: str) -> None:
+    chat = trl_templates.chat_of(name)
+    assert chat._template is not None
+    for case in CASES:
+        prompt, completion = chat.encode_prompt([QUESTION], [TOOL]), case.completion(chat)
+        reply = answers([call()]) if case.calls else [SURE]
+        following, conversation, rewritten = next_prompt(chat, prompt, completion, reply)
+        assert conversation[1].tool_calls == ((call(),) if case.calls else ())
+        wanted = chat._template.render(conversation, tools=[TOOL])
+        if case.thinks:  # what it thought must not be in a prompt, unless the template has it there
+            assert rewritten or "Hm." in wanted
+        extended = following[: len(prompt) + len(completion)] == prompt + completion
+        assert extended is not rewritten
+        if rewritten:
+            assert following == chat._encode(wanted)
+        else:
+            assert wanted.endswith(chat.decode(following[len(prompt) + len(completion) :]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_says_what_is_done_for_the_template(name: str) -> None:
+    if family(name) == name:
+        assert trl_templates.row(name) in PAGE.read_text().splitlines()
+
+
+def test_the_page_says_it_of_each_kind() -> None:
+    """Both kinds exist, so neither "always anew" nor "never anew" would do."""
+    rows = [trl_templates.row(name) for name in ("qwen2_5", "qwen3", "llama3_1", "deepseek_r1_distill")]
+    assert [row.split(" | ")[-2:] for row in rows] == [
+        ["nothing", "nothing |"],
+        ["reasoning", "nothing |"],
+        ["nothing", "text beside a call |"],
+        ["header, reasoning", "header, reasoning |"],
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- tool calls
+
+VALUES: dict[str, Any] = {
+    "query": "who is\nnumber 1?",
+    "top_n": 3,
+    "ratio": 0.5,
+    "exact": True,
+    "ids": ["1", "2"],
+    "more": {"of": [1, None, {"it": "all"}]},
+}
+QUOTES = {"query": """it's <b> "so" & {so}: é, 日本 </b>"""}
+UNESCAPED = {"lfm2_2_5", "lfm2_2_5_v2", "lfm2_2_5_vl"}  # their templates write quotes as they are
+NATIVE = [n for n in NAMES if n in trl_templates.names() and family(n) not in HEADER_IS_TAKEN_BACK | HEADER_IS_CLOSED]
+
+
+@pytest.mark.parametrize("name", [n for n in NATIVE if n != "qwen2_5_vl"])
+def test_a_call_that_the_template_renders_is_read_back(name: str) -> None:
+    chat = trl_templates.chat_of(name)
+    assert chat._template is not None
+    for arguments in (VALUES, {} if family(name) in UNESCAPED else QUOTES, {"query": "3"}, {}):
+        said = Message(
+            role="assistant", content="", tool_calls=(ToolCall(id="call_0", name="look_up", arguments=arguments),)
+        )
+        completion = as_rendered(chat, said, answers(said.tool_calls))
+        read = chat.parse(completion, StopReason.STOP, [TOOL])
+        assert read.tool_calls == said.tool_calls
+        cut = completion[: len(completion) // 2]
+        assert chat.parse(cut, StopReason.LENGTH, [TOOL]).tool_calls == ()
+
+
+def test_every_family_that_defines_tool_calls_is_known() -> None:
+    """A template that speaks of `tool_calls` and renders them is read in its own format."""
+    spoken = {family(name): trl_templates.chat_of(name)._template for name in NAMES}
+    found = {name: template.format.name for name, template in spoken.items() if template and template.native}
+    assert found == {
+        "deepseekv3": "deepseek", "glm4moe": "glm", "gptoss": "harmony", "muse_glimmer": "atem",
+        "llama3_1": "llama", "llama3_2": "llama",
+        **dict.fromkeys(["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_vl"], "hermes"),
+        **dict.fromkeys(["qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "qwen3_8", *HEADER_IS_CLOSED], "xml"),
+        **dict.fromkeys(["gemma4", "gemma4_v2", "gemma4_v3", "gemma4_v4", "gemma4_v5", "diffusion_gemma"], "gemma"),
+        **dict.fromkeys(["lfm2_v2", "lfm2_2_5", "lfm2_2_5_v2", "lfm2_2_5_vl"], "lfm"),
+    }  # fmt: skip
