@@ -1,9 +1,14 @@
 """What a retriever is: documents go in, an index answers queries, an episode gets a search of its own."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from rlvr.errors import UserError
 
@@ -45,12 +50,44 @@ class Hit(NamedTuple):
     score: float
 
 
+class Hits(Sequence[Hit]):
+    """The hits of one query, best first: indices [K] and scores [K]; a `Hit` is made when it is looked at.
+
+    A thousand queries with a hundred hits each would spend most of their time on making 100,000 small objects.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, indices: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> None:
+        self.indices = indices
+        self.scores = scores
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> Hits: ...
+    def __getitem__(self, place: int | slice) -> Hit | Hits:
+        if isinstance(place, slice):
+            return Hits(self.indices[place], self.scores[place])
+        return Hit(int(self.indices[place]), float(self.scores[place]))
+
+    def __eq__(self, other: object) -> bool:
+        """With any sequence of hits."""
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
 class Index(Protocol):
     """Documents that can be searched. Read-only once made, so any number of threads may search at once."""
 
     documents: Sequence[Document]
 
-    def search(self, queries: Sequence[str], top_n: int) -> list[list[Hit]]:
+    def search(self, queries: Sequence[str], top_n: int) -> list[Hits]:
         """For each query at most `top_n` hits, best first; equal scores by index.
 
         A query without words has no hits; a long one is cut, see `text.MAX_QUERY_CHARS`.

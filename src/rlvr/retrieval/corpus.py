@@ -4,7 +4,7 @@ The folder's name holds a hash of the file, so a changed corpus gets new indexes
 
     corpus-3f2a.../documents/rows.jsonl               ["m0", "Port Blair", "Port Blair is the capital of ..."]
     corpus-3f2a.../documents/offsets.npy              where each row begins
-    corpus-3f2a.../bm25-stem-stop-1/                  see `Bm25Index.save`
+    corpus-3f2a.../bm25-stem-stop-2/                  see `Bm25Index.save`
     corpus-3f2a.../embeddings-c08f.../embeddings.npy  see `Semantic`
 """
 

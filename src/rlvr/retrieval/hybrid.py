@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlvr.retrieval.base import Corpus, Document, Hit
+from rlvr.retrieval.base import Corpus, Document, Hits
 from rlvr.retrieval.bm25 import Bm25, Bm25Index
 from rlvr.retrieval.ranking import NO_HIT, Scores, best
 from rlvr.retrieval.semantic import Semantic, SemanticIndex
@@ -27,7 +27,7 @@ class HybridIndex:
         """[N]; `NO_HIT` for a query without words."""
         return fuse(self._bm25.scores(query), self._semantic.scores(query))
 
-    def search(self, queries: Sequence[str], top_n: int) -> list[list[Hit]]:
+    def search(self, queries: Sequence[str], top_n: int) -> list[Hits]:
         """See `Index.search`."""
         return [best(self.scores(query), top_n) for query in queries]
 
@@ -39,11 +39,9 @@ def fuse(by_words: Scores, by_meaning: Scores) -> Scores:
     forget by how much one document fits better than the next. BM25 is divided by its largest score, cosines are
     stretched between the smallest and the largest one.
     """
-    found = by_meaning != NO_HIT
-    if not found.any():
-        return by_words
-    words = np.where(by_words == NO_HIT, 0, by_words)
-    words = words / max(words.max(initial=0), np.finfo(np.float32).tiny)
+    if not len(by_meaning) or by_meaning[0] == NO_HIT:  # for all or none
+        return by_meaning
+    words = by_words / max(by_words.max(initial=0), np.finfo(np.float32).tiny)
     low, high = by_meaning.min(), by_meaning.max()
     meaning = (by_meaning - low) / max(high - low, np.finfo(np.float32).tiny)
     return (1 - SEMANTIC_WEIGHT) * words + SEMANTIC_WEIGHT * meaning

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlvr.errors import ConfigError
-from rlvr.retrieval.base import Corpus, Document, Hit
+from rlvr.retrieval.base import Corpus, Document, Hits
 from rlvr.retrieval.corpus import damaged
 from rlvr.retrieval.ranking import NO_HIT, Scores, best
 from rlvr.retrieval.store import made
@@ -103,7 +103,7 @@ class SemanticIndex:
             return np.full(len(self.documents), NO_HIT, dtype=np.float32)
         return self.vectors @ self._encoder.query(query)
 
-    def search(self, queries: Sequence[str], top_n: int) -> list[list[Hit]]:
+    def search(self, queries: Sequence[str], top_n: int) -> list[Hits]:
         """See `Index.search`."""
         return [best(self.scores(query), top_n) for query in queries]
 

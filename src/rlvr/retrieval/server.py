@@ -161,9 +161,9 @@ def _rerank(body: _Rerank, name: str, indexer: Indexer) -> dict[str, Any]:
     documents = [
         Document(id=str(number), title=passage.title, text=passage.text) for number, passage in enumerate(passages)
     ]
-    hits = indexer.build(documents).search([body.query], len(documents))[0] if documents else []
-    missing = sorted(set(range(len(documents))) - {hit.index for hit in hits})
-    hits += [Hit(index, 0.0) for index in missing]
+    found = indexer.build(documents).search([body.query], len(documents))[0]
+    missing = sorted(set(range(len(documents))) - {hit.index for hit in found})
+    hits = [*found, *(Hit(index, 0.0) for index in missing)]
     results: list[dict[str, Any]] = [{"index": hit.index, "relevance_score": hit.score} for hit in hits]
     if body.return_documents:
         results = [result | {"document": passages[result["index"]].model_dump()} for result in results]

@@ -18,3 +18,18 @@ def test_hits_are_those_of_a_full_sort_with_ties_by_index(values: list[float], t
     found = sorted((-value, index) for index, value in enumerate(values) if value != NO_HIT)
     expected = [Hit(index, -value) for value, index in found][: max(top_n, 0)]
     assert best(np.array(values, dtype=np.float32), top_n) == expected
+
+
+@given(values, st.integers(0, 15), st.sampled_from([0.0, 0.25]))
+def test_only_what_is_above_the_floor_is_a_hit(values: list[float], top_n: int, above: float) -> None:
+    kept = [value if value > above else float(NO_HIT) for value in values]
+    expected = best(np.array(kept, dtype=np.float32), top_n)
+    assert best(np.array(values, dtype=np.float32), top_n, above=above) == expected
+
+
+def test_hits_are_a_sequence() -> None:
+    hits = best(np.array([0.25, 0.5, 0.75], dtype=np.float32), 3)
+    assert list(hits) == [Hit(2, 0.75), Hit(1, 0.5), Hit(0, 0.25)] == [hits[0], hits[1], hits[-1]]
+    assert hits[1:] == [Hit(1, 0.5), Hit(0, 0.25)]
+    assert repr(hits[:1]) == "[Hit(index=2, score=0.75)]"
+    assert hits != 3

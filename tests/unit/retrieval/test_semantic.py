@@ -115,7 +115,7 @@ def test_embeddings_are_stored_and_belong_to_corpus_and_model(tmp_path: Path, en
 
 
 def test_both_lists_count_at_every_length(hybrid: Hybrid) -> None:
-    words = np.array([3, 2, NO_HIT, NO_HIT, 1], dtype=np.float32)
+    words = np.array([3, 2, 0, 0, 1], dtype=np.float32)
     meaning = np.array([0.1, 0.55, 0.6, 0.2, -0.1], dtype=np.float32)
     scores = fuse(words, meaning)
     assert scores.argmax() == 1  # second best in both
@@ -126,13 +126,13 @@ def test_both_lists_count_at_every_length(hybrid: Hybrid) -> None:
 
 def test_fusing_without_words_or_without_differences() -> None:
     meaning = np.array([0.2, 0.4], dtype=np.float32)
-    nothing = np.full(2, NO_HIT, dtype=np.float32)
-    assert fuse(nothing, meaning).argmax() == 1
-    assert (fuse(nothing, nothing) == NO_HIT).all()
+    no_words = np.zeros(2, dtype=np.float32)
+    assert fuse(no_words, meaning).argmax() == 1
+    assert (fuse(no_words, np.full(2, NO_HIT, dtype=np.float32)) == NO_HIT).all()
     np.testing.assert_array_equal(
         fuse(np.ones(2, dtype=np.float32), np.ones(2, dtype=np.float32)), fuse(*[np.ones(2)] * 2)
     )
-    assert fuse(nothing[:0], meaning[:0]).shape == (0,)
+    assert fuse(no_words[:0], meaning[:0]).shape == (0,)
 
 
 def firsts(index: Index, query: str, top_n: int) -> list[int]:

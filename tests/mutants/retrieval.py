@@ -1,0 +1,46 @@
+"""Bugs planted in retrieval."""
+
+from tests.mutants.mutant import Mutant
+
+LOCAL = "tests/unit/retrieval/test_local.py"
+CORPUS = "tests/unit/retrieval/test_corpus.py"
+SERVICES = "tests/unit/retrieval/test_services.py"
+SEMANTIC = "tests/unit/retrieval/test_semantic.py"
+
+MUTANTS = [
+    Mutant(  # the documents of whoever came first under a key
+        pitfall="38",
+        file="retrieval/local.py",
+        old="if index is not None and index.documents == documents:",
+        new="if index is not None:",
+        test=f"{LOCAL}::test_pitfall_38_the_same_key_with_other_documents_shows_those",
+    ),
+    Mutant(  # one index for everybody
+        pitfall="38",
+        file="retrieval/local.py",
+        old="own = tuple(documents)\n        return IndexSearch(index=lambda: self._index(key, own)",
+        new="self._own = tuple(documents)\n        return IndexSearch(index=lambda: self._index(key, self._own)",
+        test=f"{LOCAL}::test_pitfall_38_a_thousand_episodes_at_once_see_their_own_documents_only",
+    ),
+    Mutant(  # the index of the corpus as it was
+        pitfall="38",
+        file="retrieval/corpus.py",
+        old="            digest.update(block)",
+        new="            digest.update(b'')",
+        test=f"{CORPUS}::test_pitfall_38_a_changed_corpus_or_setting_gets_a_new_index",
+    ),
+    Mutant(  # the index of other settings
+        pitfall="38",
+        file="retrieval/bm25.py",
+        old='("stem" if self.settings.stem else "plain") + "-stop" * self.settings.remove_stop_words',
+        new='"all"',
+        test=f"{CORPUS}::test_pitfall_38_a_changed_corpus_or_setting_gets_a_new_index",
+    ),
+    Mutant(  # a service that is down finds nothing, and every episode earns 0
+        pitfall="26",
+        file="retrieval/services.py",
+        old="        tries = self.service.max_retries + 1\n",
+        new='        return {"results": []}\n        tries = self.service.max_retries + 1\n',
+        test=f"{SERVICES}::test_pitfall_26_a_service_that_stays_down_ends_the_run_instead_of_finding_nothing",
+    ),
+]
