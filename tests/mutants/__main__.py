@@ -7,6 +7,7 @@ A part is a module of this package that holds a list `MUTANTS`. Exit status 1 if
 
 import argparse
 import importlib
+import importlib.util
 import os
 import pkgutil
 import shutil
@@ -63,14 +64,19 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="bugs tried at the same time")
     arguments = parser.parse_args()
     mutants = load(arguments.parts)
+    skipped = [mutant for mutant in mutants if mutant.needs and importlib.util.find_spec(mutant.needs) is None]
+    mutants = [mutant for mutant in mutants if mutant not in skipped]
+    for mutant in skipped:
+        print(f"SKIPPED  pitfall {mutant.pitfall:>4}  {mutant.test} {mutant.needs} is not installed", flush=True)
     failed = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for mutant, problem in zip(mutants, pool.map(survives, mutants), strict=True):
             failed += problem is not None
             verdict = "SURVIVED" if problem else "caught  "
             print(f"{verdict} pitfall {mutant.pitfall:>4}  {mutant.test}", problem or "", flush=True)
-    print(f"{len(mutants) - failed} of {len(mutants)} planted bugs caught")
-    return int(failed > 0 or not mutants)
+    untried = f", {len(skipped)} not tried" if skipped else ""
+    print(f"{len(mutants) - failed} of {len(mutants)} planted bugs caught{untried}")
+    return int(failed > 0 or not mutants + skipped)
 
 
 if __name__ == "__main__":

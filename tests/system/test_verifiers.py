@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -210,53 +211,59 @@ def _searches_and_completes(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return {"calls": [("complete", answer)]}
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+@contextmanager
+def installed(folder: Path) -> Iterator[dict[str, str]]:
     """`vf-install vf-musique -p environments`, without the package index; the environment of its commands."""
     environment = os.environ | {
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",  # where uv is
         "UV_OFFLINE": "1",
         "UV_NO_BUILD_ISOLATION": "1",
         "SOME_KEY": "a secret",
-        "HF_HOME": str(tmp_path_factory.mktemp("hf")),
     }
-    environment.pop("VF_LOG_LEVEL", None)
 
     def uv(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(BIN / "uv"), "pip", *arguments, "--python", sys.executable, "vf-musique"]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     was_there = uv("show").returncode == 0
-    folder = shutil.copytree(ROOT / "environments", tmp_path_factory.mktemp("copy") / "environments")
-    command = [str(BIN / "vf-install"), "vf-musique", "-p", "environments" if was_there else str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    copy = shutil.copytree(ROOT / "environments", folder / "environments")
+    command = [str(BIN / "vf-install"), "vf-musique", "-p", "environments"]
+    where = ROOT if was_there else copy.parent
+    done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    yield environment
-    if not was_there:
-        uv("uninstall")
+    try:
+        yield environment
+    finally:
+        if not was_there:
+            uv("uninstall")
 
 
 @needs_library
-@pytest.mark.parametrize("server", ["--disable-env-server", "--num-workers=1"])
-def test_vf_install_and_vf_eval_run_our_environment(tmp_path: Path, installed: dict[str, str], server: str) -> None:
+def test_vf_install_and_vf_eval_run_our_environment(tmp_path: Path) -> None:
+    with installed(tmp_path) as environment:
+        for server in ("--disable-env-server", "--num-workers=1"):  # in its process, and in a worker of its own
+            _evaluate(tmp_path / server, environment, server)
+
+
+def _evaluate(folder: Path, environment: dict[str, str], server: str) -> None:
     arguments = {
         "retriever": "golden",
         "train_sets": str(MUSIQUE / "train.jsonl"),
         "eval_sets": str(MUSIQUE / "dev.jsonl"),
     }
+    folder.mkdir()
     with serve(_searches_and_completes) as there:
-        command = ["vf-eval", "vf-musique", "-m", "a/model", "-b", there.url, "-k", "SOME_KEY", "-n", "3", "-r", "2"]
-        command += ["-a", json.dumps(arguments), "-s", "-d", "-o", str(tmp_path), server]
-        command[0] = str(BIN / command[0])
+        command = [str(BIN / "vf-eval"), "vf-musique", "-m", "a/model", "-b", there.url, "-k", "SOME_KEY"]
+        command += ["-n", "3", "-r", "2", "-a", json.dumps(arguments), "-s", "-d", "-o", str(folder), server]
         done = subprocess.run(
-            command, cwd=tmp_path, env=installed, capture_output=True, text=True, check=False, timeout=240
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=240
         )
     assert done.returncode == 0, done.stderr[-3000:]
     assert there.keys == {"Bearer a secret"}
     assert {request["model"] for request in there.requests} == {"a/model"}
     names = [tool["function"]["name"] for tool in there.requests[0]["tools"]]
     assert names == ["retrieve_documents", "get_document", "list_documents", "complete"]
-    (results,) = tmp_path.rglob("results.jsonl")
+    (results,) = folder.rglob("results.jsonl")
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     assert len(rows) == 6
     for row in rows:

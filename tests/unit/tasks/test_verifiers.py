@@ -80,7 +80,7 @@ def test_a_single_turn_is_scored_by_the_rubric() -> None:
     found = asyncio.run(episode(example, env, "eexx"))
     assert (env.max_turns, env.tools) == (1, ())
     assert found.score.value == 0.5
-    assert found.score.parts == {"share_of_e": 0.5, "length": 4.0, "num_turns": 1.0}
+    assert found.score.parts == {"share_of_e": 0.5, "length": 4.0, "cut": 0.0, "num_turns": 1.0}
     assert found.stop_reason == StopReason.STOP
 
 
@@ -168,6 +168,8 @@ def test_an_environment_can_end_the_episode() -> None:
 
 @needs_library
 def test_pitfall_14_a_completion_that_was_cut_off_is_scored_as_truncated() -> None:
+    single, _ = play(make_task("letters"), ("ee", CUT))
+    assert (single.score.value, single.score.parts["cut"]) == (1.0, 1.0)
     found, _ = play(make_task("talk"), "a", ("unfinish", CUT))
     assert found.stop_reason == CUT
     assert found.score.status == "scored"
@@ -287,9 +289,11 @@ def test_environments_inside_a_group_of_environments_are_watched_and_scored() ->
 def test_an_episode_that_is_cancelled_leaves_no_task_behind() -> None:
     task = make_task("tools")
     example = task.train_example(0)
+    problems: list[str] = []  # a task that is destroyed while it waits
 
     async def run() -> int:
         (env,) = task.envs(example, 1)
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(str(context)))
         codec = Codec()
         engine = Engine(codec, [call(("add", {"a": 1, "b": 2}))])
         running = asyncio.create_task(episode(example, env, codec=codec, engine=engine))
@@ -305,7 +309,7 @@ def test_an_episode_that_is_cancelled_leaves_no_task_behind() -> None:
         assert before == 3  # this one, the episode, the library's rollout
         return len(asyncio.all_tasks())
 
-    assert asyncio.run(run()) == 1
+    assert (asyncio.run(run()), problems) == (1, [])
 
 
 @needs_library
