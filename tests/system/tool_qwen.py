@@ -63,9 +63,7 @@ def save_tool_qwen(folder: Path) -> Path:
     return folder
 
 
-SEARCH = (
-    '<tool_call>\n{"name": "retrieve_documents", "arguments": {"query": "designed, born", "top_n": 2}}\n</tool_call>'
-)
+SEARCH = '<tool_call>\n{"name": "retrieve_documents", "arguments": {"query": "designed", "top_n": 2}}\n</tool_call>'
 LIST = '<tool_call>\n{"name": "list_documents", "arguments": {}}\n</tool_call>'
 ANSWERS = tuple(
     '<tool_call>\n{"name": "complete", "arguments": {"reasoning": "So.", '
@@ -92,9 +90,9 @@ class _Demonstrator:
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         example = self._game.task.train_example(index)
-        return asyncio.run(self._episode(example, self._game.task.env(example), random.Random(index)))
+        return asyncio.run(self._episode(self._game.task.env(example), random.Random(index)))
 
-    async def _episode(self, example: Example, env: Env, rng: random.Random) -> tuple[str, ...]:
+    async def _episode(self, env: Env, rng: random.Random) -> tuple[str, ...]:
         chat = self._chat
         conversation = list(await env.start())
         prompt = chat.encode_prompt(conversation, env.tools)
@@ -125,6 +123,8 @@ def _texts(game: Game) -> Iterator[str]:
 
 
 def _model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+    pad = tokenizer.pad_token_id
+    assert isinstance(pad, int)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=32,
@@ -137,7 +137,7 @@ def _model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
         initializer_range=0.1,
         bos_token_id=None,
         eos_token_id=tokenizer.convert_tokens_to_ids(END),
-        pad_token_id=tokenizer.pad_token_id,
+        pad_token_id=pad,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -175,7 +175,7 @@ def _open(config_name: str, config_dir: str | None) -> Source:
 def _data_folder(name: str, otherwise: str, split: str | None = None) -> str:
     """`${rlvr.data:gsm8k,openai/gsm8k}`: the folder `gsm8k` in RLVR_DATA if there is one, else the Hub's data set.
 
-    `${rlvr.data:musique,'bdsaglam/musique,answerable,validation',dev}`: with the split that the folder has, `FOLDER,dev`.
+    `${rlvr.data:musique,'bdsaglam/musique,answerable,validation',dev}`: or `FOLDER,dev`, as the split is called there.
     """
     folder = Path(os.environ.get("RLVR_DATA", "")) / name
     if "RLVR_DATA" not in os.environ or not folder.is_dir():

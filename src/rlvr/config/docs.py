@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from rlvr.config.catalog import ANY_NAME, Key, choice_models, inner_models, keys, sections, tag
 from rlvr.config.messages import shown
 from rlvr.config.schema import Section, TaskBundle
-from rlvr.config.spellings import HYDRA_SPELLINGS, OTHER_SPELLINGS, RPN_SPELLINGS, Spelling
+from rlvr.config.spellings import HYDRA_SPELLINGS, MUSIQUE_SPELLINGS, OTHER_SPELLINGS, RPN_SPELLINGS, Spelling
 
 CONF = Path(__file__).parents[1] / "conf"
 _ABSENT = object()
@@ -71,6 +71,7 @@ def page() -> str:
         parts += _section(section)
     parts += ["## Their key -> ours\n", "Every parameter of the RPN specification:\n", *_spelling_table(RPN_SPELLINGS)]
     parts += ["", "Every key of the Hydra pipeline's specification:\n", *_spelling_table(HYDRA_SPELLINGS)]
+    parts += ["", "Options of the MuSiQue project's commands, as keys:\n", *_spelling_table(MUSIQUE_SPELLINGS)]
     parts += [
         "",
         "Words of other projects; using one is an error that names ours:\n",

@@ -122,6 +122,37 @@ HYDRA_SPELLINGS = (
     Spelling(theirs="unparseable_penalty", ours=("reward.parts.<name>.invalid_value",)),
 )
 
+# Every option of the MuSiQue project's commands that is called something else here, as a key: --retriever-top-k.
+MUSIQUE_SPELLINGS = (
+    Spelling(theirs="datasets", ours=("task.train_sets",), note="path,name,split;..."),
+    Spelling(theirs="eval_datasets", ours=("task.eval_sets",), note="path,name,split;..."),
+    Spelling(theirs="dataset_split", ours=("task.eval_sets",), note="path,name,split"),
+    Spelling(theirs="noise", ours=("task.noise_rate",)),
+    Spelling(theirs="noise_rate", ours=("task.noise_rate",)),
+    Spelling(theirs="retriever", ours=("task.retriever",)),
+    Spelling(theirs="retriever_top_k", ours=("task.top_n",), note="at most task.max_top_n, whatever is asked for"),
+    Spelling(theirs="few_shot_prob", note="examples of tasks with tools cannot be shown without their calls"),
+    Spelling(theirs="n_env_jobs", note="environments run side by side; verifiers have reward.num_workers"),
+    Spelling(theirs="max_concurrent", ours=("engine.max_batch_size",)),
+    Spelling(theirs="env_id", ours=("task.env_id",), note="with task=verifiers"),
+    Spelling(theirs="num_train_examples", ours=("task.max_train_examples",)),
+    Spelling(theirs="num_examples", ours=("evaluation.num_examples",)),
+    Spelling(theirs="kl_beta", ours=("algorithm.kl_coef",)),
+    Spelling(theirs="loss_type", ours=("algorithm",), note="algorithm=dr_grpo"),
+    Spelling(theirs="scale_rewards", ours=("algorithm.std_normalization",), note="false: none, or algorithm=dr_grpo"),
+    Spelling(theirs="num_iterations", ours=("algorithm.num_epochs",)),
+    Spelling(theirs="min_p", ours=("rollout.min_p",)),
+    Spelling(theirs="max_tokens", ours=("rollout.max_completion_tokens",)),
+    Spelling(theirs="warmup_steps", ours=("trainer.warmup_steps",)),
+    Spelling(theirs="max_grad_norm", ours=("trainer.max_grad_norm",)),
+    Spelling(theirs="gradient_checkpointing", ours=("model.gradient_checkpointing",)),
+    Spelling(theirs="bf16", ours=("trainer.precision",), note="true: trainer.precision=bf16"),
+    Spelling(theirs="log_completions", ours=("tracker.rollouts_every",)),
+    Spelling(theirs="eval_on_start", note="the first evaluation always comes before the first update"),
+    Spelling(theirs="resume_from_checkpoint", ours=("resume",), note="run_dir=FOLDER resume=true"),
+    Spelling(theirs="top_n", ours=("task.top_n",)),
+)
+
 OTHER_SPELLINGS = (
     Spelling(theirs="data", ours=("task",)),
     Spelling(theirs="train", ours=("trainer",)),
@@ -141,7 +172,9 @@ OTHER_SPELLINGS = (
 
 def find_spelling(key: str) -> Spelling | None:
     """The entry for a whole foreign key, for its last component, or for what it is inside of."""
-    table = {spelling.theirs: spelling for spelling in OTHER_SPELLINGS + HYDRA_SPELLINGS + RPN_SPELLINGS}
+    table = {
+        spelling.theirs: spelling for spelling in OTHER_SPELLINGS + MUSIQUE_SPELLINGS + HYDRA_SPELLINGS + RPN_SPELLINGS
+    }
     parts = key.split(".")
     tails = [".".join(parts[start:]) for start in range(len(parts))]
     found = next((table[tail] for tail in tails if tail in table), None)

@@ -7,7 +7,14 @@ import pytest
 from rlvr.config.catalog import keys, sections
 from rlvr.config.docs import is_label, page
 from rlvr.config.schema import Config
-from rlvr.config.spellings import HYDRA_SPELLINGS, OTHER_SPELLINGS, RPN_SPELLINGS, Spelling, find_spelling
+from rlvr.config.spellings import (
+    HYDRA_SPELLINGS,
+    MUSIQUE_SPELLINGS,
+    OTHER_SPELLINGS,
+    RPN_SPELLINGS,
+    Spelling,
+    find_spelling,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -62,7 +69,9 @@ def test_the_table_has_every_parameter_of_the_rpn_specification() -> None:
 
 
 @pytest.mark.parametrize(
-    "spelling", RPN_SPELLINGS + HYDRA_SPELLINGS + OTHER_SPELLINGS, ids=lambda spelling: spelling.theirs
+    "spelling",
+    RPN_SPELLINGS + HYDRA_SPELLINGS + MUSIQUE_SPELLINGS + OTHER_SPELLINGS,
+    ids=lambda spelling: spelling.theirs,
 )
 def test_our_side_of_the_table_is_in_the_schema(spelling: Spelling) -> None:
     assert set(spelling.ours) <= {key.path for key in keys()} | set(sections())

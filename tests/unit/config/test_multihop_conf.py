@@ -1,0 +1,71 @@
+"""The configurations of the multi-hop tasks: data of the Hub or of RLVR_DATA, what follows the task, foreign keys."""
+
+from pathlib import Path
+
+import pytest
+
+from rlvr.config.compose import load_config
+from rlvr.config.multihop_rules import patience_s
+from rlvr.config.plan import plan
+from rlvr.config.schema import DrGrpo, MultiHopTask, PartsReward, PretrainedModel
+from rlvr.errors import ConfigError
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+HUB = {
+    "musique": ("bdsaglam/musique,answerable,train", "bdsaglam/musique,answerable,validation"),
+    "hotpotqa": ("hotpotqa/hotpot_qa,distractor,train", "hotpotqa/hotpot_qa,distractor,validation"),
+    "wiki2": ("xanhho/2WikiMultihopQA,,train", "xanhho/2WikiMultihopQA,,validation"),
+}
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_sets_are_those_of_the_hub_or_of_rlvr_data_if_it_has_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RLVR_DATA", raising=False)
+    task = load_config([], config_name=name).task
+    assert isinstance(task, MultiHopTask)
+    assert (task.train_sets, task.eval_sets) == HUB[name]
+    monkeypatch.setenv("RLVR_DATA", str(FIXTURES))
+    task = load_config([], config_name=name).task
+    folder = FIXTURES / {"wiki2": "2wikimultihopqa"}.get(name, name)
+    assert isinstance(task, MultiHopTask)
+    assert (task.train_sets, task.eval_sets) == (f"{folder},train", f"{folder},dev")
+
+
+def test_a_run_has_the_settings_of_the_project() -> None:
+    config = load_config([], config_name="musique")
+    model = config.model
+    assert isinstance(model, PretrainedModel)
+    assert (model.name_or_path, model.lora.enabled, model.lora.r) == ("Qwen/Qwen2.5-7B-Instruct", True, 16)
+    assert isinstance(config.algorithm, DrGrpo)
+    assert (config.trainer.learning_rate, config.trainer.max_grad_norm) == (1e-5, 0.1)
+    assert config.prompt.answer_in == "complete"
+    assert any("retriever bm25" in line for line in plan(config))
+
+
+@pytest.mark.parametrize("name", ["musique", "musique_spec", "musique_later"])
+def test_each_reward_pays_for_something(name: str) -> None:
+    reward = load_config([f"reward={name}"], config_name="hotpotqa").reward
+    assert isinstance(reward, PartsReward)
+    assert sum(part.weight for part in reward.parts.values()) > 0
+
+
+def test_the_defaults_leave_a_service_the_time_of_all_its_retries() -> None:
+    task = load_config([], config_name="musique").task
+    assert isinstance(task, MultiHopTask)
+    assert patience_s(task) == 4 * 10 + 0.25 + 0.5 + 1.0 < task.tool_timeout_s
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("retriever_top_k=3", "task.top_n"),
+        ("datasets=x", "task.train_sets"),
+        ("noise_rate=0.5", "task.noise_rate"),
+        ("num_train_examples=10", "task.max_train_examples"),
+        ("few_shot_prob=0.1", "is not a setting here"),
+        ("kl_beta=0.04", "algorithm.kl_coef"),
+    ],
+)
+def test_options_of_the_musique_project_are_told_their_name_here(theirs: str, ours: str) -> None:
+    with pytest.raises(ConfigError, match=ours.replace(".", r"\.")):
+        load_config([theirs], config_name="musique")

@@ -1,0 +1,63 @@
+"""The surface for programs with a loop of their own: questions, tools, scores."""
+
+import asyncio
+
+import pytest
+
+from rlvr.errors import ConfigError
+from rlvr.tasks.musique import Game, open_game
+from rlvr.types import Example, ToolCall
+from tests.unit.tasks.data_tasks import FIXTURES
+from tests.unit.tasks.multihop_episodes import answer, call, play, said
+
+SETS = (f"task.train_sets='{FIXTURES / 'musique'},train'", f"task.eval_sets='{FIXTURES / 'musique'},dev'")
+
+
+@pytest.fixture(scope="module")
+def game() -> Game:
+    return open_game([*SETS, "task.max_top_n=9"])
+
+
+def calls_of(example: Example) -> list[ToolCall]:
+    """A search that finds something, a read document, a call that fails, an answer."""
+    first = next(iter(example.metadata["support"]))
+    search = call("retrieve_documents", query=example.messages[-1].content, top_n=3)
+    broken = call("get_document", doc_id="99")
+    return [search, call("get_document", doc_id=first), broken, answer(f"{example.answer} or so", (first, "0"))]
+
+
+def test_scores_agree_to_the_last_digit_with_the_environment_of_the_task(game: Game) -> None:
+    async def outside(example: Example) -> tuple[object, object]:
+        notes = game.begin(example)
+        calls = calls_of(example)
+        for each in calls[:-1]:
+            await game.tools[each.name].call(each.arguments, notes)
+        return await game.score(example, notes, calls), await game.judge(example, calls)
+
+    for example in game.held_out():
+        score, verdict = asyncio.run(outside(example))
+        ours, judged, _ = play(game.task, example, *(said(each) for each in calls_of(example)))
+        assert score.value == ours.value  # type: ignore[attr-defined]
+        assert score.parts == ours.parts  # type: ignore[attr-defined]
+        assert score.diagnostics.items() <= ours.diagnostics.items()  # type: ignore[attr-defined]
+        assert verdict == judged
+
+
+def test_questions_come_once_by_default_and_as_many_as_asked_for(game: Game) -> None:
+    assert (game.num_training, game.num_held_out) == (8, 8)
+    assert len({example.id for example in game.training()}) == 8
+    assert len(game.training(20)) == 20
+    assert [example.id for example in game.held_out(3)] == [example.id for example in game.held_out()][:3]
+
+
+def test_an_episode_that_was_cut_off_has_no_answer(game: Game) -> None:
+    example = game.held_out(1)[0]
+    notes = game.begin(example)
+    score = asyncio.run(game.score(example, notes, [answer(example.answer)], is_cut_off=True))
+    assert (score.status, score.parts["em"]) == ("invalid", 0.0)
+    assert not asyncio.run(game.judge(example, [answer(example.answer)], is_cut_off=True)).correct
+
+
+def test_only_tasks_with_documents_are_games() -> None:
+    with pytest.raises(ConfigError, match="choose musique, hotpotqa or wiki2"):
+        open_game(config_name="gsm8k")
