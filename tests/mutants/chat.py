@@ -20,15 +20,15 @@ MUTANTS = [
     Mutant(  # the header of the next completion stands there twice
         pitfall="4",
         file="chat/rendering.py",
-        old="ids = self._encode(behind(self._template, said, messages))",
-        new="ids = self._encode(behind(self._template, said, messages) * 2)",
+        old="(behind(self._template, said, messages))",
+        new="(behind(self._template, said, messages) * 2)",
         test=EPISODES + "test_pitfall_04_turns_with_a_tool_are_the_template_and_nothing_of_it_is_trained_on",
     ),
     Mutant(  # no header at all
         pitfall="4",
         file="chat/rendering.py",
-        old="ids = self._encode(behind(self._template, said, messages))",
-        new="ids = self._encode(behind(self._template, said, messages, header=False))",
+        old="(behind(self._template, said, messages))",
+        new="(behind(self._template, said, messages, header=False))",
         test=BEHIND,
     ),
     Mutant(  # what closes the dummy's call is put behind the sampled call
@@ -56,14 +56,16 @@ MUTANTS = [
         pitfall="6",
         file="chat/rendering.py",
         old="return prompt_ids + completion_ids + self.encode_reply",
-        new="return prompt_ids + self._encode(self.decode(completion_ids)) + self.encode_reply",
+        new="completion_ids = tuple(self._tokenizer.encode(self.decode(completion_ids), add_special_tokens=False))\n"
+        "        return prompt_ids + completion_ids + self.encode_reply",
         test=EPISODES + "test_pitfall_06_ids_that_encode_otherwise_stay_as_they_are",
     ),
     Mutant(  # the same, over random ids
         pitfall="6",
         file="chat/rendering.py",
         old="return prompt_ids + completion_ids + self.encode_reply",
-        new="return self._encode(self.decode(prompt_ids + completion_ids)) + self.encode_reply",
+        new="text = self.decode(prompt_ids + completion_ids)\n"
+        "        return tuple(self._tokenizer.encode(text, add_special_tokens=False)) + self.encode_reply",
         test=EPISODES + "test_pitfall_06_trained_ids_are_sampled_ids_whatever_text_they_make",
     ),
     Mutant(  # rewriting is not recognized: reasoning stays in prompts that no user of the template will see
@@ -85,7 +87,7 @@ MUTANTS = [
         file="chat/history.py",
         old="return lost_empty or not after.startswith(before) or any(word not in after for word in words)",
         new="return any(word not in after for word in words)",
-        test=TAKEN_BACK,
+        test=TEMPLATES + "test_pitfall_07_three_turns_are_extended_or_rendered_anew_each",
     ),
     Mutant(  # every reply is a new row: nothing is extended
         pitfall="7",
@@ -132,8 +134,8 @@ MUTANTS = [
     Mutant(  # "3" becomes a number although a text is asked for
         pitfall="28",
         file="chat/tool_calls.py",
-        old='    if not kinds or kinds == {"string"}:\n        return text',
-        new="",
+        old='("string" in kinds and _kind(value) not in kinds)',
+        new="False",
         test=FORMATS + "test_variants_of_families",
     ),
 ]

@@ -259,7 +259,8 @@ class Template:
         marks = self.marks
         if self.can.fields:
             thoughts, said = split(content, marks)
-            if thoughts is not None and calls and self.marks == HARMONY and said.strip():
+            said = said if said.strip() else ""
+            if thoughts is not None and calls and self.marks == HARMONY and said:
                 thoughts, said = f"{thoughts}\n{said}", ""  # GPT-OSS takes but one of them beside a call
             return {"content": said} | ({} if thoughts is None else dict.fromkeys(_REASONING, thoughts))
         closed, opened = content.find(marks.close), content.find(marks.open)

@@ -175,7 +175,7 @@ def as_written(text: str, schema: Mapping[str, Any]) -> Any:
     Text that is no value of the asked type stays text; whoever validates the arguments says so.
     """
     kinds = _kinds(schema)
-    if not kinds or kinds == {"string"}:
+    if not kinds:
         return text
     try:
         value = load_json(_PYTHON.get(text.strip(), text))

@@ -14,7 +14,7 @@ from rlvr.envs.base import Reply, TurnText
 from rlvr.rollout.batch import episode_rows
 from rlvr.rollout.episode import run_episode
 from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolCall, ToolSchema
-from tests.unit.chat.tokenizers import CHATML, END, START, template_tokenizer
+from tests.unit.chat.tokenizers import CHATML, END, START, encode, template_tokenizer
 
 MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("a", "a"), ("aa", "a"), ("<", "t"), ("0", "0")]
 FORGETFUL = CHATML.replace(
@@ -137,7 +137,7 @@ def test_pitfall_06_ids_that_encode_otherwise_stay_as_they_are() -> None:
 
 
 def said(chat: Chat, text: str) -> tuple[int, ...]:
-    return (*chat._encode(text), chat._tokenizer.convert_tokens_to_ids(END))
+    return (*encode(chat._tokenizer, text), chat._tokenizer.convert_tokens_to_ids(END))
 
 
 def test_pitfall_04_turns_with_a_tool_are_the_template_and_nothing_of_it_is_trained_on() -> None:
@@ -197,7 +197,7 @@ def test_pitfall_04_an_answer_with_the_dummy_in_it_is_rendered_whole() -> None:
 def test_a_completion_cut_off_by_a_limit_calls_only_what_is_complete(reason: StopReason) -> None:
     chat = CHATS["chatml"]
     whole = '<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>'
-    ids = chat._encode(whole + whole[:-5])
+    ids = encode(chat._tokenizer, whole + whole[:-5])
     ids = ids if reason is StopReason.LENGTH else (*ids, chat._tokenizer.convert_tokens_to_ids(END))
     found = chat.parse(ids, reason, [SEARCH]).tool_calls
     assert [call.problem is None for call in found] == ([True] if reason is StopReason.LENGTH else [True, False])

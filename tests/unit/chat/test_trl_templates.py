@@ -10,7 +10,8 @@ from rlvr.chat.history import behind
 from rlvr.chat.rendering import Chat
 from rlvr.types import Message, StopReason, ToolCall
 from tests.unit.chat import trl_templates
-from tests.unit.chat.trl_templates import CASES, QUESTION, SURE, TOOL, answers, call, family
+from tests.unit.chat.tokenizers import encode
+from tests.unit.chat.trl_templates import CASES, QUESTION, SURE, TOOL, Case, answers, call, family
 
 NAMES = trl_templates.names()
 if not NAMES:
@@ -27,11 +28,13 @@ def as_rendered(chat: Chat, said: Message, reply: Sequence[Message]) -> tuple[in
     prompt = chat.decode(chat.encode_prompt([QUESTION], [TOOL]))
     whole = chat._template.render([QUESTION, said], header=False, tools=[TOOL])
     assert whole.startswith(prompt), "the header is not what history has in its place"
-    ids = chat._encode(whole[len(prompt) :])
+    ids = encode(chat._tokenizer, whole[len(prompt) :])
     stops = [index for index, token in enumerate(ids) if token in chat.stop_ids]
     if stops:
         return ids[: stops[0] + 1]
-    next_stop = [token for token in chat._encode(behind(chat._template, said, reply)) if token in chat.stop_ids]
+    next_stop = [
+        token for token in encode(chat._tokenizer, behind(chat._template, said, reply)) if token in chat.stop_ids
+    ]
     return (*ids, next_stop[0])  # GLM: the next header ends a turn
 
 
@@ -115,9 +118,64 @@ def test_pitfall_07_a_prompt_is_extended_unless_the_template_has_taken_back_what
         extended = following[: len(prompt) + len(completion)] == prompt + completion
         assert extended is not rewritten
         if rewritten:
-            assert following == chat._encode(wanted)
+            assert following == encode(chat._tokenizer, wanted)
         else:
             assert wanted.endswith(chat.decode(following[len(prompt) + len(completion) :]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pitfall_07_three_turns_are_extended_or_rendered_anew_each(name: str) -> None:
+    check_three_turns(name, Case(thinks=True, calls=False))
+    check_three_turns(name, Case(thinks=False, calls=False))  # what is taken back was said in the turns before
+
+
+def check_three_turns(name: str, last: Case) -> None:
+    chat = trl_templates.chat_of(name)
+    assert chat._template is not None
+    conversation, prompt, extended = [QUESTION], chat.encode_prompt([QUESTION], [TOOL]), []
+    for case in (Case(thinks=True, calls=True), Case(thinks=True, calls=True), last):
+        completion = case.completion(chat)
+        conversation.append(chat.parse(completion, StopReason.STOP, [TOOL]))
+        reply = answers([call()]) if case.calls else [SURE]
+        following = chat.next_prompt(prompt, completion, conversation, reply, [TOOL])
+        conversation += reply
+        extended.append(following[: len(prompt) + len(completion)] == prompt + completion)
+        if not extended[-1]:
+            assert following == encode(chat._tokenizer, chat._template.render(conversation, tools=[TOOL]))
+        assert chat.decode(following).rstrip().endswith(trl_templates.header(chat, reply))
+        prompt = following
+    if trl_templates.row(name).endswith("| nothing | nothing |"):
+        assert extended == [True, True, True]
+    elif trl_templates.row(name).endswith("| reasoning | nothing |"):
+        assert extended == [True, True, False]
+
+
+MALFORMED = {
+    "llama": '{"name": "look_up", "parameters": {',
+    "harmony": " to=functions.look_up<|channel|>commentary json<|message|>{",
+    "atem": " to=look_up<|message|><atem:function_calls></atem:function_calls>",
+    "deepseek": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>look_up<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "gemma": "<|tool_call>look_up<tool_call|>",
+    "lfm": "<|tool_call_start|>[look_up(]<|tool_call_end|>",
+}
+TAGS = "<tool_call>{</tool_call>"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_episode_goes_on_behind_a_malformed_call(name: str) -> None:
+    chat = trl_templates.chat_of(name)
+    assert chat._template is not None
+    begun = "</think>" if chat._template.can.opened else ""
+    text = encode(chat._tokenizer, begun + MALFORMED.get(chat.tool_format.name, TAGS))
+    completion = (*text, min(chat.stop_ids - {chat._tokenizer.eos_token_id}))
+    (wrong,) = chat.parse(completion, StopReason.STOP, [TOOL]).tool_calls
+    assert wrong.problem
+    reply = [Message(role="tool", content=wrong.problem, name=wrong.name, call_id=wrong.id)]
+    prompt = chat.encode_prompt([QUESTION], [TOOL])
+    following, _, rewritten = next_prompt(chat, prompt, completion, reply)
+    assert not rewritten or family(name) in HEADER_IS_TAKEN_BACK
+    assert rewritten or following[: len(prompt) + len(completion)] == prompt + completion
+    assert chat.decode(following).count(wrong.problem) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 START, END, TEXT_END, BOS = "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|bos|>"
 
@@ -38,6 +38,11 @@ _SPECIAL = re.compile(
     r"|\[/?[A-Z_]+\]"
 )
 """What chat templates mark turns with; tokenizers have a special token for each."""
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
+    """The ids of a text and no others."""
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
 def template_tokenizer(template: str, merges: Sequence[tuple[str, str]] = ()) -> PreTrainedTokenizerFast:

@@ -15,7 +15,7 @@ from rlvr.chat.history import behind
 from rlvr.chat.reasoning import ATEM, GEMMA, HARMONY
 from rlvr.chat.rendering import Chat
 from rlvr.types import Message, StopReason, ToolCall, ToolSchema
-from tests.unit.chat.tokenizers import template_tokenizer
+from tests.unit.chat.tokenizers import encode, template_tokenizer
 
 VERSION = "1.16."
 
@@ -104,11 +104,18 @@ class Case:
             text = said
         reply = answers([call()]) if self.calls else [SURE]
         message = Message(role="assistant", content="", tool_calls=(call(),) if self.calls else ())
-        stops = [token for token in chat._encode(behind(template, message, reply)) if token in chat.stop_ids]
-        return (*chat._encode(text), stops[0] if stops else min(chat._closing & chat.stop_ids))
+        stops = [token for token in encode(chat._tokenizer, behind(template, message, reply)) if token in chat.stop_ids]
+        return (*encode(chat._tokenizer, text), stops[0] if stops else min(chat._closing & chat.stop_ids))
 
 
 CASES = [Case(thinks, calls) for thinks in (False, True) for calls in (False, True)]
+
+
+def header(chat: Chat, reply: Sequence[Message]) -> str:
+    """What the template has behind a reply, so that the model goes on."""
+    assert chat._template is not None
+    said = Message(role="assistant", content="", tool_calls=(call(),) if reply[0].role == "tool" else ())
+    return behind(chat._template, said, reply).rstrip()[-8:]
 
 
 def row(name: str) -> str:

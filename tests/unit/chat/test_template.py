@@ -1,0 +1,220 @@
+"""What templates cannot render is said in words that they have."""
+
+import json
+
+import pytest
+
+from rlvr.chat.rendering import Chat
+from rlvr.errors import UserError
+from rlvr.models.scratch import build_tokenizer
+from rlvr.types import Message, StopReason, ToolCall, ToolSchema
+from tests.unit.chat.tokenizers import CHATML, END, START, byte_tokenizer, encode, template_tokenizer
+
+SEARCH: ToolSchema = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Finds texts.",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+    },
+}
+SHOWS_TOOLS = "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}" + CHATML
+HERMES = SHOWS_TOOLS.replace(
+    "{{ m['content'] }}",
+    "{{ m['content'] }}{% for c in m.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}',
+)
+MISTRAL = (  # of 7B v0.3, without its defaults
+    "{{ bos_token }}{% set last = namespace(user=0) %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{% set last.user = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{% if m.role == 'user' %}"
+    "{% if tools and loop.index0 == last.user %}[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
+    "[INST] {{ m.content }}[/INST]"
+    "{% elif m.role == 'assistant' and m.tool_calls %}[TOOL_CALLS] ["
+    "{% for c in m.tool_calls %}{% if c.id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}, "id": "{{ c.id }}"}'
+    "{{ ', ' if not loop.last }}{% endfor %}]{{ eos_token }}"
+    "{% elif m.role == 'assistant' %} {{ m.content }}{{ eos_token }}"
+    "{% elif m.role == 'tool' %}"
+    "{% if messages[loop.index0 - 1].role == 'assistant' and not messages[loop.index0 - 1].tool_calls %}"
+    "{{ raise_exception('an answer to no call') }}{% endif %}"
+    '[TOOL_RESULTS] {"content": {{ m.content | tojson }}, "call_id": "{{ m.tool_call_id }}"}[/TOOL_RESULTS]'
+    "{% else %}{{ raise_exception('no such role') }}{% endif %}{% endfor %}"
+)
+OPENS = CHATML.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}")
+
+
+def user(content: str) -> Message:
+    return Message(role="user", content=content)
+
+
+def calling(query: str, number: int = 0) -> ToolCall:
+    return ToolCall(id=f"call_{number}", name="search", arguments={"query": query})
+
+
+def prompt(chat: Chat, *messages: Message) -> str:
+    return chat.decode(chat.encode_prompt(messages, [SEARCH]))
+
+
+def ended(chat: Chat, text: str, end: str = END) -> tuple[int, ...]:
+    return (*encode(chat._tokenizer, text), chat._tokenizer.convert_tokens_to_ids(end))
+
+
+# ------------------------------------------------------------------------------------------------- tools in prompts
+
+
+def test_a_template_that_shows_tools_gets_the_schemas() -> None:
+    chat = Chat(byte_tokenizer(template=HERMES))
+    assert prompt(chat, user("Who?")).startswith(f"{START}tools\n{json.dumps([SEARCH])}{END}\n{START}user\nWho?{END}")
+    assert START + "tools" not in chat.decode(chat.encode_prompt([user("Who?")]))
+
+
+@pytest.mark.parametrize("tool_format", ["hermes", "llama", "words"])
+def test_a_template_that_ignores_tools_gets_them_described_in_the_system_message(tool_format: str) -> None:
+    chat = Chat(byte_tokenizer(), tool_format=tool_format)
+    said = {"hermes": "<tool_call>", "llama": '"parameters": dictionary', "words": "<call> search QUERY </call>"}
+    text = prompt(chat, Message(role="system", content="Be brief."), user("Who?"))
+    system, _, rest = text.partition(END)
+    assert system.startswith(f"{START}system\nBe brief.\n\n")
+    assert said[tool_format] in system
+    assert rest == f"\n{START}user\nWho?{END}\n{START}assistant\n"
+    assert said[tool_format] in prompt(chat, user("Who?")).partition(END)[0]
+
+
+def test_a_format_that_is_not_the_templates_own_is_described_and_stays_text() -> None:
+    chat = Chat(byte_tokenizer(template=HERMES), tool_format="llama")
+    said = Message(role="assistant", content="", tool_calls=(calling("Ann"),))
+    text = prompt(chat, user("Who?"), said)
+    assert f"{START}tools" not in text
+    assert "Respond in the format" in text
+    assert f'{START}assistant\n{{"name": "search", "parameters": {{"query": "Ann"}}}}{END}' in text
+    assert "<tool_call>" not in text
+    own = prompt(Chat(byte_tokenizer(template=HERMES)), user("Who?"), said)
+    assert '<tool_call>\n{"name": "search", "arguments": {"query": "Ann"}}\n</tool_call>' in own
+
+
+def test_words_of_tiny_models_are_not_described() -> None:
+    words = ["<pad>", "<boe>", "<eoe>", "<call>", "</call>", "search", "p3", "well"]
+    chat = Chat(build_tokenizer(words))
+    assert chat.tool_format.name == "words"
+    assert prompt(chat, user("well")) == "well"
+    read = chat.parse((3, 5, 6, 4, 2), StopReason.STOP, [SEARCH])
+    assert read == Message(role="assistant", content="", tool_calls=(calling("p3"),))
+    assert chat.parse((3, 5, 6, 4, 2), StopReason.STOP).content == "<call> search p3 </call>"
+    shown = Message(role="assistant", content="well", tool_calls=(calling("p3"),))
+    assert chat.decode(encode(chat._tokenizer, chat._plain([shown], [SEARCH]))) == "well <call> search p3 </call>"
+
+
+def test_plain_text_of_larger_models_describes_the_tools() -> None:
+    chat = Chat(byte_tokenizer(template=None))
+    assert chat.tool_format.name == "hermes"
+    assert prompt(chat, user("Who?")).startswith("# Tools")
+    assert prompt(chat, user("Who?")).endswith("\nWho?")
+
+
+# ------------------------------------------------------------------------------------------------ answers of tools
+
+
+def test_mistral_wants_calls_before_answers_and_ids_of_nine_characters() -> None:
+    chat = Chat(template_tokenizer(MISTRAL))
+    eos = str(chat._tokenizer.eos_token)
+    assert chat.tool_format.name == "mistral"
+    one, two = ({"name": "search", "arguments": {"query": query}} for query in ("Ann", "Bo"))
+    text = f"[TOOL_CALLS] {json.dumps([one, two])}"
+    first, completion = chat.encode_prompt([user("Who?")], [SEARCH]), ended(chat, text, eos)
+    said = chat.parse(completion, StopReason.STOP, [SEARCH])
+    assert said.tool_calls == (calling("Ann"), calling("Bo", 1))
+    reply = [Message(role="tool", content=f"text {i}", name="search", call_id=f"call_{i}") for i in range(2)]
+    following = chat.next_prompt(first, completion, [user("Who?"), said], reply, [SEARCH])
+    assert following[: len(first + completion)] == first + completion
+    assert chat.decode(following[len(first + completion) :]) == "".join(
+        f'[TOOL_RESULTS] {{"content": "text {i}", "call_id": "call0000{i}"}}[/TOOL_RESULTS]' for i in range(2)
+    )
+    # it shows the tools before the last question only: a further question rewrites the prompt
+    answer = chat.parse(ended(chat, "Ann.", eos), StopReason.STOP, [SEARCH])
+    conversation = [user("Who?"), said, *reply, answer]
+    anew = chat.decode(chat.next_prompt(following, ended(chat, "Ann.", eos), conversation, [user("Sure?")], [SEARCH]))
+    assert anew.count("[AVAILABLE_TOOLS]") == 1
+    assert anew.index("[AVAILABLE_TOOLS]") > anew.index("Ann.")
+    # a malformed call is answered too, although the template wants to see a call
+    wrong = chat.parse(ended(chat, "[TOOL_CALLS] search", eos), StopReason.STOP, [SEARCH])
+    said_no = [Message(role="tool", content="no JSON", name="", call_id="call_0")]
+    text = chat.decode(chat.next_prompt(first, (5,), [user("Who?"), wrong], said_no, [SEARCH]))
+    assert text.count("no JSON") == 1
+
+
+STRICT = (  # Gemma's: only users and models, in turn
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('in turn') }}"
+    "{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "shown"), [("hermes", "<tool_response>\n{}\n</tool_response>"), ("words", "{}")]
+)
+def test_without_a_role_for_tools_the_user_says_what_they_found(tool_format: str, shown: str) -> None:
+    chat = Chat(byte_tokenizer(template=STRICT), tool_format=tool_format)
+    reply = [Message(role="tool", content=f"text {i}", name="search", call_id=f"call_{i}") for i in range(2)]
+    said = Message(role="assistant", content="", tool_calls=(calling("Ann"), calling("Bo", 1)))
+    answered = "\n".join([shown.format("text 0"), shown.format("text 1"), "Well?"])
+    tail = f"\n{START}user\n{answered}{END}\n{START}assistant\n"
+    assert chat.decode(chat.encode_reply([*reply, user("Well?")], said=said)) == tail
+    assert prompt(chat, user("Who?"), said, *reply, user("Well?")).endswith(tail)
+
+
+def test_messages_that_no_template_renders_are_a_sentence() -> None:
+    chat = Chat(byte_tokenizer(template=STRICT))
+    with pytest.raises(UserError, match=r"cannot render the messages user, user \(in turn\)"):
+        chat.encode_prompt([user("1"), user("2")], [SEARCH])
+
+
+# -------------------------------------------------------------------------------------- headers that open reasoning
+
+
+def test_reasoning_that_the_header_opens_begins_with_the_completion() -> None:
+    chat = Chat(byte_tokenizer(template=OPENS))
+    call = '<tool_call>{"name": "search", "arguments": {"query": "Ann"}}</tool_call>'
+    assert chat.parse(ended(chat, call), StopReason.STOP, [SEARCH]).tool_calls == ()
+    said = chat.parse(ended(chat, f"so {call}</think>{call}"), StopReason.STOP, [SEARCH])
+    assert said.tool_calls == (calling("Ann"),)
+    assert said.content == f"so {call}</think>"
+    history = prompt(chat, user("Who?"), Message(role="assistant", content="Hm.\n</think>\n\nAnn."), user("Sure?"))
+    assert f"{START}assistant\n<think>\nHm.\n</think>\n\nAnn.{END}" in history
+
+
+def test_a_header_that_opens_reasoning_stands_there_once() -> None:
+    chat = Chat(byte_tokenizer(template=OPENS))
+    first, completion = chat.encode_prompt([user("Who?")]), ended(chat, "Hm.\n</think>\n\nAnn.")
+    said = chat.parse(completion, StopReason.STOP, [SEARCH])
+    following = chat.next_prompt(first, completion, [user("Who?"), said], [user("Sure?")])
+    assert chat.decode(following) == (
+        f"{START}user\nWho?{END}\n{START}assistant\n<think>\nHm.\n</think>\n\nAnn.{END}\n"
+        f"{START}user\nSure?{END}\n{START}assistant\n<think>\n"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ stop tokens
+
+
+def test_pitfall_03_a_call_may_end_otherwise_than_an_answer() -> None:
+    template = HERMES.replace("<|im_end|>", "{{ '<|call|>' if m.tool_calls else '<|im_end|>' }}")
+    chat = Chat(template_tokenizer(template))
+    assert {chat.decode([token]) for token in chat.stop_ids} == {END, "<|call|>", "<|endoftext|>"}
+    said = Message(role="assistant", content="", tool_calls=(calling("Ann"),))
+    reply = [Message(role="tool", content="found", name="search", call_id="call_0")]
+    tail = f"\n{START}tool\nfound{END}\n{START}assistant\n"
+    for end, wanted in (("<|call|>", tail), (END, "<|call|>" + tail)):
+        last = chat._tokenizer.convert_tokens_to_ids(end)
+        assert chat.decode(chat.encode_reply(reply, last_id=last, said=said)) == wanted
+
+
+def test_pitfall_03_llamas_other_end_of_a_call_is_one() -> None:
+    template = "{# <|eom_id|> #}" + HERMES
+    tokenizer = template_tokenizer(template)
+    chat = Chat(tokenizer)
+    other = tokenizer.convert_tokens_to_ids("<|eom_id|>")
+    assert other in chat.stop_ids
+    said = Message(role="assistant", content="", tool_calls=(calling("Ann"),))
+    reply = [Message(role="tool", content="found", name="search", call_id="call_0")]
+    assert chat.decode(chat.encode_reply(reply, last_id=other, said=said)).startswith(f"\n{START}tool")
