@@ -29,6 +29,7 @@ from rlvr.models.policy import Policy
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from tests.system.harness import DATA, ON_DATA, SCRATCH, SMALL, metrics, pretrained, run_train
 from tests.system.test_data_settings import DATA_CASES
+from tests.system.verifiers_settings import VERIFIERS_CASES
 
 # -------------------------------------------------------------------------------------------------- what can be seen
 
@@ -560,7 +561,7 @@ def settings() -> Iterator[Key]:
 def shown_to_work() -> set[tuple[str, str]]:
     """Keys with the choice, or the type of a reward's part, for which they are tested."""
     found = {(c.key, choice) for c in CASES for choice in c.choices}
-    return found | {(c.path, c.choice) for c in DATA_CASES}
+    return found | {(c.path, c.choice) for c in (*DATA_CASES, *VERIFIERS_CASES)}
 
 
 def test_no_setting_of_the_schema_is_left_out() -> None:

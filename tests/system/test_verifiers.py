@@ -18,6 +18,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from rlvr.build.tasks import open_tasks
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import Policy
@@ -26,6 +27,8 @@ from rlvr.tracking.rollouts import read_rollouts
 from rlvr.training.warm_start import warm_start
 from tests.system.harness import Ran, pretrained, run_train
 from tests.system.openai_server import serve
+from tests.system.test_data_settings import DataCase
+from tests.system.verifiers_settings import VERIFIERS_CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = ROOT / "tests" / "fixtures" / "environments"
@@ -191,6 +194,24 @@ def test_settings_that_do_not_fit_an_environment_are_refused(line: str, message:
         load_config([*lines, line])
     with pytest.raises(ConfigError, match=r"task\.env_id=\?\?\?"):
         load_config(["task=verifiers", "model=scratch_bpe"])
+
+
+@needs_library
+@pytest.mark.parametrize("case", VERIFIERS_CASES, ids=[case.key for case in VERIFIERS_CASES])
+def test_a_setting_does_what_it_says(case: DataCase) -> None:
+    seen = []
+    for value in (case.a, case.b):
+        base = [line for line in case.base if not line.startswith(f"{case.key}=")]
+        plus = "+" * case.key.endswith("env_args")
+        with open_tasks(load_config([*base, f"{plus}{case.key}={value}", "model=scratch_bpe"]), None, {}) as tasks:
+            tasks.own.limit_prompts(num_digits, 1_000)
+            seen.append(case.look(tasks.own))
+    assert seen[0] != seen[1]
+
+
+def num_digits(messages: Any, tools: Any = ()) -> int:
+    """Stands for a tokenizer."""
+    return sum(letter.isdigit() for letter in messages[-1].content)
 
 
 def test_the_reward_of_environments_is_for_environments_alone() -> None:
