@@ -223,15 +223,15 @@ MUTANTS = [
     Mutant(  # the warm start trains on the prompts
         pitfall="4",
         file="training/warm_start.py",
-        old='return len(row[0]) if loss_on == "completion" else 1',
-        new="return 1",
+        old='if loss_on == "all":',
+        new="if True:",
         test=WARM + "test_pitfall_04_only_the_completions_are_trained_on",
     ),
     Mutant(  # each microbatch of the warm start has its own mean
         pitfall="9",
         file="training/warm_start.py",
         old="loss = _loss_sum(policy, part, loss_on) / num_tokens",
-        new="loss = _loss_sum(policy, part, loss_on) / sum(_length(row) - _first(row, loss_on) for row in part)",
+        new="loss = _loss_sum(policy, part, loss_on) / sum(len(_trained(row, loss_on)) for row in part)",
         test=WARM + "test_pitfall_09_the_gradient_does_not_depend_on_microbatches_padding_and_company[all]",
     ),
     Mutant(  # nothing teaches the model to stop

@@ -116,7 +116,7 @@ def test_a_share_that_leaves_nothing_is_refused(share: str) -> None:
 
 
 def test_demonstrations_search_twice_or_guess_early() -> None:
-    shown = [TASK.demonstration(index, 0.3) for index in range(2000)]
+    shown: list[Sequence[str]] = [TASK.demonstration(index, 0.3) for index in range(2000)]
     kinds = Counter(len(parts) for parts in shown)
     assert set(kinds) == {2, 4, 6}
     for length, share in {2: 0.3, 4: 0.4, 6: 0.3}.items():
@@ -124,7 +124,8 @@ def test_demonstrations_search_twice_or_guess_early() -> None:
     guesses = Counter(parts[-1].split()[1] for parts in shown if len(parts) < 6)
     assert len(guesses) == 20  # any city, at random
     one_search = [parts for parts in shown if len(parts) == 4]
-    assert all(parts[1].split()[2] == parts[0].split()[-1] == parts[2].split()[1] for parts in one_search)
+    for prompt, said, replied, _ in one_search:
+        assert said.split()[2] == replied.split()[1] == prompt.split()[-1]
 
 
 def test_a_worked_demonstration_follows_the_chain() -> None:

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ def by_hand(policy: Policy, prompt: str, completion: str, first: int) -> list[to
 
 
 def loss_of(
-    policy: Policy, pairs: list[tuple[str, str]], loss_on: str = "completion", microbatch_tokens: int = 2048
+    policy: Policy, pairs: Sequence[tuple[str, ...]], loss_on: str = "completion", microbatch_tokens: int = 2048
 ) -> float:
     policy.model.zero_grad()
     return _backward(policy, _encode(policy, Copies(), pairs), loss_on, microbatch_tokens)
@@ -81,6 +82,39 @@ def test_loss_on_all_trains_on_every_token_that_another_precedes() -> None:
     tokens = [loss for pair in PAIRS for loss in by_hand(policy, *pair, first=1)]
     assert len(tokens) == sum(len(f"{prompt} {completion}".split()) - 1 for prompt, completion in PAIRS)
     assert loss_of(policy, PAIRS, "all") == pytest.approx(torch.stack(tokens).mean().item(), abs=1e-5)
+
+
+TURNS = ("<boe> 1 2", "3 + =", "4 5", "6 <eoe>", "7", "8 <eoe>")
+"""A prompt, then completions and replies in turn."""
+
+
+def test_pitfall_05_what_tools_reply_is_not_learnt_in_the_warm_start() -> None:
+    policy = tiny_policy()
+    tokens = by_hand(policy, " ".join(TURNS[:-1]), TURNS[-1], first=1)  # of every token but the first
+    ends = [0, 3, 6, 8, 10, 11, 13]
+    learnt = [tokens[place - 1] for i in (1, 3, 5) for place in range(ends[i], ends[i + 1])]
+    assert len(learnt) == 7
+    assert loss_of(policy, [TURNS]) == pytest.approx(torch.stack(learnt).mean().item(), abs=1e-5)
+    assert loss_of(policy, [TURNS], "all") == pytest.approx(torch.stack(tokens).mean().item(), abs=1e-5)
+
+
+def test_pitfall_03_every_completion_ends_with_the_end_token_and_no_reply_does() -> None:
+    policy = tiny_policy()
+    plain = tuple(part.removesuffix(" <eoe>") for part in TURNS)
+    (row,) = _encode(policy, WithoutEnd(), [plain])
+    assert [part[-1:] == [2] for part in row] == [False, True] * 3
+    assert row[3] == _encode(policy, Copies(), [TURNS])[0][3]
+
+
+def test_demonstrations_of_one_turn_and_of_several_are_learnt_together() -> None:
+    policy = tiny_policy()
+    mixed: list[tuple[str, ...]] = [TURNS, *PAIRS, TURNS[:4]]
+    rows = _encode(policy, Copies(), mixed)
+    counts = [sum(len(part) for part in row[1::2]) for row in rows]
+    alone = [loss_of(policy, [texts]) for texts in mixed]
+    expected = sum(loss * count for loss, count in zip(alone, counts, strict=True)) / sum(counts)
+    for limit in (2048, 30, 1):
+        assert loss_of(policy, mixed, microbatch_tokens=limit) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("loss_on", ["completion", "all"])

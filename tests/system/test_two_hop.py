@@ -1,0 +1,88 @@
+"""`rlvr train --config-name two_hop`: a model learns to search twice, and what training on tool tokens does to it."""
+
+from pathlib import Path
+
+import pytest
+
+from rlvr.cli.main import main
+from rlvr.tracking.rollouts import read_rollouts
+from tests.system.harness import Ran, pretrained, run_train
+
+LEARN = (
+    "task.num_persons=12",
+    "task.num_organizations=9",
+    "task.num_cities=6",
+    "model.hidden_size=48",
+    "model.intermediate_size=96",
+    "warm_start.num_steps=170",
+    "warm_start.learning_rate=4e-3",
+    "rollout.prompts_per_step=16",
+    "trainer.max_steps=8",
+    "trainer.warmup_steps=0",
+    "trainer.learning_rate=1e-3",
+    "trainer.checkpoint_every=null",
+    "evaluation.every=8",
+    "evaluation.num_examples=100",
+    "tracker.console=none",
+    "tracker.rollouts_every=1",
+    "tracker.rollouts_max_groups=null",
+)
+"""Worlds with fewer names, which a smaller model learns to search in 5 CPU seconds."""
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A short run from scratch."""
+    return run_train(tmp_path_factory.mktemp("two_hop") / "run", *LEARN, name="two_hop")
+
+
+def test_pitfall_18_a_short_run_learns_to_search_twice(learnt: Ran) -> None:
+    start, end = learnt.rows[0], learnt.rows[-1]
+    assert start["eval/two_hop/accuracy"] <= 0.5
+    assert end["eval/two_hop/accuracy"] >= 0.9
+    assert end["eval/two_hop/tool_calls_mean"] == pytest.approx(2.0, abs=0.1)
+    rewards = [row["reward/mean"] for row in learnt.rows[1:]]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1
+
+
+def test_pitfall_05_only_sampled_tokens_are_trained_on(learnt: Ran) -> None:
+    """Counted in what was sampled: the tokens of all episodes whose group has a spread of rewards."""
+    for step in (1, 8):
+        records = read_rollouts(learnt.folder / "rollouts" / f"step_{step:06}.jsonl.gz")
+        groups: dict[int, list[float]] = {}
+        for record in records:
+            assert record.reward is not None
+            groups.setdefault(record.group, []).append(record.reward)
+        sampled = sum(
+            len(turn.completion_ids)
+            for record in records
+            if len(set(groups[record.group])) > 1
+            for turn in record.turns
+        )
+        assert learnt.rows[step]["policy/trained_tokens"] == sampled > 0
+
+
+def test_pitfall_05_the_ablation_trains_on_what_tools_wrote_and_is_worse_for_it(learnt: Ran, tmp_path: Path) -> None:
+    changes = [*LEARN, *pretrained(learnt.folder / "warm_start")]
+    changes = [line for line in changes if not line.startswith(("warm_start.num", "warm_start.learning", "model.h"))]
+    changes = [line for line in changes if not line.startswith("model.i")]
+    wrong = run_train(tmp_path / "wrong", *changes, "algorithm.train_on_tool_tokens=true", name="two_hop")
+    right = run_train(tmp_path / "right", *changes, "trainer.max_steps=1", name="two_hop")
+    # the very same episodes, and more tokens of them
+    assert wrong.rows[1]["reward/mean"] == right.rows[1]["reward/mean"] == learnt.rows[1]["reward/mean"]
+    assert right.rows[1]["policy/trained_tokens"] == learnt.rows[1]["policy/trained_tokens"]
+    assert wrong.rows[1]["policy/trained_tokens"] > 1.3 * right.rows[1]["policy/trained_tokens"]
+    last = [row["reward/mean"] for row in wrong.rows[-3:]]
+    assert sum(last) / 3 < sum(row["reward/mean"] for row in learnt.rows[-3:]) / 3 - 0.15
+
+
+def test_a_run_can_be_evaluated_and_asked(learnt: Ran, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(learnt.folder), "--num-examples", "20"]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    assert main(["predict", str(learnt.folder), "--prompt", "where p3"]) == 0
+    shown = capsys.readouterr().out
+    assert "<call> search p3 </call>" in shown
+    assert "p3 works-at o" in shown
+    assert "right" in shown
+    assert main(["predict", str(learnt.folder), "--prompt", "where p99"]) != 0
+    assert "ask where p0 (to p11)" in capsys.readouterr().err
