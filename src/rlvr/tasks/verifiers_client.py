@@ -157,6 +157,7 @@ def _call(call: Any) -> ToolCall:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
             arguments = None
-    name, known = function.get("name"), isinstance(arguments, dict)
-    problem = None if known else "the arguments are no JSON object"
-    return ToolCall(id=call.get("id") or "", name=name or "", arguments=arguments if known else {}, problem=problem)
+    name, call_id = function.get("name") or "", call.get("id") or ""
+    if isinstance(arguments, dict):
+        return ToolCall(id=call_id, name=name, arguments=arguments)
+    return ToolCall(id=call_id, name=name, arguments={}, problem="the arguments are no JSON object")
