@@ -10,19 +10,25 @@ ids. Sampled ids are never decoded and encoded again.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlvr.chat.coding import Coder
 from rlvr.chat.formats import FORMATS, HERMES, WORDS, read_message
 from rlvr.chat.history import History, behind
 from rlvr.chat.reasoning import THINK
 from rlvr.chat.template import QUESTION, Template, call_of, described
 from rlvr.chat.tool_calls import ToolFormat
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError
 from rlvr.types import Message, StopReason, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+_MAX_PROMPTS = 64
+"""First prompts that are remembered."""
 
 
 class Chat:
@@ -44,6 +50,8 @@ class Chat:
     ) -> None:
         """`tool_format` is a name of `FORMATS`, or `auto`. ConfigError if a stop word is not exactly one token."""
         self._tokenizer = tokenizer
+        self._coder = Coder(tokenizer)
+        self._prompts: OrderedDict[tuple[object, ...], tuple[Sequence[ToolSchema], tuple[int, ...]]] = OrderedDict()
         self._template = Template(tokenizer, tool_format) if tokenizer.chat_template else None
         self._history = History(self._template) if self._template else None
         self._special = {token for token, word in tokenizer.added_tokens_decoder.items() if word.special}
@@ -65,6 +73,17 @@ class Chat:
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> tuple[int, ...]:
         """The first prompt, up to where the model speaks. In plain text `words` are not explained: they are learnt."""
+        if any(message.tool_calls for message in messages):
+            return self._encode_prompt(messages, tools)
+        # the episodes of a group ask for the same prompt; schemas cannot be hashed, and stay alive as long as their ids
+        key = (*messages, *map(id, tools))
+        if key not in self._prompts:
+            self._prompts[key] = (tuple(tools), self._encode_prompt(messages, tools))
+            if len(self._prompts) > _MAX_PROMPTS:
+                self._prompts.popitem(last=False)
+        return self._prompts[key][1]
+
+    def _encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
         if self._template:
             return self._encode(self._template.render(messages, tools=tools))
         if tools and self.tool_format is not WORDS:
@@ -128,16 +147,10 @@ class Chat:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids, special tokens included."""
-        text = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
+        return self._coder.decode(ids)
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        try:
-            return tuple(self._tokenizer.encode(text, add_special_tokens=False))
-        except Exception as error:  # tokenizers raises bare Exceptions; a word-level one does so for unknown words
-            name = self._tokenizer.name_or_path
-            raise UserError(f"the tokenizer {name!r} cannot encode {text[:200]!r}: use a model made for it.") from error
+        return self._coder.encode(text)
 
     def _begin(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         """Plain text after the beginning token that the tokenizer puts before a text, unless it is there already."""
