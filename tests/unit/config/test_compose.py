@@ -28,6 +28,7 @@ def test_every_configuration_is_valid_and_bears_its_name(name: str) -> None:
 
 HF = ("model=hf", "model.name_or_path=somewhere")
 DATA = {task: (f"task={task}", *HF) for task in ("gsm8k", "finqa", "reasoning_gym")}
+QA = ("task=musique", *HF)
 NEEDS = {  # what else a choice needs to make sense
     "model=hf": HF[1:],
     "model=scratch_bpe": DATA["gsm8k"][:1],
@@ -47,6 +48,13 @@ NEEDS = {  # what else a choice needs to make sense
     **{f"prompt={name}": DATA["gsm8k"] for name in ("financial_reasoning", "financial_program", "math_reasoning")},
     **{f"prompt={name}": DATA["gsm8k"] for name in ("gsm8k", "finqa", "hub", "jsonl", "reasoning_gym")},
     **{f"prompt={name}": (*DATA["gsm8k"], "reward=numeric") for name in ("boxed", "short_answer")},
+    **{f"{group}={name}": QA for group in ("reward", "prompt") for name in ("musique", "hotpotqa", "wiki2")},
+    **{f"reward={name}": QA for name in ("musique_spec", "musique_later")},
+    "task=verifiers": (*HF, "task.env_id=some-env"),
+    **{f"{group}=two_hop": ("task=two_hop",) for group in ("reward", "prompt")},
+    **{f"{group}=verifiers": ("task=verifiers", "task.env_id=some-env", *HF) for group in ("reward", "prompt")},
+    "prompt=musique_tags": (*QA, "task.tools=[retrieve_documents,get_document]"),
+    **{f"task={name}": HF for name in ("musique", "hotpotqa", "wiki2")},
 }
 
 
@@ -79,7 +87,7 @@ ERRORS = {
     "algoritm=grpo": ["algoritm=grpo", "did you mean algorithm?"],
     "nonsense=3": ["nonsense=3", "rlvr train --cfg job"],
     "algorithm=grp": ["algorithm=grp", "did you mean algorithm=grpo?"],
-    "task=arithmetic": ["task=arithmetic", "finqa, generator, gsm8k, hub, jsonl, mix, reasoning_gym, rpn"],
+    "task=arithmetic": ["task=arithmetic", "finqa, generator, gsm8k, hotpotqa, hub, jsonl, mix, musique"],
     "reward.reward_functions[0].params.correct_reward=5.0": [
         "reward.parts.<name>.weight",
         "reward.parts.correct.weight=5",
