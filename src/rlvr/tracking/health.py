@@ -38,48 +38,54 @@ def _said_better(metrics: Metrics) -> bool:
     return any(_above(f"rollout/{name}", 0.3)(metrics) for name in names)
 
 
-def _trains(metrics: Metrics) -> bool:
-    """Whether most sampled tokens were trained on: critics and batch-wide baselines learn from equal groups, too."""
+def _learns_or_is_nothing(metrics: Metrics) -> bool:
+    """Whether most sampled tokens were trained on, or no reward was given at all, which has a sentence of its own.
+
+    Critics and batch-wide baselines learn from equal groups, too.
+    """
+    if metrics.get("reward/mean") == 0:
+        return True
     sampled = metrics.get("rollout/episodes", 0.0) * metrics.get("rollout/completion_tokens_mean", 0.0)
     return metrics.get("policy/trained_tokens", 0.0) > 0.5 * sampled
 
 
-_RULES = (
+_RULES = (  # causes before what they cause
+    _Rule(
+        "truncated", "rollout/truncated_share", lambda x: x > 0.5,
+        "Over half of the completions were cut off in {steps} (rollout/truncated_share): they end before their answer. "
+        "Raise rollout.max_completion_tokens, or check that the model can produce its stop token.",
+    ),
+    _Rule(
+        "errors", "rollout/error_share", lambda x: x > 0.1,
+        "The verifier itself failed on over 10 % of the episodes in {steps} (rollout/error_share); they are left out "
+        "of training. rollouts/ shows which (score_status: error).",
+    ),
+    _Rule(
+        "invalid", "rollout/invalid_share", lambda x: x > 0.9,
+        "Over 90 % of the answers could not be read in {steps} (rollout/invalid_share). Look at a few completions in "
+        "rollouts/: the model does not know the answer format, or the prompt does not ask for it.",
+        unless=_above("rollout/truncated_share", 0.5),
+    ),
     _Rule(
         "no_reward", "reward/mean", lambda x: x == 0,
-        "Every reward was 0 in {steps}: there is nothing to learn from. "
+        "Every reward was 0 in {steps} (reward/mean): there is nothing to learn from. "
         "Look at what the model writes (rollouts/), then make the task easier or warm-start longer.",
     ),
     _Rule(
         "no_signal", "rollout/zero_advantage_share", lambda x: x > 0.9,
-        "Over 90 % of the groups had equal rewards in {steps}, so almost nothing is learned. "
-        "Mix easier and harder examples, raise rollout.group_size, or sample at a higher temperature.",
-        unless_solved=True, unless=_trains,
-    ),
-    _Rule(
-        "truncated", "rollout/truncated_share", lambda x: x > 0.5,
-        "Over half of the completions were cut off in {steps}: they end before their answer. "
-        "Raise rollout.max_completion_tokens, or check that the model can produce its stop token.",
-    ),
-    _Rule(
-        "invalid", "rollout/invalid_share", lambda x: x > 0.9,
-        "Over 90 % of the answers could not be read in {steps}. Look at a few completions in "
-        "rollouts/: the model does not know the answer format, or the prompt does not ask for it.",
-    ),
-    _Rule(
-        "errors", "rollout/error_share", lambda x: x > 0.1,
-        "The verifier itself failed on over 10 % of the episodes in {steps}; they are left out of "
-        "training. rollouts/ shows which (score_status: error).",
+        "Over 90 % of the groups had equal rewards in {steps} (rollout/zero_advantage_share), so almost nothing is "
+        "learned. Mix easier and harder examples, raise rollout.group_size, or sample at a higher temperature.",
+        unless_solved=True, unless=_learns_or_is_nothing,
     ),
     _Rule(
         "collapse", "policy/entropy", lambda x: x < 0.005,
-        "The policy's entropy is almost 0: all completions of an example are alike and exploration is over. "
-        "Lower trainer.learning_rate, or raise algorithm.entropy_coef.",
+        "The policy's entropy (policy/entropy) is almost 0: all completions of an example are alike and exploration is "
+        "over. Lower trainer.learning_rate, or raise algorithm.entropy_coef.",
         unless_solved=True,
     ),
     _Rule(
         "clipped", "policy/clip_fraction", lambda x: x > 0.3,
-        "Over 30 % of the tokens were clipped in {steps}: updates are too large. "
+        "Over 30 % of the tokens were clipped in {steps} (policy/clip_fraction): updates are too large. "
         "Lower trainer.learning_rate, or use fewer epochs or minibatches per batch.",
     ),
     _Rule(
@@ -90,8 +96,8 @@ _RULES = (
     _Rule(
         "no_gradient", "policy/grad_norm", lambda x: x == 0,
         "The gradient (policy/grad_norm) was exactly 0 in {steps}: the weights do not change. "
-        "Look at the advantages in rollouts/: all 0 means equal rewards, or that everything is masked.",
-        unless_solved=True,
+        "Look at the advantages in rollouts/: all 0 means that everything is masked.",
+        unless_solved=True, unless=_above("rollout/zero_advantage_share", 0.9),
     ),
     _Rule(
         "tiny_gradient", "policy/grad_norm", lambda x: 0 < x < 1e-5,
@@ -101,9 +107,9 @@ _RULES = (
     ),
     _Rule(
         "rounding", "policy/changed_weight_share", lambda x: x < 0.01,
-        "Less than 1 % of the weights changed in {steps}: updates are lost in rounding. "
+        "Less than 1 % of the weights changed in {steps} (policy/changed_weight_share): updates are lost in rounding. "
         "Keep the weights in float32 or raise trainer.learning_rate.",
-        unless_solved=True,
+        unless_solved=True, unless=lambda metrics: metrics.get("policy/grad_norm") == 0,
     ),
     _Rule(
         "empty_masks", "rollout/empty_mask_share", lambda x: x > 0.05,

@@ -54,7 +54,7 @@ def test_what_is_smaller_already_stays() -> None:
         ("warm_start.final_phase_steps=5", "config.warm_start.final_phase_steps == 5"),
     ],
 )
-def test_a_value_of_the_users_own_wins(line: str, value: str) -> None:
+def test_pitfall_37_a_value_of_the_users_own_wins(line: str, value: str) -> None:
     assert eval(value, {"config": debug(line)})
 
 
@@ -67,7 +67,7 @@ def test_as_many_prompts_as_the_minibatches_need() -> None:
 @pytest.mark.parametrize(
     "lines", [("trainer.max_steps=7",), HF, ("tracker.console=none", "tracker.rollouts_every=null")]
 )
-def test_the_file_of_a_debug_run_composes_to_the_same_run(lines: tuple[str, ...], tmp_path: Path) -> None:
+def test_pitfall_37_the_file_of_a_debug_run_composes_to_the_same_run(lines: tuple[str, ...], tmp_path: Path) -> None:
     """As a resume does; nothing is made smaller again, and nothing is taken for the user's own."""
     config = debug(*lines)
     (tmp_path / "config.yaml").write_text(to_run_yaml(config))

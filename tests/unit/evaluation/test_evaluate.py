@@ -241,7 +241,7 @@ def test_no_examples_is_a_clear_error() -> None:
         run(make_task(), num_examples=0)
 
 
-def test_episodes_with_tools_are_recorded_turn_by_turn_and_others_once() -> None:
+def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_once() -> None:
     task = make_task()
     [example] = task.eval_examples(1)
     codec = CallingCodec(task)

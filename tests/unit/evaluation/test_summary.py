@@ -74,7 +74,7 @@ def test_pitfall_26_an_example_with_a_sample_that_failed_is_out_of_the_sampled_s
     assert "eval/math/sampled_accuracy" not in summarize("math", greedy + samples, seed=0)
 
 
-def test_parts_and_facts_are_told_for_each_kind_of_example() -> None:
+def test_pitfall_38_parts_and_facts_are_told_for_each_kind_of_example() -> None:
     def of(example: str, tag: str, part: float, em: float) -> EvaluationRecord:
         made = record(example, 0, {"citation": part})
         return replace(made, tags=(tag,), diagnostics={"answer_em": em, "note": "x"})
@@ -86,7 +86,7 @@ def test_parts_and_facts_are_told_for_each_kind_of_example() -> None:
     assert undocumented(metrics) == []
 
 
-def test_tool_calls_are_summed_up_as_in_training() -> None:
+def test_pitfall_38_tool_calls_are_summed_up_as_in_training() -> None:
     diagnostics = {"turns": 3.0, "tool_calls": 4.0, "tool_errors": 1.0, "malformed_calls": 1.0}
     greedy = replace(record("a", 0, {}), diagnostics=diagnostics, stop_reason=StopReason.MAX_TURNS)
     sampled = replace(record("a", 1, {}), diagnostics={"turns": 9.0, "tool_calls": 9.0})

@@ -70,7 +70,7 @@ def with_tools(turns: int, stop: StopReason = StopReason.STOP, **counts: float) 
     return replace(made, stop_reason=stop)
 
 
-def test_turns_and_tool_calls_are_counted_over_the_episodes_that_have_tools() -> None:
+def test_pitfall_05_turns_and_tool_calls_are_counted_over_the_episodes_that_have_tools() -> None:
     first = with_tools(3, tool_calls=4.0, tool_errors=2.0, malformed_calls=1.0, unknown_tools=1.0)
     second = with_tools(
         6,

@@ -139,7 +139,7 @@ def test_a_hint_is_said_once() -> None:
     console = Console("plain", 100, 100, stream=stream)
     for step in range(1, 30):
         console.log(step, {"reward/mean": 0.0})
-    assert stream.getvalue().count("Every reward was 0 in each of the last 5 steps") == 1
+    assert stream.getvalue().count("Every reward was 0 in each of the last 5 steps (reward/mean)") == 1
     assert stream.getvalue().startswith("step 5: ")
 
 

@@ -141,7 +141,7 @@ def test_verdicts_and_scores_of_every_kind() -> None:
 HOSTILE = "\x1b[2J\x07[bold red]x[/]\r\u202e\nreward    9.99"
 
 
-def test_what_the_model_wrote_neither_steers_the_terminal_nor_looks_like_a_line_of_ours() -> None:
+def test_pitfall_28_what_the_model_wrote_neither_steers_the_terminal_nor_looks_like_a_line_of_ours() -> None:
     shown = visible(HOSTILE)
     assert not any(char in shown for char in "\x1b\x07\r\u202e")
     assert shown.startswith(r"\x1b[2J\x07[bold red]x[/]\r\u202e")

@@ -169,7 +169,7 @@ def test_pitfall_07_every_row_of_an_episode_whose_template_rewrote_history_is_re
     assert first.turns[2].reply is None
 
 
-def test_tool_calls_are_recorded_as_plain_json_whatever_their_arguments_are(tmp_path: Path) -> None:
+def test_pitfall_06_tool_calls_are_recorded_as_plain_json_whatever_their_arguments_are(tmp_path: Path) -> None:
     made, trained = several_rows()
     records = make_records([made], trained, READER)
     write_rollouts(tmp_path / "r.jsonl.gz", records)
