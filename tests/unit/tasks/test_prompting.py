@@ -84,9 +84,10 @@ def test_markers_that_are_not_configured_are_an_error_and_never_text() -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "prompt").glob("*.yaml")))
 def test_every_prompt_of_the_package_renders_without_a_placeholder_left(name: str) -> None:
     settings = Prompt(**read("prompt", name))
-    made = Prompter(settings, resolve_markers(settings, MARKERS, "qwen2"))
-    text = "\n".join(message.content for message in made.messages("Q?"))
+    made = Prompter(settings, resolve_markers(settings, MARKERS, "qwen2"), ("documents",))
+    text = "\n".join(message.content for message in made.messages("Q?", fields={"documents": "0. Lyon"}))
     assert "Q?" in text
+    assert ("0. Lyon" in text) == ("{documents}" in settings.user)
     assert "{" not in text.replace("\\boxed{}", "")
 
 
