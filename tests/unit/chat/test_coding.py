@@ -64,7 +64,7 @@ def schema(name: str) -> dict[str, object]:
     return {"type": "function", "function": {"name": name, "description": "x", "parameters": parameters}}
 
 
-def test_prompts_that_are_remembered_are_not_mixed_up() -> None:
+def test_pitfall_38_prompts_that_are_remembered_are_not_mixed_up() -> None:
     chat = Chat(byte_tokenizer())
     questions = [[Message(role="user", content=text)] for text in ("a", "b")]
     prompts = {}

@@ -137,7 +137,7 @@ def test_the_final_tool_ends_the_episode_and_what_stands_behind_it_is_not_run() 
     assert score.value == 1.0
 
 
-def test_a_final_call_that_fails_does_not_end_the_episode() -> None:
+def test_pitfall_28_a_final_call_that_fails_does_not_end_the_episode() -> None:
     state = Notes()
     replies, score = play(make_env(state), said(call("complete", answer=3)), said(call("complete", answer="Oslo")))
     assert [reply.done for reply in replies] == [False, True]
@@ -154,7 +154,7 @@ def test_an_unknown_tool_is_a_message_with_the_nearest_name_and_all_of_them() ->
     assert len(told(make_env(), call("x" * 100_000))) < 200
 
 
-def test_a_call_that_is_none_is_told_so() -> None:
+def test_pitfall_28_a_call_that_is_none_is_told_so() -> None:
     problem = ToolCall(id="c", name="", arguments={}, problem="the call is no JSON")
     replies, score = play(make_env(), said(problem))
     assert replies[0].messages == (Message(role="tool", content="Error: the call is no JSON", name="", call_id="c"),)
@@ -162,7 +162,7 @@ def test_a_call_that_is_none_is_told_so() -> None:
     assert (score.diagnostics["malformed_calls"], score.diagnostics["tool_errors"]) == (1.0, 1.0)
 
 
-def test_every_kind_of_failure_is_counted_by_itself_and_as_an_error() -> None:
+def test_pitfall_26_every_kind_of_failure_is_counted_by_itself_and_as_an_error() -> None:
     async def slow() -> str:
         """Slow."""
         await asyncio.sleep(5)
@@ -187,7 +187,7 @@ def test_failures_are_told_as_errors_and_name_the_tool() -> None:
     assert told(make_env(), call("fail")) == "Error: fail: nothing there"
 
 
-def test_in_the_last_turn_only_final_tools_run() -> None:
+def test_pitfall_28_in_the_last_turn_only_final_tools_run() -> None:
     state = Notes()
     first = said(call("search", query="a"))
     last = said(call("search", query="b"), call("complete", answer="Oslo"))
@@ -213,12 +213,12 @@ def test_a_turn_runs_a_bounded_number_of_calls() -> None:
     assert score.diagnostics["tool_errors"] == 2.0
 
 
-def test_what_the_model_cannot_mend_ends_the_run() -> None:
+def test_pitfall_26_what_the_model_cannot_mend_ends_the_run() -> None:
     with pytest.raises(UserError, match="stays down"):
         play(make_env(), said(call("down")))
 
 
-def test_potentials_are_those_before_each_turn() -> None:
+def test_pitfall_08_potentials_are_those_before_each_turn() -> None:
     def potential(state: object) -> float:
         assert isinstance(state, Notes)
         return len(state.seen) / 2
@@ -244,7 +244,7 @@ def test_a_potential_that_is_no_number_ends_the_run() -> None:
         play(make_env(potential=lambda state: math.nan), said(content="Oslo"))
 
 
-def test_an_env_is_single_use() -> None:
+def test_pitfall_38_an_env_is_single_use() -> None:
     env = make_env()
     play(env, said(content="Oslo"))
     with pytest.raises(RuntimeError, match="'e' is single-use"):

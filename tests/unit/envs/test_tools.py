@@ -51,7 +51,7 @@ class Side(Enum):
 # ---------------------------------------------------------------------------------------------------------- schema
 
 
-def test_the_schema_is_made_of_types_and_docstring_and_the_state_is_no_part_of_it() -> None:
+def test_pitfall_38_the_schema_is_made_of_types_and_docstring_and_the_state_is_no_part_of_it() -> None:
     tool = make_tool(search, timeout_s=1.0)
     assert tool.name == "search"
     assert not tool.final
@@ -162,7 +162,7 @@ def test_arguments_and_defaults_reach_the_function_with_the_state() -> None:
         ({"query": "\ud800"}, "the arguments are no JSON object"),
     ],
 )
-def test_wrong_arguments_are_named_to_the_model_and_the_tool_is_not_called(arguments: Any, text: str) -> None:
+def test_pitfall_28_wrong_arguments_are_named_to_the_model_and_nothing_is_called(arguments: Any, text: str) -> None:
     result = call(search, arguments, state=[])
     assert result == ToolResult(text=text, failure="arguments")
 
@@ -207,7 +207,7 @@ def test_what_is_returned_is_text_for_the_model(value: object, text: str) -> Non
     assert call(give, inline=True) == ToolResult(text=text)
 
 
-def test_ten_megabytes_are_cut_with_a_remark() -> None:
+def test_pitfall_27_ten_megabytes_are_cut_with_a_remark() -> None:
     def much() -> list[str]:
         """Much."""
         return ["x" * 1000] * 10_000
@@ -239,9 +239,7 @@ class UnspeakableError(Exception):
         (RecursionError(), "RecursionError"),
     ],
 )
-def test_what_a_tool_raises_is_said_to_the_model_in_few_words(
-    kind: str, error: BaseException, text: str | None
-) -> None:
+def test_pitfall_26_what_a_tool_raises_is_said_in_few_words(kind: str, error: BaseException, text: str | None) -> None:
     def fail() -> str:
         """Fail."""
         raise error
@@ -270,7 +268,7 @@ def test_what_the_model_cannot_mend_ends_the_run(inline: bool) -> None:
 # ------------------------------------------------------------------------------------------------------- time limits
 
 
-def test_a_tool_that_hangs_is_given_up_and_the_event_loop_goes_on_meanwhile() -> None:
+def test_pitfall_27_a_tool_that_hangs_is_given_up_and_the_event_loop_goes_on_meanwhile() -> None:
     wake = threading.Event()
 
     def hang() -> str:
@@ -319,7 +317,7 @@ def test_an_asynchronous_tool_that_hangs_is_cancelled_and_leaves_no_task() -> No
     assert num_tasks == 1
 
 
-def test_an_asynchronous_tool_that_refuses_to_be_cancelled_is_not_waited_for() -> None:
+def test_pitfall_27_an_asynchronous_tool_that_refuses_to_be_cancelled_is_not_waited_for() -> None:
     async def stubborn() -> str:
         """Stay."""
         end = time.monotonic() + 1.0
@@ -408,7 +406,7 @@ def test_threads_that_hang_are_replaced_and_what_waits_behind_them_runs() -> Non
     wait_until(lambda: threads.num_threads == 0)
 
 
-def test_waiting_for_a_thread_does_not_count_towards_the_time_limit() -> None:
+def test_pitfall_27_waiting_for_a_thread_does_not_count_towards_the_time_limit() -> None:
     def slow() -> str:
         """Take a while."""
         time.sleep(0.06)
@@ -422,7 +420,7 @@ def test_waiting_for_a_thread_does_not_count_towards_the_time_limit() -> None:
     assert [result.text for result in asyncio.run(many())] == ["ok"] * 8
 
 
-def test_too_many_threads_that_hang_are_one_sentence_and_not_a_full_machine() -> None:
+def test_pitfall_27_too_many_threads_that_hang_are_one_sentence_and_not_a_full_machine() -> None:
     wake = threading.Event()
 
     def hang() -> str:
@@ -467,7 +465,7 @@ def test_a_result_that_comes_after_the_event_loop_has_ended_disturbs_nobody() ->
     gc.collect()
 
 
-def test_a_program_ends_although_a_tool_hangs() -> None:
+def test_pitfall_27_a_program_ends_although_a_tool_hangs() -> None:
     program = """
 import asyncio, threading
 from rlvr.envs.tools import make_tool

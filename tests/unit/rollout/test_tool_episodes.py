@@ -209,7 +209,7 @@ def assert_masks(episodes: Sequence[Episode]) -> None:
         assert not batch.loss_mask[row, len(whole) :].any()
 
 
-def test_the_random_episodes_do_everything_that_can_be_done() -> None:
+def test_pitfall_28_the_random_episodes_do_everything_that_can_be_done() -> None:
     """The property above says nothing if no tool is ever called."""
     recorder = Recorder(make_engine(16))
 
@@ -246,7 +246,7 @@ def test_pitfall_05_what_tools_return_is_in_the_row_and_not_in_the_mask() -> Non
     assert "<tool_call>" in shown
 
 
-def test_the_engine_keeps_an_episodes_keys_and_values_across_turns() -> None:
+def test_pitfall_31_the_engine_keeps_an_episodes_keys_and_values_across_turns() -> None:
     """Every token goes through the model once, but the last one, which nothing follows."""
     engine = make_engine()
     seen: list[int] = []
@@ -333,7 +333,7 @@ def slowly(doc_id: str, state: Shelf) -> str:
     return f"{doc_id} of {state.owner}"
 
 
-def test_a_thousand_episodes_at_once_never_see_each_others_documents() -> None:
+def test_pitfall_38_a_thousand_episodes_at_once_never_see_each_others_documents() -> None:
     engine, tools = InstantEngine(), make_tools(search, slowly, read)
 
     async def batch() -> list[tuple[ToolEnv, Episode]]:
@@ -354,7 +354,7 @@ def test_a_thousand_episodes_at_once_never_see_each_others_documents() -> None:
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])
-def test_the_episodes_of_a_batch_never_wait_for_one_with_a_slow_tool(kind: str) -> None:
+def test_pitfall_27_the_episodes_of_a_batch_never_wait_for_one_with_a_slow_tool(kind: str) -> None:
     """The slow tool waits until all others have ended: if they waited for it too, nothing would ever end."""
     others_ended = threading.Event()
 
@@ -409,7 +409,7 @@ def fields(completion: Completion) -> dict[str, Any]:
     return {name: getattr(completion, name) for name in completion.__dataclass_fields__}
 
 
-def test_a_batch_goes_on_whatever_a_tool_or_the_engine_does_and_nothing_is_left_behind() -> None:
+def test_pitfall_27_a_batch_goes_on_whatever_a_tool_or_the_engine_does_and_nothing_is_left_behind() -> None:
     wake = threading.Event()
 
     def hang() -> str:
@@ -471,7 +471,7 @@ def test_a_batch_goes_on_whatever_a_tool_or_the_engine_does_and_nothing_is_left_
     gc.collect()
 
 
-def test_giving_a_batch_up_ends_its_tools_and_sessions() -> None:
+def test_pitfall_27_giving_a_batch_up_ends_its_tools_and_sessions() -> None:
     started = []
 
     async def hang() -> str:
