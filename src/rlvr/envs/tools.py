@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired
 
 import pydantic_core
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict
 
@@ -111,7 +111,7 @@ def make_tool(
       time limit is kept then: only for functions that look something up in memory and can never wait.
 
     Raises:
-        UserError: the function has no docstring, a parameter has no type, or describes itself wrongly.
+        UserError: the function has no docstring or describes another parameter, or one has no type that JSON can write.
     """
     if timeout_s <= 0:
         raise ValueError(f"timeout_s={timeout_s} must be positive")
@@ -189,15 +189,20 @@ def _parameters(
         fields[key] = _field(hints[key], parameter, notes.get(key))
     model: Any = TypedDict(name, fields)  # pyright: ignore[reportArgumentType]
     model.__pydantic_config__ = ConfigDict(strict=True, extra="forbid")
-    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(model)
-    schema = adapter.json_schema(schema_generator=_Untitled)
+    try:
+        adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(model)
+        schema = adapter.json_schema(schema_generator=_Untitled)
+    except PydanticUserError as error:
+        reason = error.message.partition("\n")[0]
+        raise UserError(f"the tool {name!r} has a parameter whose type JSON cannot write ({reason}).") from error
     for needless in ("title", "additionalProperties", "description"):
         schema.pop(needless, None)
     return adapter, schema, takes_state
 
 
 def _field(hint: Any, parameter: inspect.Parameter, note: str | None) -> Any:
-    extra = {} if parameter.default in (parameter.empty, None) else {"default": parameter.default}
+    shown = parameter.default is not parameter.empty and parameter.default is not None
+    extra = {"default": pydantic_core.to_jsonable_python(parameter.default)} if shown else {}
     field: Any = Annotated[hint, Field(description=note, json_schema_extra=extra)]
     return field if parameter.default is parameter.empty else NotRequired[field]
 

@@ -48,6 +48,17 @@ class Side(Enum):
     LEFT = "left"
 
 
+def turn(side: Side = Side.LEFT) -> str:
+    """Turn."""
+    return side.value
+
+
+def test_defaults_are_shown_as_json() -> None:
+    schema = make_tool(turn, timeout_s=1.0).schema
+    assert json.loads(json.dumps(schema))["function"]["parameters"]["properties"]["side"]["default"] == "left"
+    assert call(turn).text == "left"
+
+
 # ---------------------------------------------------------------------------------------------------------- schema
 
 
@@ -109,6 +120,20 @@ def misnamed(query: str) -> str:
     return query
 
 
+class Opaque:
+    """Nothing that JSON knows."""
+
+
+def takes_object(query: Opaque) -> str:
+    """Find."""
+    return ""
+
+
+def takes_call(query: Callable[[], str]) -> str:
+    """Find."""
+    return ""
+
+
 def unknown_type(query: Missing) -> str:  # noqa: F821  # pyright: ignore
     """Find."""
     return query
@@ -121,6 +146,8 @@ def unknown_type(query: Missing) -> str:  # noqa: F821  # pyright: ignore
         (untyped, "the parameter 'query' of the tool 'untyped' has no type: write it as query: str"),
         (starred, r"the tool 'starred' takes \*queries: give each argument a name and a type"),
         (misnamed, "the docstring of the tool 'misnamed' describes 'question', which is no parameter of it"),
+        (takes_object, "the tool 'takes_object' has a parameter whose type JSON cannot write .*Opaque"),
+        (takes_call, "the tool 'takes_call' has a parameter whose type JSON cannot write"),
         (unknown_type, "the tool 'unknown_type' has a type that cannot be found: name 'Missing' is not defined"),
         (lambda query: query, "has no name: define it with def"),
     ],
