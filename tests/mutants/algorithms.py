@@ -37,14 +37,14 @@ MUTANTS = [
         "shaping.py",
         "gamma * pad(before[:, 1:], (0, 1)) - before",
         "gamma * pad(before[:, 1:], (0, 1)) - 0.5 * before",
-        "test_shaping.py::test_returns_are_lower_by_the_potential_of_the_state",
+        "test_shaping.py::test_pitfall_08_returns_are_lower_by_the_potential_of_the_state",
     ),
     bug(
         "08",
         "shaping.py",
         "squeeze(potentials, mask, order)",
         "potentials",
-        "test_shaping.py::test_returns_are_lower_by_the_potential_of_the_state",
+        "test_shaping.py::test_pitfall_08_returns_are_lower_by_the_potential_of_the_state",
     ),
     bug(
         "05",

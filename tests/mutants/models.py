@@ -63,7 +63,7 @@ MUTANTS = [
     Mutant(  # the template's end of turn does not end a completion
         pitfall="3",
         file="chat/rendering.py",
-        old=" | self._turn_end())",
+        old=" | self._turn_ends())",
         new=")",
         test="tests/unit/chat/test_rendering.py::"
         "test_pitfall_03_the_end_of_turn_of_the_template_stops_where_no_config_names_it",

@@ -9,27 +9,27 @@ HOTPOTQA, LOAD, SOURCES = "tasks/hotpotqa.py", "tasks/multihop_task.py", "tasks/
 EPISODES = "tests/unit/tasks/test_multihop.py::"
 ANYWHERE = EPISODES + "test_pitfall_28_the_answer_counts_in_whichever_turn_complete_was_called"
 TWELVE = EPISODES + "test_pitfall_28_the_id_12_never_means_the_documents_1_and_2"
-OWN = EPISODES + "test_episodes_of_one_example_share_nothing"
-DOWN = EPISODES + "test_a_service_that_stays_down_ends_the_run_and_is_no_reward_of_0"
-BOUND = EPISODES + "test_top_n_is_the_configured_one_unless_asked_and_never_above_the_limit"
-TYPES = EPISODES + "test_arguments_of_another_type_are_read_and_counted_as_a_fault_of_form"
-CUT = EPISODES + "test_a_call_in_a_turn_that_was_cut_off_is_no_answer"
-COUNTED = EPISODES + "test_what_is_found_counts_once_and_in_the_order_of_finding"
-ABSENT = EPISODES + "test_ids_that_do_not_exist_cost_precision"
+OWN = EPISODES + "test_pitfall_07_episodes_of_one_example_share_nothing"
+DOWN = EPISODES + "test_pitfall_26_a_service_that_stays_down_ends_the_run_and_is_no_reward_of_0"
+BOUND = EPISODES + "test_pitfall_28_top_n_is_the_configured_one_unless_asked_and_never_above_the_limit"
+TYPES = EPISODES + "test_pitfall_28_arguments_of_another_type_are_read_and_counted_as_a_fault_of_form"
+CUT = EPISODES + "test_pitfall_14_a_call_in_a_turn_that_was_cut_off_is_no_answer"
+COUNTED = EPISODES + "test_pitfall_28_what_is_found_counts_once_and_in_the_order_of_finding"
+ABSENT = EPISODES + "test_pitfall_28_ids_that_do_not_exist_cost_precision"
 EMPTY = "tests/unit/rewards/test_multihop.py::" + (
     "test_pitfall_28_an_answer_of_which_nothing_is_left_is_worth_nothing_in_a_reward"
 )
 OFFICIAL = "tests/unit/rewards/test_multihop.py::test_pitfall_28_the_metric_and_the_parts_agree_with_the_official_rows"
 ALL = "tests/unit/rewards/test_multihop.py::test_pitfall_28_finding_or_citing_everything_earns_less_than_being_honest"
-NUMBERS = "tests/unit/rewards/test_multihop.py::test_number_words_are_whole_words"
-FORMULAS = "tests/unit/rewards/test_multihop.py::test_the_formulas_are_those_of_the_projects"
+NUMBERS = "tests/unit/rewards/test_multihop.py::test_pitfall_28_number_words_are_whole_words"
+FORMULAS = "tests/unit/rewards/test_multihop.py::test_pitfall_28_the_formulas_are_those_of_the_projects"
 LOADING = "tests/unit/tasks/test_multihop_sets.py::"
-NOISE = LOADING + "test_noise_is_seeded_for_each_example_and_leaves_evaluation_alone"
+NOISE = LOADING + "test_pitfall_37_noise_is_seeded_for_each_example_and_leaves_evaluation_alone"
 ORDER = LOADING + "test_pitfall_38_the_first_held_out_questions_are_no_longer_those_of_few_hops"
 CURRICULUM = LOADING + "test_pitfall_37_a_curriculum_is_a_function_of_seed_and_index"
 OVERLAP = LOADING + "test_pitfall_38_questions_that_are_also_held_out_are_not_trained_on"
-INCOMPLETE = LOADING + "test_a_context_is_incomplete_where_the_row_says_so_or_a_title_is_missing"
-TITLES = LOADING + "test_in_a_corpus_musique_wants_title_and_text_and_the_others_the_title"
+INCOMPLETE = LOADING + "test_pitfall_28_a_context_is_incomplete_where_the_row_says_so_or_a_title_is_missing"
+TITLES = LOADING + "test_pitfall_28_in_a_corpus_musique_wants_title_and_text_and_the_others_the_title"
 
 MUTANTS = [
     Mutant(  # only the last call is looked at, and an error is no answer
@@ -119,7 +119,7 @@ MUTANTS = [
         pitfall="37", file=SETS, old="rng = random.Random(seed)", new="rng = random.Random()", test=NOISE
     ),
     Mutant(  # the noise of training is that of the evaluation, too
-        pitfall="38",
+        pitfall="37",
         file=LOAD,
         old="_problems(held_out, settings.eval_noise_rate, EVAL_SEED)",
         new="_problems(held_out, settings.noise_rate, EVAL_SEED)",

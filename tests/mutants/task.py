@@ -64,13 +64,17 @@ MUTANTS = [
     ),
     Mutant(  # the reply is rendered as a conversation of its own, without what closes the turn before
         pitfall="4",
-        file=CHAT,
-        old="self._render([question, answer, *messages], header=header)",
-        new="self._render(messages, header=header)",
+        file="chat/history.py",
+        old="template.render([QUESTION, answer, *reply], header=header).rpartition(place)[2]",
+        new="template.render(reply, header=header)",
         test=TURNS,
     ),
     Mutant(  # the header of the answer is left to the model
-        pitfall="4", file=CHAT, old="add_generation_prompt=header", new="add_generation_prompt=False", test=TURNS
+        pitfall="4",
+        file="chat/template.py",
+        old="add_generation_prompt=header",
+        new="add_generation_prompt=False",
+        test=TURNS,
     ),
     Mutant(  # an exception is a wrong answer
         pitfall="26",

@@ -59,7 +59,7 @@ MUTANTS = [
         file="tasks/verifiers_env.py",
         old="        weakref.finalize(self, self._rollout.cancel).atexit = False",
         new="        weakref.finalize(self, id, self._rollout).atexit = False",
-        test=PLAY + "test_an_episode_that_is_cancelled_leaves_no_task_behind",
+        test=PLAY + "test_pitfall_27_an_episode_that_is_cancelled_leaves_no_task_behind",
         needs=LIBRARY,
     ),
     Mutant(
@@ -67,7 +67,7 @@ MUTANTS = [
         file="tasks/verifiers_client.py",
         old='if call.problem is None else ""',
         new='if True else ""',
-        test=PLAY + "test_a_malformed_call_is_answered_and_the_episode_goes_on",
+        test=PLAY + "test_pitfall_28_a_malformed_call_is_answered_and_the_episode_goes_on",
         needs=LIBRARY,
     ),
     Mutant(
@@ -75,7 +75,7 @@ MUTANTS = [
         file="tasks/verifiers_library.py",
         old="    if len(numbers) != num:",
         new="    if False:",
-        test=PLAY + "test_a_reward_of_a_group_with_too_few_numbers_is_an_error_of_all",
+        test=PLAY + "test_pitfall_29_a_reward_of_a_group_with_too_few_numbers_is_an_error_of_all",
         needs=LIBRARY,
     ),
     Mutant(

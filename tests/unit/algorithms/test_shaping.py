@@ -19,7 +19,7 @@ def test_the_example_of_the_docstring() -> None:
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
-def test_returns_are_lower_by_the_potential_of_the_state(gamma: float) -> None:
+def test_pitfall_08_returns_are_lower_by_the_potential_of_the_state(gamma: float) -> None:
     batch = ragged_batch()
     mask = sampled_tokens(batch)
     potentials = torch.rand(mask.shape, dtype=torch.float64)

@@ -194,7 +194,7 @@ def test_pitfall_04_an_answer_with_the_dummy_in_it_is_rendered_whole() -> None:
 
 
 @pytest.mark.parametrize("reason", [StopReason.LENGTH, StopReason.STOP])
-def test_a_completion_cut_off_by_a_limit_calls_only_what_is_complete(reason: StopReason) -> None:
+def test_pitfall_14_a_completion_cut_off_by_a_limit_calls_only_what_is_complete(reason: StopReason) -> None:
     chat = CHATS["chatml"]
     whole = '<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>'
     ids = encode(chat._tokenizer, whole + whole[:-5])

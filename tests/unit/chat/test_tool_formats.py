@@ -89,7 +89,7 @@ def test_a_tag_within_a_string_is_text() -> None:
         ('{"name": "search", "arguments": {"query": "Ann"}} and more', "followed by </tool_call>"),
     ],
 )
-def test_a_malformed_call_says_what_is_wrong_and_stays_in_the_text(body: str, words: str) -> None:
+def test_pitfall_29_a_malformed_call_says_what_is_wrong_and_stays_in_the_text(body: str, words: str) -> None:
     raw = f"<tool_call>{body}</tool_call>"
     assert words in problem("hermes", raw)
     assert len(problem("hermes", raw)) < 300
@@ -209,7 +209,7 @@ def test_words_write_what_they_read() -> None:
         ("harmony", " to=functions.search<|channel|>commentary<|message|>", {}),
     ],
 )  # fmt: skip
-def test_variants_of_families(name: str, text: str, wanted: dict[str, Any]) -> None:
+def test_pitfall_28_variants_of_families(name: str, text: str, wanted: dict[str, Any]) -> None:
     assert calls(name, text) == [("search", wanted)]
 
 
@@ -262,7 +262,7 @@ LISTED = '<tool_call>{"name": "list"}</tool_call>'
         (LISTED, 1),
     ],
 )
-def test_nothing_within_reasoning_is_a_call(text: str, num_calls: int) -> None:
+def test_pitfall_28_nothing_within_reasoning_is_a_call(text: str, num_calls: int) -> None:
     assert len(read("hermes", text).tool_calls) == num_calls
     assert "".join(read("hermes", text).content.split()).count("<think>") == text.count("<think>")
 

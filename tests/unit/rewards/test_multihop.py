@@ -152,7 +152,7 @@ def test_each_data_set_has_its_own_rules(rules: Any, text: str, golds: tuple[str
         ("second third fourth", "2nd 3rd 4th"),
     ],
 )
-def test_number_words_are_whole_words(text: str, digits: str) -> None:
+def test_pitfall_28_number_words_are_whole_words(text: str, digits: str) -> None:
     assert with_digits(text) == digits
 
 
@@ -244,7 +244,7 @@ def test_the_hops_part_is_the_number_of_hops() -> None:
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3, 4])
-def test_the_formulas_are_those_of_the_projects(hops: int) -> None:
+def test_pitfall_28_the_formulas_are_those_of_the_projects(hops: int) -> None:
     notes = state("3", "5", "7", support=("3", "12"), hops=hops)
     made = attempt({"final_answer": "Oslo city", "cited_doc_ids": ["3", "12", "9"]}, notes=notes)
     em, f1, recall, precision, citation, form = 0.0, 2 / 3, 1 / 2, 1 / 3, 1.0, 2 / 3

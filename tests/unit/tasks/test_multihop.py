@@ -84,7 +84,7 @@ def test_documents_are_shown_with_id_title_and_text(task: DatasetTask) -> None:
     assert listed.splitlines() == [f"{each.id}. {each.title}" for each in example.metadata["documents"]]
 
 
-def test_top_n_is_the_configured_one_unless_asked_and_never_above_the_limit(task: DatasetTask) -> None:
+def test_pitfall_28_top_n_is_the_configured_one_unless_asked_and_never_above_the_limit(task: DatasetTask) -> None:
     query = task.eval_examples(1)[0].messages[-1].content
 
     def shown(**more: Any) -> int:
@@ -121,7 +121,7 @@ def test_only_the_tools_of_the_settings_are_there() -> None:
     assert heard(task, call("get_document", doc_id="1")).startswith("Error: there is no tool 'get_document'")
 
 
-def test_what_is_found_counts_once_and_in_the_order_of_finding(task: DatasetTask) -> None:
+def test_pitfall_28_what_is_found_counts_once_and_in_the_order_of_finding(task: DatasetTask) -> None:
     example = task.eval_examples(1)[0]
     assert isinstance(task.environments, MultiHopEnvs)
     notes = task.environments.notes(example)
@@ -137,7 +137,7 @@ def test_what_is_found_counts_once_and_in_the_order_of_finding(task: DatasetTask
     assert list(notes.retrieved) == ["2", "0"]
 
 
-def test_episodes_of_one_example_share_nothing(task: DatasetTask) -> None:
+def test_pitfall_07_episodes_of_one_example_share_nothing(task: DatasetTask) -> None:
     example = task.eval_examples(1)[0]
     supporting = tuple(example.metadata["support"])
     fetch = said(*(call("get_document", doc_id=name) for name in supporting))
@@ -169,7 +169,7 @@ def test_only_a_call_of_complete_answers(task: DatasetTask) -> None:
     assert (score.status, score.parts["em"], score.parts["format"]) == ("invalid", 0.0, 0.0)
 
 
-def test_a_call_in_a_turn_that_was_cut_off_is_no_answer(task: DatasetTask) -> None:
+def test_pitfall_14_a_call_in_a_turn_that_was_cut_off_is_no_answer(task: DatasetTask) -> None:
     example = task.eval_examples(1)[0]
     score, verdict, _ = play(task, example, said(answer(example.answer), stop_reason=StopReason.LENGTH))
     assert not verdict.correct
@@ -189,7 +189,7 @@ def test_a_call_in_a_turn_that_was_cut_off_is_no_answer(task: DatasetTask) -> No
         (answer("Oslo", ("0",), reasoning=7), "Oslo", 2 / 3),
     ],
 )
-def test_arguments_of_another_type_are_read_and_counted_as_a_fault_of_form(
+def test_pitfall_28_arguments_of_another_type_are_read_and_counted_as_a_fault_of_form(
     task: DatasetTask, made: ToolCall, answered: str, form: float
 ) -> None:
     example = replace(task.eval_examples(1)[0], answer=answered)
@@ -240,7 +240,7 @@ def test_pitfall_28_the_id_12_never_means_the_documents_1_and_2(task: DatasetTas
     assert both.parts["citation"] == 1.0
 
 
-def test_ids_that_do_not_exist_cost_precision(task: DatasetTask) -> None:
+def test_pitfall_28_ids_that_do_not_exist_cost_precision(task: DatasetTask) -> None:
     example = task.eval_examples(1)[0]
     right = tuple(example.metadata["support"])
     score, _, _ = play(task, example, said(answer("x", (*right, "99", "none", *right))))
@@ -316,7 +316,7 @@ def test_a_search_that_hangs_is_given_up_and_the_episode_goes_on() -> None:
     assert score.diagnostics["tool_timeouts"] == 1
 
 
-def test_a_service_that_stays_down_ends_the_run_and_is_no_reward_of_0() -> None:
+def test_pitfall_26_a_service_that_stays_down_ends_the_run_and_is_no_reward_of_0() -> None:
     task = with_retriever(Slow(RetrievalError("the service is down: start it.")))
     example = task.eval_examples(1)[0]
     with pytest.raises(RetrievalError, match="start it"):

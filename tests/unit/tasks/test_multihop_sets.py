@@ -238,7 +238,7 @@ def test_incomplete_contexts_of_hotpotqa_are_for_the_corpus_only(tmp_path: Path)
     assert make_qa("hotpotqa", retrieval=corpus("hotpotqa", index_dir=str(tmp_path))).sizes == (8, 8)
 
 
-def test_a_context_is_incomplete_where_the_row_says_so_or_a_title_is_missing() -> None:
+def test_pitfall_28_a_context_is_incomplete_where_the_row_says_so_or_a_title_is_missing() -> None:
     row = rows("hotpotqa")[0]
     assert hotpotqa.parse(Row("r", row | {"context_complete": False})) == hotpotqa.INCOMPLETE
     facts = [*row["supporting_facts"], ["Elsewhere", 0]]
@@ -248,7 +248,7 @@ def test_a_context_is_incomplete_where_the_row_says_so_or_a_title_is_missing() -
 # ---------------------------------------------------------------------------------------------------------- corpus
 
 
-def test_in_a_corpus_musique_wants_title_and_text_and_the_others_the_title() -> None:
+def test_pitfall_28_in_a_corpus_musique_wants_title_and_text_and_the_others_the_title() -> None:
     row = rows("musique")[0]
     support = [paragraph for paragraph in row["paragraphs"] if paragraph["is_supporting"]]
     passages = [
@@ -300,7 +300,7 @@ def test_noise_1_keeps_all_documents_and_noise_0_those_that_support() -> None:
         assert set(documents(nothing[name])) == supporting(example)
 
 
-def test_noise_is_seeded_for_each_example_and_leaves_evaluation_alone() -> None:
+def test_pitfall_37_noise_is_seeded_for_each_example_and_leaves_evaluation_alone() -> None:
     some, again, other = (trained(make_qa(noise_rate=0.5, seed=seed)) for seed in (0, 0, 1))
     assert all(documents(some[name]) == documents(again[name]) for name in some)
     assert any(documents(some[name]) != documents(other[name]) for name in some)

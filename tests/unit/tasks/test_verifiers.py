@@ -140,7 +140,7 @@ def test_tools_are_called_by_the_library_and_answered_in_messages() -> None:
 
 
 @needs_library
-def test_a_malformed_call_is_answered_and_the_episode_goes_on() -> None:
+def test_pitfall_28_a_malformed_call_is_answered_and_the_episode_goes_on() -> None:
     found, codec = play(make_task("tools"), "calls rubbish", "done")
     assert "Expecting value" in codec.prompts[1][0].content
     assert found.score.diagnostics["malformed_calls"] == 1.0
@@ -270,7 +270,7 @@ def test_an_aborted_episode_neither_holds_its_group_up_nor_takes_part() -> None:
 
 
 @needs_library
-def test_a_reward_of_a_group_with_too_few_numbers_is_an_error_of_all() -> None:
+def test_pitfall_29_a_reward_of_a_group_with_too_few_numbers_is_an_error_of_all() -> None:
     found = play_group(make_task("group", more={"fails": True}), "a", "aa")
     assert [one.score.status for one in found] == ["error", "error"]
     assert "1 numbers for 2 episodes" in found[0].score.diagnostics["error"]
@@ -286,7 +286,7 @@ def test_environments_inside_a_group_of_environments_are_watched_and_scored() ->
 
 
 @needs_library
-def test_an_episode_that_is_cancelled_leaves_no_task_behind() -> None:
+def test_pitfall_27_an_episode_that_is_cancelled_leaves_no_task_behind() -> None:
     task = make_task("tools")
     example = task.train_example(0)
     problems: list[str] = []  # a task that is destroyed while it waits
