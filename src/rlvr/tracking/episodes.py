@@ -187,13 +187,13 @@ def _reward(record: EpisodeRecord, weights: Mapping[str, float]) -> str:
     if record.reward is None:
         return f"none: the verifier failed ({visible(str(record.diagnostics.get('error', 'no message')))})"
     status = "" if record.score_status == "scored" else f"  ({record.score_status}: the answer could not be read)"
-    known = {name: value for name, value in parts.items() if name in weights}
+    known = {name: value for name, value in parts.items() if weights.get(name)}
     terms = [f"{weights[name]:g} x {visible(name)} {value:.2f}" for name, value in known.items()]
     others = [f"{visible(name)} {value:.2f}" for name, value in parts.items() if name not in known]
     total = sum(weights[name] * value for name, value in known.items())
     sums_up = not known or abs(total - record.reward) < 1e-6
     other = "" if sums_up else f"  (the sum of the parts is {total:.4f})"
-    made_of = (f" = {' + '.join(terms)}" if known else "") + (f"  ({', '.join(others)})" if others else "")
+    made_of = (f" = {' + '.join(terms)}" if known else "") + (f"  (also {', '.join(others)})" if others else "")
     return f"{record.reward:.2f}{made_of}{other}{status}"
 
 

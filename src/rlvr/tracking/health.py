@@ -186,6 +186,8 @@ def _silent_parts(recent: Sequence[Metrics], steps: str, penalties: Collection[s
     candidates = sorted({name for metrics in recent for name in metrics if _is_part(name)} - whole)
     parts = [name for name in candidates if name.rpartition("/")[2] not in penalties]
     silent = [name for name in parts if all(metrics.get(name) == 0 for metrics in recent)]
+    if len(silent) > 1 and "episode/answer_em" in silent:
+        silent.remove("episode/answer_em")  # the part of the reward says it
     if not any(metrics[name] > 0 for metrics in recent for name in metrics if name in parts):
         return []
     return [

@@ -131,7 +131,7 @@ def test_verdicts_and_scores_of_every_kind() -> None:
     assert "training  left out, its reward is not known" in lines(failed)
     other = lines(record(reward=1.2, score_status="invalid", reward_parts={"answer": 1.0, "mine": 2.0}))
     assert (
-        "reward    1.20 = 0.5 x answer 1.00  (mine 2.00)  (the sum of the parts is 0.5000)  "
+        "reward    1.20 = 0.5 x answer 1.00  (also mine 2.00)  (the sum of the parts is 0.5000)  "
         "(invalid: the answer could not be read)"
     ) in other
     masked = record(rows=[row([1, 2, 3, 4, 5, 6, 4], [0, 0, 1, 1, 0, 1, 1], advantage=0.0)], advantage=0.0)

@@ -100,6 +100,7 @@ def test_pitfall_29_a_part_that_is_silently_zero_while_the_others_move_is_named(
     silent = HEALTHY | {"reward/answer": 0.0, "reward/retrieval": 0.8, "reward/length": 0.0}
     assert [hint.key for hint in hints([silent] * WINDOW, penalties={"length"})] == ["silent/reward/answer"]
     assert keys([silent | {"reward/length": -0.1}] * WINDOW) == ["silent/reward/answer"]
+    assert keys([silent | {"episode/answer_em": 0.0, "reward/length": -0.1}] * WINDOW) == ["silent/reward/answer"]
     nothing = HEALTHY | {"reward/answer": 0.0, "reward/retrieval": 0.0}
     assert keys([nothing] * WINDOW) == []  # all are 0: then the reward is, which has a sentence of its own
     assert keys([silent] * (WINDOW - 1) + [silent | {"reward/answer": 0.01, "reward/length": -0.1}]) == []
