@@ -29,6 +29,7 @@ from rlvr.models.policy import Policy
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from tests.system.harness import DATA, ON_DATA, SCRATCH, SMALL, metrics, pretrained, run_train
 from tests.system.test_data_settings import DATA_CASES
+from tests.system.two_hop_settings import TWO_HOP_CASES
 from tests.system.verifiers_settings import VERIFIERS_CASES
 
 # -------------------------------------------------------------------------------------------------- what can be seen
@@ -376,6 +377,7 @@ ELSEWHERE = {
     "resume": "test_resume_goes_on",
     "model.name_or_path": "test_the_named_model_is_loaded",
     "task.max_prompt_tokens": "test_prompts_that_do_not_fit_are_refused",
+    "algorithm.train_on_tool_tokens": "test_tool_tokens_are_trained_on_only_if_asked_for",
 }
 
 
@@ -535,6 +537,17 @@ def test_prompts_that_do_not_fit_are_refused() -> None:
         load_config(["task.max_prompt_tokens=8"])
 
 
+def test_tool_tokens_are_trained_on_only_if_asked_for(tmp_path: Path) -> None:
+    small = ("model.hidden_size=32", "task.num_cities=2", "warm_start.num_steps=80", "warm_start.warmup_steps=5")
+    one_step = ("rollout.prompts_per_step=4", "trainer.max_steps=1", "evaluation.num_examples=4")
+    tokens = []
+    for value in ("false", "true"):
+        flag = f"algorithm.train_on_tool_tokens={value}"
+        words = (*small, *one_step, "trainer.warmup_steps=0", "tracker.console=none", flag)
+        tokens.append(metrics(run_train(tmp_path / value, *words, name="two_hop").folder)[1]["policy/trained_tokens"])
+    assert 0 < tokens[0] < tokens[1]
+
+
 @pytest.mark.parametrize("share", ["0.0", "1.0"])
 def test_more_failures_of_the_verifier_than_allowed_stop_the_run(share: str, qwen: Path, tmp_path: Path) -> None:
     part = "+reward.parts.x={type: custom, weight: 1.0, function: 'tests.system.functions:picky', settings: {}}"
@@ -561,7 +574,7 @@ def settings() -> Iterator[Key]:
 def shown_to_work() -> set[tuple[str, str]]:
     """Keys with the choice, or the type of a reward's part, for which they are tested."""
     found = {(c.key, choice) for c in CASES for choice in c.choices}
-    return found | {(c.path, c.choice) for c in (*DATA_CASES, *VERIFIERS_CASES)}
+    return found | {(c.path, c.choice) for c in (*DATA_CASES, *TWO_HOP_CASES, *VERIFIERS_CASES)}
 
 
 def test_no_setting_of_the_schema_is_left_out() -> None:

@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.build.tasks import open_tasks
 from rlvr.cli.main import main
+from rlvr.config.compose import load_config
 from rlvr.tracking.rollouts import read_rollouts
 from tests.system.harness import Ran, pretrained, run_train
+from tests.system.test_data_settings import DataCase
+from tests.system.two_hop_settings import TWO_HOP_CASES
 
 LEARN = (
     "task.num_persons=12",
@@ -86,3 +90,12 @@ def test_a_run_can_be_evaluated_and_asked(learnt: Ran, capsys: pytest.CaptureFix
     assert "right" in shown
     assert main(["predict", str(learnt.folder), "--prompt", "where p99"]) != 0
     assert "ask where p0 (to p11)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", TWO_HOP_CASES, ids=[case.key for case in TWO_HOP_CASES])
+def test_a_setting_does_what_it_says(case: DataCase) -> None:
+    seen = []
+    for value in (case.a, case.b):
+        with open_tasks(load_config([*case.base, f"{case.key}={value}"]), "llama", {}) as tasks:
+            seen.append(case.look(tasks.own))
+    assert seen[0] != seen[1]
