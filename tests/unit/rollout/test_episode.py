@@ -227,7 +227,7 @@ def test_an_aborted_completion_is_an_error_not_a_wrong_answer() -> None:
     env = TalkingEnv(1)
     episode = run(ScriptedEngine([((12,), StopReason.ABORTED)]), env)
     assert (episode.score.status, episode.stop_reason) == ("error", StopReason.ABORTED)
-    assert env.scored == []
+    assert [turn.stop_reason for turn in env.scored] == [StopReason.ABORTED]  # it hears of the end; its score is lost
 
 
 def test_nothing_is_kept_for_a_next_turn_where_one_turn_is_all_there_is() -> None:

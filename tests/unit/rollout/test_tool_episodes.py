@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from rlvr.chat.rendering import Chat
@@ -150,7 +150,7 @@ async def play(env: ToolEnv, engine: Any, seed: int, *, codec: Any = None, conte
 # ------------------------------------------------------------------------------------------------- token in, token out
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=25, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 @given(
     seed=st.integers(0, 10**6),
     num_episodes=st.integers(1, 5),
