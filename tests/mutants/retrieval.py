@@ -43,4 +43,18 @@ MUTANTS = [
         new='        return {"results": []}\n        tries = self.service.max_retries + 1\n',
         test=f"{SERVICES}::test_pitfall_26_a_service_that_stays_down_ends_the_run_instead_of_finding_nothing",
     ),
+    Mutant(  # hybrid that never asks bm25
+        pitfall="28",
+        file="retrieval/hybrid.py",
+        old="return by_words + np.float32",
+        new="return np.float32",
+        test=f"{SEMANTIC}::test_pitfall_28_both_lists_count_at_every_length",
+    ),
+    Mutant(  # hybrid that never asks the model
+        pitfall="28",
+        file="retrieval/hybrid.py",
+        old="return fuse(self._bm25.scores(query), self._semantic.scores(query))",
+        new="return self._bm25.scores(query)",
+        test=f"{SEMANTIC}::test_pitfall_28_hybrid_differs_from_both_parts_at_one_and_two_documents",
+    ),
 ]

@@ -12,7 +12,9 @@ from rlvr.retrieval.bm25 import Bm25, Bm25Index
 from rlvr.retrieval.ranking import NO_HIT, Scores, best
 from rlvr.retrieval.semantic import Semantic, SemanticIndex
 
-SEMANTIC_WEIGHT = 0.5
+MEANING = 2.0
+"""BM25 points that one standard deviation of the cosines is worth; docs/retrieval.md says how it was chosen."""
+SMALLEST_SPREAD = 1e-6
 
 
 class HybridIndex:
@@ -33,18 +35,19 @@ class HybridIndex:
 
 
 def fuse(by_words: Scores, by_meaning: Scores) -> Scores:
-    """Both score vectors [N] mapped to 0..1, and their weighted mean [N].
+    """BM25 scores [N] plus `MEANING` times the standardized cosines [N].
 
-    Bruch et al., arXiv:2210.11934: a convex combination of normalized scores beats reciprocal rank fusion, as ranks
-    forget by how much one document fits better than the next. BM25 is divided by its largest score, cosines are
-    stretched between the smallest and the largest one.
+    After Wang, Zhuang and Zuccon, ICTIR 2021, who interpolate BM25 with a dense retriever: ranks (reciprocal rank
+    fusion) forget by how much one document fits better than the next. BM25 stays as it is, since its size says how
+    telling the query's words are: a rare name weighs more than a few common words, and between those the meaning
+    decides. Cosines are standardized over the documents that are searched, as models differ in how they spread them.
+
+    `fuse([3, 2, 0], [0.1, 0.5, 0.6])` is about [0.2, 2.9, 1.9]: best is the second one, which both find good.
     """
     if not len(by_meaning) or by_meaning[0] == NO_HIT:  # for all or none
         return by_meaning
-    words = by_words / max(by_words.max(initial=0), np.finfo(np.float32).tiny)
-    low, high = by_meaning.min(), by_meaning.max()
-    meaning = (by_meaning - low) / max(high - low, np.finfo(np.float32).tiny)
-    return (1 - SEMANTIC_WEIGHT) * words + SEMANTIC_WEIGHT * meaning
+    spread = max(float(by_meaning.std()), SMALLEST_SPREAD)
+    return by_words + np.float32(MEANING / spread) * (by_meaning - by_meaning.mean())
 
 
 @dataclass(frozen=True, kw_only=True)
