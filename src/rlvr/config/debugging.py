@@ -16,7 +16,7 @@ LIMITS = {  # at most
     "evaluation.every": 1,
     "tracker.log_every": 1,
 }
-WARM_START_STEPS = 300  # measured on rpn: few answers are right, most can be read (docs/debugging.md)
+WARM_START_STEPS = 300  # enough for answers that can be read; few of them are right
 
 
 def shrink(values: dict[str, Any], given: Collection[str]) -> None:
