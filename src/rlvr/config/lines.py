@@ -17,7 +17,15 @@ from typing import Any
 from rlvr.config.catalog import sections
 from rlvr.errors import ConfigError
 
-FREE = ("task.settings", "task.parts", "reward.parts", "markers.sets", "markers.families", "evaluation.also")
+FREE = (
+    "task.settings",
+    "task.env_args",
+    "task.parts",
+    "reward.parts",
+    "markers.sets",
+    "markers.families",
+    "evaluation.also",
+)
 """Mappings whose keys are the user's own: what is not there yet is added."""
 
 _NOT_PLAIN = ("true", "false", "null", "nan", "inf")  # words that Hydra reads as something else, in any case

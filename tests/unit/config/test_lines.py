@@ -109,6 +109,12 @@ def test_names_of_the_users_own_are_added() -> None:
     assert config.evaluation.also["mine"].task.path == "a b.jsonl"  # type: ignore[union-attr]
 
 
+def test_arguments_of_an_environment_are_added() -> None:
+    values = {"task": {"name": "verifiers", "env_id": "vf-musique", "env_args": {"noise_rate": 0.5}}}
+    config = load_config(override_lines(values), config_name="gsm8k")
+    assert config.task.env_args == {"noise_rate": 0.5}  # type: ignore[union-attr]
+
+
 def test_a_mix_is_a_mapping() -> None:
     parts = {"gsm8k": 2, "finqa": {"weight": 0.5, "set": ["prompt.few_shot=1"]}}
     config = load_config(["task=mix", *override_lines({"task": {"parts": parts}})], config_name="gsm8k")
