@@ -5,8 +5,32 @@ from tests.mutants.mutant import Mutant
 TASK = "tests/unit/tasks/test_two_hop.py::"
 WARM = "tests/unit/training/test_warm_start.py::"
 SYSTEM = "tests/system/test_two_hop.py::"
+PARKED = (
+    "tests/unit/engines/local/test_engine.py::test_pitfall_01_sessions_that_end_a_turn_together_keep_what_is_their_own"
+)
 
 MUTANTS = [
+    Mutant(  # a parked session gets the prompt of another one
+        pitfall="1",
+        file="engines/local/shared_prefix.py",
+        old="torch.cat([prefix[i, :start], suffix[i, :count]])",
+        new="torch.cat([prefix[0, :start], suffix[i, :count]])",
+        test=PARKED,
+    ),
+    Mutant(  # a parked session gets what another one sampled
+        pitfall="1",
+        file="engines/local/shared_prefix.py",
+        old="torch.cat([prefix[i, :start], suffix[i, :count]])",
+        new="torch.cat([prefix[i, :start], suffix[0, :count]])",
+        test=PARKED + "[3]",
+    ),
+    Mutant(  # keys and values change places
+        pitfall="1",
+        file="engines/local/cache.py",
+        old="buffer = self._layer_like(layer, stored[0])[which]",
+        new="buffer = self._layer_like(layer, stored[0])[1 - which]",
+        test=PARKED,
+    ),
     Mutant(  # the warm start learns what tools reply
         pitfall="5",
         file="training/warm_start.py",

@@ -82,6 +82,31 @@ def test_sessions_reuse_what_is_cached_and_stay_exact(name):
     assert engine._scheduler.num_parked == 0
 
 
+@pytest.mark.parametrize("num_sampled", [1, 3])
+def test_pitfall_01_sessions_that_end_a_turn_together_keep_what_is_their_own(num_sampled):
+    """Rows that leave in one step are copied together: shared prompts of different lengths, and their samples."""
+    model = tiny_model()
+    engine = make_engine(model, max_batch_size=8)
+
+    async def episode(index):
+        ids, turns = prompt(3 + 4 * (index // 2)), []  # two and two share a prompt
+        for turn in range(3):
+            settings = sampling(derive_seed(0, index, turn), max_tokens=num_sampled)
+            completion = await engine.generate(ids, settings, session=index)
+            turns.append((ids, completion))
+            ids = [*ids, *completion.token_ids, *prompt(1 + (index + turn) % 4, seed=turn)]
+        engine.release(index)
+        return turns
+
+    async def run():
+        return await asyncio.gather(*(episode(i) for i in range(8)))
+
+    for turns in asyncio.run(run()):
+        for ids, completion in turns:
+            assert_exact(model, ids, completion)
+    assert engine._scheduler.num_parked == 0
+
+
 def count_tokens(model) -> list[int]:
     """Tokens of every forward from now on."""
     seen = []
