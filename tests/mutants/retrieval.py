@@ -43,6 +43,27 @@ MUTANTS = [
         new='        return {"results": []}\n        tries = self.service.max_retries + 1\n',
         test=f"{SERVICES}::test_pitfall_26_a_service_that_stays_down_ends_the_run_instead_of_finding_nothing",
     ),
+    Mutant(  # whoever waits is in turn before the last request: all reach the time limit of the tool instead
+        pitfall="26",
+        file="retrieval/services.py",
+        old="            return await self._post(connection.client, body)",
+        new="            pass\n        return await self._post(connection.client, body)",
+        test=f"{SERVICES}::test_pitfall_26_a_service_that_hangs_ends_the_run_however_many_episodes_wait",
+    ),
+    Mutant(  # a tool's own exception, which the model is told: every episode goes on without documents
+        pitfall="26",
+        file="retrieval/services.py",
+        old="        except Exception as error:  # not all",
+        new="        except OSError as error:  # not all",
+        test=f"{SERVICES}::test_pitfall_26_whatever_a_request_raises_ends_the_run",
+    ),
+    Mutant(  # the same, from an address that is none
+        pitfall="26",
+        file="retrieval/services.py",
+        old="    _check_address(key, url)\n",
+        new="",
+        test=f"{SERVICES}::test_pitfall_26_what_is_no_address_is_refused_before_the_first_search",
+    ),
     Mutant(  # hybrid that never asks bm25
         pitfall="28",
         file="retrieval/hybrid.py",

@@ -127,7 +127,3 @@ class Retriever(Protocol):
         `documents` are searched by the oracle only.
         """
         ...
-
-    async def close(self) -> None:
-        """Let connections go."""
-        ...

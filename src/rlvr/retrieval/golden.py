@@ -25,6 +25,3 @@ class GoldenRetriever:
     def over(self, key: str, documents: Sequence[Document], supporting: Collection[str]) -> Search:
         """See `Retriever.over`."""
         return GoldenSearch(documents=[document for document in documents if document.id in supporting])
-
-    async def close(self) -> None:
-        """Nothing to close."""

@@ -45,9 +45,6 @@ class ParagraphRetriever:
         own = tuple(documents)
         return IndexSearch(index=lambda: self._index(key, own), in_thread=self._in_thread)
 
-    async def close(self) -> None:
-        """Nothing to close."""
-
     def _index(self, key: str, documents: tuple[Document, ...]) -> Index:
         with self._lock:
             index = self._indexes.get(key)
@@ -71,6 +68,3 @@ class CorpusRetriever:
     def over(self, key: str, documents: Sequence[Document], supporting: Collection[str]) -> Search:
         """See `Retriever.over`."""
         return self._search
-
-    async def close(self) -> None:
-        """Nothing to close."""

@@ -7,6 +7,8 @@
 A request that fails for a reason that may pass (no connection, no answer in time, status 408, 429 or 5xx) is made
 again after a pause; then, and for any other failure, `RetrievalError` ends the run: a service that is down must not
 turn into episodes without documents, and so into reward 0.
+
+Connections are closed when their event loop ends.
 """
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from rlvr.config.schema.tasks import Retrieval
 from rlvr.errors import ConfigError
 from rlvr.retrieval.base import Document, RetrievalError, Search
-from rlvr.retrieval.text import bounded, has_words
+from rlvr.retrieval.text import bounded, has_words, readable
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -49,10 +52,14 @@ class Service:
 
 @dataclass(frozen=True, kw_only=True)
 class _Connection:
-    """What belongs to one event loop. The gate, not the pool, makes requests wait, so that waiting is no time-out."""
+    """What belongs to one event loop. The gate, not the pool, makes requests wait, so that waiting is no time-out.
+
+    `closing` is a generator that stands still until the event loop, at its own end, has it close the client.
+    """
 
     client: AsyncClient
     gate: asyncio.Semaphore
+    closing: AsyncIterator[AsyncClient]
 
 
 class ServiceClient:
@@ -66,11 +73,16 @@ class ServiceClient:
 
     async def post(self, body: Mapping[str, Any]) -> Any:
         """The service's answer to `body`. RetrievalError if there is none after `max_retries` further requests."""
+        connection = await self._connection()
+        async with connection.gate:  # also between the requests: else those who wait would be in turn before the last
+            return await self._post(connection.client, body)
+
+    async def _post(self, client: AsyncClient, body: Mapping[str, Any]) -> Any:
         problem = ""
         for attempt in range(self.service.max_retries + 1):
             if attempt:
                 await asyncio.sleep(min(self.service.first_pause_s * 2 ** (attempt - 1), LONGEST_PAUSE_S))
-            status, answer = await self._request(body)
+            status, answer = await self._request(client, body)
             if status == 200:
                 return self._parsed(answer)
             problem = f"status {status}: {_shown(answer)}" if status else _shown(answer)
@@ -79,25 +91,17 @@ class ServiceClient:
         tries = self.service.max_retries + 1
         raise self._error(f"does not answer after {tries} request{'s' * (tries > 1)} ({problem}); see that it runs.")
 
-    async def close(self) -> None:
-        """Close the connections of the running event loop."""
-        connection = self._connections.pop(asyncio.get_running_loop(), None)
-        if connection is not None:
-            await connection.client.aclose()
-
-    async def _request(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
+    async def _request(self, client: AsyncClient, body: Mapping[str, Any]) -> tuple[int, bytes]:
         """Status and answer; status 0 and the reason if there is no answer."""
-        from httpx2 import HTTPError
-
-        connection = self._connection()
-        async with connection.gate:
-            try:
-                async with asyncio.timeout(self.service.timeout_s):  # httpx's own limits are for each read
-                    return await self._exchange(connection.client, body)
-            except TimeoutError:
-                return 0, f"nothing within {self.service.timeout_s:g} s".encode()
-            except HTTPError as error:
-                return 0, (str(error) or type(error).__name__).encode()
+        try:
+            async with asyncio.timeout(self.service.timeout_s):  # httpx's own limits are for each read
+                return await self._exchange(client, body)
+        except TimeoutError:
+            return 0, f"nothing within {self.service.timeout_s:g} s".encode()
+        except RetrievalError:
+            raise
+        except Exception as error:  # not all that the library raises has one base class; a tool would tell the model
+            return 0, (str(error) or type(error).__name__).encode("utf-8", "replace")
 
     async def _exchange(self, client: AsyncClient, body: Mapping[str, Any]) -> tuple[int, bytes]:
         content = json.dumps(body).encode()  # escapes what UTF-8 cannot hold
@@ -110,14 +114,13 @@ class ServiceClient:
                     raise self._error(f"answers with more than {MAX_ANSWER_BYTES:,} bytes; nothing so large is read.")
             return answer.status_code, data
 
-    def _connection(self) -> _Connection:
+    async def _connection(self) -> _Connection:
         loop = asyncio.get_running_loop()
         if loop not in self._connections:
-            from httpx2 import AsyncClient, Limits
-
-            verify = self.service.url.startswith("https:")  # else the system's certificates are read for nothing
-            client = AsyncClient(verify=verify, timeout=None, limits=Limits(max_connections=MAX_CONCURRENT))
-            self._connections[loop] = _Connection(client=client, gate=asyncio.Semaphore(MAX_CONCURRENT))
+            opened = _opened(self.service.url)
+            client = await anext(opened)
+            gate = asyncio.Semaphore(MAX_CONCURRENT)
+            self._connections[loop] = _Connection(client=client, gate=gate, closing=opened)
         return self._connections[loop]
 
     def _parsed(self, answer: bytes) -> Any:
@@ -136,6 +139,18 @@ class ServiceClient:
         return RetrievalError(f"the service at {self.service.url} {what}")
 
 
+async def _opened(url: str) -> AsyncIterator[AsyncClient]:
+    """A client; nothing is awaited before it is there."""
+    from httpx2 import AsyncClient, Limits
+
+    verify = url.startswith("https:")  # else the system's certificates are read for nothing
+    client = AsyncClient(verify=verify, timeout=None, limits=Limits(max_connections=MAX_CONCURRENT))
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
 @dataclass(frozen=True, kw_only=True)
 class RerankRetriever:
     """Asks a service to order a question's own documents; each is cut to `max_document_chars`."""
@@ -147,10 +162,6 @@ class RerankRetriever:
     def over(self, key: str, documents: Sequence[Document], supporting: Collection[str]) -> Search:
         """See `Retriever.over`."""
         return _RerankSearch(retriever=self, documents=tuple(documents))
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.client.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,10 +202,6 @@ class SearchRetriever:
         """See `Retriever.over`; `documents` are not searched."""
         return self._search
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.client.close()
-
     async def _search(self, query: str, top_n: int) -> list[Document]:
         query = bounded(query)
         if top_n < 1 or not has_words(query):
@@ -215,7 +222,7 @@ class SearchRetriever:
         document_id = fields.get("id", result.get("id") if isinstance(result, dict) else None)
         if document_id is None:
             document_id = hashlib.sha256(f"{title}\n{text}".encode("utf-8", "replace")).hexdigest()[:12]
-        return Document(id=str(document_id), title=title, text=text)
+        return Document(id=readable(str(document_id)), title=readable(title), text=readable(text))
 
 
 def make_client(kind: str, settings: Retrieval) -> RerankRetriever | SearchRetriever:
@@ -230,8 +237,7 @@ def make_client(kind: str, settings: Retrieval) -> RerankRetriever | SearchRetri
     url = configured or os.environ.get(ADDRESS_VARS[kind])
     if not url:
         raise ConfigError(f"the retriever {kind} needs the address of a service: set {key} or {ADDRESS_VARS[kind]}.")
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{key}={url}: an address begins with http:// or https://.")
+    _check_address(key, url)
     url = url.rstrip("/")
     service = Service(
         url=url if url.endswith(f"/{kind}") else f"{url}/{kind}",
@@ -245,12 +251,35 @@ def make_client(kind: str, settings: Retrieval) -> RerankRetriever | SearchRetri
     return RerankRetriever(client=client, model=settings.service_model, max_document_chars=settings.max_document_chars)
 
 
+def _check_address(key: str, url: str) -> None:
+    """ConfigError for what is no address, and for a password in one: it would stand in logs."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{key}={url}: an address begins with http:// or https://.")
+    try:
+        parts = urlsplit(url)
+        is_usable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        parts, is_usable = None, False
+    if parts is not None and ("@" in parts.netloc or parts.query or parts.fragment):
+        raise ConfigError(
+            f"{key}: an address is http://HOST:PORT or http://HOST:PORT/PATH and nothing more; give a key with "
+            "task.retrieval.api_key_var."
+        )
+    if not is_usable or not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigError(f"{key}={url!a}: this is no address; write http://HOST:PORT.")
+
+
 def _headers(api_key_var: str | None) -> dict[str, str]:
     if api_key_var is None:
         return {}
     key = os.environ.get(api_key_var)
     if not key:
         raise ConfigError(f"task.retrieval.api_key_var={api_key_var}: there is no such environment variable; set it.")
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError(
+            f"task.retrieval.api_key_var={api_key_var}: its value has a space, a line break or another character that "
+            "no key has; set it again."
+        )
     return {"Authorization": f"Bearer {key}"}
 
 

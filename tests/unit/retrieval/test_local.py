@@ -92,7 +92,6 @@ def test_the_oracle_gives_what_supports_whatever_is_asked() -> None:
     search = retriever.over("key", documents(), {"d3", "d0", "unknown"})
     assert ids(search, "", 5) == ids(search, "Texas", 5) == ["d0", "d3"]
     assert ids(search, "Texas", 1) == ["d0"]
-    asyncio.run(retriever.close())
 
 
 def test_a_corpus_is_searched_instead_of_the_documents(tmp_path: object) -> None:
@@ -103,7 +102,6 @@ def test_a_corpus_is_searched_instead_of_the_documents(tmp_path: object) -> None
     assert asyncio.run(search("secret", 5)) == []
     golden = make_retriever("golden", settings).over("key", own_documents(1), {"4"})
     assert [document.id for document in asyncio.run(golden("", 5))] == ["4"]
-    asyncio.run(retriever.close())
 
 
 @pytest.mark.parametrize("name", ["bm26", "bm25/x", "golden2", "", "semantic/", "hybrid/", "lexical/"])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rlvr.errors import ConfigError
+from rlvr.retrieval import services
 from rlvr.retrieval.base import Document, RetrievalError
 from rlvr.retrieval.factory import make_retriever
 from rlvr.retrieval.services import RerankRetriever, SearchRetriever, Service, ServiceClient
@@ -72,10 +73,7 @@ def search(server: Server, query: str = "capital", top_n: int = 2, **options: An
 
 def search_once(retriever: RerankRetriever | SearchRetriever, query: str, top_n: int) -> list[Document]:
     async def once() -> list[Document]:
-        try:
-            return await retriever.over("key", documents(), ())(query, top_n)
-        finally:
-            await retriever.close()
+        return await retriever.over("key", documents(), ())(query, top_n)
 
     return asyncio.run(once())
 
@@ -129,7 +127,7 @@ def test_nothing_is_asked_for_an_empty_query_or_no_documents(server: Server, ask
 @pytest.mark.parametrize("ask", [rerank, search])
 def test_long_and_broken_queries_are_sent_cut_and_mended(server: Server, ask: Any) -> None:
     assert ask(server, query="\ud800 word " * 12_500) == []
-    assert server.asked[0][2]["query"].startswith("? word ")
+    assert server.asked[0][2]["query"].startswith("\ufffd word ")
     assert len(server.asked[0][2]["query"]) == 10_000
 
 
@@ -175,11 +173,44 @@ def test_a_slow_service_is_given_up_and_nobody_else_waits_for_it(server: Server)
             await retriever.over("key", (), ())("capital", 1)
         finally:
             ticking.cancel()
-            await retriever.close()
 
     with pytest.raises(RetrievalError, match=r"does not answer after 1 request \(.*nothing within 0\.1 s"):
         asyncio.run(both())
     assert ticks > 10
+
+
+def test_pitfall_26_a_service_that_hangs_ends_the_run_however_many_episodes_wait(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one to ask makes all its requests first; else all might reach the time limit of the tool together."""
+    monkeypatch.setattr(services, "MAX_CONCURRENT", 1)
+    server.answer = lambda body: (time.sleep(0.3), (200, b'{"results": []}'))[1]
+    retriever = SearchRetriever(client=client(server, "search", timeout_s=0.05, max_retries=2))
+
+    async def many() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(5):
+                group.create_task(retriever.over("key", (), ())(f"query {number}", 1))
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(many())
+    assert isinstance(caught.value.exceptions[0], RetrievalError)
+    assert [body["query"] for _, _, body in server.asked[:3]] == ["query 0"] * 3
+
+
+def test_connections_end_with_their_event_loop(server: Server) -> None:
+    retriever = SearchRetriever(client=client(server, "search"))
+    clients = []
+
+    async def once() -> None:
+        await retriever.over("key", (), ())("capital", 1)
+        clients.append((await retriever.client._connection()).client)
+        assert not clients[-1].is_closed
+
+    for _ in range(2):
+        asyncio.run(once())
+    assert [client.is_closed for client in clients] == [True, True]
+    assert clients[0] is not clients[1]
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 302])
@@ -242,10 +273,61 @@ def test_many_episodes_at_once_and_several_event_loops(server: Server) -> None:
         queries = [f"query {number}" for number in range(100)]
         found = await asyncio.gather(*(retriever.over("key", (), ())(query, 1) for query in queries))
         assert [[document.text for document in row] for row in found] == [[query] for query in queries]
-        await retriever.close()
 
     for _ in range(2):
         asyncio.run(many())
+
+
+ADDRESSES = [
+    "localhost:8931",
+    "http://",
+    "http://[::1",
+    "http://host:port",
+    "http://127.0.0.1:99999",
+    "http://a host",
+    "http://host\x00",
+    "http://me:secret@host",
+    "http://host/?key=secret",
+]
+
+
+@pytest.mark.parametrize("url", ADDRESSES)
+def test_pitfall_26_what_is_no_address_is_refused_before_the_first_search(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"task\.retrieval\.search_url") as error:
+        make_retriever("search", retrieval(scope="corpus", search_url=url))
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["secret\n", "secret\r\nHost: x", "secr\u00e9t", "my secret"])
+def test_pitfall_26_what_is_no_key_is_refused_and_not_shown(
+    server: Server, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    with pytest.raises(ConfigError, match="api_key_var=MY_KEY: its value has") as error:
+        make_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="MY_KEY"))
+    assert "secr" not in str(error.value)
+
+
+@pytest.mark.parametrize("status", [401, 500])
+def test_a_key_never_stands_in_an_error(server: Server, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    server.says(b"no", status=status)
+    retriever = make_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="MY_KEY", max_retries=0))
+    assert isinstance(retriever, RerankRetriever)
+    with pytest.raises(RetrievalError) as error:
+        search_once(retriever, "capital", 1)
+    assert "secret" not in str(error.value)
+
+
+def test_pitfall_26_whatever_a_request_raises_ends_the_run(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool's own exceptions are told to the model, which would go on without documents."""
+
+    async def fail(*_: object) -> tuple[int, bytes]:
+        raise ExceptionGroup("unhandled errors", [OSError("no more files")])
+
+    monkeypatch.setattr(ServiceClient, "_exchange", fail)
+    with pytest.raises(RetrievalError, match=r"does not answer after 3 requests \('unhandled errors"):
+        search(server)
 
 
 def test_addresses_keys_and_models_come_from_settings_and_variables(
@@ -256,8 +338,6 @@ def test_addresses_keys_and_models_come_from_settings_and_variables(
     for name, variable in (("rerank", "RERANK_API_URL"), ("search", "WIKI_SEARCH_API_URL")):
         with pytest.raises(ConfigError, match=f"set task.retrieval.{name}_url or {variable}"):
             make_retriever(name, retrieval())
-    with pytest.raises(ConfigError, match="begins with http"):
-        make_retriever("rerank", retrieval(rerank_url="localhost:8931"))
     with pytest.raises(ConfigError, match=r"api_key_var=NO_SUCH_KEY: there is no such environment variable"):
         make_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="NO_SUCH_KEY"))
     with pytest.raises(ConfigError, match="scope=paragraphs"):

@@ -293,9 +293,6 @@ class Slow:
 
         return search
 
-    async def close(self) -> None:
-        """Nothing."""
-
 
 def with_retriever(retriever: Any, **changes: Any) -> DatasetTask:
     task = make_qa(**changes)
@@ -370,9 +367,6 @@ class Elsewhere:
             return self._documents[:top_n]
 
         return search
-
-    async def close(self) -> None:
-        """Nothing."""
 
 
 def test_of_an_external_service_what_supports_is_known_once_it_is_found() -> None:
