@@ -25,6 +25,7 @@ import numpy.typing as npt
 from rlvr.errors import ConfigError
 from rlvr.retrieval.base import Corpus, CorpusError, Document
 from rlvr.retrieval.store import default_folder, made
+from rlvr.retrieval.text import readable
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 MAX_PASSAGE_BYTES = 1 << 20
@@ -118,7 +119,7 @@ def _document(row: Any, number: int, place: str) -> Document:
     for name, value in (("id", document_id), ("title", title), ("text", text)):
         if not isinstance(value, str):
             raise CorpusError(f"{place}: {name} must be text, but is {_shown(value)}; mend or remove the passage.")
-    return Document(id=cast(str, document_id), title=title, text=cast(str, text))
+    return Document(id=readable(cast(str, document_id)), title=readable(title), text=readable(cast(str, text)))
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:

@@ -145,11 +145,16 @@ async def _answer(request: Request, kind: type[_Body], work: Callable[[Any], dic
 
 
 async def _read(request: Request) -> bytes:
+    from starlette.requests import ClientDisconnect
+
     data = b""
-    async for block in request.stream():
-        data += block
-        if len(data) > MAX_BODY_BYTES:
-            raise _RefusalError(413, f"more than {MAX_BODY_BYTES:,} bytes")
+    try:
+        async for block in request.stream():
+            data += block
+            if len(data) > MAX_BODY_BYTES:
+                raise _RefusalError(413, f"more than {MAX_BODY_BYTES:,} bytes")
+    except ClientDisconnect:
+        raise _RefusalError(400, "the connection ended before the body did") from None  # which nobody reads
     return data
 
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 WORD = re.compile(r"\b\w\w+\b")
 """Words of two characters and more, of any script; what bm25s and scikit-learn take by default."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _LUCENE = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
@@ -38,8 +39,8 @@ def bounded(query: str) -> str:
 
 
 def readable(text: str) -> str:
-    """What JSON can hold and UTF-8 cannot (half a UTF-16 pair) becomes `?`: tokenizers fail at it."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """What JSON can hold and UTF-8 cannot (half a UTF-16 pair) becomes U+FFFD: tokenizers and answers fail at it."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def has_words(query: str) -> bool:

@@ -58,6 +58,14 @@ def test_damage_is_one_sentence_with_the_line(tmp_path: Path, text: str, message
     assert not any(path.is_dir() for path in (tmp_path / "indexes").glob("*/*")), "a draft stayed"
 
 
+def test_halves_of_characters_become_what_can_be_encoded(tmp_path: Path) -> None:
+    """JSON can hold them; the answer of a service, the terminal and tokenizers cannot."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"id": "\\udc00", "title": "a\\ud800", "text": "b\\ud83d\\ude00\\ud83d"}\n')
+    (found,) = open_corpus(path, tmp_path / "index").documents
+    assert (found.id, found.title, found.text) == ("\ufffd", "a\ufffd", "b\U0001f600\ufffd")
+
+
 def test_bytes_that_are_no_text_and_archives_cut_short(tmp_path: Path) -> None:
     bad = tmp_path / "c.jsonl"
     bad.write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -62,10 +63,7 @@ def found(name: str, url: str, query: str, top_n: int, **settings: object) -> li
     retriever = make_retriever(name, retrieval(rerank_url=url, search_url=url, max_retries=0, **settings))
 
     async def once() -> list[Document]:
-        try:
-            return await retriever.over("key", documents()[:5], ())(query, top_n)
-        finally:
-            await retriever.close()
+        return await retriever.over("key", documents()[:5], ())(query, top_n)
 
     return asyncio.run(once())
 
@@ -122,6 +120,14 @@ def test_bad_requests_are_refused_with_a_reason(url: str, path: str, body: objec
 
 def test_a_body_that_is_too_large_is_not_read(url: str) -> None:
     assert ask(f"{url}/search", b" " * (MAX_BODY_BYTES + 1))[0] == 413
+
+
+def test_whoever_hangs_up_amid_a_request_leaves_no_trace(tmp_path: Path) -> None:
+    process, url = start(tmp_path)
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as connection:
+        connection.sendall(b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+    assert ask(f"{url}/search", {"query": "Texas"})[0] == 200
+    assert stop(process, signal.SIGTERM) == (143, "")
 
 
 def test_ctrl_c_ends_it_with_130(tmp_path: Path) -> None:
