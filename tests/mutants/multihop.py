@@ -24,6 +24,7 @@ ALL = "tests/unit/rewards/test_multihop.py::test_pitfall_28_finding_or_citing_ev
 NUMBERS = "tests/unit/rewards/test_multihop.py::test_pitfall_28_number_words_are_whole_words"
 FORMULAS = "tests/unit/rewards/test_multihop.py::test_pitfall_28_the_formulas_are_those_of_the_projects"
 LOADING = "tests/unit/tasks/test_multihop_sets.py::"
+DRAWN = LOADING + "test_pitfall_37_each_question_draws_noise_of_its_own"
 NOISE = LOADING + "test_pitfall_37_noise_is_seeded_for_each_example_and_leaves_evaluation_alone"
 ORDER = LOADING + "test_pitfall_38_the_first_held_out_questions_are_no_longer_those_of_few_hops"
 CURRICULUM = LOADING + "test_pitfall_37_a_curriculum_is_a_function_of_seed_and_index"
@@ -124,6 +125,20 @@ MUTANTS = [
         old="_problems(held_out, settings.eval_noise_rate, EVAL_SEED)",
         new="_problems(held_out, settings.noise_rate, EVAL_SEED)",
         test=NOISE,
+    ),
+    Mutant(  # all questions lose the paragraphs of the same places
+        pitfall="37",
+        file=LOAD,
+        old='derive_seed(seed, "noise", each.id)',
+        new='derive_seed(seed, "noise")',
+        test=DRAWN,
+    ),
+    Mutant(  # the curriculum of training orders the evaluation, too
+        pitfall="38",
+        file="tasks/splits.py",
+        old="stratum=stratum)",
+        new="stratum=stratum or difficulty)",
+        test=ORDER,
     ),
     Mutant(  # a question under another id is another question
         pitfall="38", file=TASK, old="key=fingerprint(noisy.text),", new="key=fingerprint(noisy.id),", test=OVERLAP

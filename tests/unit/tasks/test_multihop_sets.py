@@ -309,6 +309,16 @@ def test_pitfall_37_noise_is_seeded_for_each_example_and_leaves_evaluation_alone
     assert held_out == [documents(example) for example in make_qa(noise_rate=1.0).eval_examples(9)]
 
 
+def test_pitfall_37_each_question_draws_noise_of_its_own() -> None:
+    whole, some = trained(make_qa(noise_rate=1.0)), trained(make_qa(noise_rate=0.5))
+    fates: dict[int, set[bool]] = {}
+    for name, example in whole.items():
+        for place, document in enumerate(documents(example)):
+            if document not in supporting(example):
+                fates.setdefault(place, set()).add(document in documents(some[name]))
+    assert any(fate == {True, False} for fate in fates.values())
+
+
 def test_noise_of_the_evaluation_is_asked_for_and_depends_on_no_seed() -> None:
     all_of_them = [documents(example) for example in make_qa().eval_examples(9)]
     some = [documents(example) for example in make_qa(eval_noise_rate=0.5, seed=0).eval_examples(9)]
@@ -364,6 +374,8 @@ def test_pitfall_38_the_first_held_out_questions_are_no_longer_those_of_few_hops
     fair = [example.metadata["hops"] for example in make_qa().eval_examples(8)]
     assert fair != sorted(fair)
     assert sorted(fair) == sorted(kinds)
+    curriculum = [example.metadata["hops"] for example in make_qa(curriculum="hops").eval_examples(8)]
+    assert curriculum == fair
 
 
 def test_hops_keeps_a_subset_and_says_so() -> None:
