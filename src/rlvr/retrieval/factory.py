@@ -15,7 +15,8 @@ from rlvr.retrieval.local import CorpusRetriever, ParagraphRetriever
 from rlvr.retrieval.semantic import Semantic, load_encoder
 from rlvr.retrieval.text import TextSettings
 
-NAMES = ("bm25", "lexical", "semantic", "semantic/MODEL", "hybrid", "hybrid/MODEL", "golden", "rerank", "search")
+INDEXERS = ("bm25", "lexical", "semantic", "semantic/MODEL", "hybrid", "hybrid/MODEL")
+NAMES = (*INDEXERS, "golden", "rerank", "search")
 
 
 def make_retriever(name: str, settings: Retrieval) -> Retriever:
@@ -50,6 +51,7 @@ def make_indexer(name: str, text: TextSettings) -> Indexer:
     if name in ("bm25", "lexical"):
         return Bm25(settings=text)
     if kind not in ("semantic", "hybrid") or (slash and not model):
-        raise ConfigError(f"there is no retriever {name}; take one of {', '.join(NAMES)}.")
+        what = f"{name} makes no index of its own" if name in NAMES else f"there is no retriever {name}"
+        raise ConfigError(f"{what}; take one of {', '.join(INDEXERS)}.")
     semantic = Semantic(encoder=load_encoder(model or None))
     return semantic if kind == "semantic" else Hybrid(bm25=Bm25(settings=text), semantic=semantic)

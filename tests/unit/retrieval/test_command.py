@@ -80,7 +80,8 @@ def test_without_sentence_transformers_the_rest_is_shown(
     ("argv", "code", "message"),
     [
         (["--query", "a", "--retriever", "bm26"], 2, "there is no retriever bm26"),
-        (["--query", "a", "--retriever", "golden"], 2, "there is no retriever golden"),
+        (["--query", "a", "--retriever", "golden"], 2, "golden makes no index of its own; take one of bm25"),
+        (["--serve", "--retriever", "search"], 2, "search makes no index of its own"),
         (["--query", "a", "--top-n", "0"], 2, "0 is no number from 1"),
         (["--query", "a", "--serve"], 2, "not allowed with"),
         (["--serve", "--port", "70000"], 2, "70000 is no port"),
