@@ -2,6 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
+CHATS = "tests/unit/build/test_chats.py::"
 METRIC = "tests/unit/tasks/test_rpn_metric.py::"
 RPN = "tests/unit/tasks/test_rpn.py::"
 METRICS = "tests/unit/rollout/test_metrics.py::"
@@ -189,5 +190,19 @@ MUTANTS = [
         old="same = (key == query) | (key == self.parents[:, :, None])",
         new="same = key >= 0",
         test=PACKING + "test_pitfall_02_packed_logprobs_equal_those_of_the_rows_alone[mixtral-shared]",
+    ),
+    Mutant(  # how tools are called is a setting without effect
+        pitfall="6",
+        file="build/chats.py",
+        old=", tool_format=_tool_format(config, task.name)",
+        new="",
+        test=CHATS + "test_the_format_of_tool_calls_is_the_one_that_was_chosen",
+    ),
+    Mutant(  # every task has the format of the run's own
+        pitfall="6",
+        file="build/chats.py",
+        old="if name in bundles:",
+        new="if False:",
+        test=CHATS + "test_each_task_of_a_configuration_has_the_format_of_its_own_prompt",
     ),
 ]

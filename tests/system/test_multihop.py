@@ -75,6 +75,20 @@ def test_musique_trains_with_tools_and_its_run_can_be_evaluated(run: Run) -> Non
     assert "eval/musique/accuracy" in json.loads(done.out.splitlines()[-1])
 
 
+def test_how_tools_are_called_is_the_same_in_training_evaluation_and_prediction(run: Run) -> None:
+    llama = "respond with JSON for a function call"
+    few = ("task.tools=[complete]", "rollout.max_completion_tokens=8", "trainer.max_steps=1")
+    done = run("train", "--config-name", "musique", "prompt.tool_format=llama", *few)
+    assert done.code == 0, done.err
+    assert all(llama in each.turns[0].prompt for each in episodes())
+    for command in ("eval", "predict"):
+        done = run(command, "run", "--num-examples", "2", "--output", f"{command}.jsonl")
+        assert done.code == 0, done.err
+        records = [json.loads(line) for line in Path(f"{command}.jsonl").read_text().splitlines()]
+        assert records
+        assert all(llama in record["prompt"] for record in records)
+
+
 @pytest.mark.parametrize("name", ["hotpotqa", "wiki2"])
 def test_the_other_data_sets_train_too(run: Run, name: str) -> None:
     done = run("train", "--config-name", name, "task.curriculum=hops", "task.noise_rate=0.5")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlvr.chat.rendering import Chat
+from rlvr.build.chats import make_chat
 from rlvr.config.schema import Config
 from rlvr.engines.local import LocalEngine
 from rlvr.evaluation.evaluate import EvalTask, Progress, evaluate
@@ -25,7 +25,7 @@ async def evaluate_all(
     for task in tasks:
         found[task.name] = await evaluate(
             engine,
-            Chat(policy.tokenizer, task.stop_words, model=policy.model),
+            make_chat(config, policy, task),
             task,
             num_examples=config.evaluation.num_examples,
             samples_per_example=config.evaluation.samples_per_example,

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlvr.build.chats import make_chat
 from rlvr.build.policies import context_tokens, set_threads
 from rlvr.build.tasks import Functions, Tasks, open_tasks
-from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config, load_task_config
 from rlvr.config.schema import Config, PretrainedModel
 from rlvr.engines.local import LocalEngine
@@ -34,10 +34,7 @@ class Inference:
     def notes(self) -> list[str]:
         """What loading the data found, and what is unusual about how prompts are rendered."""
         examples = [(task, example) for task in self.tasks.eval_sets for example in task.eval_examples(1)]
-        rendered = [
-            Chat(self.policy.tokenizer, task.stop_words, model=self.policy.model).note(example.messages)
-            for task, example in examples
-        ]
+        rendered = [make_chat(self.config, self.policy, task).note(example.messages) for task, example in examples]
         return [*self.tasks.notes, *dict.fromkeys(note for note in rendered if note is not None)]
 
 
@@ -69,7 +66,7 @@ def open_inference(model: str, config: Config, functions: Functions | None = Non
     set_threads(config, policy)
     context = context_tokens(policy)
     with open_tasks(config, policy.model.config.get_text_config().model_type, functions or {}) as tasks:
-        tasks.fit(policy, context, config.rollout.max_completion_tokens)
+        tasks.fit(config, policy, context)
         yield Inference(
             source=source,
             config=config,

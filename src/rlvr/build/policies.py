@@ -48,7 +48,7 @@ def initial_policy(
 
 def fit(config: Config, tasks: Tasks, policy: Policy) -> None:
     """Leave out the examples that do not fit into the model's context."""
-    tasks.fit(policy, context_tokens(policy), config.rollout.max_completion_tokens)
+    tasks.fit(config, policy, context_tokens(policy))
 
 
 def make_policy(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rlvr.build.chats import make_chat
 from rlvr.chat.rendering import Chat
 from rlvr.config.schema import Config, PartsReward, PretrainedModel, TaskBundle
 from rlvr.errors import ConfigError
@@ -44,18 +45,19 @@ class Tasks:
         for part in self.own.eval_sets():
             part.train_example(0)
 
-    def fit(self, policy: Policy, context: int, max_completion_tokens: int) -> None:
+    def fit(self, config: Config, policy: Policy, context: int) -> None:
         """Leave out examples whose prompt would leave too little room for a whole completion.
 
         ConfigError if there is no room for any prompt.
         """
+        max_completion_tokens = config.rollout.max_completion_tokens
         if max_completion_tokens >= context:
             raise ConfigError(
                 f"rollout.max_completion_tokens={max_completion_tokens}: leaves no room for a prompt in the model's "
                 f"context of {context} tokens; lower it."
             )
         for task in (self.own, *self.also):
-            chat = Chat(policy.tokenizer, task.stop_words, model=policy.model)
+            chat = make_chat(config, policy, task)
             task.limit_prompts(partial(_count_tokens, chat), context - max_completion_tokens)
 
 

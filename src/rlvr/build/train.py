@@ -11,6 +11,7 @@ import torch
 
 from rlvr.algorithms.algorithm import Algorithm
 from rlvr.algorithms.table import make_algorithm
+from rlvr.build.chats import make_chat
 from rlvr.build.debugging import episode_printer, penalties
 from rlvr.build.evaluation import evaluate_all
 from rlvr.build.policies import (
@@ -23,7 +24,6 @@ from rlvr.build.policies import (
     with_absolute_model,
 )
 from rlvr.build.tasks import Functions, Tasks, family_of, open_tasks
-from rlvr.chat.rendering import Chat
 from rlvr.config.plan import plan
 from rlvr.config.schema import Config, PretrainedModel
 from rlvr.engines.local import LocalEngine
@@ -109,7 +109,7 @@ def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, co
     """Everything the loop needs, at the state of the last complete checkpoint if there is one."""
     task = tasks.own
     context = context_tokens(policy)
-    chat = Chat(policy.tokenizer, task.stop_words, model=policy.model)
+    chat = make_chat(config, policy, task)
     engine = LocalEngine(policy.model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
     algorithm = make_algorithm(config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
     if "values" in algorithm.needs:

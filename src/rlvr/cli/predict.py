@@ -108,12 +108,12 @@ def _read_prompts(path: str) -> list[str]:
 def _predict(inference: Inference, examples: Sequence[Example]) -> Sequence[EvaluationRecord]:
     import asyncio
 
-    from rlvr.chat.rendering import Chat
+    from rlvr.build import make_chat
     from rlvr.evaluation.evaluate import EVAL_SEED, attempt
     from rlvr.types import SamplingParams
 
     task = inference.tasks.own
-    chat = Chat(inference.policy.tokenizer, task.stop_words, model=inference.policy.model)
+    chat = make_chat(inference.config, inference.policy, task)
     sampling = SamplingParams(
         max_tokens=inference.config.rollout.max_completion_tokens,
         stop_ids=chat.stop_ids,

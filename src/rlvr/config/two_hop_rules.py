@@ -20,6 +20,12 @@ def _no_tools(c: Config) -> bool:
     return not any(isinstance(task, WITH_TOOLS) for task in tasks)
 
 
+def tool_formats(c: Config) -> list[str]:
+    """Every `prompt.tool_format` of the tasks with tools that are trained on, each once."""
+    bundles = c.task.parts.values() if isinstance(c.task, MixTask) else [c]
+    return list(dict.fromkeys(b.prompt.tool_format for b in bundles if isinstance(b.task, WITH_TOOLS)))
+
+
 TWO_HOP_RULES = (
     Rule(
         _two_hop(lambda c, t: t.max_turns < TURNS_NEEDED),
@@ -48,6 +54,11 @@ TWO_HOP_RULES = (
 )
 
 TOOL_RULES = (
+    Rule(
+        lambda c: len(tool_formats(c)) > 1,
+        "prompt.tool_format: the parts of task=mix have their tools called in more than one way, and a model speaks "
+        "one of them; give all the same, e.g. task.parts={{musique: {{set: ['prompt.tool_format=hermes']}}}}.",
+    ),
     Rule(
         _no_tools,
         "with task={c.task.name}, which has no tools",

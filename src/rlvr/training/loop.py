@@ -58,7 +58,7 @@ class Run:
     evaluate: Callable[[], Coroutine[None, None, dict[str, float]]]
     recorder: Recorder
     checkpoints: Checkpoints
-    train_on_tool_tokens: bool = False  # wrong, and there to show it (docs/two_hop.md)
+    train_on_tool_tokens: bool = False  # wrong, and there to show it (docs/tools.md)
 
 
 def train(run: Run, stopped: Callable[[], bool]) -> int:

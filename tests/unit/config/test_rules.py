@@ -40,6 +40,9 @@ BROKEN = {
     "task=two_hop prompt.few_shot=1": "prompt.few_shot=1: has no effect with task=two_hop",
     "algorithm.train_on_tool_tokens=true": "train_on_tool_tokens=true: has no effect with task=rpn, which has no tools",
     "prompt.tool_format=words": "prompt.tool_format=words: has no effect with task=rpn, which has no tools",
+    f"task=mix {HF} task.parts={{musique:{{set:['prompt.tool_format=llama']}},wiki2:1}}": "called in more than one way",
+    f"task=verifiers task.env_id=x {HF} prompt.few_shot=1": "has no effect with task=verifiers, whose environments",
+    f"task=verifiers task.env_id=x {HF} evaluation.headline=part_x": "evaluation.headline=part_x: the parts of an",
     # model and warm start
     "model.num_heads=5": "model.num_heads=5",
     "model.num_heads=64": "model.num_heads=64",

@@ -1,0 +1,41 @@
+"""How tools are called is a setting, and the one of the task that is spoken of."""
+
+import pytest
+
+from rlvr.build.chats import make_chat
+from rlvr.config.compose import load_config
+from rlvr.config.schema import Config
+from rlvr.models.policy import Policy
+from tests.unit.chat.tokenizers import byte_tokenizer
+from tests.unit.engines.tiny import tiny_model
+
+HF = ("model=hf", "model.name_or_path=somewhere")
+
+
+class Speaker:
+    stop_words = ()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def spoken(config: Config, name: str) -> str:
+    policy = Policy(model=tiny_model("llama"), tokenizer=byte_tokenizer())
+    return make_chat(config, policy, Speaker(name)).tool_format.name
+
+
+@pytest.mark.parametrize("tool_format", ["hermes", "llama"])
+def test_the_format_of_tool_calls_is_the_one_that_was_chosen(tool_format: str) -> None:
+    config = load_config([*HF, f"prompt.tool_format={tool_format}"], config_name="musique")
+    assert spoken(config, "musique") == tool_format
+
+
+def test_each_task_of_a_configuration_has_the_format_of_its_own_prompt() -> None:
+    llama = "{set: ['prompt.tool_format=llama']}"
+    also = "+evaluation.also={other: {task: wiki2, set: ['prompt.tool_format=hermes']}}"
+    config = load_config(["task=mix", *HF, f"task.parts={{gsm8k: 1, musique: {llama}}}", also])
+    assert {name: spoken(config, name) for name in ("mix", "musique", "other")} == {
+        "mix": "llama",
+        "musique": "llama",
+        "other": "hermes",
+    }
