@@ -114,6 +114,16 @@ def test_a_call_is_answered_by_a_message_that_names_tool_and_call() -> None:
     }
 
 
+def test_what_was_counted_stands_above_what_a_verifier_calls_by_the_same_name() -> None:
+    class Claims(AnswerVerifier):
+        async def verify(self, attempt: Attempt) -> Score:
+            return Score(value=1.0, diagnostics={"tool_calls": 99.0, "turns": 99.0, "mine": 2.0})
+
+    env = ToolEnv(EXAMPLE, tools=TOOLS, state=Notes(), verifier=Claims(), max_turns=4)
+    _, score = play(env, said(call("search", query="Oslo")))
+    assert [score.diagnostics[name] for name in ("tool_calls", "turns", "mine")] == [1.0, 1.0, 2.0]
+
+
 def test_the_calls_of_a_turn_run_in_order_and_each_has_its_answer() -> None:
     state = Notes()
     calls = [call("search", query=query) for query in "abc"]
@@ -227,6 +237,8 @@ def test_pitfall_08_potentials_are_those_before_each_turn() -> None:
     _, score = play(make_env(potential=potential), *messages)
     assert score.potentials == (0.0, 0.5, 1.0)
     assert play(make_env(), *messages)[1].potentials == ()
+    _, used_up = play(make_env(potential=potential, max_turns=2), *messages[:2])
+    assert used_up.potentials == (0.0, 0.5)  # one for each turn, though the environment would have gone on
 
 
 def test_a_turn_that_was_cut_off_has_a_potential_too() -> None:

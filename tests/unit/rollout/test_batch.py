@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from rlvr.rollout.batch import episode_rows, to_batch
@@ -69,6 +70,17 @@ def test_pitfall_08_potentials_stand_at_the_sampled_tokens_of_their_turn() -> No
     assert batch.potentials is not None
     assert batch.potentials.tolist() == [[0, 0, 0, 0, 0, 0.5, 0.5], [0] * 7]
     assert to_batch([group(two_turns())]).potentials is None
+
+
+def test_pitfall_08_an_episode_with_fewer_potentials_than_turns_is_refused_and_one_without_any_has_zeros() -> None:
+    turns = [((1, 7), completion(5, EOS)), ((1, 7, 5, EOS, 30), completion(6, EOS))]
+    shaped = episode(*turns, score=Score(value=1.0, potentials=(0.5, 1.0)))
+    failed = episode(*turns, score=Score(value=float("nan"), status="error"))
+    potentials = to_batch([group(shaped, failed)]).potentials
+    assert potentials is not None
+    assert potentials.tolist() == [[0, 0, 0.5, 0.5, 0, 1, 1], [0] * 7]
+    with pytest.raises(ValueError, match="shorter"):
+        to_batch([group(episode(*turns, score=Score(value=1.0, potentials=(0.5,))))])
 
 
 def test_pitfall_05_tool_tokens_are_trained_on_only_where_that_is_to_be_shown() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -166,6 +167,12 @@ def test_pitfall_06_ids_trained_on_are_the_ids_sampled_although_their_text_encod
     assert trained == sampled[0] + sampled[1]
 
 
+def test_what_a_verifier_reads_of_a_turn_is_what_came_with_it_and_all_of_a_prompt_that_starts_anew() -> None:
+    env = RestartingEnv(3)
+    run(ScriptedEngine([((number, STOP), StopReason.STOP) for number in (12, 13, 12)]), env)
+    assert [(turn.prompt, turn.completion) for turn in env.scored] == [("ab", "c$"), ("ef", "d$"), ("d>", "c$")]
+
+
 def test_pitfall_04_reply_and_header_tokens_are_in_the_row_but_not_trained_on() -> None:
     (row,) = episode_rows(run(two_turns(), TalkingEnv(2)))
     assert row.ids == (10, 11, 30, 12, STOP, 13, 7, 11, STOP)
@@ -237,6 +244,32 @@ def test_nothing_is_kept_for_a_next_turn_where_one_turn_is_all_there_is() -> Non
     run(engine, env)
     assert engine.sessions == [None]
     assert engine.released == []
+
+
+class RestartingEnv(TalkingEnv):
+    """Says after the first completion what the conversation is from now on."""
+
+    async def step(self, said: Message) -> Reply:
+        reply = await super().step(said)
+        if len(self.heard) > 1:
+            return reply
+        return Reply(messages=(Message(role="user", content="ef"),), done=False, restarts=True)
+
+
+def test_pitfall_07_what_was_said_before_a_restart_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[str]] = []
+    extended = LetterCodec.next_prompt
+
+    def next_prompt(codec: LetterCodec, *args: Any) -> tuple[int, ...]:
+        told.append([message.content for message in args[2]])
+        return extended(codec, *args)
+
+    monkeypatch.setattr(LetterCodec, "next_prompt", next_prompt)
+    engine = ScriptedEngine([((number, STOP), StopReason.STOP) for number in (12, 13, 12)])
+    episode = run(engine, RestartingEnv(3))
+    assert engine.prompts == [(10, 11), (14, 15), (14, 15, 13, STOP, 13, 7)]
+    assert told == [["ef", "d$"]]  # neither "ab" nor what was said to it
+    assert len(list(episode_rows(episode))) == 2
 
 
 def test_the_session_is_one_per_episode_and_always_released() -> None:

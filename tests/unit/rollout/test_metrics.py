@@ -53,6 +53,16 @@ def test_the_numbers_of_a_small_batch_by_hand() -> None:
     assert metrics["rollout/entropy"] == pytest.approx((0.3 + 0.6 + 0.1 + 0.3) / 8)
 
 
+def test_all_turns_of_an_episode_count_once() -> None:
+    talkative = episode(((1,), completion(5, 2)), ((1, 5, 2, 7), completion(5, 5, 5, 2)), ((1, 8), completion(2)))
+    short = episode(((1,), completion(2)))
+    metrics = rollout_metrics([group(talkative, short)], num_refilled=0)
+    assert metrics["rollout/episodes"] == 2.0
+    assert metrics["rollout/completion_tokens_mean"] == (7 + 1) / 2
+    assert metrics["rollout/completion_tokens_max"] == 7.0
+    assert metrics["rollout/entropy"] == pytest.approx((0.3 + 1.0 + 0.1 + 0.1) / 8)
+
+
 def test_tasks_of_a_mix_are_told_apart() -> None:
     def of(task: str, value: float) -> Group:
         made = group(episode(((1,), completion(5, 2)), score=Score(value=value)))
@@ -96,6 +106,9 @@ def test_pitfall_05_turns_and_tool_calls_are_counted_over_the_episodes_that_have
     assert {name: metrics[f"rollout/{name}"] for name in expected} == pytest.approx(expected)
     assert metrics["episode/answer_em"] == 0.5
     assert "episode/note" not in metrics
+    failed = replace(first, score=replace(first.score, value=float("nan"), status="error"))
+    counted = rollout_metrics([group(failed, second)], num_refilled=0)
+    assert {name: counted[f"rollout/{name}"] for name in expected} == pytest.approx(expected)  # tools ran all the same
     assert "episode/tool_calls" not in metrics
     assert undocumented(metrics) == []
 
