@@ -192,17 +192,17 @@ MUTANTS = [
         test=PACKING + "test_pitfall_02_packed_logprobs_equal_those_of_the_rows_alone[mixtral-shared]",
     ),
     Mutant(  # how tools are called is a setting without effect
-        pitfall="6",
+        pitfall="28",
         file="build/chats.py",
         old=", tool_format=_tool_format(config, task.name)",
         new="",
-        test=CHATS + "test_the_format_of_tool_calls_is_the_one_that_was_chosen",
+        test=CHATS + "test_pitfall_28_the_format_of_tool_calls_is_the_one_that_was_chosen",
     ),
     Mutant(  # every task has the format of the run's own
-        pitfall="6",
+        pitfall="28",
         file="build/chats.py",
         old="if name in bundles:",
         new="if False:",
-        test=CHATS + "test_each_task_of_a_configuration_has_the_format_of_its_own_prompt",
+        test=CHATS + "test_pitfall_28_each_task_of_a_configuration_has_the_format_of_its_own_prompt",
     ),
 ]

@@ -25,12 +25,12 @@ def spoken(config: Config, name: str) -> str:
 
 
 @pytest.mark.parametrize("tool_format", ["hermes", "llama"])
-def test_the_format_of_tool_calls_is_the_one_that_was_chosen(tool_format: str) -> None:
+def test_pitfall_28_the_format_of_tool_calls_is_the_one_that_was_chosen(tool_format: str) -> None:
     config = load_config([*HF, f"prompt.tool_format={tool_format}"], config_name="musique")
     assert spoken(config, "musique") == tool_format
 
 
-def test_each_task_of_a_configuration_has_the_format_of_its_own_prompt() -> None:
+def test_pitfall_28_each_task_of_a_configuration_has_the_format_of_its_own_prompt() -> None:
     llama = "{set: ['prompt.tool_format=llama']}"
     also = "+evaluation.also={other: {task: wiki2, set: ['prompt.tool_format=hermes']}}"
     config = load_config(["task=mix", *HF, f"task.parts={{gsm8k: 1, musique: {llama}}}", also])

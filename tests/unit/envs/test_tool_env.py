@@ -114,7 +114,7 @@ def test_a_call_is_answered_by_a_message_that_names_tool_and_call() -> None:
     }
 
 
-def test_what_was_counted_stands_above_what_a_verifier_calls_by_the_same_name() -> None:
+def test_pitfall_28_what_was_counted_stands_above_what_a_verifier_calls_by_the_same_name() -> None:
     class Claims(AnswerVerifier):
         async def verify(self, attempt: Attempt) -> Score:
             return Score(value=1.0, diagnostics={"tool_calls": 99.0, "turns": 99.0, "mine": 2.0})

@@ -167,7 +167,7 @@ def test_pitfall_06_ids_trained_on_are_the_ids_sampled_although_their_text_encod
     assert trained == sampled[0] + sampled[1]
 
 
-def test_what_a_verifier_reads_of_a_turn_is_what_came_with_it_and_all_of_a_prompt_that_starts_anew() -> None:
+def test_pitfall_28_what_a_verifier_reads_of_a_turn_is_what_came_with_it_and_all_of_a_prompt_that_starts_anew() -> None:
     env = RestartingEnv(3)
     run(ScriptedEngine([((number, STOP), StopReason.STOP) for number in (12, 13, 12)]), env)
     assert [(turn.prompt, turn.completion) for turn in env.scored] == [("ab", "c$"), ("ef", "d$"), ("d>", "c$")]

@@ -53,7 +53,7 @@ def test_the_numbers_of_a_small_batch_by_hand() -> None:
     assert metrics["rollout/entropy"] == pytest.approx((0.3 + 0.6 + 0.1 + 0.3) / 8)
 
 
-def test_all_turns_of_an_episode_count_once() -> None:
+def test_pitfall_14_all_turns_of_an_episode_count_once() -> None:
     talkative = episode(((1,), completion(5, 2)), ((1, 5, 2, 7), completion(5, 5, 5, 2)), ((1, 8), completion(2)))
     short = episode(((1,), completion(2)))
     metrics = rollout_metrics([group(talkative, short)], num_refilled=0)
