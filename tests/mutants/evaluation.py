@@ -130,4 +130,32 @@ MUTANTS = [
         new="greedy = [r for r in records if r.sample_index == 0 and not math.isnan(r.reward)]",
         test="tests/unit/evaluation/test_summary.py::test_pitfall_38_an_answer_whose_reward_failed_still_counts",
     ),
+    Mutant(  # of several turns the metric sees the first one
+        pitfall="38",
+        file="evaluation/evaluate.py",
+        old="verdict = await task.judge(example, turns)",
+        new="verdict = await task.judge(example, turns[:1])",
+        test=f"{EVALUATE}::test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tokens_are_counted",
+    ),
+    Mutant(  # and the last one's tokens are counted
+        pitfall="38",
+        file="evaluation/evaluate.py",
+        old="num_completion_tokens=sum(len(turn.completion.token_ids) for turn in episode.turns)",
+        new="num_completion_tokens=len(episode.turns[-1].completion.token_ids)",
+        test=f"{EVALUATE}::test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tokens_are_counted",
+    ),
+    Mutant(  # the metric is not told of calls
+        pitfall="38",
+        file="evaluation/evaluate.py",
+        old="turns = turn_texts(chat, episode.turns, tools)",
+        new="turns = turn_texts(chat, episode.turns)",
+        test=f"{EVALUATE}::test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tokens_are_counted",
+    ),
+    Mutant(  # every turn of an evaluation draws the same numbers
+        pitfall="38",
+        file="evaluation/evaluate.py",
+        old='derive_seed(sampling.seed, "eval", example.id, sample, turn)',
+        new='derive_seed(sampling.seed, "eval", example.id, sample)',
+        test=f"{EVALUATE}::test_pitfall_38_every_turn_of_every_sample_is_drawn_by_itself",
+    ),
 ]

@@ -8,7 +8,7 @@ import json
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -20,6 +20,7 @@ from rlvr.evaluation.evaluate import MAX_REPLY_CHARS, evaluate, judge_episode
 from rlvr.evaluation.files import to_json
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.summary import EvaluationResult
+from rlvr.rollout.episode import Sampling, run_episode
 from rlvr.tasks.rpn import RpnTask
 from rlvr.types import (
     Completion,
@@ -165,6 +166,18 @@ def test_pitfall_38_prompts_and_draws_do_not_depend_on_the_run_seed() -> None:
     assert len({params.seed for _, params in first}) == len(first)  # and no two draws share a stream
 
 
+def test_pitfall_38_every_turn_of_every_sample_is_drawn_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+
+    async def noted(example: Example, env: Any, engine: Any, chat: Any, sampling: Sampling, **kwargs: Any) -> Episode:
+        seeds.extend(sampling(turn).seed for turn in range(3))
+        return await run_episode(example, env, engine, chat, sampling, **kwargs)
+
+    monkeypatch.setattr("rlvr.evaluation.evaluate.run_episode", noted)
+    run(make_task(), num_examples=2, samples=2)
+    assert len(set(seeds)) == len(seeds) == 2 * 3 * 3
+
+
 def test_pitfall_38_greedy_and_sampled_are_told_apart() -> None:
     result, policy = run(make_task(), samples=4)
     temperatures = [params.temperature for _, params in policy.requests]
@@ -270,6 +283,40 @@ def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_onc
     endless = replace(second, prompt_ids=first.prompt_ids + first.completion.token_ids + (3,) * 100_000)
     long = asyncio.run(judge_episode(task, codec, example, replace(episode, turns=(first, endless)), tools))
     assert len(long.turns[0].reply or "") == MAX_REPLY_CHARS
+
+
+class ListeningTask(RpnTask):
+    """Notes what its metric is shown."""
+
+    seen: tuple[TurnText, ...] = ()
+
+    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+        self.seen = tuple(turns)
+        return Verdict(answer="3", correct=True)
+
+
+def test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tokens_are_counted() -> None:
+    task = ListeningTask(make_task().settings, 0, make_reward(type="combined"))
+    [example] = task.eval_examples(1)
+    codec = CallingCodec(task)
+    first, second = turn_of(codec, "<boe> 1 =", "3 <eoe>"), turn_of(codec, "<boe> 1 = 3 <eoe> + 4", "3 = 4 <eoe>")
+    episode = Episode(
+        example_id=example.id,
+        sample_index=0,
+        seed=0,
+        turns=(first, second),
+        score=Score(value=0.0),
+        stop_reason=StopReason.STOP,
+    )
+    tools = ({"type": "function", "function": {"name": "look"}},)
+    record = asyncio.run(judge_episode(task, codec, example, episode, tools))
+    assert [(turn.text, [call.name for call in turn.calls]) for turn in task.seen] == [
+        ("3", ["look"]),
+        ("3 = 4", ["look"]),
+    ]
+    assert record.num_completion_tokens == 2 + 4
+    alone = asyncio.run(judge_episode(task, codec, example, replace(episode, turns=(first,)), tools))
+    assert [turn.completion for turn in alone.turns] == ["3 <eoe>"]  # it had tools, and may have called one
 
 
 class CallingCodec(WordCodec):
