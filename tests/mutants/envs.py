@@ -198,7 +198,7 @@ MUTANTS = [
         file="envs/tool_env.py",
         old='            return self._failed("unknown_tools", self._no_such_tool(call.name)), False',
         new='            return self._failed("unknown_tools", self._no_such_tool(call.name)), True',
-        test=EPISODES + "test_pitfall_28_the_random_episodes_do_everything_that_can_be_done",
+        test=ENV + "test_pitfall_28_an_unknown_tool_is_a_message_with_the_nearest_name_and_all_of_them",
     ),
     Mutant(  # a call that is none ends the episode
         pitfall="28",

@@ -95,6 +95,7 @@ def play(env: ToolEnv, *messages: Message, text: str = "") -> tuple[list[Reply],
 def told(env: ToolEnv, *calls: ToolCall) -> str:
     """What the model is told about the last of its calls."""
     replies, _ = play(env, said(*calls))
+    assert not replies[0].done
     return replies[0].messages[-1].content
 
 
@@ -155,7 +156,7 @@ def test_pitfall_28_a_final_call_that_fails_does_not_end_the_episode() -> None:
     assert (score.value, score.diagnostics["invalid_arguments"]) == (1.0, 1.0)
 
 
-def test_an_unknown_tool_is_a_message_with_the_nearest_name_and_all_of_them() -> None:
+def test_pitfall_28_an_unknown_tool_is_a_message_with_the_nearest_name_and_all_of_them() -> None:
     text = told(make_env(), call("serch", query="a"))
     assert text == (
         "Error: there is no tool 'serch'; did you mean 'search'? The tools are: search, fail, down, complete"

@@ -209,7 +209,7 @@ def assert_masks(episodes: Sequence[Episode]) -> None:
         assert not batch.loss_mask[row, len(whole) :].any()
 
 
-def test_pitfall_28_the_random_episodes_do_everything_that_can_be_done() -> None:
+def test_the_random_episodes_do_everything_that_can_be_done() -> None:
     """The property above says nothing if no tool is ever called."""
     recorder = Recorder(make_engine(16))
 
