@@ -11,12 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from rlvr.build import TrainResult, train
-from rlvr.config.compose import load_config
+from rlvr.config import rules
+from rlvr.config.compose import load_config, parse_overrides
+from rlvr.config.schema import Config
 
 TASK = (
     "task.operators=['+']",
@@ -80,6 +83,16 @@ ON_DATA = (
 def pretrained(folder: Path) -> tuple[str, ...]:
     """Start from the model in a folder."""
     return ("model=hf", f"model.name_or_path={folder}", "warm_start.enabled=false")
+
+
+def with_value(config: Config, key: str, value: str) -> Config:
+    """A composed configuration with one more value, as an override writes it. Composing anew would take far longer."""
+    values = config.model_dump(mode="json")
+    *sections, name = key.split(".")
+    reduce(dict.__getitem__, sections, values)[name] = parse_overrides([f"{key}={value}"])[0].value()
+    changed = Config.model_validate_json(json.dumps(values), strict=True)
+    rules.check(changed, lambda one: one == key, lambda *_: lambda inside: False)
+    return changed
 
 
 # ------------------------------------------------------------------------------------------- in this process

@@ -15,7 +15,7 @@ import pytest
 from rlvr.build.tasks import open_tasks
 from rlvr.config.compose import load_config
 from rlvr.tasks.base import Task
-from rlvr.types import Example, Message
+from rlvr.types import Example, Message, ToolSchema
 from tests.system.harness import DATA
 from tests.unit.tasks.data_tasks import judged, scored, solved, sums, turn, write_jsonl
 
@@ -371,8 +371,8 @@ def rows(num: int, start: int) -> list[dict[str, Any]]:
     ]
 
 
-def words(found: Sequence[Message]) -> int:
-    """Stands for a tokenizer: a token a word."""
+def words(found: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> int:
+    """Stands for a tokenizer: a token a word, and none for tools."""
     return sum(len(message.content.split()) for message in found)
 
 

@@ -7,7 +7,6 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -19,15 +18,15 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 import rlvr.models.loading
 from rlvr.build import train
 from rlvr.cli.main import main
-from rlvr.config import rules
 from rlvr.config.catalog import Key, keys
-from rlvr.config.compose import load_config, parse_overrides
+from rlvr.config.compose import load_config
 from rlvr.config.schema import Config
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import Policy
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
-from tests.system.harness import DATA, ON_DATA, SCRATCH, SMALL, metrics, pretrained, run_train
+from tests.system.harness import DATA, ON_DATA, SCRATCH, SMALL, metrics, pretrained, run_train, with_value
+from tests.system.multihop_settings import MULTIHOP_CASES
 from tests.system.test_data_settings import DATA_CASES
 from tests.system.two_hop_settings import TWO_HOP_CASES
 from tests.system.verifiers_settings import VERIFIERS_CASES
@@ -420,12 +419,7 @@ class Runs:
         found = self.bases[base, kind]
         if found is None or key == "evaluation.also":
             return self.config((*base, line), kind)
-        values = found.model_dump(mode="json")
-        *sections, name = key.split(".")
-        reduce(dict.__getitem__, sections, values)[name] = parse_overrides([line])[0].value()
-        config = Config.model_validate_json(json.dumps(values), strict=True)
-        rules.check(config, lambda changed: changed == key, lambda *_: lambda inside: False)
-        return config
+        return with_value(found, key, value)
 
     def config(self, overrides: tuple[str, ...], kind: Kind) -> Config:
         """What a case runs; without warm start its settings would have no effect."""
@@ -574,7 +568,7 @@ def settings() -> Iterator[Key]:
 def shown_to_work() -> set[tuple[str, str]]:
     """Keys with the choice, or the type of a reward's part, for which they are tested."""
     found = {(c.key, choice) for c in CASES for choice in c.choices}
-    return found | {(c.path, c.choice) for c in (*DATA_CASES, *TWO_HOP_CASES, *VERIFIERS_CASES)}
+    return found | {(c.path, c.choice) for c in (*DATA_CASES, *MULTIHOP_CASES, *TWO_HOP_CASES, *VERIFIERS_CASES)}
 
 
 def test_no_setting_of_the_schema_is_left_out() -> None:

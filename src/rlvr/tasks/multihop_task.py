@@ -96,7 +96,21 @@ def load_data(settings: Settings, seed: int, library: Library | None) -> Data:
     size, *notes = data.notes
     searched = "the question's own paragraphs" if library is None else (settings.retrieval.corpus or "a service")
     retriever = f"retriever {settings.retriever} over {ascii_text(searched)}"
-    return Data(source=data.source, notes=(size, retriever, *notes, *train_notes, *held_out_notes))
+    left_out = (*notes, *train_notes, *held_out_notes)
+    return Data(source=data.source, notes=(size, retriever, *left_out, *_idle(settings, train, held_out)))
+
+
+def _idle(settings: Settings, train: list[Question], held_out: list[Question]) -> list[str]:
+    """Notes on orders by hops where all questions have as many: those of HotpotQA have 2."""
+    orders = (
+        ("task.curriculum=hops", settings.curriculum == "hops", "training", train),
+        ("task.eval_order=balanced", settings.eval_order == "balanced", "held-out", held_out),
+    )
+    return [
+        f"{line} changes nothing: all {kind} questions have {questions[0].hops} hops"
+        for line, is_set, kind, questions in orders
+        if is_set and len({question.hops for question in questions}) == 1
+    ]
 
 
 def _problems(questions: list[Question], noise_rate: float, seed: int) -> tuple[Problem, ...]:
