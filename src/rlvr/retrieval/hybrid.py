@@ -12,7 +12,7 @@ from rlvr.retrieval.bm25 import Bm25, Bm25Index
 from rlvr.retrieval.ranking import NO_HIT, Scores, best
 from rlvr.retrieval.semantic import Semantic, SemanticIndex
 
-MEANING = 2.0
+MEANING = 1.5
 """BM25 points that one standard deviation of the cosines is worth; docs/retrieval.md says how it was chosen."""
 SMALLEST_SPREAD = 1e-6
 
@@ -42,7 +42,7 @@ def fuse(by_words: Scores, by_meaning: Scores) -> Scores:
     telling the query's words are: a rare name weighs more than a few common words, and between those the meaning
     decides. Cosines are standardized over the documents that are searched, as models differ in how they spread them.
 
-    `fuse([3, 2, 0], [0.1, 0.5, 0.6])` is about [0.2, 2.9, 1.9]: best is the second one, which both find good.
+    `fuse([3, 2, 0], [0.1, 0.5, 0.6])` is about [0.9, 2.7, 1.4]: best is the second one, which both find good.
     """
     if not len(by_meaning) or by_meaning[0] == NO_HIT:  # for all or none
         return by_meaning

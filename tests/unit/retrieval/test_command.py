@@ -86,6 +86,8 @@ def test_without_sentence_transformers_the_rest_is_shown(
         (["--query", "a", "--serve"], 2, "not allowed with"),
         (["--serve", "--port", "70000"], 2, "70000 is no port"),
         (["--serve", "--json"], 2, "--json goes with --query"),
+        (["--serve", "--top-n", "3"], 2, "--top-n goes with --query"),
+        (["--query", "a", "--port", "0"], 2, "--port goes with --serve"),
         ([], 2, "one of the arguments --query --serve is required"),
     ],
 )
