@@ -26,6 +26,7 @@ EXAMPLE = """examples:
   rlvr retrieve corpus.jsonl.gz --serve --retriever hybrid --port 8931    POST /search and /rerank, docs/retrieval.md
 """
 SHOWN_CHARS = 200
+TOP_N, PORT = 5, 8931
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,8 +55,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="R",
         help="bm25, semantic[/MODEL] or hybrid[/MODEL]; default: bm25 with --serve, else all installed ones",
     )
-    parser.add_argument("--top-n", metavar="N", type=_positive, default=5, help="passages to print (default: 5)")
-    parser.add_argument("--port", metavar="P", type=_port, default=8931, help="of --serve; 0: any (default: 8931)")
+    parser.add_argument("--top-n", metavar="N", type=_positive, help=f"passages to print (default: {TOP_N})")
+    parser.add_argument("--port", metavar="P", type=_port, help=f"of --serve; 0: any (default: {PORT})")
     parser.add_argument("--index-dir", metavar="D", help="where indexes are kept (default: ~/.cache/rlvr/retrieval)")
     parser.add_argument("--no-stem", action="store_true", help="bm25: take words as they are")
     parser.add_argument("--keep-stop-words", action="store_true", help="bm25: search for 'the', 'of', ... too")
@@ -70,10 +71,14 @@ def run(args: argparse.Namespace) -> int:
 
     if args.json and args.serve:
         raise ConfigError("--json goes with --query: the service's answers are JSON anyway.")
+    if args.top_n is not None and args.serve:
+        raise ConfigError("--top-n goes with --query: each request to the service says how many it wants.")
+    if args.port is not None and not args.serve:
+        raise ConfigError("--port goes with --serve.")
     text = TextSettings(stem=not args.no_stem, remove_stop_words=not args.keep_stop_words)
     corpus = open_corpus(Path(args.corpus), Path(args.index_dir) if args.index_dir else None)
     if args.serve:
-        _serve(args.retriever or "bm25", text, corpus, args.port)
+        _serve(args.retriever or "bm25", text, corpus, PORT if args.port is None else args.port)
         return 0
     for name, indexer in _indexers(args.retriever, text):
         _print_found(name, indexer, corpus, args)
@@ -102,7 +107,7 @@ def _indexers(name: str | None, text: TextSettings) -> Iterator[tuple[str, Index
 def _print_found(name: str, indexer: Indexer, corpus: Corpus, args: argparse.Namespace) -> None:
     index = indexer.open(corpus)
     begin = time.perf_counter()
-    hits = index.search([args.query], args.top_n)[0]
+    hits = index.search([args.query], args.top_n or TOP_N)[0]
     took = time.perf_counter() - begin
     found = []
     for rank, hit in enumerate(hits, start=1):
