@@ -106,4 +106,27 @@ MUTANTS = [
         "tool_metrics([e.score.diagnostics for e in judged], [e.stop_reason for e in judged])",
         METRICS + "test_pitfall_05_turns_and_tool_calls_are_counted_over_the_episodes_that_have_tools",
     ),
+    bug(  # a thread that was written off works on beside its successor
+        "27",
+        "envs/threads.py",
+        "                    if worker.hangs:  # it has a successor\n                        return\n",
+        "",
+        "tests/unit/envs/test_tools.py::"
+        "test_pitfall_27_a_thread_that_comes_back_too_late_ends_because_it_has_a_successor",
+    ),
+    bug(  # the tools of an episode that was given up still change what they are handed
+        "27",
+        "envs/threads.py",
+        "                    if not job.future.done():\n",
+        "                    if True:\n",
+        "tests/unit/envs/test_tools.py::test_pitfall_27_a_call_that_nobody_waits_for_any_more_is_not_made",
+    ),
+    bug(  # the metric sees the calls of the last turn only
+        "28",
+        "envs/base.py",
+        "calls=tuple(call for turn in turns for call in turn.calls)",
+        "calls=last.calls",
+        "tests/unit/envs/test_tool_env.py::"
+        "test_pitfall_28_verifier_and_metric_see_the_calls_and_tokens_of_all_turns_and_the_text_of_the_last",
+    ),
 ]

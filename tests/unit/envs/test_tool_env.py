@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from rlvr.envs.base import Reply, TurnText
+from rlvr.envs.base import Reply, TurnText, to_attempt
 from rlvr.envs.tool_env import MAX_CALLS_PER_TURN, ToolEnv
 from rlvr.envs.tools import Tool, ToolError, make_tool
 from rlvr.errors import UserError
@@ -123,6 +123,14 @@ def test_pitfall_28_what_was_counted_stands_above_what_a_verifier_calls_by_the_s
     env = ToolEnv(EXAMPLE, tools=TOOLS, state=Notes(), verifier=Claims(), max_turns=4)
     _, score = play(env, said(call("search", query="Oslo")))
     assert [score.diagnostics[name] for name in ("tool_calls", "turns", "mine")] == [1.0, 1.0, 2.0]
+
+
+def test_pitfall_28_verifier_and_metric_see_the_calls_and_tokens_of_all_turns_and_the_text_of_the_last() -> None:
+    first = replace(turns(1, "looking")[0], calls=(call("search", query="a"), call("complete", answer="Oslo")))
+    last = replace(turns(1, "done")[0], calls=(call("search", query="b"),), num_tokens=5)
+    attempt = to_attempt(EXAMPLE, [first, last])
+    assert attempt.calls == (*first.calls, *last.calls)
+    assert (attempt.num_tokens, attempt.text) == (6, "done")
 
 
 def test_the_calls_of_a_turn_run_in_order_and_each_has_its_answer() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import pytest
 
-from rlvr.envs.threads import ToolThreads
+from rlvr.envs.threads import TimeIsUpError, ToolThreads
 from rlvr.envs.tools import ToolError, ToolResult, make_tool
 from rlvr.errors import UserError
 
@@ -512,3 +512,37 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def test_pitfall_27_a_thread_that_comes_back_too_late_ends_because_it_has_a_successor() -> None:
+    async def late() -> None:
+        threads, released = ToolThreads(max_threads=1, idle_s=30.0), threading.Event()
+        with pytest.raises(TimeIsUpError):
+            await threads.run("waits", released.wait, 0.05)
+        assert await threads.run("next", lambda: 1, 5.0) == 1
+        assert threads.num_threads == 2
+        released.set()
+        deadline = time.monotonic() + 10
+        while threads.num_threads > 1 and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        assert threads.num_threads == 1
+
+    asyncio.run(late())
+
+
+def test_pitfall_27_a_call_that_nobody_waits_for_any_more_is_not_made() -> None:
+    made: list[str] = []
+
+    async def given_up() -> None:
+        threads, released = ToolThreads(max_threads=1, idle_s=0.05), threading.Event()
+        first = asyncio.create_task(threads.run("holds", released.wait, 10.0))
+        second = asyncio.create_task(threads.run("waits", lambda: made.append("waits"), 10.0))
+        await asyncio.sleep(0.05)
+        second.cancel()
+        await asyncio.wait({second})
+        released.set()
+        assert await first
+        await threads.run("last", lambda: made.append("last"), 5.0)
+
+    asyncio.run(given_up())
+    assert made == ["last"]
