@@ -24,6 +24,7 @@ ALL = "tests/unit/rewards/test_multihop.py::test_pitfall_28_finding_or_citing_ev
 NUMBERS = "tests/unit/rewards/test_multihop.py::test_pitfall_28_number_words_are_whole_words"
 FORMULAS = "tests/unit/rewards/test_multihop.py::test_pitfall_28_the_formulas_are_those_of_the_projects"
 LOADING = "tests/unit/tasks/test_multihop_sets.py::"
+GOLDS = LOADING + "test_pitfall_28_a_musique_row_has_its_documents_golds_and_hops"
 DRAWN = LOADING + "test_pitfall_37_each_question_draws_noise_of_its_own"
 NOISE = LOADING + "test_pitfall_37_noise_is_seeded_for_each_example_and_leaves_evaluation_alone"
 ORDER = LOADING + "test_pitfall_38_the_first_held_out_questions_are_no_longer_those_of_few_hops"
@@ -125,6 +126,9 @@ MUTANTS = [
         old="_problems(held_out, settings.eval_noise_rate, EVAL_SEED)",
         new="_problems(held_out, settings.noise_rate, EVAL_SEED)",
         test=NOISE,
+    ),
+    Mutant(  # the first answer is the only one
+        pitfall="28", file=TASK, old='"aliases": tuple(others),', new='"aliases": (),', test=GOLDS
     ),
     Mutant(  # all questions lose the paragraphs of the same places
         pitfall="37",

@@ -1,6 +1,7 @@
 """Files of passages: forms, damage, and folders that always belong to the file as it is now."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,16 @@ def test_a_damaged_folder_says_what_to_delete(tmp_path: Path, name: str) -> None
     (corpus.folder / name).write_bytes(b"\x93NUMPY")
     with pytest.raises(CorpusError, match=r"is damaged .* delete that folder"):
         Bm25(settings=STEMMED).open(open_corpus(file, tmp_path / "indexes"))
+
+
+def test_the_index_of_another_corpus_is_not_taken(tmp_path: Path) -> None:
+    large = open_corpus(write_corpus(tmp_path), tmp_path / "indexes")
+    (tmp_path / "small.jsonl").write_text('{"text": "the Seine"}\n')
+    small = open_corpus(tmp_path / "small.jsonl", tmp_path / "indexes")
+    Bm25(settings=STEMMED).open(small)
+    shutil.copytree(small.folder / "bm25-stem-stop-2", large.folder / "bm25-stem-stop-2")
+    with pytest.raises(CorpusError, match="it is of another corpus"):
+        Bm25(settings=STEMMED).open(large)
 
 
 def test_a_corpus_without_words_cannot_be_searched_by_words(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.retrieval.base import Document
 from rlvr.tasks import hotpotqa, musique_rows
 from rlvr.tasks.dataset import DatasetTask
+from rlvr.tasks.multihop import to_problem
 from rlvr.tasks.multihop_corpus import Library
 from rlvr.tasks.multihop_sets import Question, named_sets, read_questions, with_noise
 from rlvr.tasks.rows import DataError, Row
@@ -116,10 +117,12 @@ def test_pitfall_38_questions_that_are_also_held_out_are_not_trained_on(tmp_path
 # ------------------------------------------------------------------------------------------------------------ rows
 
 
-def test_a_musique_row_has_its_documents_golds_and_hops() -> None:
+def test_pitfall_28_a_musique_row_has_its_documents_golds_and_hops() -> None:
     found = question(musique(rows("musique")[1]))
     assert found.hops == found.num_support == len(found.support) == 3
     assert found.golds[1:] == (f"the {found.golds[0]}",)
+    problem = to_problem(found, 1.0, 0)
+    assert (problem.answer, *problem.metadata["aliases"]) == found.golds
     assert [document.id for document in found.documents] == [str(place) for place in range(len(found.documents))]
     titles = Counter(document.title for document in found.documents)
     assert max(titles.values()) == 2  # one of them supports, the other does not
