@@ -213,7 +213,7 @@ def test_connections_end_with_their_event_loop(server: Server) -> None:
     assert clients[0] is not clients[1]
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 302])
+@pytest.mark.parametrize("status", [203, 400, 401, 404, 302])
 def test_a_refused_request_is_not_made_again(server: Server, status: int) -> None:
     server.says({"error": "no such model"}, status=status)
     with pytest.raises(RetrievalError, match=f"refuses the request .*{status}.*no such model"):

@@ -191,6 +191,8 @@ def test_arguments_choose_data_tools_and_retriever() -> None:
     assert all(len(example.metadata["documents"]) == 2 for example in env.game.training(4))
     assert all(len(example.metadata["documents"]) == 8 for example in env.game.held_out())
     assert env.get_dataset()[0]["prompt"][-1]["role"] == "user"
+    orders = [[row["info"]["id"] for row in load(seed=seed).get_dataset()] for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
 
 
 def test_pitfall_07_documents_of_one_rollout_are_not_those_of_another() -> None:
