@@ -62,6 +62,13 @@ MUTANTS = [
         new="return ids[2:] if ended else ids",
         test=TURNS,
     ),
+    Mutant(  # what a document spells as a special token is one
+        pitfall="4",
+        file="chat/template.py",
+        old='message.role != "tool" or self._spelled is None',
+        new="True",
+        test=CHAT_TEST + "test_pitfall_04_a_document_cannot_end_its_turn_and_speak_for_the_model",
+    ),
     Mutant(  # the reply is rendered as a conversation of its own, without what closes the turn before
         pitfall="4",
         file="chat/history.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -72,6 +73,7 @@ class Template:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, tool_format: str) -> None:
         self._tokenizer = tokenizer
+        self._spelled = _special_words(tokenizer)
         self.marks: Marks = marks_of(str(tokenizer.chat_template))
         self.format: ToolFormat = HERMES
         self.native = self._describes = True
@@ -199,6 +201,7 @@ class Template:
 
     def _given(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _Given:
         """The messages in words that the template has."""
+        messages = [self._harmless(message) for message in messages]
         shown = tools if self._describes else ()
         if tools and not shown:
             messages = described(messages, self.format, tools)
@@ -207,6 +210,17 @@ class Template:
         if not self.can.system:
             messages = _folded(messages)
         return _Given(messages=self._dicts(messages, tools), tools=[dict(tool) for tool in shown] or None)
+
+    def _harmless(self, message: Message) -> Message:
+        """What a tool says, without special tokens: no document may end its turn and speak for the model.
+
+        `<|im_end|>` in it becomes `< |im_end|>`, which is only text.
+        """
+        if message.role != "tool" or self._spelled is None:
+            return message
+        return replace(
+            message, content=self._spelled.sub(lambda found: f"{found[0][0]} {found[0][1:]}", message.content)
+        )
 
     def calls_in(self, message: Message) -> tuple[ToolCall, ...]:
         """The calls of a message that the template gets as such; none if they are text."""
@@ -276,6 +290,13 @@ def _shared(first: str, second: str) -> int:
     """How many characters two texts have in common from the beginning."""
     pairs = zip(first, second, strict=False)
     return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+
+
+def _special_words(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
+    """Matches every special token of the tokenizer in a text; None if it has none that text could spell."""
+    words = {str(word) for word in tokenizer.added_tokens_decoder.values() if word.special and len(str(word)) > 1}
+    longest_first = sorted(words, key=lambda word: (-len(word), word))
+    return re.compile("|".join(map(re.escape, longest_first))) if words else None
 
 
 def described(messages: Sequence[Message], tool_format: ToolFormat, tools: Sequence[ToolSchema]) -> list[Message]:

@@ -175,7 +175,7 @@ def test_an_episode_goes_on_behind_a_malformed_call(name: str) -> None:
     following, _, rewritten = next_prompt(chat, prompt, completion, reply)
     assert not rewritten or family(name) in HEADER_IS_TAKEN_BACK
     assert rewritten or following[: len(prompt) + len(completion)] == prompt + completion
-    assert chat.decode(following).count(wrong.problem) == 1
+    assert chat.decode(following).replace("< ", "<").count(wrong.problem) == 1  # special tokens are spelled apart
 
 
 @pytest.mark.parametrize("name", NAMES)
