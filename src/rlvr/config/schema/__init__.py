@@ -152,7 +152,9 @@ class Config(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="first part of the run folder's name")
     seed: NonNegativeInt = Field(description="the one seed; every other is derived from it")
-    run_dir: Annotated[str, Field(min_length=1)] | None = Field(description="run folder; null: runs/<name>-<time>")
+    run_dir: Annotated[str, Field(min_length=1)] | None = Field(
+        description="run folder; null: runs/<name>-<time>, and runs/latest points to it"
+    )
     resume: bool = Field(description="go on from the last complete checkpoint in run_dir")
     debug: bool = Field(description="few examples and steps, every rollout written, every episode printed by turn")
     task: TaskConfig
