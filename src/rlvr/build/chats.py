@@ -6,7 +6,7 @@ from typing import Protocol
 
 from rlvr.chat.rendering import Chat
 from rlvr.config.schema import Config, MixTask
-from rlvr.config.two_hop_rules import tool_formats
+from rlvr.config.tool_rules import tool_formats
 from rlvr.models.policy import Policy
 
 

@@ -13,7 +13,8 @@ from rlvr.config.prompt_rules import PROMPT_RULES
 from rlvr.config.rpn_rules import RPN_RULES
 from rlvr.config.rule import Rule
 from rlvr.config.schema import Config, Dapo, MixTask, PretrainedModel, RpnReward, ScratchModel, WarmStart
-from rlvr.config.two_hop_rules import TOOL_RULES, TWO_HOP_RULES
+from rlvr.config.tool_rules import TOOL_RULES
+from rlvr.config.two_hop_rules import TWO_HOP_RULES
 from rlvr.config.verifiers_rules import VERIFIERS_RULES
 from rlvr.config.weight_rules import WEIGHT_RULES
 from rlvr.errors import ConfigError

@@ -1,11 +1,10 @@
-"""Rules of the two-hop task, and what only episodes of several turns with tools have; `rules.py` includes the table."""
+"""Rules of the two-hop task; `rules.py` includes the table."""
 
 from collections.abc import Callable
 
 from rlvr.config.rule import Rule
-from rlvr.config.schema import Config, MixTask, MultiHopTask, TwoHopTask, VerifiersTask
+from rlvr.config.schema import Config, TwoHopTask
 
-WITH_TOOLS = (TwoHopTask, MultiHopTask, VerifiersTask)
 TURNS_NEEDED = 3  # two searches and an answer
 WORDS_OF_A_TURN = 4  # <call> search p3 </call>
 
@@ -13,17 +12,6 @@ WORDS_OF_A_TURN = 4  # <call> search p3 </call>
 def _two_hop(broken: Callable[[Config, TwoHopTask], bool]) -> Callable[[Config], bool]:
     """A condition on the two-hop task as one on configurations; no other task breaks it."""
     return lambda c: isinstance(c.task, TwoHopTask) and broken(c, c.task)
-
-
-def _no_tools(c: Config) -> bool:
-    tasks = [part.task for part in c.task.parts.values()] if isinstance(c.task, MixTask) else [c.task]
-    return not any(isinstance(task, WITH_TOOLS) for task in tasks)
-
-
-def tool_formats(c: Config) -> list[str]:
-    """Every `prompt.tool_format` of the tasks with tools that are trained on, each once."""
-    bundles = c.task.parts.values() if isinstance(c.task, MixTask) else [c]
-    return list(dict.fromkeys(b.prompt.tool_format for b in bundles if isinstance(b.task, WITH_TOOLS)))
 
 
 TWO_HOP_RULES = (
@@ -50,18 +38,5 @@ TWO_HOP_RULES = (
         _two_hop(lambda c, t: True),
         "with task=two_hop, which shows its demonstrations in the warm start",
         idle=("prompt.few_shot",),
-    ),
-)
-
-TOOL_RULES = (
-    Rule(
-        lambda c: len(tool_formats(c)) > 1,
-        "prompt.tool_format: the parts of task=mix have their tools called in more than one way, and a model speaks "
-        "one of them; give all the same, e.g. task.parts={{musique: {{set: ['prompt.tool_format=hermes']}}}}.",
-    ),
-    Rule(
-        _no_tools,
-        "with task={c.task.name}, which has no tools",
-        idle=("algorithm.train_on_tool_tokens", "prompt.tool_format"),
     ),
 )
