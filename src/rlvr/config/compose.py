@@ -187,7 +187,8 @@ def _check_override(override: Override, source: Source) -> None:
     """What Hydra would say at length, or not at all."""
     key, line = override.key_or_group, override.input_line or ""
     if override.is_sweep_override() or inclusive_range(line) != line:
-        raise ConfigError(f"{line}: several values make a sweep; add --multirun, or write a list as {key}=[...].")
+        text = f"""; a text with commas needs quotes in quotes, '{key}="a,b"'""" if "," in line else ""
+        raise ConfigError(f"{line}: several values make a sweep; add --multirun, or write a list as {key}=[...]{text}.")
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
         raise ConfigError(f"{line}: Hydra's own settings have no effect here; run_dir=... sets the run folder.")
     section, _, last = key.partition(".")

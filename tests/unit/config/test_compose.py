@@ -125,6 +125,7 @@ ERRORS = {
     "~trainer": ["trainer is missing"],
     "model=hf": ["model.name_or_path", "say model.name_or_path="],
     "seed=1,2": ["seed=1,2", "--multirun"],
+    "name=a,b": ["--multirun", "name=[...]", """'name="a,b"'"""],
     "seed=1..10": ["seed=1..10", "--multirun"],
     "seed=range(1,3)": ["seed=range(1,3)", "--multirun"],
     "hydra.run.dir=x": ["hydra.run.dir=x", "run_dir="],
