@@ -175,4 +175,12 @@ MUTANTS = [
         new="return clean(title)",
         test=TITLES,
     ),
+    Mutant(  # the oracle keeps two of four documents to itself
+        pitfall="28",
+        file="tasks/multihop.py",
+        old='settings.max_top_n if settings.retriever == "golden" else settings.top_n',
+        new="settings.top_n",
+        test="tests/unit/tasks/test_multihop.py::"
+        "test_pitfall_28_the_oracle_gives_all_that_supports_unless_fewer_are_asked_for",
+    ),
 ]

@@ -140,6 +140,11 @@ MULTIHOP_RULES = (
         "max_retries={c.task.retrieval.max_retries}); raise it, or lower one of these.",
     ),
     Rule(
+        _multihop(lambda c, t: _kind(t) == "golden"),
+        "with task.retriever=golden, which gives all supporting documents, at most task.max_top_n",
+        idle=("task.top_n",),
+    ),
+    Rule(
         _multihop(lambda c, t: _kind(t) not in LEXICAL),
         "with task.retriever={c.task.retriever}, which has no words to stem or to leave out",
         idle=("task.retrieval.stem", "task.retrieval.remove_stop_words"),

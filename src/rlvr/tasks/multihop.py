@@ -90,9 +90,11 @@ class Notes(QaState):
 def make_tools(settings: Settings) -> tuple[Tool, ...]:
     """The tools that the settings name, in their order."""
     timeout_s = settings.tool_timeout_s
+    # the oracle gives all that it may: with the first two of four documents it would be none
+    default = settings.max_top_n if settings.retriever == "golden" else settings.top_n
     made = {
         "retrieve_documents": make_tool(
-            _retrieve(settings.top_n, settings.max_top_n), timeout_s=timeout_s, max_output_chars=MAX_OUTPUT_CHARS
+            _retrieve(default, settings.max_top_n), timeout_s=timeout_s, max_output_chars=MAX_OUTPUT_CHARS
         ),
         "get_document": make_tool(get_document, timeout_s=timeout_s, inline=True, max_output_chars=MAX_OUTPUT_CHARS),
         "list_documents": make_tool(list_documents, timeout_s=timeout_s, inline=True),

@@ -24,6 +24,7 @@ BROKEN = {
     f"{_QA} {_CORPUS} task.retriever=rerank": "task.retriever=rerank: orders the question's own paragraphs",
     f"{_QA} task.retriever=search": "task.retriever=search: the service has documents of its own",
     f"{_QA} task.retriever=rerank task.tool_timeout_s=41": "task.tool_timeout_s=41: a service that is down must end",
+    f"{_QA} task.retriever=golden task.top_n=3": "task.top_n=3: has no effect with task.retriever=golden",
     f"{_QA} task.retriever=semantic task.retrieval.stem=false": "task.retrieval.stem=false: has no effect with",
     f"{_QA} task.retrieval.rerank_url=u": "task.retrieval.rerank_url=u: has no effect with task.retriever=bm25; set",
     f"{_QA} task.retrieval.search_url=u": "task.retrieval.search_url=u: has no effect with task.retriever=bm25; set",

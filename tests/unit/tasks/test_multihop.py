@@ -347,6 +347,16 @@ def test_in_a_corpus_ids_are_the_corpus_ids_and_a_title_may_have_any_number_of_p
     assert len(messages[-1].content.splitlines()) == 1 + len(ids)
 
 
+def test_pitfall_28_the_oracle_gives_all_that_supports_unless_fewer_are_asked_for() -> None:
+    task = make_qa(retriever="golden", top_n=1)
+    example = max(task.eval_examples(100), key=lambda each: len(each.metadata["support"]))
+    num = len(example.metadata["support"])
+    assert num > 1
+    for asked, found in (({}, num), ({"top_n": 1}, 1)):
+        score, _, _ = play(task, example, said(call("retrieve_documents", query="x", **asked)), said(answer("x")))
+        assert score.diagnostics["paragraphs_recall"] == pytest.approx(found / num)
+
+
 def test_the_recall_of_a_corpus_has_another_name_than_that_of_paragraphs(tmp_path: Any) -> None:
     for retrieval, name in (({}, "paragraphs"), (corpus(index_dir=str(tmp_path)), "corpus")):
         task = make_qa(retrieval=retrieval, retriever="golden")
