@@ -3,12 +3,14 @@
 from tests.mutants.mutant import Mutant
 
 EPISODES = "tests/unit/rollout/test_tool_episodes.py::"
+FAILURES = "tests/unit/rollout/test_tool_failures.py::"
 TOOLS = "tests/unit/envs/test_tools.py::"
+THREADS = "tests/unit/envs/test_threads.py::"
 ENV = "tests/unit/envs/test_tool_env.py::"
 EXACT = EPISODES + "test_pitfall_06_ids_trained_on_are_ids_sampled_over_random_turns_with_tools"
 HIDDEN = EPISODES + "test_pitfall_05_what_tools_return_is_in_the_row_and_not_in_the_mask"
 APART = EPISODES + "test_pitfall_38_a_thousand_episodes_at_once_never_see_each_others_documents"
-GOES_ON = EPISODES + "test_pitfall_27_a_batch_goes_on_whatever_a_tool_or_the_engine_does_and_nothing_is_left_behind"
+GOES_ON = FAILURES + "test_pitfall_27_a_batch_goes_on_whatever_a_tool_or_the_engine_does_and_nothing_is_left_behind"
 KEEPS = EPISODES + "test_pitfall_31_the_engine_keeps_an_episodes_keys_and_values_across_turns"
 
 MUTANTS = [
@@ -121,35 +123,35 @@ MUTANTS = [
         file="envs/threads.py",
         old="            job.future.set_result((None, TimeIsUpError()))",
         new="            pass",
-        test=TOOLS + "test_pitfall_27_a_tool_that_hangs_is_given_up_and_the_event_loop_goes_on_meanwhile",
+        test=THREADS + "test_pitfall_27_a_tool_that_hangs_is_given_up_and_the_event_loop_goes_on_meanwhile",
     ),
     Mutant(  # nor that of asynchronous tools
         pitfall="27",
         file="envs/tools.py",
         old="        await asyncio.wait({task}, timeout=timeout_s)\n",
         new="        await asyncio.wait({task})\n",
-        test=TOOLS + "test_pitfall_27_an_asynchronous_tool_that_refuses_to_be_cancelled_is_not_waited_for",
+        test=THREADS + "test_pitfall_27_an_asynchronous_tool_that_refuses_to_be_cancelled_is_not_waited_for",
     ),
     Mutant(  # a thread that hangs has no successor: what waits behind it waits for ever
         pitfall="27",
         file="envs/threads.py",
         old="            worker.hangs = deadline is not None and deadline <= now",
         new="            worker.hangs = False",
-        test=TOOLS + "test_pitfall_27_too_many_threads_that_hang_are_one_sentence_and_not_a_full_machine",
+        test=THREADS + "test_pitfall_27_too_many_threads_that_hang_are_one_sentence_and_not_a_full_machine",
     ),
     Mutant(  # waiting for a thread counts as hanging
         pitfall="27",
         file="envs/threads.py",
         old="        if job.deadline is not None and job.deadline <= now:",
         new="        if True:",
-        test=TOOLS + "test_pitfall_27_waiting_for_a_thread_does_not_count_towards_the_time_limit",
+        test=THREADS + "test_pitfall_27_waiting_for_a_thread_does_not_count_towards_the_time_limit",
     ),
     Mutant(  # threads that hang keep the program from ending
         pitfall="27",
         file="envs/threads.py",
         old='name="rlvr-tool", daemon=True',
         new='name="rlvr-tool", daemon=False',
-        test=TOOLS + "test_pitfall_27_a_program_ends_although_a_tool_hangs",
+        test=THREADS + "test_pitfall_27_a_program_ends_although_a_tool_hangs",
     ),
     Mutant(  # synchronous tools block the event loop
         pitfall="27",
@@ -163,7 +165,7 @@ MUTANTS = [
         file="envs/tools.py",
         old="            task.cancel()\n",
         new="",
-        test=EPISODES + "test_pitfall_27_giving_a_batch_up_ends_its_tools_and_sessions",
+        test=FAILURES + "test_pitfall_27_giving_a_batch_up_ends_its_tools_and_sessions",
     ),
     Mutant(  # types are guessed: "3" for 3
         pitfall="28",

@@ -111,7 +111,7 @@ MUTANTS = [
         "envs/threads.py",
         "                    if worker.hangs:  # it has a successor\n                        return\n",
         "",
-        "tests/unit/envs/test_tools.py::"
+        "tests/unit/envs/test_threads.py::"
         "test_pitfall_27_a_thread_that_comes_back_too_late_ends_because_it_has_a_successor",
     ),
     bug(  # the tools of an episode that was given up still change what they are handed
@@ -119,7 +119,7 @@ MUTANTS = [
         "envs/threads.py",
         "                    if not job.future.done():\n",
         "                    if True:\n",
-        "tests/unit/envs/test_tools.py::test_pitfall_27_a_call_that_nobody_waits_for_any_more_is_not_made",
+        "tests/unit/envs/test_threads.py::test_pitfall_27_a_call_that_nobody_waits_for_any_more_is_not_made",
     ),
     bug(  # the metric sees the calls of the last turn only
         "28",

@@ -3,149 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import threading
-import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from rlvr.chat.rendering import Chat
-from rlvr.engines.local.engine import LocalEngine
-from rlvr.envs.threads import ToolThreads
 from rlvr.envs.tool_env import ToolEnv
-from rlvr.envs.tools import Tool, ToolError, make_tool
+from rlvr.envs.tools import make_tool
 from rlvr.rollout.batch import episode_rows, to_batch
-from rlvr.rollout.episode import run_episode
-from rlvr.types import (
-    Attempt,
-    Completion,
-    Episode,
-    Example,
-    Group,
-    Message,
-    SamplingParams,
-    Score,
-    StopReason,
-    ToolCall,
-    ToolSchema,
+from rlvr.types import Completion, Episode, Example, Group, SamplingParams, StopReason
+from tests.unit.rollout.tool_play import (
+    DONE,
+    Recorder,
+    Script,
+    Shelf,
+    call,
+    chat,
+    make_engine,
+    make_env,
+    make_tools,
+    model,
+    play,
+    read,
+    search,
 )
-from tests.unit.rollout.walker import CONTEXT_TOKENS, walker_chat, walker_model
-
-
-@cache
-def chat() -> Chat:
-    return walker_chat()
-
-
-@cache
-def model() -> Any:
-    return walker_model(chat()._tokenizer)  # pyright: ignore[reportPrivateUsage, reportArgumentType]
-
-
-def make_engine(max_batch_size: int = 8) -> LocalEngine:
-    return LocalEngine(model(), max_batch_size=max_batch_size, max_context_tokens=CONTEXT_TOKENS)
-
-
-@dataclass
-class Shelf:
-    """The documents of one episode, and what was looked up in them."""
-
-    owner: str
-    seen: list[str] = field(default_factory=list)
-
-
-def search(query: str, state: Shelf, top_n: int = 3) -> str:
-    """Search.
-
-    Args:
-        query: What for.
-        top_n: How many.
-    """
-    state.seen.append(query)
-    return "".join(f"{query} {number} of {state.owner}\n" for number in range(top_n))
-
-
-async def read(doc_id: str, state: Shelf) -> str:
-    """Read."""
-    await asyncio.sleep(0)
-    if doc_id == "gamma":
-        raise ToolError("there is no such document")
-    return f"{doc_id} of {state.owner}"
-
-
-def complete(answer: str, state: Shelf) -> None:
-    """Answer."""
-
-
-class CountVerifier:
-    """What an episode has seen."""
-
-    name = "count"
-
-    async def verify(self, attempt: Attempt) -> Score:
-        assert isinstance(attempt.state, Shelf)
-        return Score(value=float(len(attempt.state.seen)))
-
-
-def make_tools(*functions: Callable[..., object]) -> tuple[Tool, ...]:
-    made = [make_tool(function, timeout_s=5.0, inline=function is search) for function in functions or (search, read)]
-    return (*made, make_tool(complete, timeout_s=5.0, final=True, inline=True))
-
-
-TOOLS = make_tools()
-
-
-def make_env(name: str, tools: Sequence[Tool] = TOOLS, max_turns: int = 4) -> ToolEnv:
-    example = Example(id=name, messages=(Message(role="user", content=f"Where is {name}?"),), answer="")
-    return ToolEnv(example, tools=tools, state=Shelf(name), verifier=CountVerifier(), max_turns=max_turns)
-
-
-class Recorder:
-    """Passes everything on to an engine and notes it."""
-
-    def __init__(self, engine: LocalEngine) -> None:
-        self.engine = engine
-        self.policy_version = 0
-        self.calls: dict[Hashable, list[tuple[tuple[int, ...], Completion]]] = {}
-        self.released: list[Hashable] = []
-
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
-    ) -> Completion:
-        completion = await self.engine.generate(prompt_ids, sampling, session=session)
-        self.calls.setdefault(session or object(), []).append((tuple(prompt_ids), completion))
-        return completion
-
-    def release(self, session: Hashable) -> None:
-        self.released.append(session)
-        self.engine.release(session)
-
-    def load_weights(self, version: int) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-
-async def play(env: ToolEnv, engine: Any, seed: int, *, codec: Any = None, context: int = CONTEXT_TOKENS) -> Episode:
-    codec = codec or chat()
-
-    def sampling(turn: int) -> SamplingParams:
-        return SamplingParams(max_tokens=40, stop_ids=codec.stop_ids, seed=1000 * seed + turn)
-
-    example = env._example  # pyright: ignore[reportPrivateUsage]
-    return await run_episode(
-        example, env, engine, codec, sampling, sample_index=0, seed=seed, max_context_tokens=context
-    )
-
+from tests.unit.rollout.walker import CONTEXT_TOKENS
 
 # ------------------------------------------------------------------------------------------------- token in, token out
 
@@ -261,30 +147,6 @@ def test_pitfall_31_the_engine_keeps_an_episodes_keys_and_values_across_turns() 
         hook.remove()
 
 
-# ------------------------------------------------------------------------------------- a script in the model's place
-
-
-class Script:
-    """The real chat, but each turn of one episode means the scripted calls, whatever was sampled."""
-
-    def __init__(self, *turns: Sequence[ToolCall]) -> None:
-        self._turns = list(turns)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(chat(), name)
-
-    def parse(self, ids: Sequence[int], stop_reason: StopReason, tools: Sequence[ToolSchema] = ()) -> Message:
-        said = chat().parse(ids, stop_reason)
-        return Message(role="assistant", content=said.content, tool_calls=tuple(self._turns.pop(0)))
-
-
-def call(name: str, **arguments: object) -> ToolCall:
-    return ToolCall(id="call_0", name=name, arguments=arguments)
-
-
-END = (call("complete", answer="x"),)
-
-
 class InstantEngine:
     """Three turns: search and read at once, read, complete. Turns of different episodes are mixed at random."""
 
@@ -373,9 +235,9 @@ def test_pitfall_27_the_episodes_of_a_batch_never_wait_for_one_with_a_slow_tool(
 
     async def batch() -> Episode:
         waiting = asyncio.create_task(
-            play(make_env("slow", [slow, *quick]), engine, 0, codec=Script([call(slow.name)], END))
+            play(make_env("slow", [slow, *quick]), engine, 0, codec=Script([call(slow.name)], DONE))
         )
-        turns = [[call("search", query="alpha")], [call("read", doc_id="beta")], END]
+        turns = [[call("search", query="alpha")], [call("read", doc_id="beta")], DONE]
         await asyncio.gather(*(play(make_env(f"{i}"), engine, i, codec=Script(*turns)) for i in range(1, 12)))
         assert not waiting.done()
         others_ended.set()
@@ -383,127 +245,3 @@ def test_pitfall_27_the_episodes_of_a_batch_never_wait_for_one_with_a_slow_tool(
 
     episode = asyncio.run(batch())
     assert "True" in chat().decode(episode.turns[1].prompt_ids)
-
-
-# ------------------------------------------------------------------------------------------------------- what fails
-
-
-class FailingEngine(Recorder):
-    """Gives up, or breaks, in the second turn of the sessions that are marked."""
-
-    def __init__(self, engine: LocalEngine, how: dict[int, str]) -> None:
-        super().__init__(engine)
-        self._how = how
-
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
-    ) -> Completion:
-        completion = await super().generate(prompt_ids, sampling, session=session)
-        how = self._how.get(sampling.seed)
-        if how == "raise":
-            raise ConnectionError("the engine is gone")
-        return completion if how is None else Completion(**(fields(completion) | {"stop_reason": StopReason.ABORTED}))
-
-
-def fields(completion: Completion) -> dict[str, Any]:
-    return {name: getattr(completion, name) for name in completion.__dataclass_fields__}
-
-
-def test_pitfall_27_a_batch_goes_on_whatever_a_tool_or_the_engine_does_and_nothing_is_left_behind() -> None:
-    wake = threading.Event()
-
-    def hang() -> str:
-        """Hang."""
-        wake.wait(30)
-        return ""
-
-    async def hang_too() -> str:
-        """Hang."""
-        await asyncio.sleep(30)
-        return ""
-
-    def fail() -> str:
-        """Fail."""
-        raise ZeroDivisionError("by zero")
-
-    def odd() -> object:
-        """Odd."""
-        return {"found": [1, None]}
-
-    def huge() -> str:
-        """Huge."""
-        return "x" * 10_000_000
-
-    threads = ToolThreads(idle_s=0.05)
-    bad = [make_tool(f, timeout_s=0.1, threads=threads) for f in (hang, hang_too, fail, odd, huge)]
-    tools = [*bad, *make_tools()]
-    engine = FailingEngine(make_engine(4), {1000 * 5 + 1: "abort", 1000 * 6 + 1: "raise"})
-
-    async def batch() -> tuple[list[Episode | BaseException], int]:
-        scripts = [Script([call(tool.name)], END) for tool in bad]
-        scripts += [Script([call("search", query="alpha")], END) for _ in range(5)]
-        playing = [play(make_env(f"{i}", tools), engine, i, codec=script) for i, script in enumerate(scripts)]
-        return await asyncio.gather(*playing, return_exceptions=True), len(asyncio.all_tasks())
-
-    before = threading.active_count()
-    episodes, num_tasks = asyncio.run(batch())
-    broken = episodes.pop(6)
-    assert isinstance(broken, ConnectionError)
-    told = []
-    for episode in episodes:
-        assert isinstance(episode, Episode)
-        told.append(chat().decode(episode.turns[-1].prompt_ids))
-    assert "Error: hang: it took more than 0.1 s and was given up" in told[0]
-    assert "Error: hang_too: it took more than 0.1 s and was given up" in told[1]
-    assert "Error: fail: ZeroDivisionError: by zero" in told[2]
-    assert '{"found":[1,null]}' in told[3]
-    stops = [episode.stop_reason for episode in episodes if isinstance(episode, Episode)]
-    assert stops == [StopReason.STOP] * 4 + [StopReason.LENGTH, StopReason.ABORTED] + [StopReason.STOP] * 3
-    scores = [episode.score for episode in episodes if isinstance(episode, Episode)]
-    assert [score.status for score in scores] == ["scored"] * 5 + ["error"] + ["scored"] * 3
-    assert [score.diagnostics.get("tool_timeouts") for score in scores[:3]] == [1.0, 1.0, 0.0]
-    assert len(engine.released) == 10
-    assert engine.engine._scheduler.num_parked == 0  # pyright: ignore[reportPrivateUsage]
-    wake.set()
-    wait_until(lambda: threads.num_threads == 0)
-    wait_until(lambda: threading.active_count() <= before)
-    assert num_tasks <= 2  # the batch itself, and the engine's, which ends by itself
-    gc.collect()
-
-
-def test_pitfall_27_giving_a_batch_up_ends_its_tools_and_sessions() -> None:
-    started = []
-
-    async def hang() -> str:
-        """Hang."""
-        started.append(True)
-        await asyncio.sleep(30)
-        return ""
-
-    engine = make_engine(4)
-    tools = [make_tool(hang, timeout_s=20.0), *make_tools()]
-
-    async def batch() -> set[asyncio.Task[Any]]:
-        playing = [
-            asyncio.create_task(play(make_env(f"{i}", tools), engine, i, codec=Script([call("hang")])))
-            for i in range(5)
-        ]
-        while len(started) < 5:
-            assert not any(task.done() for task in playing)
-            await asyncio.sleep(0)
-        for task in playing:
-            task.cancel()
-        assert all(
-            isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*playing, return_exceptions=True)
-        )
-        return asyncio.all_tasks() - {asyncio.current_task()}  # pyright: ignore[reportReturnType]
-
-    assert asyncio.run(batch()) == set()
-    assert engine._scheduler.num_parked == 0  # pyright: ignore[reportPrivateUsage]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 5.0
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
