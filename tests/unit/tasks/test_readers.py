@@ -21,9 +21,9 @@ def fields(path: Path) -> list[Any]:
     ("name", "data"),
     [
         ("x.jsonl", LINES.encode()),
-        ("x.jsonl.gz", gzip.compress(LINES.encode())),
+        ("x.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)),
         ("x.json", json.dumps(ROWS).encode()),
-        ("x.json.gz", gzip.compress(json.dumps(ROWS).encode())),
+        ("x.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0)),
         ("x.jsonl", b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n\r\n").encode()),  # from Windows, with empty lines
         ("x.jsonl", LINES.strip().encode()),  # no newline at the end
     ],
@@ -59,10 +59,10 @@ def test_rows_know_their_place(tmp_path: Path) -> None:
         ("x.json", b'{"data": []}', "must be a JSON list of objects, but is an object with the fields 'data'"),
         ("x.json", LINES.encode(), "this is not JSON"),
         ("x.json", b'[{"a": 1}, 7]', "row 2: a row must be a JSON object, but is the number 7"),
-        ("x.jsonl.gz", gzip.compress(LINES.encode() * 5_000)[:-200], "line"),
-        ("x.jsonl.gz", gzip.compress(LINES.encode())[:-4] + b"\0\0\0\0", "line 3: the file is damaged"),
+        ("x.jsonl.gz", gzip.compress(LINES.encode() * 5_000, mtime=0)[:-200], "line"),
+        ("x.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)[:-4] + b"\0\0\0\0", "line 3: the file is damaged"),
         ("x.jsonl.gz", b"no gzip at all", "line 1: the file is damaged"),
-        ("x.json.gz", gzip.compress(json.dumps(ROWS).encode())[:20], "the file is damaged"),
+        ("x.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0)[:20], "the file is damaged"),
     ],
 )
 def test_a_damaged_file_is_one_sentence_that_names_file_and_place(
@@ -88,7 +88,7 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
         list(read_file(tmp_path / "x.jsonl", Limits(max_row_bytes=500)))
     with pytest.raises(DataError, match=r"line 3: the file has more than 600 bytes"):
         list(read_file(tmp_path / "x.jsonl", Limits(max_file_bytes=600)))
-    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * 50_000_000))
+    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * 50_000_000, mtime=0))
     with pytest.raises(DataError, match=r"bomb\.json\.gz: more than 1,000 bytes"):
         list(read_file(tmp_path / "bomb.json.gz", Limits(max_file_bytes=1_000)))
 
@@ -103,7 +103,7 @@ def test_a_file_that_is_not_there_or_not_data_is_an_error(tmp_path: Path) -> Non
 
 def test_a_folder_gives_its_splits(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(LINES)
-    (tmp_path / "test.json.gz").write_bytes(gzip.compress(json.dumps(ROWS[:1]).encode()))
+    (tmp_path / "test.json.gz").write_bytes(gzip.compress(json.dumps(ROWS[:1]).encode(), mtime=0))
     assert len(read_split(str(tmp_path), "train")) == 2
     assert len(read_split(str(tmp_path), "test")) == 1
 
