@@ -219,8 +219,8 @@ class MultiHopEnvs:
         about = example.metadata
         if "documents" not in about and self._library is None:
             raise UserError(
-                f"{self.settings.name}: a question of your own has no paragraphs to search: set "
-                "task.retrieval.scope=corpus task.retrieval.corpus=FILE."
+                f"{self.settings.name}: a question of your own has no paragraphs to search: add --set "
+                "task.retrieval.scope=corpus --set task.retrieval.corpus=FILE, a corpus that the data set goes with."
             )
         documents: tuple[Document, ...] = about.get("documents", ())
         support = dict(about.get("support", {}))
