@@ -11,6 +11,8 @@ A step is timed from the end of the one before it (or the order to begin) to its
 reward, update.
 """
 
+# pyright: reportPrivateImportUsage=false, reportArgumentType=false, reportMissingImports=false
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,7 @@
 """The half of benchmarks/environments.py that verifiers 0.3.1 plays: in-process, its client an instant model."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import asyncio
@@ -9,10 +11,10 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import verifiers as vf  # pyright: ignore[reportMissingImports]
+import verifiers as vf
 from datasets import Dataset
-from verifiers.clients import Client  # pyright: ignore[reportMissingImports]
-from verifiers.types import (  # pyright: ignore[reportMissingImports]
+from verifiers.clients import Client
+from verifiers.types import (
     Response,
     ResponseMessage,
     ResponseTokens,

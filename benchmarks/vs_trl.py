@@ -162,9 +162,9 @@ class FirstWordTask:
         """The same problem."""
         return self._task.train_example(index)
 
-    def env(self, example: Example) -> Env:
+    def envs(self, example: Example, count: int) -> list[Env]:
         """Single-turn."""
-        return SingleTurnEnv(example, FirstWord())
+        return [SingleTurnEnv(example, FirstWord()) for _ in range(count)]
 
 
 class Turns:
