@@ -174,9 +174,16 @@ class Finished:
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "error"}
 
 
-def rlvr(*words: str, cwd: Path, environment: Mapping[str, str] | None = None, **options: Any) -> Finished:
-    """`python -m rlvr WORDS` as a user would start it, with warnings as errors. The imports take three seconds."""
-    command = [sys.executable, "-m", "rlvr", *words]
+def rlvr(
+    *words: str, cwd: Path, environment: Mapping[str, str] | None = None, first: str | None = None, **options: Any
+) -> Finished:
+    """`python -m rlvr WORDS` as a user would start it, with warnings as errors. The imports take three seconds.
+
+    `first` is Python that the process runs before: `preexec_fn` would fork this one, which may have threads.
+    """
+    module = "import runpy; runpy.run_module('rlvr', run_name='__main__', alter_sys=True)"
+    start = ["-m", "rlvr"] if first is None else ["-c", f"{first}\n{module}"]
+    command = [sys.executable, *start, *words]
     variables = os.environ | ENVIRONMENT | (environment or {})
     done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False, **options)
     return Finished(code=done.returncode, out=done.stdout, err=done.stderr)

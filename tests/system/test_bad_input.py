@@ -1,7 +1,6 @@
 """Bad input: one sentence that names the thing, its value and the remedy; nothing lost, no traceback."""
 
 import os
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -299,11 +298,9 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(trained: Path, model: Path
     shutil.copytree(trained, folder)
     before = contents(folder / "checkpoints")
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
     words = ["train", "run_dir=run", "resume=true", "trainer.max_steps=4"]
-    done = rlvr(*words, cwd=tmp_path, preexec_fn=limit, timeout=120)
+    done = rlvr(*words, cwd=tmp_path, first=limit, timeout=120)
     assert done.code == 1, done.err
     assert done.err.count("\n") == 1, done.err
     assert done.err.startswith("rlvr: error: Cannot write run/checkpoints/step_000003")
