@@ -106,7 +106,7 @@ MUTANTS = [
     Mutant(  # the conversation is rendered anew without what the model has just said
         pitfall="7",
         file="chat/rendering.py",
-        old="return self.encode_prompt([*conversation, *reply], tools)",
+        old="return self._encode_prompt([*conversation, *reply], tools)",
         new="return self.encode_prompt([*conversation[:-1], *reply], tools)",
         test=NEW_ROW,
     ),

@@ -104,7 +104,7 @@ class Chat:
         some of it because of the reply, it is rendered anew from its messages.
         """
         if self._history and self._history.rewritten(conversation, reply, tools):
-            return self.encode_prompt([*conversation, *reply], tools)
+            return self._encode_prompt([*conversation, *reply], tools)
         said = conversation[-1] if conversation else None
         return prompt_ids + completion_ids + self.encode_reply(reply, last_id=completion_ids[-1], said=said)
 
