@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import signal
 
 import pytest
@@ -15,14 +16,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs the verifiers library is skipped without it: it brings a hundred packages, and is no test dependency.
+MARKED = {  # marker -> modules that its tests need, and the extra that brings them
+    "verifiers": (("verifiers",), "verifiers"),
+    "browser": (("playwright",), "heavy"),
+    "trackers": (("mlflow", "wandb", "tensorboard"), "heavy"),
+    "openai": (("openai",), "heavy"),
+}
 
-    CI runs these in a virtual environment of their own.
-    """
-    if importlib.util.find_spec("verifiers") is not None:
-        return
-    skip = pytest.mark.skip(reason="verifiers is not installed: pip install -e '.[test,verifiers]'")
-    for item in items:
-        if item.get_closest_marker("verifiers"):
-            item.add_marker(skip)
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs a library that brings a hundred packages is skipped without it; CI has an environment for each."""
+    for marker, (modules, extra) in MARKED.items():
+        missing = [name for name in modules if importlib.util.find_spec(name) is None]
+        if marker == "browser" and shutil.which("chromium") is None:
+            missing.append("chromium")
+        if not missing:
+            continue
+        skip = pytest.mark.skip(reason=f"{', '.join(missing)} missing: pip install -e '.[test,{extra}]'")
+        for item in items:
+            if item.get_closest_marker(marker):
+                item.add_marker(skip)

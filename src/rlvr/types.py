@@ -135,6 +135,22 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TraceStep:
+    """One step of how an answer was reached, to be drawn: `TraceStep(kind="step", text="0 5 *", ok=True)`.
+
+    The steps of an episode stand in the order in which they were made; documents follow the query that found them.
+    `step` is a line of a derivation, `cite` a document that was cited (`id`), `answer` what was answered. `ok` says
+    whether a step is right, a document supports the gold answer, an answer is correct; None where nobody knows.
+    """
+
+    kind: Literal["query", "document", "cite", "answer", "step"]
+    text: str
+    ok: bool | None = None
+    id: str | None = None
+    turn: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
     """A verifier's verdict: three states, never mixed up.
 
@@ -143,7 +159,8 @@ class Score:
     - `error`: the verifier itself failed; `value` is NaN and the episode is left out of group mean, std and loss.
 
     `potentials`, if there are any, has one number a turn: how far the episode was before it. Algorithms that give each
-    token its own return shape their rewards with them; no optimum moves (`rlvr.algorithms.shaping`).
+    token its own return shape their rewards with them; no optimum moves (`rlvr.algorithms.shaping`). `trace` is for
+    people: how the answer was reached.
     """
 
     value: float
@@ -151,6 +168,7 @@ class Score:
     parts: Mapping[str, float] = field(default_factory=dict)
     diagnostics: Mapping[str, float | str] = field(default_factory=dict)
     potentials: tuple[float, ...] = ()
+    trace: tuple[TraceStep, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

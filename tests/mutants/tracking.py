@@ -129,8 +129,8 @@ MUTANTS = [
     Mutant(  # a reply of any size is kept
         pitfall="38",
         file="evaluation/evaluate.py",
-        old="reply[:MAX_REPLY_CHARS]",
-        new="reply",
+        old="[:MAX_REPLY_CHARS]",
+        new="",
         test=_EVALUATE + "test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_once",
     ),
     Mutant(  # a part that is silently 0 is no news

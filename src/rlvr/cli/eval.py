@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     with opened(args, changes) as inference:
         results = _evaluate(inference, args.split)
     if args.output:
-        from rlvr.evaluation.files import write_jsonl
+        from rlvr.tracking.evaluations import write_jsonl
 
         write_jsonl(args.output, [record for result in results.values() for record in result.records])
     for task, result in results.items():

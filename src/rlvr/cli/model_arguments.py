@@ -50,7 +50,7 @@ def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Infer
     from transformers.utils.logging import disable_progress_bar
 
     from rlvr.build import open_inference
-    from rlvr.evaluation.files import check_writable
+    from rlvr.tracking.evaluations import check_writable
 
     if args.output:
         check_writable(args.output)

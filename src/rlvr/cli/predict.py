@@ -13,8 +13,8 @@ from rlvr.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rlvr.build import Inference
-    from rlvr.evaluation.summary import EvaluationRecord
     from rlvr.tasks.base import Task
+    from rlvr.tracking.evaluations import EvaluationRecord
     from rlvr.types import Example
 
 DESCRIPTION = """Let a model answer, greedily: one prompt (its steps are printed line by line), a file of prompts,
@@ -53,16 +53,16 @@ def run(args: argparse.Namespace) -> int:
     with opened(args) as inference:
         records = _predict(inference, _examples(args, inference.tasks.own, prompts))
     if args.output:
-        from rlvr.evaluation.files import write_jsonl
+        from rlvr.tracking.evaluations import write_jsonl
 
         write_jsonl(args.output, records)
     is_shown = not args.json and not args.output
-    if any(record.turns for record in records) and (is_shown or (args.prompt is not None and not args.json)):
+    if any(_has_tools(record) for record in records) and (is_shown or (args.prompt is not None and not args.json)):
         sys.stdout.write("\n".join(map(by_turn, records)))
     elif args.prompt is not None and not args.json:
         sys.stdout.write(steps(records[0]) if inference.tasks.own.name == "rpn" else answer(records[0]))
     elif args.json or not args.output:
-        from rlvr.evaluation.files import to_json
+        from rlvr.tracking.evaluations import to_json
 
         sys.stdout.writelines(to_json(record) + "\n" for record in records)
     return 0
@@ -146,6 +146,10 @@ def steps(record: EvaluationRecord) -> str:
     first, *rest = (part.strip() for part in written.split("="))
     lines = [first, *(f"= {step}" for step in rest)]
     return "\n".join([*lines, _verdict(record)]) + "\n"
+
+
+def _has_tools(record: EvaluationRecord) -> bool:
+    return len(record.turns) > 1 or any(turn.calls for turn in record.turns)
 
 
 def answer(record: EvaluationRecord) -> str:

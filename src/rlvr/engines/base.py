@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from rlvr.types import Completion, SamplingParams
+
+OnToken = Callable[[int, float], None]
+"""Called with each sampled token's id and behavior logprob, in order, before the completion is returned."""
 
 
 class Engine(Protocol):
@@ -17,9 +20,14 @@ class Engine(Protocol):
         ...
 
     async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        session: Hashable | None = None,
+        on_token: OnToken | None = None,
     ) -> Completion:
-        """Sample one completion.
+        """Sample one completion. Cancel the call to give it up: its place in the batch is free at the next step.
 
         `session` names the episode: the engine may keep what it computed for the prompt and the completion, for the
         next call of the same session, whose prompt starts with both. End it with `release`.

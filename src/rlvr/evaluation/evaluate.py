@@ -8,6 +8,7 @@ weights agree and two models meet the same problems.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,11 +17,12 @@ from typing import Protocol
 from rlvr.engines.base import Engine
 from rlvr.envs.base import Env, TurnText
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.summary import EvaluationRecord, EvaluationResult, TurnRecord, summarize
+from rlvr.evaluation.summary import EvaluationResult, summarize
 from rlvr.rollout.episode import ChatCodec, run_episode, turn_texts
 from rlvr.seeding import derive_seed
+from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, Origin
 from rlvr.tracking.rollouts import call_records, reply_ids
-from rlvr.types import Episode, Example, SamplingParams, ToolSchema, Verdict
+from rlvr.types import Episode, Example, SamplingParams, ToolSchema, Turn, Verdict
 
 EVAL_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""
@@ -30,6 +32,9 @@ MAX_FAILURE_SHARE = 0.2
 
 MAX_REPLY_CHARS = 10_000
 """Of what came back, in a record; the model saw all of it."""
+
+UNNAMED = Origin()
+"""Of records that nobody keeps, as in evaluations while training."""
 
 Progress = Callable[[int, int], None]
 """Called after each episode with how many are done, and of how many."""
@@ -79,6 +84,7 @@ async def evaluate(
     top_k: int = 0,
     min_p: float = 0.0,
     seed: int = EVAL_SEED,
+    origin: Origin = UNNAMED,
     on_progress: Progress | None = None,
 ) -> EvaluationResult:
     """Greedy on `num_examples` held-out examples, plus `samples_per_example` samples of each.
@@ -111,6 +117,7 @@ async def evaluate(
         sampling,
         num_samples=samples_per_example,
         max_context_tokens=max_context_tokens,
+        origin=origin,
         on_progress=on_progress,
     )
     _check_failures(task.name, records)
@@ -137,6 +144,7 @@ async def attempt(
     *,
     num_samples: int,
     max_context_tokens: int,
+    origin: Origin = UNNAMED,
     on_progress: Progress | None = None,
 ) -> tuple[EvaluationRecord, ...]:
     """Each example once greedily (sample 0) and `num_samples` times as `sampling` says (1, 2, ...), judged.
@@ -155,6 +163,7 @@ async def attempt(
             return drawn if sample > 0 else greedy(drawn)
 
         env = task.env(example)
+        start = time.perf_counter()
         episode = await run_episode(
             example,
             env,
@@ -168,7 +177,8 @@ async def attempt(
         num_done += 1
         if on_progress is not None:
             on_progress(num_done, len(requests))
-        return await judge_episode(task, chat, example, episode, env.tools)
+        time_s = time.perf_counter() - start
+        return await judge_episode(task, chat, example, episode, env.tools, origin=origin, time_s=time_s)
 
     return tuple(await asyncio.gather(*(judged(example, sample) for example, sample in requests)))
 
@@ -179,40 +189,62 @@ def greedy(params: SamplingParams) -> SamplingParams:
 
 
 async def judge_episode(
-    task: EvalTask, chat: ChatCodec, example: Example, episode: Episode, tools: Sequence[ToolSchema]
+    task: EvalTask,
+    chat: ChatCodec,
+    example: Example,
+    episode: Episode,
+    tools: Sequence[ToolSchema],
+    *,
+    origin: Origin = UNNAMED,
+    time_s: float = 0.0,
 ) -> EvaluationRecord:
     """Apply the task's metric to what was generated; the reward is only noted beside it."""
     turns = turn_texts(chat, episode.turns, tools)
     verdict = await task.judge(example, turns)
     return EvaluationRecord(
+        model=origin.model,
+        task=origin.task,
+        split=origin.split,
+        retriever=origin.retriever,
+        settings=origin.settings,
         example_id=example.id,
         sample_index=episode.sample_index,
         prompt=turns[0].prompt,
-        completions=tuple(turn.completion for turn in turns),
+        turns=_judged_turns(chat, episode, turns),
         expected=example.answer,
         answer=verdict.answer,
         correct=verdict.correct,
         reward=episode.score.value,
         stop_reason=episode.stop_reason,
+        num_prompt_tokens=_num_read(episode.turns),
         num_completion_tokens=sum(len(turn.completion.token_ids) for turn in episode.turns),
         tags=task.tags(example),
         parts=episode.score.parts,
         diagnostics=episode.score.diagnostics,
         failure=verdict.failure,
-        turns=_turn_records(chat, episode, turns) if tools or len(turns) > 1 else (),
+        trace=episode.score.trace,
+        time_s=time_s,
     )
 
 
-def _turn_records(chat: ChatCodec, episode: Episode, turns: Sequence[TurnText]) -> tuple[TurnRecord, ...]:
+def _num_read(turns: Sequence[Turn]) -> int:
+    """Prompt tokens that no earlier turn had read or written."""
+    replies = (reply_ids(turn, after) for turn, after in pairwise(turns))
+    return len(turns[0].prompt_ids) + sum(map(len, replies))
+
+
+def _judged_turns(chat: ChatCodec, episode: Episode, turns: Sequence[TurnText]) -> tuple[JudgedTurn, ...]:
     """Each completion with its calls, and what the next prompt says beyond it."""
-    replies = [chat.decode(reply_ids(turn, after)) for turn, after in pairwise(episode.turns)]
+    replies = [chat.decode(reply_ids(turn, after))[:MAX_REPLY_CHARS] for turn, after in pairwise(episode.turns)]
     return tuple(
-        TurnRecord(
-            completion=turn.completion,
-            calls=call_records(turn.calls),
-            reply=None if reply is None else reply[:MAX_REPLY_CHARS],
+        JudgedTurn(
+            completion=text.completion,
+            token_ids=turn.completion.token_ids,
+            logprobs=turn.completion.behavior_logprobs,
+            calls=tuple(call_records(text.calls)),
+            reply=reply,
         )
-        for turn, reply in zip(turns, [*replies, None], strict=True)
+        for turn, text, reply in zip(episode.turns, turns, [*replies, None], strict=True)
     )
 
 

@@ -9,45 +9,8 @@ from dataclasses import dataclass
 from rlvr.evaluation.intervals import Interval, bootstrap, wilson
 from rlvr.evaluation.pass_at_k import majority_vote, pass_at_k, powers_of_two
 from rlvr.rollout.metrics import facts, tool_metrics
-from rlvr.tracking.rollouts import CallRecord
+from rlvr.tracking.evaluations import EvaluationRecord
 from rlvr.types import StopReason
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TurnRecord:
-    """One completion, the tools that it calls, and what came back: None after the last one."""
-
-    completion: str
-    calls: Sequence[CallRecord]
-    reply: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvaluationRecord:
-    """One judged episode. `sample_index` 0 is the greedy one, 1..k are sampled. `failure`: why it could not be judged.
-
-    `turns` are those of episodes with tools or of several turns; where there is one completion and no tool it is empty.
-
-    `EvaluationRecord(example_id="3 4 +", sample_index=0, prompt="<boe> 3 4 + =", completions=("7 <eoe>",),
-    expected="7", answer="7", correct=True, reward=1.0, stop_reason=StopReason.STOP, num_completion_tokens=2,
-    tags=("1_operators",), parts={"correct": 1.0}, diagnostics={})`
-    """
-
-    example_id: str
-    sample_index: int
-    prompt: str
-    completions: tuple[str, ...]
-    expected: str
-    answer: str | None
-    correct: bool
-    reward: float
-    stop_reason: StopReason
-    num_completion_tokens: int
-    tags: tuple[str, ...]
-    parts: Mapping[str, float]
-    diagnostics: Mapping[str, float | str]
-    failure: str | None = None
-    turns: tuple[TurnRecord, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
-from rlvr.types import Episode, Example, Group, Message, StopReason, TokenBatch, ToolCall, ToolSchema, Turn
+from rlvr.types import Episode, Example, Group, Message, StopReason, TokenBatch, ToolCall, ToolSchema, TraceStep, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,6 +96,7 @@ class EpisodeRecord:
     diagnostics: dict[str, float | str | None]
     stop_reason: str
     advantage: float | None
+    trace: list[TraceStep]
     turns: list[TurnRecord]
     rows: list[RowRecord]
 
@@ -144,6 +145,7 @@ def _episode_record(
         },
         stop_reason=str(episode.stop_reason),
         advantage=_mean_advantage(rows),
+        trace=list(episode.score.trace),
         turns=turns,
         rows=rows,
     )
@@ -279,7 +281,8 @@ def read_rollouts(path: Path) -> list[EpisodeRecord]:
 def _episode_from(data: Mapping[str, Any]) -> EpisodeRecord:
     turns = [TurnRecord(**{**turn, "calls": [CallRecord(**call) for call in turn["calls"]]}) for turn in data["turns"]]
     rows = [RowRecord(**row) for row in data["rows"]]
-    return EpisodeRecord(**{**data, "turns": turns, "rows": rows})
+    trace = [TraceStep(**step) for step in data["trace"]]
+    return EpisodeRecord(**{**data, "trace": trace, "turns": turns, "rows": rows})
 
 
 def cut_back(folder: Path, step: int) -> None:

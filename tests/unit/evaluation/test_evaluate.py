@@ -17,11 +17,11 @@ from rlvr.config.schema import RpnTask as RpnSettings
 from rlvr.envs.base import TurnText
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.evaluate import MAX_REPLY_CHARS, evaluate, judge_episode
-from rlvr.evaluation.files import to_json
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.rollout.episode import Sampling, run_episode
 from rlvr.tasks.rpn import RpnTask
+from rlvr.tracking.evaluations import from_json, to_json
 from rlvr.types import (
     Completion,
     Episode,
@@ -222,7 +222,9 @@ def test_pass_at_k_grows_with_k() -> None:
 
 
 def test_two_evaluations_of_the_same_policy_agree() -> None:
-    assert run(make_task(), samples=3)[0] == run(make_task(), samples=3)[0]
+    first, second = run(make_task(), samples=3)[0], run(make_task(), samples=3)[0]
+    assert first.metrics == second.metrics
+    assert [replace(r, time_s=0.0) for r in first.records] == [replace(r, time_s=0.0) for r in second.records]
 
 
 class FailingMetric(RpnTask):
@@ -275,11 +277,16 @@ def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_onc
     line = json.loads(to_json(record))
     assert line["turns"][0] == {
         "completion": "3 <eoe>",
+        "token_ids": list(first.completion.token_ids),
+        "logprobs": list(first.completion.behavior_logprobs),
         "calls": [{"name": "look", "arguments": {"at": None}, "problem": None}],
         "reply": "+ 4",
     }
     single = replace(episode, turns=(first,))
-    assert asyncio.run(judge_episode(task, codec, example, single, ())).turns == ()
+    alone = asyncio.run(judge_episode(task, codec, example, single, ()))
+    assert [(turn.completion, turn.calls, turn.reply) for turn in alone.turns] == [("3 <eoe>", (), None)]
+    assert from_json(to_json(alone)) == alone
+    assert from_json(to_json(record)).turns[0].calls[0].arguments == {"at": None}  # NaN is no JSON
     endless = replace(second, prompt_ids=first.prompt_ids + first.completion.token_ids + (3,) * 100_000)
     long = asyncio.run(judge_episode(task, codec, example, replace(episode, turns=(first, endless)), tools))
     assert len(long.turns[0].reply or "") == MAX_REPLY_CHARS

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlvr.evaluation.summary import EvaluationRecord, combine, summarize
+from rlvr.evaluation.summary import combine, summarize
+from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
 from rlvr.tracking.metrics import undocumented
 from rlvr.types import StopReason
 
@@ -15,7 +16,7 @@ def record(example: str, sample: int, parts: dict[str, float], *, correct: bool 
         example_id=example,
         sample_index=sample,
         prompt="p",
-        completions=("c",),
+        turns=(JudgedTurn(completion="c"),),
         expected="1",
         answer="1",
         correct=correct,

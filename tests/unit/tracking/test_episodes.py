@@ -63,6 +63,7 @@ def record(**changes: Any) -> EpisodeRecord:
         diagnostics={"turns": 2.0, "tool_errors": 0.0, "answer_em": 0.0},
         stop_reason="stop",
         advantage=0.5,
+        trace=[],
         turns=[turn([1, 2], [3, 4], calls=[call]), turn([1, 2, 3, 4, 5], [6, 4])],
         rows=[row([1, 2, 3, 4, 5, 6, 4], [0, 0, 1, 1, 0, 1, 1])],
     )

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 from transformers import PreTrainedModel
 
+from rlvr.engines.base import OnToken
 from rlvr.engines.local.rows import Request
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.engines.local.select import make_runner
@@ -54,7 +55,12 @@ class LocalEngine:
         return self._scheduler.policy_version
 
     async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        session: Hashable | None = None,
+        on_token: OnToken | None = None,
     ) -> Completion:
         """Sample one completion; see `Engine.generate`.
 
@@ -63,7 +69,7 @@ class LocalEngine:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
-        request = self._submit(prompt_ids, sampling, session, future)
+        request = self._submit(prompt_ids, sampling, session, future, on_token)
         if request is None:
             return future.result()
         if self._driver is None or self._driver.done() or self._driver.get_loop() is not loop:
@@ -107,6 +113,7 @@ class LocalEngine:
         sampling: SamplingParams,
         session: Hashable | None,
         future: asyncio.Future[Completion] | _Result,
+        on_token: OnToken | None = None,
     ) -> Request | None:
         """Queue a request; None if there is no room for a single token and the future is resolved already."""
         if not len(prompt_ids):
@@ -133,6 +140,7 @@ class LocalEngine:
             sampling=sampling,
             max_tokens=max_tokens,
             session=session,
+            on_token=on_token,
             on_done=lambda completion: None if future.done() else future.set_result(completion),
             on_error=lambda error: None if future.done() else _fail(future, error),
         )

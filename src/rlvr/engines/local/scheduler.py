@@ -16,7 +16,7 @@ from torch import Tensor
 from rlvr.engines.local.cache import Stored
 from rlvr.engines.local.rows import Finished, Request, Rows
 from rlvr.engines.local.runner import Runner
-from rlvr.engines.local.sampler import sample
+from rlvr.engines.local.sampler import Draw, sample
 
 MAX_PREFILL_TOKENS = 16384  # padded, of one forward
 T = TypeVar("T")
@@ -111,7 +111,9 @@ class Scheduler:
         """Sample a token for the rows `first ..`; deliver those that are done and close the gaps."""
         rows = self._rows
         sampling = rows.sampling().rows(first, rows.count)
-        done = rows.record(sample(logits, rows.lengths[first : rows.count] + 1, sampling), first)
+        draw = sample(logits, rows.lengths[first : rows.count] + 1, sampling)
+        done = rows.record(draw, first)
+        _tell(rows.requests[first:], draw)
         if not done.any():
             return
         finished, sources, targets = rows.take(done, first)
@@ -207,6 +209,14 @@ class Scheduler:
         total = running + sum(len(parked.ids) for parked in self._parked.values())
         while self._parked and total > self._max_cached_tokens:
             total -= len(self._parked.popitem(last=False)[1].ids)
+
+
+def _tell(requests: Sequence[Request], draw: Draw) -> None:
+    """Hand each token to the request that wants to see it at once."""
+    if any(request.on_token is not None for request in requests):
+        for request, token, logprob in zip(requests, draw.ids.tolist(), draw.behavior_logprobs.tolist(), strict=True):
+            if request.on_token is not None and not request.aborted:
+                request.on_token(token, logprob)
 
 
 def _by_prompt(requests: Sequence[Request]) -> list[list[Request]]:
