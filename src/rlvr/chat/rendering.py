@@ -88,7 +88,11 @@ class Chat:
             return self._encode(self._template.render(messages, tools=tools))
         if tools and self.tool_format is not WORDS:
             messages = described(messages, self.tool_format, tools)
-        return self._begin(self._encode(self._plain(messages, tools)))
+        return self.encode_text(self._plain(messages, tools))
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """A text to be continued as it is: without a template, behind the token that begins a text."""
+        return self._begin(self._encode(text))
 
     def next_prompt(
         self,

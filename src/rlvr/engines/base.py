@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rlvr.types import Completion, SamplingParams
 
 OnToken = Callable[[int, float], None]
 """Called with each sampled token's id and behavior logprob, in order, before the completion is returned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternatives:
+    """Asks for the `count` likeliest tokens at each position, which are in `seen` before `on_token` hears of the drawn
+    one: their ids and behavior logprobs, likeliest first."""
+
+    count: int
+    seen: list[tuple[tuple[int, ...], tuple[float, ...]]] = field(default_factory=list)
 
 
 class Engine(Protocol):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from transformers import PreTrainedModel
 
-from rlvr.engines.base import OnToken
+from rlvr.engines.base import Alternatives, OnToken
 from rlvr.engines.local.rows import Request
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.engines.local.select import make_runner
@@ -54,6 +54,21 @@ class LocalEngine:
         """Of the weights the next token is sampled with."""
         return self._scheduler.policy_version
 
+    @property
+    def num_running(self) -> int:
+        """Completions that are being sampled."""
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have not started."""
+        return self._scheduler.num_waiting
+
+    @property
+    def max_context_tokens(self) -> int:
+        """Tokens that prompt and completion may have together."""
+        return self._max_context_tokens
+
     async def generate(
         self,
         prompt_ids: Sequence[int],
@@ -61,15 +76,16 @@ class LocalEngine:
         *,
         session: Hashable | None = None,
         on_token: OnToken | None = None,
+        alternatives: Alternatives | None = None,
     ) -> Completion:
-        """Sample one completion; see `Engine.generate`.
+        """Sample one completion; see `Engine.generate`. `alternatives` collects likely tokens beside the drawn ones.
 
         A completion that does not fit the context is cut, with `StopReason.LENGTH`. Raises ValueError for an empty
         prompt and for one longer than the context, and whatever a step of the batch it was in raised.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
-        request = self._submit(prompt_ids, sampling, session, future, on_token)
+        request = self._submit(prompt_ids, sampling, session, future, on_token, alternatives)
         if request is None:
             return future.result()
         if self._driver is None or self._driver.done() or self._driver.get_loop() is not loop:
@@ -114,6 +130,7 @@ class LocalEngine:
         session: Hashable | None,
         future: asyncio.Future[Completion] | _Result,
         on_token: OnToken | None = None,
+        alternatives: Alternatives | None = None,
     ) -> Request | None:
         """Queue a request; None if there is no room for a single token and the future is resolved already."""
         if not len(prompt_ids):
@@ -141,6 +158,7 @@ class LocalEngine:
             max_tokens=max_tokens,
             session=session,
             on_token=on_token,
+            alternatives=alternatives,
             on_done=lambda completion: None if future.done() else future.set_result(completion),
             on_error=lambda error: None if future.done() else _fail(future, error),
         )

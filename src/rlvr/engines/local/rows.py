@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rlvr.engines.base import OnToken
+from rlvr.engines.base import Alternatives, OnToken
 from rlvr.engines.local.sampler import Draw, RowSampling, streams
 from rlvr.types import Completion, SamplingParams, StopReason
 
@@ -30,6 +30,7 @@ class Request:
     on_done: Callable[[Completion], None]
     on_error: Callable[[BaseException], None]
     on_token: OnToken | None = None
+    alternatives: Alternatives | None = None
     policy_version: int = -1  # of the weights its first token was sampled with
     aborted: bool = False
 

@@ -80,8 +80,18 @@ def sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:
     )
 
 
+def most_likely(logits: Tensor, sampling: RowSampling, count: int) -> tuple[Tensor, Tensor]:
+    """Ids and behavior logprobs `[R, count]` of the likeliest tokens, fewer where the vocabulary is smaller."""
+    logprobs, ids = _logprobs(logits, sampling).topk(min(count, logits.shape[1]), dim=-1)
+    return ids, logprobs
+
+
+def _logprobs(logits: Tensor, sampling: RowSampling) -> Tensor:
+    return torch.log_softmax(logits.float() / sampling.temperature[:, None], dim=-1)
+
+
 def _sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:
-    logprobs = torch.log_softmax(logits.float() / sampling.temperature[:, None], dim=-1)
+    logprobs = _logprobs(logits, sampling)
     probs = logprobs.double().exp_()
     keep = None
     if sampling.any_truncates:

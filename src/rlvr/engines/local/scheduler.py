@@ -16,7 +16,7 @@ from torch import Tensor
 from rlvr.engines.local.cache import Stored
 from rlvr.engines.local.rows import Finished, Request, Rows
 from rlvr.engines.local.runner import Runner
-from rlvr.engines.local.sampler import Draw, sample
+from rlvr.engines.local.sampler import Draw, RowSampling, most_likely, sample
 
 MAX_PREFILL_TOKENS = 16384  # padded, of one forward
 T = TypeVar("T")
@@ -56,6 +56,11 @@ class Scheduler:
     def num_waiting(self) -> int:
         """Requests that have not started."""
         return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that have started."""
+        return self._rows.count
 
     @property
     def num_parked(self) -> int:
@@ -113,6 +118,7 @@ class Scheduler:
         sampling = rows.sampling().rows(first, rows.count)
         draw = sample(logits, rows.lengths[first : rows.count] + 1, sampling)
         done = rows.record(draw, first)
+        _note_alternatives(rows.requests[first:], logits, sampling)
         _tell(rows.requests[first:], draw)
         if not done.any():
             return
@@ -209,6 +215,17 @@ class Scheduler:
         total = running + sum(len(parked.ids) for parked in self._parked.values())
         while self._parked and total > self._max_cached_tokens:
             total -= len(self._parked.popitem(last=False)[1].ids)
+
+
+def _note_alternatives(requests: Sequence[Request], logits: Tensor, sampling: RowSampling) -> None:
+    """Write down the likeliest tokens for the requests that asked."""
+    asked = [(row, r.alternatives) for row, r in enumerate(requests) if r.alternatives is not None and not r.aborted]
+    if not asked:
+        return
+    ids, logprobs = most_likely(logits, sampling, max(alternatives.count for _, alternatives in asked))
+    for row, alternatives in asked:
+        first = slice(0, alternatives.count)
+        alternatives.seen.append((tuple(ids[row, first].tolist()), tuple(logprobs[row, first].tolist())))
 
 
 def _tell(requests: Sequence[Request], draw: Draw) -> None:
