@@ -15,6 +15,7 @@ from dataclasses import replace
 from rlvr.envs.base import Reply, TurnText, to_attempt
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import RewardError, Verifier, run_verifier
+from rlvr.rewards.trace import Trace
 from rlvr.types import Example, Message, Score, ToolCall, ToolSchema
 
 MAX_CALLS_PER_TURN = 32
@@ -31,6 +32,7 @@ class ToolEnv:
     counted in `Score.diagnostics`; nothing of it ends the episode. In the last turn only final tools are executed:
     nobody would read what the others return. `state` belongs to this episode alone; tools get it, and the verifier as
     `attempt.state`. `potential` tells how far the state is; its value before each turn goes into `Score.potentials`.
+    `trace` is what the tools note of this episode; it is told the turn, and goes into `Score.trace`.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class ToolEnv:
         verifier: Verifier,
         max_turns: int,
         potential: Callable[[object], float] | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self.max_turns: int | None = max_turns
         self.tools: tuple[ToolSchema, ...] = tuple(tool.schema for tool in tools)
@@ -50,7 +53,7 @@ class ToolEnv:
         if len(self._tools) < len(tools):
             raise ValueError(f"two of the tools {[tool.name for tool in tools]} have the same name")
         self._last_turn = max_turns - 1
-        self._potential = potential
+        self._potential, self._trace = potential, trace
         self._potentials: list[float] = []
         self._num_turns = 0
         self._counts: Counter[str] = Counter()
@@ -70,6 +73,8 @@ class ToolEnv:
         Raises UserError if a tool does.
         """
         is_last = self._num_turns >= self._last_turn
+        if self._trace is not None:
+            self._trace.turn = self._num_turns
         self._num_turns += 1
         self._counts["tool_calls"] += len(said.tool_calls)
         if not said.tool_calls:
@@ -91,6 +96,7 @@ class ToolEnv:
             score,
             diagnostics={**score.diagnostics, **counted},
             potentials=tuple(self._potentials[: len(turns)]),
+            trace=(*(self._trace.steps if self._trace is not None else ()), *score.trace),
         )
 
     async def _call(self, call: ToolCall, is_last: bool, index: int) -> tuple[str, bool]:

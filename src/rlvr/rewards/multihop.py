@@ -23,7 +23,8 @@ from rlvr.rewards.extract import AnswerFormat, answer_of
 from rlvr.rewards.official import hotpotqa, musique
 from rlvr.rewards.official.text import normalize_answer
 from rlvr.rewards.text import golds_of
-from rlvr.types import Attempt, Example, Score
+from rlvr.rewards.trace import MAX_CITES, Trace
+from rlvr.types import Attempt, Example, Score, TraceStep
 
 Rules = Literal["musique", "hotpotqa"]
 HopWeight = Literal["none", "capped", "linear"]
@@ -64,6 +65,7 @@ class QaState:
         rules: whose official scorer judges the answer.
         scope: where was searched; part of the names of the diagnostics.
         retrieved: ids of the documents that the model was shown; the values say nothing.
+        trace: what was asked for and found, in order.
     """
 
     support: dict[str, str]
@@ -72,6 +74,11 @@ class QaState:
     rules: Rules
     scope: Literal["paragraphs", "corpus"]
     retrieved: dict[str, None] = field(default_factory=dict)
+    trace: Trace = field(default_factory=Trace)
+
+    def title(self, name: str) -> str:
+        """What the document with this id is called; empty if there is none."""
+        return ""
 
     def shares(self, ids: Iterable[str]) -> Shares:
         """How well some documents cover what has to be supported; 0 for none."""
@@ -278,8 +285,10 @@ class MultiHopVerifier:
     async def verify(self, attempt: Attempt) -> Score:
         """The reward's verdict."""
         score = await self._verifier.verify(attempt)
-        facts = measure(attempt.example, _state(attempt), said(attempt, self._format))
-        return replace(score, diagnostics={**score.diagnostics, **facts})
+        state, completion = _state(attempt), said(attempt, self._format)
+        facts = measure(attempt.example, state, completion)
+        trace = () if completion is None else _ending(state, completion, facts["answer_em"] == 1.0)
+        return replace(score, diagnostics={**score.diagnostics, **facts}, trace=trace)
 
 
 def measure(example: Example, state: QaState, completion: Completion | None) -> dict[str, float]:
@@ -296,6 +305,11 @@ def measure(example: Example, state: QaState, completion: Completion | None) -> 
         "answer_f1": scores.f1,
         **{f"{name}_{metric}": getattr(each, metric) for name, each in named.items() for metric in Shares._fields},
     }
+
+
+def _ending(state: QaState, completion: Completion, correct: bool) -> tuple[TraceStep, ...]:
+    cited = [(name, state.title(name), name in state.support) for name in completion.cited[:MAX_CITES]]
+    return state.trace.ending(cited, completion.answer, correct)
 
 
 def potential(coef: float) -> Callable[[object], float]:

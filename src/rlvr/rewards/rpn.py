@@ -17,7 +17,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rlvr.rewards.expressions import Arithmetic, reduce_once
-from rlvr.types import Attempt, Score
+from rlvr.rewards.trace import MAX_STEPS, make_step
+from rlvr.types import Attempt, Score, TraceStep
 
 if TYPE_CHECKING:
     from rlvr.config.schema import RpnReward
@@ -44,12 +45,41 @@ def valid_steps(prompt: str, completion: str, arithmetic: Arithmetic) -> float |
 
     A direct answer writes no step. Each line is checked against the line written before it, so one slip costs one.
     """
-    written = _before_end(completion)
-    if written is None or EQUALS not in written:
+    words = completion.split()
+    return None if END not in words else _share(_derivation(prompt, words[: words.index(END)], arithmetic))
+
+
+@dataclass(frozen=True, slots=True)
+class _Derivation:
+    """The prompt's expression, then the written lines, and of each of these: is it one pass of the line before?"""
+
+    lines: list[list[str]]
+    right: list[bool]
+
+
+def _derivation(prompt: str, written: Sequence[str], arithmetic: Arithmetic) -> _Derivation | None:
+    """None for a direct answer, which writes no step."""
+    if EQUALS not in written:
         return None
-    lines = _lines([word for word in prompt.split() if word != BEGIN] + written)
+    lines = _lines([word for word in prompt.split() if word != BEGIN] + list(written))
     right = [len(after) < len(before) and reduce_once(before, arithmetic) == after for before, after in pairwise(lines)]
-    return sum(right) / len(right)
+    return _Derivation(lines, right)
+
+
+def _share(derivation: _Derivation | None) -> float | None:
+    return None if derivation is None else sum(derivation.right) / len(derivation.right)
+
+
+def _trace(derivation: _Derivation | None, ended: bool, answer: str | None, correct: bool) -> tuple[TraceStep, ...]:
+    """The expression (nobody judges it), each written line, the answer. A line that was cut off is not judged."""
+    steps = [] if answer is None else [make_step("answer", answer, correct)]
+    if derivation is None:
+        return tuple(steps)
+    judged: list[bool | None] = [None, *derivation.right]
+    if not ended:
+        judged[-1] = None
+    pairs = zip(derivation.lines[:MAX_STEPS], judged, strict=False)
+    return (*(make_step("step", " ".join(line), ok) for line, ok in pairs), *steps)
 
 
 def _before_end(completion: str) -> list[str] | None:
@@ -82,13 +112,20 @@ class RpnVerifier:
 
     def score(self, prompt: str, completion: str, answer: str) -> Score:
         """`scored` if boxed, else `invalid` with value 0; diagnostics has `valid_steps` where steps were written."""
-        steps = valid_steps(prompt, completion, self.arithmetic)
+        words = completion.split()
+        ended = END in words
+        derivation = _derivation(prompt, words[: words.index(END)] if ended else words, self.arithmetic)
+        steps = _share(derivation) if ended else None
         diagnostics = {} if steps is None else {"valid_steps": steps}
         found = boxed_answer(prompt, completion, self.arithmetic)
-        if found is None:
-            return Score(value=0.0, status="invalid", parts={"boxed": 0.0, "correct": 0.0}, diagnostics=diagnostics)
         correct = float(found == answer)
-        return Score(value=self._value(correct), parts={"boxed": 1.0, "correct": correct}, diagnostics=diagnostics)
+        return Score(
+            value=0.0 if found is None else self._value(correct),
+            status="invalid" if found is None else "scored",
+            parts={"boxed": float(found is not None), "correct": correct},
+            diagnostics=diagnostics,
+            trace=_trace(derivation, ended, found, correct == 1.0),
+        )
 
     def _value(self, correct: float) -> float:
         """The reward of a boxed answer."""

@@ -12,6 +12,7 @@ from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Verifier
 from rlvr.rewards.extract import answer_of
+from rlvr.rewards.trace import TracedAnswer
 from rlvr.seeding import derive_seed
 from rlvr.tasks.base import CountTokens, Task
 from rlvr.tasks.judges import Judge
@@ -86,6 +87,7 @@ class DatasetTask:
         self.source = data.source
         self._notes = list(data.notes)
         self._prompter, self.verifier, self._judge = prompter, verifier, judge
+        self._traced = TracedAnswer(verifier, prompter.answer_format)
         self._seed, self._few_shot, self._max_prompt_tokens = seed, few_shot, max_prompt_tokens
         self.environments = environments
         self._tools = environments.tools if environments is not None else ()
@@ -109,7 +111,7 @@ class DatasetTask:
         """A fresh environment."""
         if self.environments is not None:
             return self.environments.env(example)
-        return SingleTurnEnv(example, self.verifier)
+        return SingleTurnEnv(example, self._traced)
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
         """As many independent ones."""

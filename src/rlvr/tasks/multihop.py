@@ -82,6 +82,12 @@ class Notes(QaState):
         name = None if self.library is None else self.wanted.get(self.library.key(document))
         if name is not None:
             self.support[document.id] = name
+        self.trace.note("document", document.title, document.id in self.support, document.id)
+
+    def title(self, name: str) -> str:
+        """Of a document that is known."""
+        document = self.find(name)
+        return "" if document is None else document.title
 
 
 # -------------------------------------------------------------------------------------------------------- the tools
@@ -108,6 +114,7 @@ def _retrieve(default: int, most: int) -> Callable[..., object]:
     async def retrieve_documents(query: str, *, top_n: int = default, state: Notes) -> str:
         if not query.strip():
             raise ToolError("the query is empty: write what to look for")
+        state.trace.note("query", query)
         found = await state.search(query, min(max(top_n, 1), most))
         for document in found:
             state.note(document)
@@ -129,6 +136,7 @@ def get_document(doc_id: Text, state: Notes) -> str:
         doc_id: The id of the document.
     """
     document = state.find(doc_id.strip())
+    state.trace.note("query", "", None if document is not None else False, doc_id.strip())
     if document is None:
         raise ToolError(f"there is no document {doc_id[:40]!r}")
     state.note(document)
@@ -201,13 +209,15 @@ class MultiHopEnvs:
 
     def env(self, example: Example) -> ToolEnv:
         """A fresh environment with notes of its own."""
+        notes = self.notes(example)
         return ToolEnv(
             example,
             tools=self.toolbox,
-            state=self.notes(example),
+            state=notes,
             verifier=self._verifier,
             max_turns=self.settings.max_turns,
             potential=self._potential,
+            trace=notes.trace,
         )
 
     def fields(self, problem: Problem) -> Mapping[str, str]:

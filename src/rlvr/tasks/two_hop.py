@@ -16,9 +16,9 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlvr.envs.base import Env, Reply, TurnText, to_attempt
 from rlvr.envs.tool_env import ToolEnv
@@ -26,10 +26,11 @@ from rlvr.envs.tools import make_tool
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Verifier
 from rlvr.rewards.judging import ExactJudge
+from rlvr.rewards.trace import Trace
 from rlvr.seeding import derive_seed
 from rlvr.tasks.base import CountTokens, Task
 from rlvr.tasks.prompting import Prompter
-from rlvr.types import Example, Message, Verdict
+from rlvr.types import Example, Message, Score, Verdict
 
 if TYPE_CHECKING:
     from rlvr.config.schema import TwoHopTask as TwoHopSettings
@@ -55,17 +56,31 @@ class World:
     located_in: Mapping[str, str]
 
 
-def search(name: str, state: World) -> str:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Walk:
+    """One episode in a world: which chain is asked for, and what was looked up so far."""
+
+    world: World
+    chain: Chain
+    trace: Trace = field(default_factory=Trace)
+
+
+def search(name: str, state: Walk) -> str:
     """Look up where a person works, or which city an organization is in.
 
     Args:
         name: The person, such as p3, or the organization, such as o7.
     """
-    if name in state.works_at:
-        return f"{name} {WORKS_AT} {state.works_at[name]} {STOP}"
-    if name in state.located_in:
-        return f"{name} {LOCATED_IN} {state.located_in[name]} {STOP}"
-    return f"{NOTHING} {STOP}"
+    world, trace = state.world, state.trace
+    trace.note("query", name)
+    if name in world.works_at:
+        fact = f"{name} {WORKS_AT} {world.works_at[name]}"
+    elif name in world.located_in:
+        fact = f"{name} {LOCATED_IN} {world.located_in[name]}"
+    else:
+        return f"{NOTHING} {STOP}"
+    trace.note("document", fact, name in state.chain, name)
+    return f"{fact} {STOP}"
 
 
 class WordsEnv(ToolEnv):
@@ -73,6 +88,18 @@ class WordsEnv(ToolEnv):
 
     Says `nothing .` where other environments say what is wrong with a call: there are no words for it.
     """
+
+    def __init__(self, example: Example, walk: Walk, judge: ExactJudge, **settings: Any) -> None:
+        super().__init__(example, state=walk, trace=walk.trace, **settings)
+        self._walk, self._judge = walk, judge
+
+    async def score(self, turns: Sequence[TurnText]) -> Score:
+        """As of every tool environment; the trace ends with the answer."""
+        score = await super().score(turns)
+        verdict = await self._judge.judge(to_attempt(self._example, turns))
+        if verdict.answer is None:
+            return score
+        return replace(score, trace=(*score.trace, *self._walk.trace.ending((), verdict.answer, verdict.correct)))
 
     async def step(self, said: Message) -> Reply:
         """As of every tool environment."""
@@ -160,8 +187,9 @@ class TwoHopTask:
         return [
             WordsEnv(
                 example,
+                Walk(world=world, chain=example.metadata["chain"]),
+                self._judge,
                 tools=(self._tool,),
-                state=world,
                 verifier=self._verifier,
                 max_turns=self._settings.max_turns,
             )

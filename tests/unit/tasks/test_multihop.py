@@ -11,7 +11,7 @@ from rlvr.errors import UserError
 from rlvr.retrieval.base import Document, RetrievalError
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.multihop import MultiHopEnvs, make_tools
-from rlvr.types import Message, StopReason, ToolCall
+from rlvr.types import Message, StopReason, ToolCall, TraceStep
 from tests.unit.tasks.data_tasks import real_data
 from tests.unit.tasks.multihop_episodes import FOLDERS, answer, call, corpus, episode, make_qa, play, said, solve
 
@@ -488,3 +488,60 @@ def test_messages_of_tools_name_tool_and_call(task: DatasetTask) -> None:
     _, _, messages = play(task, task.eval_examples(1)[0], said(call("list_documents")), said(answer("x")))
     assert [(m.role, m.name, m.call_id) for m in messages] == [("tool", "list_documents", "call_0")]
     assert isinstance(messages[0], Message)
+
+
+def test_an_episode_is_traced_in_the_order_in_which_it_happened(task: DatasetTask) -> None:
+    example = task.eval_examples(1)[0]
+    support = example.metadata["support"]
+    titles = {document.id: document.title for document in example.metadata["documents"]}
+    other = next(name for name in titles if name not in support)
+    unread, question = next(iter(support)), " ".join(titles.values())[:200]
+    score, _, messages = play(
+        task,
+        example,
+        said(call("retrieve_documents", query=question, top_n=2), call("list_documents")),
+        said(call("retrieve_documents", query=" "), call("get_document", doc_id=f" {other} ")),
+        said(call("get_document", doc_id="99"), call("complete")),
+        said(answer("Atlantis", (unread, other, "99"))),
+    )
+    found = [line.removeprefix("Document ID: ") for line in messages[0].content.splitlines() if "Document ID" in line]
+    assert len(found) == 2
+    assert [(step.kind, step.id, step.text, step.ok, step.turn) for step in score.trace] == [
+        ("query", None, question, None, 0),
+        *(("document", name, titles[name], name in support, 0) for name in found),
+        ("query", other, "", None, 1),
+        ("document", other, titles[other], False, 1),
+        ("query", "99", "", False, 2),
+        ("cite", unread, titles[unread], True, 3),
+        ("cite", other, titles[other], False, 3),
+        ("cite", "99", "", False, 3),
+        ("answer", None, "Atlantis", False, 3),
+    ]
+
+
+def test_a_trace_says_of_an_answer_what_the_metric_says(task: DatasetTask) -> None:
+    example = task.eval_examples(1)[0]
+    for text in (example.answer, "Atlantis"):
+        score, verdict, _ = play(task, example, said(answer(text)))
+        assert score.trace[-1] == TraceStep(kind="answer", text=text, ok=verdict.correct)
+    score, _, _ = play(task, example, said(call("retrieve_documents", query="a")), said(text="Nothing."))
+    assert "answer" not in {step.kind for step in score.trace}
+    score, _, _ = play(task, example, said(answer("x"), stop_reason=StopReason.LENGTH))
+    assert score.trace == ()
+
+
+def test_a_service_is_traced_with_what_turns_out_to_support() -> None:
+    task = make_qa(retriever="search", retrieval={"scope": "corpus", "search_url": "http://127.0.0.1:1/search"})
+    example = task.eval_examples(1)[0]
+    assert isinstance(task.environments, MultiHopEnvs)
+    (title, text), *_ = list(example.metadata["wanted"])
+    documents = (Document(id="en:7", title=title, text=text), Document(id="en:8", title=title, text="Something else."))
+    task.environments._retriever = Elsewhere(*documents)
+    found = said(call("retrieve_documents", query="a", top_n=2))
+    score, _, _ = play(task, example, found, said(answer("x", ("en:7", "en:8"))))
+    assert [(step.id, step.ok) for step in score.trace if step.kind in ("document", "cite")] == [
+        ("en:7", True),
+        ("en:8", False),
+        ("en:7", True),
+        ("en:8", False),
+    ]

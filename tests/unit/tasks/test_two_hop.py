@@ -10,11 +10,11 @@ import pytest
 from rlvr.build.tasks import open_tasks
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
-from rlvr.envs.base import Reply, TurnText
+from rlvr.envs.base import Env, Reply, TurnText
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.scratch import build_tokenizer
 from rlvr.tasks.two_hop import TwoHopTask, is_held_out
-from rlvr.types import Example, Message, StopReason, ToolCall
+from rlvr.types import Example, Message, StopReason, ToolCall, TraceStep
 
 SMALL = ("task.num_persons=3", "task.num_organizations=3", "task.num_cities=4")
 
@@ -274,6 +274,46 @@ def test_a_score_tells_how_often_was_searched() -> None:
         return (await env.score(turns("a", "b", "<ans> c4 </ans> <eoe>"))).diagnostics
 
     assert {"tool_calls": 2.0, "turns": 3.0, "tool_errors": 0.0}.items() <= asyncio.run(score()).items()
+
+
+def traced(example: Example, env: Env, *names: str, said: str) -> tuple[TraceStep, ...]:
+    async def score() -> Any:
+        await env.start()
+        for name in names:
+            await env.step(call(name))
+        await env.step(Message(role="assistant", content=said))
+        return await env.score(turns(*names, f"{said} <eoe>"))
+
+    return asyncio.run(score()).trace
+
+
+def test_an_episode_is_traced_from_its_searches_to_its_answer() -> None:
+    example = TASK.train_example(0)
+    person, organization, city = chain_of(example)
+    other = next(name for name in TASK.world(example).located_in if name != organization)
+    elsewhere = TASK.world(example).located_in[other]
+    first, second = TASK.envs(example, 2)
+    trace = traced(example, first, person, other, organization, said=f"<ans> {city} </ans>")
+    found = [(step.kind, step.id, step.text, step.ok, step.turn) for step in trace]
+    assert found == [
+        ("query", None, person, None, 0),
+        ("document", person, f"{person} works-at {organization}", True, 0),
+        ("query", None, other, None, 1),
+        ("document", other, f"{other} located-in {elsewhere}", False, 1),
+        ("query", None, organization, None, 2),
+        ("document", organization, f"{organization} located-in {city}", True, 2),
+        ("answer", None, city, True, 3),
+    ]
+    # an episode of the same group knows nothing of it
+    trace = traced(example, second, "nobody", said="<ans> c? </ans>")
+    assert [(step.kind, step.text) for step in trace] == [("query", "nobody"), ("answer", "c?")]
+
+
+@pytest.mark.parametrize(("said", "expected"), [("<ans> nowhere </ans>", [("nowhere", False)]), ("nowhere", [])])
+def test_a_wrong_answer_is_traced_as_wrong_and_none_as_none(said: str, expected: list[tuple[str, bool]]) -> None:
+    example = TASK.train_example(0)
+    trace = traced(example, TASK.env(example), said=said)
+    assert [(step.text, step.ok) for step in trace] == expected
 
 
 # ---------------------------------------------------------------------------------------------- questions, limits

@@ -1,0 +1,68 @@
+"""How an answer was reached, noted where it happens, to be drawn later. It is for people: nothing is paid for it.
+
+turn 0   query   "where does p3 work"       document 7 (supporting)   document 2
+turn 1   query   "" with id 12              document 12               a document asked for by its id
+turn 2   cite 7 (supporting)   cite 99 (ok False: supports nothing, or does not exist)   answer "Oslo" (right)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from rlvr.rewards.base import Verifier
+from rlvr.rewards.extract import AnswerFormat, answer_of
+from rlvr.types import Attempt, Score, TraceStep
+
+Kind = Literal["query", "document", "cite", "answer", "step"]
+
+MAX_STEPS = 200
+"""Steps that are noted of an episode, before its citations and its answer; what comes later is left out."""
+
+MAX_CITES = 100
+MAX_CHARS = 300
+"""Of a step's text or id."""
+
+
+def make_step(kind: Kind, text: str, ok: bool | None = None, id: str | None = None, turn: int = 0) -> TraceStep:
+    """A step whose texts are no longer than `MAX_CHARS`."""
+    if id is not None and len(id) > MAX_CHARS:
+        id = _cut(id)
+    return TraceStep(kind=kind, text=text if len(text) <= MAX_CHARS else _cut(text), ok=ok, id=id, turn=turn)
+
+
+def _cut(text: str) -> str:
+    return f"{text[: MAX_CHARS - 1]}…"
+
+
+@dataclass(slots=True)
+class Trace:
+    """What one episode did so far. The environment says which turn it is, its tools note what they do."""
+
+    turn: int = 0
+    steps: list[TraceStep] = field(default_factory=list)
+
+    def note(self, kind: Kind, text: str, ok: bool | None = None, id: str | None = None) -> None:
+        """One more step of this turn; nothing once there are `MAX_STEPS`."""
+        if len(self.steps) < MAX_STEPS:
+            self.steps.append(make_step(kind, text, ok, id, self.turn))
+
+    def ending(self, cited: Iterable[tuple[str, str, bool]], answer: str, ok: bool | None) -> tuple[TraceStep, ...]:
+        """What the answer's turn says: cited documents (id, title, whether it supports the answer), then the answer."""
+        cites = [make_step("cite", title, right, name, self.turn) for name, title, right in cited]
+        return (*cites[:MAX_CITES], make_step("answer", answer, ok, None, self.turn))
+
+
+class TracedAnswer:
+    """A verifier that also notes the answer as it stands where the prompt asks for it; nobody says if it is right."""
+
+    def __init__(self, verifier: Verifier, form: AnswerFormat) -> None:
+        self.name = verifier.name
+        self._verifier, self._format = verifier, form
+
+    async def verify(self, attempt: Attempt) -> Score:
+        """The verifier's verdict."""
+        score = await self._verifier.verify(attempt)
+        answer = answer_of(attempt, self._format)
+        return score if answer is None else replace(score, trace=(make_step("answer", answer),))

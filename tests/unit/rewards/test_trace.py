@@ -1,0 +1,100 @@
+"""How an answer was reached is noted where it happens, bounded, and changes no score."""
+
+import pytest
+
+from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.parts import PartsVerifier, WeightedPart
+from rlvr.rewards.rpn import RpnVerifier
+from rlvr.rewards.text import TextPart
+from rlvr.rewards.trace import MAX_CHARS, MAX_CITES, MAX_STEPS, Trace, TracedAnswer, make_step
+from rlvr.types import Attempt, Example, StopReason, TraceStep
+from tests.unit.rewards.attempts import finished
+from tests.unit.rewards.test_rpn import MOD_13, PROMPT, make_reward
+
+RPN = RpnVerifier(make_reward(), MOD_13)
+
+
+def drawn(completion: str) -> list[tuple[str, str, bool | None]]:
+    return [(step.kind, step.text, step.ok) for step in RPN.score(PROMPT, completion, "5").trace]
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("5 <eoe>", [("answer", "5", True)]),
+        ("6 <eoe>", [("answer", "6", False)]),
+        ("4 1 + = 5 <eoe>", [("step", "4 1 +", True), ("step", "5", True), ("answer", "5", True)]),
+        # each line is judged by the line before it, so the answer is wrong although the last step is right
+        ("4 2 + = 6 <eoe>", [("step", "4 2 +", False), ("step", "6", True), ("answer", "6", False)]),
+        # and the other way round: the gold answer by a step that does not follow
+        ("4 2 + = 5 <eoe>", [("step", "4 2 +", False), ("step", "5", False), ("answer", "5", True)]),
+        ("5 = 5 <eoe>", [("step", "5", False), ("step", "5", False), ("answer", "5", True)]),
+        ("4 1 + = 5 5 <eoe>", [("step", "4 1 +", True), ("step", "5 5", False)]),  # no answer
+        ("4 1 + = <eoe>", [("step", "4 1 +", True), ("step", "", False)]),
+        ("4 1 + = 5 <eoe> = 7", [("step", "4 1 +", True), ("step", "5", True), ("answer", "5", True)]),
+        ("4 2 + = 4", [("step", "4 2 +", False), ("step", "4", None)]),  # cut off: nobody knows what it would have been
+        ("7 7 <eoe>", []),
+        ("", []),
+    ],
+)
+def test_a_derivation_is_its_lines_each_judged_by_the_line_before(
+    completion: str, expected: list[tuple[str, str, bool | None]]
+) -> None:
+    lines = [] if not any(kind == "step" for kind, _, _ in expected) else [("step", "4 0 1 + +", None)]
+    assert drawn(completion) == lines + expected
+
+
+def test_the_lines_agree_with_the_share_of_valid_steps() -> None:
+    score = RPN.score(PROMPT, "4 1 + = 4 1 + = 5 <eoe>", "5")
+    judged = [step.ok for step in score.trace if step.kind == "step"][1:]
+    assert judged == [True, False, True]
+    assert score.diagnostics["valid_steps"] == sum(map(bool, judged)) / 3
+
+
+def test_a_derivation_without_end_is_bounded_and_keeps_its_answer() -> None:
+    trace = RPN.score(PROMPT, "4 1 + = " * 5_000 + "5 <eoe>", "5").trace
+    assert len(trace) == MAX_STEPS + 1
+    assert trace[-1] == TraceStep(kind="answer", text="5", ok=True)
+    (_, long, *_), text = RPN.score(PROMPT, "4 " * 5_000 + "= 5 <eoe>", "5").trace, "4 " * 5_000
+    assert long.text == text[: MAX_CHARS - 1] + "…"
+
+
+def test_a_trace_tells_the_turn_and_is_bounded() -> None:
+    trace = Trace()
+    trace.note("query", "Oslo")
+    trace.turn = 2
+    trace.note("document", "x" * 1_000, True, "i" * 1_000)
+    assert trace.steps[0] == TraceStep(kind="query", text="Oslo", turn=0)
+    assert (trace.steps[1].turn, len(trace.steps[1].text), len(trace.steps[1].id or "")) == (2, MAX_CHARS, MAX_CHARS)
+    for number in range(1_000):
+        trace.note("query", str(number))
+    assert len(trace.steps) == MAX_STEPS
+    ending = trace.ending([(str(number), "", False) for number in range(1_000)], "Oslo", True)
+    assert len(ending) == MAX_CITES + 1
+    assert ending[-1] == TraceStep(kind="answer", text="Oslo", ok=True, turn=2)
+
+
+def test_texts_up_to_the_limit_stay_whole() -> None:
+    assert make_step("step", "x" * MAX_CHARS).text == "x" * MAX_CHARS
+
+
+def attempt(text: str, stop_reason: StopReason = StopReason.STOP) -> Attempt:
+    return Attempt(
+        example=Example(id="e", messages=(), answer="18"),
+        completion=text,
+        text=text,
+        stop_reason=stop_reason,
+        num_tokens=3,
+    )
+
+
+def test_of_a_text_the_answer_is_noted_where_the_reward_reads_it_and_the_score_stays() -> None:
+    form = AnswerFormat(answer_in="boxed")
+    plain = PartsVerifier("reward", {"right": WeightedPart(TextPart(format=form), 1.0)})
+    traced = TracedAnswer(plain, form)
+    for made in (attempt("so \\boxed{18}"), attempt("so \\boxed{17}")):
+        before, after = finished(plain.verify(made)), finished(traced.verify(made))
+        assert (after.value, after.parts, after.status) == (before.value, before.parts, before.status)
+        assert after.trace == (TraceStep(kind="answer", text=made.text[-3:-1]),)
+    for made in (attempt("18"), attempt("so \\boxed{18}", StopReason.LENGTH)):
+        assert finished(traced.verify(made)).trace == ()
