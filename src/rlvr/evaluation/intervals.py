@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
+
+_FEW = 32
+"""Different values of the examples, up to which counting them is faster than drawing each example."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +42,10 @@ def bootstrap(
     """Percentile bootstrap of the mean of `per_example` [N], one value per example in [0, 1].
 
     Examples are drawn, never single samples: the samples of one example stand or fall together, and treating them as
-    independent makes intervals too narrow. If every example has the same value 0, or 1, no resample can differ; then
-    Wilson's interval over the examples is given instead of one without width.
+    independent makes intervals too narrow. With 200 examples the interval holds the truth 93 to 96 times in 100; with
+    50 and a rate under 5 % or over 95 % only about 80 times, because the few exceptions may not be among them. If every
+    example has the same value 0, or 1, no resample can differ; then Wilson's interval over the examples is given
+    instead of one without width.
 
     Raises:
         ValueError: no examples.
@@ -51,7 +57,24 @@ def bootstrap(
         raise ValueError(f"bootstrap needs one value per example and at least one example, not shape {values.shape}")
     if values.min() == values.max() and values[0] in (0.0, 1.0):
         return wilson(int(values.sum()), len(values), confidence)
+    low, high = quantiles(resampled_means(values, num_resamples, seed), confidence)
+    return Interval(value=float(values.mean()), low=low, high=high)
+
+
+def resampled_means(values: NDArray[np.float64], num_resamples: int, seed: int) -> NDArray[np.float64]:
+    """The means [num_resamples] of as many draws of N examples with replacement from `values` [N]."""
+    import numpy as np
+
     rng = np.random.default_rng(seed)
-    means = np.array([values[rng.integers(0, len(values), len(values))].mean() for _ in range(num_resamples)])
+    different, counts = np.unique(values, return_counts=True)
+    if len(different) <= _FEW:  # the same distribution: how often each value is drawn is multinomial
+        return rng.multinomial(len(values), counts / len(values), num_resamples) @ different / len(values)
+    return np.array([values[rng.integers(0, len(values), len(values))].mean() for _ in range(num_resamples)])
+
+
+def quantiles(means: NDArray[np.float64], confidence: float) -> tuple[float, float]:
+    """The ends of the middle `confidence` of the means."""
+    import numpy as np
+
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(value=float(values.mean()), low=float(low), high=float(high))
+    return float(low), float(high)

@@ -34,6 +34,46 @@ def test_wilson_covers_the_truth_about_95_times_in_100() -> None:
     assert 0.94 < np.mean(coverage) < 0.965
 
 
+@pytest.mark.parametrize("n", [200, 201, 350, 500, 1000])
+def test_pitfall_38_from_200_examples_on_wilson_covers_the_truth_95_times_in_100_to_within_1(n: int) -> None:
+    """Exact, no simulation: the chance of every outcome, summed where its interval holds the truth."""
+    intervals = [wilson(correct, n) for correct in range(n + 1)]
+    coverage = [
+        sum(
+            chance
+            for chance, interval in zip(stats.binom.pmf(np.arange(n + 1), n, p), intervals, strict=True)
+            if interval.low <= p <= interval.high
+        )
+        for p in (0.1, 0.3, 0.5, 0.8)
+    ]
+    assert 0.94 <= np.mean(coverage) <= 0.96
+
+
+def test_wilson_equals_the_enumeration_of_all_rates_that_the_score_test_does_not_reject() -> None:
+    """Every p of a fine grid, for every outcome of 200 examples."""
+    n, grid = 200, np.linspace(0, 1, 20_001)
+    z = stats.norm.ppf(0.975)
+    for correct in range(n + 1):
+        kept = grid[np.abs(correct / n - grid) <= z * np.sqrt(grid * (1 - grid) / n)]
+        interval = wilson(correct, n)
+        assert interval.low == pytest.approx(kept.min(), abs=1e-4)
+        assert interval.high == pytest.approx(kept.max(), abs=1e-4)
+
+
+@pytest.mark.parametrize("num_samples", [1, 4, 8])
+@pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (4.0, 4.0), (0.1, 0.9), (9.0, 0.3)])
+def test_pitfall_38_the_bootstrap_over_examples_covers_the_truth_95_times_in_100_to_within_2(
+    a: float, b: float, num_samples: int
+) -> None:
+    """600 evaluations on 200 examples, whose own rates are Beta(a, b): easy and hard ones, alike, rare, near perfect."""
+    rng = np.random.default_rng(2)
+    rates = rng.beta(a, b, size=(600, 200))
+    values = rng.binomial(num_samples, rates) / num_samples
+    intervals = [bootstrap(of_one, seed=number, num_resamples=600) for number, of_one in enumerate(values)]
+    coverage = np.mean([interval.low <= a / (a + b) <= interval.high for interval in intervals])
+    assert 0.93 <= coverage <= 0.97
+
+
 def test_wilson_refuses_no_examples_and_too_many_correct() -> None:
     with pytest.raises(ValueError, match=r".+"):
         wilson(0, 0)
