@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING
 
 from rlvr.rewards.expressions import Arithmetic, reduce_once
@@ -49,37 +49,35 @@ def valid_steps(prompt: str, completion: str, arithmetic: Arithmetic) -> float |
     return None if END not in words else _share(_derivation(prompt, words[: words.index(END)], arithmetic))
 
 
-@dataclass(frozen=True, slots=True)
-class _Derivation:
-    """The prompt's expression, then the written lines, and of each of these: is it one pass of the line before?"""
+def _derivation(prompt: str, written: list[str], arithmetic: Arithmetic) -> tuple[list[list[str]], list[bool]] | None:
+    """The prompt's expression, then the written lines, and of each of these: is it one pass of the line before?
 
-    lines: list[list[str]]
-    right: list[bool]
-
-
-def _derivation(prompt: str, written: Sequence[str], arithmetic: Arithmetic) -> _Derivation | None:
-    """None for a direct answer, which writes no step."""
+    None for a direct answer, which writes no step.
+    """
     if EQUALS not in written:
         return None
-    lines = _lines([word for word in prompt.split() if word != BEGIN] + list(written))
+    lines = _lines([word for word in prompt.split() if word != BEGIN] + written)
     right = [len(after) < len(before) and reduce_once(before, arithmetic) == after for before, after in pairwise(lines)]
-    return _Derivation(lines, right)
+    return lines, right
 
 
-def _share(derivation: _Derivation | None) -> float | None:
-    return None if derivation is None else sum(derivation.right) / len(derivation.right)
-
-
-def _trace(derivation: _Derivation | None, ended: bool, answer: str | None, correct: bool) -> tuple[TraceStep, ...]:
-    """The expression (nobody judges it), each written line, the answer. A line that was cut off is not judged."""
-    steps = [] if answer is None else [make_step("answer", answer, correct)]
+def _share(derivation: tuple[list[list[str]], list[bool]] | None) -> float | None:
     if derivation is None:
-        return tuple(steps)
-    judged: list[bool | None] = [None, *derivation.right]
-    if not ended:
-        judged[-1] = None
-    pairs = zip(derivation.lines[:MAX_STEPS], judged, strict=False)
-    return (*(make_step("step", " ".join(line), ok) for line, ok in pairs), *steps)
+        return None
+    _, right = derivation
+    return sum(right) / len(right)
+
+
+def _trace(
+    derivation: tuple[list[list[str]], list[bool]] | None, ended: bool, answer: str | None, correct: bool
+) -> tuple[TraceStep, ...]:
+    """The expression (nobody judges it), each written line, the answer. A line that was cut off is not judged."""
+    steps = () if answer is None else (make_step("answer", answer, correct),)
+    if derivation is None:
+        return steps
+    lines, right = derivation
+    judged = (None, *right) if ended else (None, *right[:-1], None)
+    return (*map(make_step, repeat("step", MAX_STEPS), map(" ".join, lines), judged), *steps)
 
 
 def _before_end(completion: str) -> list[str] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 from rlvr.rewards.base import Verifier
@@ -25,8 +26,12 @@ MAX_CHARS = 300
 """Of a step's text or id."""
 
 
+@lru_cache(maxsize=4096)
 def make_step(kind: Kind, text: str, ok: bool | None = None, id: str | None = None, turn: int = 0) -> TraceStep:
-    """A step whose texts are no longer than `MAX_CHARS`."""
+    """A step whose texts are no longer than `MAX_CHARS`.
+
+    The completions of a group say much the same: equal steps are one object, which saves most of the time.
+    """
     if id is not None and len(id) > MAX_CHARS:
         id = _cut(id)
     return TraceStep(kind=kind, text=text if len(text) <= MAX_CHARS else _cut(text), ok=ok, id=id, turn=turn)
