@@ -138,18 +138,24 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
     def save_final(self, folder: Path) -> None:
-        """As `save`, but adapters are merged if the settings say so.
+        """As `save`, but adapters are merged if the settings say so."""
+        if self.adapters is None or not self.adapters.merge_final:
+            self.save(folder)
+            return
+        self.merged().save(folder)
+
+    def merged(self) -> Policy:
+        """The same policy without adapters, in float32; ValueError if it has none.
 
         Never in place: they are added to a copy of the model loaded anew, in float32. Unmerging in bf16 does not give
         the same weights back, and a policy whose base drifts is another one (pitfall 32).
         """
-        if self.adapters is None or not self.adapters.merge_final:
-            self.save(folder)
-            return
+        if self.adapters is None:
+            raise ValueError("the policy has no adapters: there is nothing to merge")
         merged = self.adapters.fresh_base()
         copy_adapters(self.model, merged)
         merge(merged)
-        replace(self, model=merged, adapters=None).save(folder)
+        return replace(self, model=merged, adapters=None)
 
     def load_weights(self, folder: Path) -> None:
         """Copy what `save` wrote into the policy's own tensors, which engine and optimizer share."""

@@ -1,0 +1,334 @@
+"""The README.md of an exported model: what it is, how good, how it was trained, how to use it and how to repeat it.
+
+Every number is one that the run measured at the step whose weights are exported; where there is none, the card says so.
+Texts from outside (model output, settings, names) stand in code fences that they cannot close, or are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlvr import __version__
+from rlvr.config.schema import Config, PretrainedModel
+from rlvr.tracking.episodes import visible
+
+MAX_CHARS = 2_000  # of one text from a model
+
+MAX_SETTING_CHARS = 100  # a longer value is in training_config.yaml only
+
+DATASETS = {
+    "gsm8k": "openai/gsm8k",
+    "finqa": "ibm-research/finqa",
+    "musique": "bdsaglam/musique",
+    "hotpotqa": "hotpotqa/hotpot_qa",
+    "wiki2": "xanhho/2WikiMultihopQA",
+}
+"""Where the Hub has the data of a task; the others make their examples, or name a data set of the user's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What the model wrote in training: prompt, completions and replies by turn, and what came of it."""
+
+    step: int
+    texts: tuple[tuple[str, str], ...]  # (prompt | completion | reply, text)
+    reward: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What the card is made of."""
+
+    name: str  # folder or repository to load it from
+    title: str
+    config: Config
+    kind: str  # whole, adapter or merged
+    step: int
+    is_final: bool
+    base_model: str | None  # its Hub id; None: made from scratch, or a folder that others do not have
+    license: str | None
+    num_parameters: int
+    before: Mapping[str, float]  # the run's metrics at step 0
+    after: Mapping[str, float]  # and at `step`
+    samples: Sequence[Sample]
+    prompt: str | None  # a whole prompt as text, for models without a chat template
+    messages: Sequence[Mapping[str, str]]  # a prompt for models with one
+    missing: Sequence[str]  # settings that named something on the machine of the run
+
+
+def write_card(card: Card) -> str:
+    """The whole README.md."""
+    sections = (_head, _scores, _use, _training, _repeat, _samples)
+    text = "\n\n".join(line for section in sections for line in section(card))
+    return f"---\n{_metadata(card)}\n---\n\n{text}\n"
+
+
+# ------------------------------------------------------------------------------------------------------------- metadata
+
+
+def _metadata(card: Card) -> str:
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        library_name="peft" if card.kind == "adapter" else "transformers",
+        pipeline_tag="text-generation",
+        license=card.license,
+        base_model=card.base_model,
+        datasets=_datasets(card.config) or None,
+        tags=["rlvr", "reinforcement-learning", card.config.algorithm.name, card.config.task.name],
+        model_name=card.title,
+        eval_results=_results(card) or None,
+    )
+    return data.to_yaml().strip()
+
+
+def _results(card: Card) -> list[Any]:
+    """The headline score of each set that was evaluated, for `model-index`."""
+    from huggingface_hub import EvalResult
+
+    return [
+        EvalResult(
+            task_type="text-generation",
+            dataset_type=DATASETS.get(score.task, score.task),
+            dataset_name=score.task,
+            dataset_split="held out",
+            dataset_args={"num_examples": score.num_examples},
+            metric_type="accuracy",
+            metric_name=score.name,
+            metric_value=round(score.value, 4),
+            metric_args={"low_95": round(score.low, 4), "high_95": round(score.high, 4)},
+        )
+        for score in scores(card.after)
+        if score.name == "accuracy"
+    ]
+
+
+def _datasets(config: Config) -> list[str]:
+    task = config.task.model_dump(mode="json")
+    names = list(task.get("parts", {})) if task["name"] == "mix" else [task["name"]]
+    path = task.get("path")
+    if task["name"] == "hub" and isinstance(path, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", path):
+        return [path]
+    return [DATASETS[name] for name in names if name in DATASETS]
+
+
+# --------------------------------------------------------------------------------------------------------------- scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """One number of an evaluation with its 95 % interval."""
+
+    task: str
+    name: str
+    value: float
+    low: float
+    high: float
+    num_examples: int
+
+
+def scores(metrics: Mapping[str, float]) -> list[Evaluated]:
+    """All finite numbers with an interval: `eval/rpn/accuracy` with `..._low` and `..._high`."""
+    found = []
+    for name, value in metrics.items():
+        match = re.fullmatch(r"eval/([^/]+)/(.+)", name)
+        if match is None or f"{name}_low" not in metrics or f"{name}_high" not in metrics:
+            continue
+        count = metrics.get(f"eval/{match[1]}/num_examples", math.nan)
+        numbers = (value, metrics[f"{name}_low"], metrics[f"{name}_high"], count)
+        if all(map(math.isfinite, numbers)):
+            found.append(
+                Evaluated(
+                    task=match[1], name=match[2], value=value, low=numbers[1], high=numbers[2], num_examples=int(count)
+                )
+            )
+    return sorted(found, key=lambda score: (score.task, score.name != "accuracy", score.name))
+
+
+def _scores(card: Card) -> Iterator[str]:
+    yield "## Scores"
+    found = scores(card.after)
+    if not found:
+        yield (
+            f"The run did not evaluate at step {card.step}. Measure it: `rlvr eval {card.name} --task "
+            f"{card.config.task.name}`."
+        )
+        return
+    before = {(score.task, score.name): score for score in scores(card.before)} if card.step else {}
+    yield (
+        f"Measured by the run at step {card.step}, on held-out examples, with the task's own metric, which no reward "
+        "setting can move. Greedy answers unless the name says sampled, pass@k or maj@k."
+    )
+    lines = ["| task | score | before RL | after | 95 % interval | examples |", "|---|---|---|---|---|---|"]
+    for score in found:
+        first = before.get((score.task, score.name))
+        start = f"{first.value:.1%}" if first else ""
+        interval = f"{score.low:.1%} to {score.high:.1%}"
+        # a share of the examples has its own, smaller number of them: only the interval knows it
+        count = str(score.num_examples) if not _is_share(score.name) else ""
+        cells = (score.task, _readable(score.name), start, f"{score.value:.1%}", interval, count)
+        lines.append(f"| {' | '.join(map(escaped, cells))} |")
+    yield "\n".join(lines)
+
+
+def _is_share(name: str) -> bool:
+    return name.startswith("accuracy_")
+
+
+def _readable(name: str) -> str:
+    name = re.sub(r"^accuracy_(?=.)", "accuracy, ", name)
+    return re.sub(r"\b1 (operator|hop)s\b", r"1 \1", re.sub(r"\b(pass|maj)_at_", r"\1@", name).replace("_", " "))
+
+
+# ------------------------------------------------------------------------------------------------- the other sections
+
+
+def _head(card: Card) -> Iterator[str]:
+    config = card.config
+    yield f"# {escaped(card.title)}"
+    what = {
+        "whole": f"A causal language model of {card.num_parameters:,} weights",
+        "merged": f"A causal language model of {card.num_parameters:,} weights with a LoRA adapter merged into it",
+        "adapter": f"A LoRA adapter of {card.num_parameters:,} weights",
+    }[card.kind]
+    origin = f" for {escaped(card.base_model)}" if card.base_model and card.kind == "adapter" else ""
+    start = f", starting from {escaped(card.base_model)}" if card.base_model and card.kind != "adapter" else ""
+    steps = f"{card.step} step{'s' * (card.step != 1)} of {config.algorithm.name}"
+    if card.step:
+        how = f"trained on `{config.task.name}` by reinforcement learning from verifiable rewards ({steps}){start}"
+    else:
+        how = f"as reinforcement learning on `{config.task.name}` started from it"
+    part = "" if card.is_final or not card.step else " It is a checkpoint: the run was not at its end."
+    yield f"{what}{origin}, {how}, with rlvr {__version__}.{part}"
+    if card.license is None:
+        yield (
+            "No license was chosen for these weights yet. What the base model and the data allow holds in any case; "
+            "then add `license:` to the block at the top of this file."
+        )
+
+
+def _use(card: Card) -> Iterator[str]:
+    yield "## Use"
+    yield f"```python\n{snippet(card)}\n```"
+    if card.config.task.name not in ("rpn", "gsm8k", "finqa") and "max_turns" in card.config.task.model_dump():
+        yield (
+            "It was trained with tools: what it writes first is a call, and its answer comes after the reply. "
+            f"`rlvr predict {card.name} --task {card.config.task.name}` plays whole episodes."
+        )
+
+
+def snippet(card: Card) -> str:
+    """Python that loads the model with transformers alone and lets it answer one prompt."""
+    new_tokens = card.config.rollout.max_completion_tokens
+    kind = "AutoPeftModelForCausalLM" if card.kind == "adapter" else "AutoModelForCausalLM"
+    imports = (
+        "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer"
+        if card.kind == "adapter"
+        else "from transformers import AutoModelForCausalLM, AutoTokenizer"
+    )
+    if card.messages:
+        shown = json.dumps(list(card.messages), indent=4, ensure_ascii=False)
+        prompt = (
+            f"messages = {shown}\n"
+            "inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, "
+            'return_tensors="pt")'
+        )
+    else:
+        text = json.dumps(card.prompt or "a whole prompt", ensure_ascii=False)
+        prompt = f'inputs = tokenizer({text}, add_special_tokens=False, return_tensors="pt")'
+    name = json.dumps(card.name, ensure_ascii=False)
+    return f"""{imports}
+
+tokenizer = AutoTokenizer.from_pretrained({name})
+model = {kind}.from_pretrained({name})
+{prompt}
+output = model.generate(**inputs, max_new_tokens={new_tokens}, do_sample=False)
+print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))"""
+
+
+def _training(card: Card) -> Iterator[str]:
+    yield "## Training"
+    rows = {key: value for key, value in _settings(card.config).items() if not _is_off(value)}
+    lines = [f"| {escaped(key)} | {escaped(_shown(value))} |" for key, value in rows.items()]
+    yield "\n".join(["| setting | value |", "|---|---|", f"| rlvr | {__version__} |", *lines])
+    yield "All settings are in `training_config.yaml`."
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or value is False or value in ({}, [], "")
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """The settings that say what was trained, on what and how, by their keys."""
+    data = config.model_dump(mode="json")
+    chosen: dict[str, Any] = {"algorithm": data["algorithm"]["name"], "steps": data["trainer"]["max_steps"]}
+    chosen |= {"seed": data["seed"], "task": data["task"]["name"]}
+    task = {key: value for key, value in data["task"].items() if key != "name" and not isinstance(value, dict)}
+    chosen |= {f"task.{key}": value for key, value in task.items() if len(_shown(value)) <= MAX_SETTING_CHARS}
+    model = data["model"]
+    if isinstance(config.model, PretrainedModel):
+        chosen["model.dtype"] = model["dtype"]
+        chosen |= {f"model.{key}": model[key] for key in ("load_in_4bit", "load_in_8bit")}
+        if model["lora"]["enabled"]:
+            chosen |= {f"model.lora.{key}": model["lora"][key] for key in ("r", "alpha", "target_modules")}
+    else:
+        chosen |= {f"model.{key}": value for key, value in model.items() if key in ("hidden_size", "num_layers")}
+        chosen["warm_start.num_steps"] = data["warm_start"]["num_steps"] if data["warm_start"]["enabled"] else None
+    for section, keys in (
+        ("trainer", ("learning_rate", "schedule", "warmup_steps", "weight_decay", "max_grad_norm", "precision")),
+        ("rollout", ("prompts_per_step", "group_size", "max_completion_tokens", "temperature", "top_p")),
+        ("algorithm", ("clip_low", "clip_high", "kl_coef", "aggregation", "num_epochs", "num_minibatches")),
+    ):
+        chosen |= {f"{section}.{key}": data[section].get(key) for key in keys}
+    chosen |= {f"reward.{key}": data["reward"].get(key) for key in ("type", "boxed_weight", "correct_weight")}
+    for name, part in (data["reward"].get("parts") or {}).items():
+        chosen[f"reward.parts.{name}"] = f"{part.get('type', name)} x {part.get('weight', 1)}"
+    return chosen
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _repeat(card: Card) -> Iterator[str]:
+    yield "## Repeat it"
+    yield (
+        "In this folder, with rlvr installed:\n\n```bash\nrlvr train --config-dir . --config-name training_config\n```"
+    )
+    if card.missing:
+        names = ", ".join(f"`{escaped(name)}`" for name in card.missing)
+        yield f"First fill in what lay on the machine of the run: {names}."
+
+
+def _samples(card: Card) -> Iterator[str]:
+    if not card.samples:
+        return
+    yield "## What it wrote in training"
+    for sample in card.samples:
+        reward = "no reward" if sample.reward is None else f"reward {sample.reward:g}"
+        text = "\n".join(f"{label:<11}{visible(part, MAX_CHARS).strip()}" for label, part in sample.texts)
+        yield f"Sampled at step {sample.step}, {reward}:"
+        yield fenced(text)
+
+
+# ------------------------------------------------------------------------------------------------------------- escaping
+
+
+def fenced(text: str) -> str:
+    """A code block that the text cannot close: its fence is longer than any run of backticks in it."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def escaped(text: str) -> str:
+    """One line of text that Markdown and HTML show as it is."""
+    line = " ".join(visible(text, MAX_CHARS).split())
+    return re.sub(r"([\\`*_{}\[\]()#+!|~-])", r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;"))

@@ -1,0 +1,145 @@
+"""`rlvr export`: the model of a run as a Hub folder with a model card."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlvr.cli.model_arguments import at_least
+from rlvr.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from rlvr.build.export import Export, Options, Source
+
+DESCRIPTION = """Make a folder in Hub format of a run's model: safetensors weights, tokenizer, the run's settings, and
+a model card with its scores and their intervals. transformers loads it without rlvr. The model of a run with LoRA is an
+adapter; --merge adds it to its base model. With --push the folder goes to the Hub, into a private repository."""
+EXAMPLE = """examples:
+  rlvr export runs/latest                                        into runs/latest/export
+  rlvr export runs/latest/checkpoints/step_000050 --output best  one checkpoint
+  rlvr export runs/latest --merge --dtype bfloat16               LoRA added to its base model
+  rlvr export runs/latest --push ann/rpn-grpo --dry-run          what would go to the Hub, and where
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `export` to the command line."""
+    parser = subparsers.add_parser("export", help="Hub folder of a model", description=DESCRIPTION, epilog=EXAMPLE)
+    parser.add_argument("run_folder", metavar="RUN", help="run folder, or one of its checkpoints")
+    parser.add_argument("--output", metavar="FOLDER", help="folder to make (default: RUN/export)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    parser.add_argument("--merge", action="store_true", help="add the LoRA adapter to its base model, in float32")
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "float16"],
+        help="numbers of the weights (default: as in the run; merged: float32)",
+    )
+    parser.add_argument("--base-model", metavar="HUB_ID", help="the Hub's name of the model that training started from")
+    parser.add_argument("--license", metavar="ID", help="license of the weights, e.g. apache-2.0 (default: left open)")
+    parser.add_argument(
+        "--samples",
+        type=at_least(0),
+        metavar="N",
+        help="training completions to show in the card (default: 1 where the task makes its examples, else 0)",
+    )
+    parser.add_argument("--push", metavar="REPO", help="upload to owner/name on the Hub; private unless --public")
+    parser.add_argument("--public", action="store_true", help="a repository that --push makes can be seen by everybody")
+    parser.add_argument("--dry-run", action="store_true", help="only list files and sizes; write and upload nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON line on stdout")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export; the exit status."""
+    from rlvr.build.export import find_source
+
+    if args.public and not args.push:
+        raise ConfigError("--public: nothing is uploaded; add --push owner/name, or leave this out.")
+    if args.push:
+        from rlvr.build.hub_push import check_repository, check_token
+
+        check_repository(args.push)
+        if not args.dry_run:
+            check_token()
+    source = find_source(args.run_folder)
+    if not source.is_final:
+        print(f"no final model: {source.weights} (step {source.step}) is exported", file=sys.stderr)
+    target = Path(args.output) if args.output else source.root / "export"
+    made = _export(args, source, target)
+    url = None
+    if args.push and not args.dry_run:
+        from rlvr.build.hub_push import push
+
+        url = push(target, made.files, args.push, public=args.public, message=f"rlvr export, step {source.step}")
+    _report(args, made, target, url)
+    return 0
+
+
+def _options(args: argparse.Namespace, source: Source, target: Path) -> Options:
+    from rlvr.build.export import Options
+
+    name = args.push or _relative(target)
+    return Options(
+        merge=args.merge,
+        dtype=args.dtype,
+        base_model=args.base_model,
+        license=args.license,
+        num_samples=args.samples,
+        name=name,
+        title=name.rpartition("/")[2] if args.push or args.output else source.root.resolve().name,
+    )
+
+
+def _export(args: argparse.Namespace, source: Source, target: Path) -> Export:
+    from transformers.utils.logging import disable_progress_bar
+
+    from rlvr.build.export import check_target, export, fill, trial
+
+    disable_progress_bar()
+    options = _options(args, source, target)
+    if args.dry_run:
+        check_target(target, args.overwrite)
+        with trial(target) as folder:
+            made = fill(source, options, folder)
+        _check(args, made)
+        return made
+    return export(source, options, target, overwrite=args.overwrite, check=lambda made: _check(args, made))
+
+
+def _relative(path: Path) -> str:
+    """The path as seen from here; elsewhere its last part: the card is for others, who lack this machine's folders."""
+    path = path.absolute()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+
+
+def _check(args: argparse.Namespace, made: Export) -> None:
+    """UserError for what nobody else could load; a note on what is open."""
+    if made.kind == "adapter" and made.local_base is not None:
+        problem = f"the adapter is for {made.local_base}, a folder of this machine"
+        if args.push:
+            raise UserError(f"{problem}, which nobody else has: add --base-model HUB_ID, or --merge.")
+        print(f"{problem}: give its name on the Hub with --base-model, or --merge", file=sys.stderr)
+
+
+def _report(args: argparse.Namespace, made: Export, target: Path, url: str | None) -> None:
+    total = sum(made.files.values())
+    if args.json:
+        import json
+
+        line = {"folder": str(target), "kind": made.kind, "step": made.source.step, "files": dict(made.files)}
+        print(json.dumps(line | {"repository": args.push, "url": url, "dry_run": args.dry_run}))
+        return
+    for name, size in made.files.items():
+        print(f"{size:>15,}  {name}")
+    print(f"{total:>15,}  bytes in {len(made.files)} files")
+    if args.push and args.license is None:
+        print("no license was chosen: add --license ID, or write it into the card", file=sys.stderr)
+    where = f"{'public' if args.public else 'private'} repository {args.push}"
+    if args.dry_run:
+        print(f"would be written to {target}" + (f" and uploaded to the {where}" if args.push else ""))
+    else:
+        print(f"{made.kind} model of step {made.source.step}: {target}")
+        if url is not None:
+            print(f"uploaded to {url}")
