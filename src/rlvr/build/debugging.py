@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from rlvr.config.schema import Config, LengthPart, MixTask, PartsReward, RepetitionPart, RpnReward, Section
+from rlvr.config.schema import Config, MixTask, PartsReward, RpnReward, Section
 from rlvr.errors import UserError
 from rlvr.rollout.episode import ChatCodec, turn_texts
 from rlvr.tasks.base import Task
@@ -54,10 +54,3 @@ def part_weights(reward: Section | None) -> Mapping[str, float]:
         combined = {"boxed": reward.boxed_weight, "correct": reward.correct_weight}
         return combined if reward.type == "combined" else {name: float(name == reward.type) for name in combined}
     return {}
-
-
-def penalties(config: Config) -> frozenset[str]:
-    """The parts of all rewards that are 0 where all is well."""
-    rewards = [config.reward, *(part.reward for part in getattr(config.task, "parts", {}).values())]
-    parts = [item for reward in rewards if isinstance(reward, PartsReward) for item in reward.parts.items()]
-    return frozenset(name for name, part in parts if isinstance(part, LengthPart | RepetitionPart))

@@ -12,7 +12,7 @@ import torch
 from rlvr.algorithms.algorithm import Algorithm
 from rlvr.algorithms.table import make_algorithm
 from rlvr.build.chats import make_chat
-from rlvr.build.debugging import episode_printer, penalties
+from rlvr.build.debugging import episode_printer
 from rlvr.build.evaluation import evaluate_all
 from rlvr.build.policies import (
     Stopped,
@@ -24,6 +24,7 @@ from rlvr.build.policies import (
     with_absolute_model,
 )
 from rlvr.build.tasks import Functions, Tasks, family_of, open_tasks
+from rlvr.config.penalties import penalties
 from rlvr.config.plan import plan
 from rlvr.config.schema import Config, PretrainedModel
 from rlvr.engines.local import LocalEngine

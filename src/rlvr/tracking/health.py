@@ -156,6 +156,11 @@ _RULES = (  # causes before what they cause
 )  # fmt: skip
 
 
+def checked() -> dict[str, str]:
+    """The metric that a hint is about, for every key of a rule: `{"truncated": "rollout/truncated_share", ...}`."""
+    return {rule.key: rule.metric for rule in _RULES}
+
+
 def hints(history: Sequence[Metrics], *, window: int = WINDOW, penalties: Collection[str] = ()) -> list[Hint]:
     """What looks wrong in the metrics so far, oldest first; the last `window` steps and all evaluations count.
 

@@ -1,0 +1,67 @@
+"""`rlvr report`: what a run did, as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlvr.cli.model_arguments import at_least
+from rlvr.errors import UserError
+
+if TYPE_CHECKING:
+    from rlvr.report.files import Report
+
+DESCRIPTION = """Write ONE self-contained HTML file: curves, health signals, every recorded rollout by turn and token.
+It opens by double click, offline. `rlvr train` writes it at its end; call this to see a run that is still running."""
+EXAMPLE = """examples:
+  rlvr report runs/latest                            writes runs/latest/report.html
+  rlvr report runs/a runs/b --output both.html       curves of both in the same charts
+  rlvr report runs/latest --max-episodes 2000        embed a sample of the rollouts
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `report` to the command line."""
+    parser = subparsers.add_parser("report", help="look at a run", description=DESCRIPTION, epilog=EXAMPLE)
+    parser.add_argument("sources", metavar="RUN_OR_DIR", nargs="+", help="a run folder, several to compare")
+    parser.add_argument("--output", metavar="F.html", help="default: report.html in the folder")
+    parser.add_argument(
+        "--max-episodes", type=at_least(1), default=20_000, metavar="N", help="of more, a sample (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-mb",
+        type=at_least(1),
+        default=30,
+        metavar="MB",
+        help="of the file; of more, a sample (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON line about the file")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page and say where; the exit status."""
+    report = _write([Path(source) for source in args.sources], args)
+    for note in report.notes:
+        print(note, file=sys.stderr)
+    if args.json:
+        import json
+
+        facts = {"episodes": report.num_episodes, "left_out": report.num_left_out}
+        print(json.dumps({"report": str(report.path), "bytes": report.size, **facts, "notes": report.notes}))
+    else:
+        print(f"{report.path}: {report.num_episodes:,} episodes, {report.size / 1e6:.1f} MB; open it in a browser")
+    return 0
+
+
+def _write(sources: list[Path], args: argparse.Namespace) -> Report:
+    from rlvr.report.files import write_run_report
+    from rlvr.report.run import Limits
+
+    absent = next((source for source in sources if not source.exists()), None)
+    if absent is not None:
+        raise UserError(f"There is no {absent}: name a run folder.")
+    output = Path(args.output) if args.output else None
+    return write_run_report(sources, output, Limits(max_episodes=args.max_episodes, max_mb=args.max_mb))

@@ -1,0 +1,119 @@
+// The page: reads the data, shows tabs. Comes last, behind all other files of this folder.
+//
+// All *.js of assets/ become one script: base.js first (el, svg, number, percent, chunk), app.js last, the others by
+// name; all *.css one style. A file is plain JS: `function` and `const` at its top are seen by the others.
+//
+// The data: `await chunk("main")` is an object
+//   kind      "run", "evaluations" or "benchmark"
+//   title     heading of the page
+//   facts     [[name, value], ...] below the heading, texts
+//   notes     sentences about damaged files and what was left out, shown on top
+//   runs      (kind "run") [{name, steps: [..], series: {metric: [value or null, ..]}, health: [..], settings: text}]
+//   sections  (kind "run") [{title, open, names: [metric, ..], still: [metric, ..]}]: what charts.js draws
+//   metrics   (kind "run") {metric: {unit, meaning, bad}}, the rows of docs/metrics.md
+//   episodes  (kind "run") number of episodes in chunk "index" (see rollouts.js); 0: there are none
+//   evaluations  (the other kinds) whatever evaluations.js draws; larger things belong into chunks of their own
+//
+// In Python: report/page.py `Page(title=..., main={...}, chunks={name: pack(value)})` and `write_page(path, page)`;
+// cli/report.py `_write` chooses by what the folder is.
+//
+// Where other files mount:
+//   evaluationTabs(main)    -> [{id, label, mount(panel)}]   (evaluations.js) called where main.evaluations is there;
+//                              `mount` is called when its tab is opened for the first time, and may be async
+//   drawTrace(steps, gold)  -> element   (trace.js) steps: [{kind, text, ok, id, turn}], gold: text
+//   lineChart(...)          -> element   (charts.js) for anybody who draws a curve
+// Classes: card, muted, note, mono, scroll, number (right-aligned cell), no-print. Colors: the variables of base.css.
+
+const THEMES = ["auto", "light", "dark"];
+
+function tabsOf(main) {
+  const tabs = [];
+  if (main.runs) tabs.push({id: "curves", label: "Curves", mount: (panel) => mountCurves(panel, main)});
+  if (main.runs) tabs.push({id: "health", label: "Health", mount: (panel) => mountHealth(panel, main)});
+  if (main.episodes) tabs.push({id: "rollouts", label: "Rollouts", mount: (panel) => mountRollouts(panel, main)});
+  if (main.evaluations && typeof evaluationTabs === "function") tabs.push(...evaluationTabs(main));
+  if (main.runs) tabs.push({id: "settings", label: "Settings", mount: (panel) => mountSettings(panel, main)});
+  return tabs;
+}
+
+function mountSettings(panel, main) {
+  for (const run of main.runs) {
+    panel.append(el("h2", null, run.name), el("pre", {class: "card"}, run.settings || "There is no config.yaml."));
+  }
+}
+
+/** Tabs as in w3.org/WAI/ARIA/apg/patterns/tabs: arrows move, the open one is in the address behind #. */
+function showTabs(root, tabs) {
+  const panels = tabs.map((tab) =>
+    el("section", {role: "tabpanel", id: "panel-" + tab.id, "aria-labelledby": "tab-" + tab.id, class: "hidden"}));
+  const buttons = tabs.map((tab, index) =>
+    el("button", {role: "tab", id: "tab-" + tab.id, "aria-controls": "panel-" + tab.id, onclick: () => open(index)},
+      tab.label));
+  const mounted = new Set();
+
+  function open(index) {
+    buttons.forEach((button, other) => {
+      button.setAttribute("aria-selected", String(other === index));
+      button.tabIndex = other === index ? 0 : -1;
+      panels[other].classList.toggle("hidden", other !== index);
+    });
+    history.replaceState(null, "", "#" + tabs[index].id);
+    if (mounted.has(index)) return;
+    mounted.add(index);
+    Promise.resolve().then(() => tabs[index].mount(panels[index])).catch((error) => failed(panels[index], error));
+  }
+
+  function onkeydown(event) {
+    const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    if (!step) return;
+    const next = (buttons.indexOf(document.activeElement) + step + tabs.length) % tabs.length;
+    open(next);
+    buttons[next].focus();
+  }
+
+  root.replaceChildren(el("nav", {class: "tabs", role: "tablist", onkeydown}, buttons), ...panels);
+  open(Math.max(0, tabs.findIndex((tab) => "#" + tab.id === location.hash)));
+}
+
+function themeButton() {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  let chosen = "auto";
+  try { chosen = localStorage.getItem("rlvr-theme") || "auto"; } catch { /* storage is closed to files in some browsers */ }
+  const button = el("button", {class: "no-print", onclick: () => {
+    chosen = THEMES[(THEMES.indexOf(chosen) + 1) % THEMES.length];
+    try { localStorage.setItem("rlvr-theme", chosen); } catch { /* then it lasts for this page only */ }
+    apply();
+  }});
+
+  function apply() {
+    const theme = chosen === "auto" ? (dark.matches ? "dark" : "light") : chosen;
+    document.documentElement.dataset.theme = theme;
+    button.textContent = "Colors: " + chosen;
+  }
+
+  dark.addEventListener("change", apply);
+  apply();
+  return button;
+}
+
+function showHeader(root, main) {
+  const facts = (main.facts || []).map(([name, value]) => el("span", null, el("span", {class: "muted"}, name + " "), value));
+  root.replaceChildren(
+    el("div", {class: "head"}, el("h1", null, main.title), root.querySelector("button")),
+    el("div", {class: "facts"}, facts),
+    ...(main.notes || []).map((text) => el("p", {class: "note"}, text)));
+}
+
+async function start() {
+  const header = document.getElementById("header"), root = document.getElementById("main");
+  header.append(themeButton());
+  try {
+    const main = await chunk("main");
+    showHeader(header, main);
+    showTabs(root, tabsOf(main));
+  } catch (error) {
+    failed(root, error);
+  }
+}
+
+start();

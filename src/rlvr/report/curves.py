@@ -1,0 +1,86 @@
+"""Which curves a page shows, in which order, and what each name means."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rlvr.report.page import finite
+from rlvr.tracking.metrics import describe
+
+Row = Mapping[str, float]
+
+MAX_POINTS = 2000
+"""Lines of a run that are embedded: a chart is some hundred pixels wide."""
+
+_SECTIONS = (  # title, whether it is open at first, what belongs into it; the first that fits takes a name
+    ("Held-out accuracy", True, r"eval/[^/]+/(accuracy|sampled_accuracy|pass_at_\d+|maj_at_\d+)"),
+    ("Reward", True, r"reward/(mean|std|within_group_std)"),
+    ("Parts of the reward", True, r"reward/.*|episode/.*"),
+    ("Loss", True, r"loss/.*|critic/.*"),
+    ("KL, ratio and mismatch", True, r"policy/(.*kl|ratio|clip_.*|mismatch_.*|clamped_tokens)"),
+    ("Entropy", True, r"(policy|rollout)/entropy"),
+    ("Lengths, turns and calls", True, r"rollout/(completion_tokens_.*|turns_mean|tool_calls_mean)"),
+    ("Shares of episodes and tokens", True, r"rollout/.*_share|policy/trained_token_share"),
+    ("Gradient and update", True, r"policy/.*"),
+    ("Tasks of a mix", True, r"task/.*"),
+    ("Held-out by kind, and facts beside accuracy", False, r"eval/.*"),
+    ("Speed and memory", False, r"(time|system)/.*|rollout/.*"),
+    ("Other numbers", False, r".*"),
+)
+
+
+def sections(runs: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
+    """`{"title", "open", "names": [..], "still": [..]}`, those that have a curve; `still` never change in any run.
+
+    `x_low` and `x_high` are no curves of their own where there is an `x`: they are its band.
+    """
+    names = sorted({name for rows in runs for row in rows for name in row} - {"step"})
+    names = [name for name in names if band_of(name) not in names]
+    still = {name for name in names if all(_is_still(rows, name) for rows in runs)}
+    left, found = list(names), []
+    for title, is_open, pattern in _SECTIONS:
+        own = [name for name in left if re.fullmatch(pattern, name)]
+        left = [name for name in left if name not in own]
+        if own:
+            moving = [name for name in own if name not in still]
+            found.append(
+                {"title": title, "open": is_open, "names": moving, "still": [name for name in own if name in still]}
+            )
+    return found
+
+
+def band_of(name: str) -> str | None:
+    """`eval/rpn/accuracy` for `eval/rpn/accuracy_low`; None for a name that ends no interval."""
+    found = re.fullmatch(r"(.+)_(?:low|high)", name)
+    return found[1] if found else None
+
+
+def _is_still(rows: Sequence[Row], name: str) -> bool:
+    return len({row[name] for row in rows if name in row and math.isfinite(row[name])}) <= 1
+
+
+def series(rows: Sequence[Row]) -> dict[str, Any]:
+    """`{"steps": [..], "series": {name: [..]}}`: a value a step, None where there is none.
+
+    Of a long run every n-th step is kept, and every one that was evaluated.
+    """
+    every = max(1, math.ceil(len(rows) / MAX_POINTS))
+    kept = [
+        row
+        for number, row in enumerate(rows)
+        if number % every == 0 or number == len(rows) - 1 or any(name.startswith("eval/") for name in row)
+    ]
+    names = sorted({name for row in kept for name in row} - {"step"})
+    return {
+        "steps": [int(row["step"]) for row in kept],
+        "series": {name: [finite(row.get(name)) for row in kept] for name in names},
+    }
+
+
+def meanings(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The rows of docs/metrics.md for these names; a name that it does not know has none."""
+    rows = {name: describe(name) for name in sorted(set(names) - {"step"})}
+    return {name: {"unit": row.unit, "meaning": row.meaning, "bad": row.bad} for name, row in rows.items() if row}

@@ -1,0 +1,139 @@
+"""The signals of docs/metrics.md as a table: what looks wrong, what is fine, what only a person can judge."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from rlvr.report.curves import band_of
+from rlvr.report.page import finite
+from rlvr.tracking.health import WINDOW, checked, hints
+from rlvr.tracking.metrics import describe
+
+Row = Mapping[str, float]
+
+MAX_LOOKS_BACK = 20
+"""Places of the past at which hints are asked for again."""
+
+# Signals with a number in docs/metrics.md and no hint of their own: worth a look when so for the last steps.
+_NOTICES: tuple[tuple[str, Callable[[float], bool]], ...] = (
+    (r"rollout/truncated_share|task/[^/]+/truncated_share", lambda x: x > 0.2),
+    (r"rollout/invalid_share|task/[^/]+/invalid_share", lambda x: x > 0.5),
+    (r"rollout/(error|empty_mask|tool_timeout)_share|eval/[^/]+/error_share", lambda x: x > 0),
+    (r"rollout/zero_advantage_share", lambda x: x > 0.9),
+    (r"policy/ratio", lambda x: abs(x - 1) > 0.1),
+    (r"policy/approx_kl", lambda x: x > 0.1),
+    (r"policy/mismatch_kl", lambda x: x > 0.01),
+    (r"policy/mismatch_capped", lambda x: x > 0.05),
+    (r"policy/clamped_tokens", lambda x: x > 0),
+    (r"policy/(grad_norm|learning_rate|trained_tokens)", lambda x: x == 0),
+    (r"reward/std", lambda x: x == 0),
+    (r"eval/[^/]+/truncated_share", lambda x: x > 0.05),
+    (r"time/evaluation_share", lambda x: x > 0.5),
+    (r"time/other_share", lambda x: x > 0.2),
+    (r"loss/.*|reward/mean", lambda x: False),  # no number is too large for them, but a missing one is
+)
+_SOLVED_IS_FINE = ("rollout/zero_advantage_share", "reward/std", "policy/grad_norm", "policy/trained_tokens")
+
+
+def health(history: Sequence[Row], penalties: Collection[str] = ()) -> list[dict[str, Any]]:
+    """A row for each signal, the wrong ones first, then by name.
+
+    `{"metric", "state", "value", "texts", "bad", "past"}`: `state` is `wrong` (a hint says so, in `texts`), `notice`
+    (beyond what docs/metrics.md calls normal), `fine` (checked) or `look` (no rule knows: `bad` says when it is bad);
+    `value` the last finite number; `past` sentences of hints that were true at an earlier step and are not now.
+    """
+    now = _by_metric(history, penalties)
+    past = _past(history, penalties)
+    names = {name for row in history for name in row} - {"step"}
+    rows = [_row(history, name, now.pop(name, []), past.get(name, [])) for name in sorted(names) if _is_signal(name)]
+    # a hint about a name that is no signal of its own still has to be said
+    rows += [_row(history, name, texts, []) for name, texts in now.items()]
+    order = ("wrong", "notice", "fine", "look")
+    return sorted(rows, key=lambda row: (order.index(row["state"]), row["metric"]))
+
+
+def _is_signal(name: str) -> bool:
+    metric = describe(name)
+    return metric is not None and metric.bad != "-" and band_of(name) is None and name.count("/") < 3
+
+
+def _row(history: Sequence[Row], name: str, texts: list[str], past: list[str]) -> dict[str, Any]:
+    metric = describe(name)
+    values = [row[name] for row in history if name in row]
+    wrong = next((check for pattern, check in _NOTICES if re.fullmatch(pattern, name)), None)
+    notice = None if texts else _notice(name, values[-WINDOW:], wrong)
+    if notice is not None and name in _SOLVED_IS_FINE and _solved(history):
+        notice = None
+    is_checked = wrong is not None or name in checked().values() or name.startswith("reward/")
+    state = "wrong" if texts else "notice" if notice else "fine" if is_checked else "look"
+    return {
+        "metric": name,
+        "state": state,
+        "value": finite(values[-1]) if values else None,
+        "texts": texts or ([notice] if notice else []),
+        "bad": "" if metric is None else metric.bad,
+        "past": past,
+    }
+
+
+def _notice(name: str, values: Sequence[float], wrong: Callable[[float], bool] | None) -> str | None:
+    """A sentence when the last values are all beyond what is normal, or the very last one is no number."""
+    if not values or wrong is None:
+        return None
+    if not math.isfinite(values[-1]):
+        return f"{name} is not a number in the last step: something overflowed or was divided by 0."
+    if len(values) >= min(WINDOW, 2) and all(math.isfinite(value) and wrong(value) for value in values):
+        metric = describe(name)
+        bad = "" if metric is None else metric.bad
+        return f"{name} was {_plain(values)} in the last {len(values)} values. It looks wrong when: {bad}."
+    return None
+
+
+def _plain(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+
+
+def _solved(history: Sequence[Row]) -> bool:
+    """Whether the last evaluations were so good that little is left to learn (as tracking.health has it)."""
+    latest = {name: row[name] for row in history for name in row if re.fullmatch(r"eval/[^/]+/accuracy", name)}
+    return bool(latest) and min(latest.values()) >= 0.9
+
+
+def _by_metric(history: Sequence[Row], penalties: Collection[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for hint in hints(history, penalties=penalties):
+        found.setdefault(_metric_of(hint.key), []).append(hint.text)
+    return found
+
+
+def _metric_of(key: str) -> str:
+    """The metric of a hint: `silent/<metric>`, `gamed/<task>`, `worse/<task>`, or the key of a rule."""
+    kind, _, rest = key.partition("/")
+    if kind == "silent":
+        return rest
+    if kind in ("gamed", "worse"):
+        return f"eval/{rest}/accuracy"
+    return checked()[key]
+
+
+def _past(history: Sequence[Row], penalties: Collection[str]) -> dict[str, list[str]]:
+    """Hints of earlier steps that are gone by now, with the steps at which they were seen first and last."""
+    now = {hint.key for hint in hints(history, penalties=penalties)}
+    evaluated = [number for number, row in enumerate(history) if any(name.startswith("eval/") for name in row)]
+    seen: dict[str, list[int]] = {}
+    every = max(1, math.ceil(len(history) / MAX_LOOKS_BACK))
+    for end in range(WINDOW, len(history), every):
+        # all evaluations and the last steps are all that hints look at
+        kept = [history[number] for number in evaluated if number < end - WINDOW] + list(history[end - WINDOW : end])
+        for hint in hints(kept, penalties=penalties):
+            seen.setdefault(hint.key, []).append(int(history[end - 1]["step"]))
+    found: dict[str, list[str]] = {}
+    for key, steps in seen.items():
+        if key not in now:
+            when = f"at step {steps[0]}" if len(steps) == 1 else f"from step {steps[0]} to {steps[-1]}"
+            found.setdefault(_metric_of(key), []).append(f"It looked wrong {when}, and does not any more.")
+    return found

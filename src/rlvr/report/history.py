@@ -1,0 +1,122 @@
+"""What is in a run folder beside its rollouts: numbers and settings. What is damaged is named and left out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from yaml import YAMLError
+
+from rlvr.config.penalties import penalties
+from rlvr.config.schema import Config
+
+MAX_NOTES = 5
+"""Damaged lines of one file that are named one by one; the others are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """A run's numbers, a mapping for each line of metrics.jsonl (`step` is in it; NaN where it was not finite)."""
+
+    folder: Path
+    rows: list[dict[str, float]]
+    settings: Mapping[str, Any]  # of config.yaml, as far as it can be read
+    text: str  # of config.yaml
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def step(self) -> int:
+        """The last step whose numbers are there."""
+        return int(self.rows[-1]["step"]) if self.rows else 0
+
+    def setting(self, key: str) -> Any:
+        """`setting("trainer.max_steps")`; None where there is none."""
+        value: Any = self.settings
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+    @property
+    def penalties(self) -> frozenset[str]:
+        """The parts of the reward that are 0 where all is well; none are known of a run of another version."""
+        try:
+            return penalties(Config.model_validate(self.settings))
+        except ValidationError:
+            return frozenset()
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, or what is left of one."""
+    return folder.is_dir() and any((folder / name).exists() for name in ("config.yaml", "metrics.jsonl", "rollouts"))
+
+
+def read_history(folder: Path) -> History:
+    """Read a run folder, whatever of it can be read; `notes` has a sentence for everything else."""
+    settings, text, config_notes = _read_config(folder / "config.yaml")
+    rows, notes = _read_rows(folder / "metrics.jsonl")
+    return History(folder=folder, rows=rows, settings=settings, text=text, notes=config_notes + notes)
+
+
+def _read_config(path: Path) -> tuple[Mapping[str, Any], str, list[str]]:
+    if not path.is_file():
+        return {}, "", [f"There is no {path}: what the settings were is not known."]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        return {}, "", [f"{path} cannot be read ({error}): what the settings were is not known."]
+    try:
+        settings = OmegaConf.to_container(OmegaConf.create(text))
+    except (ValueError, YAMLError, OmegaConfBaseException) as error:
+        return {}, text, [f"{path} is damaged ({str(error).splitlines()[0]}): it is shown, but not used."]
+    if not isinstance(settings, Mapping):
+        return {}, text, [f"{path} is damaged (no settings): it is shown, but not used."]
+    return {str(key): value for key, value in settings.items()}, text, []
+
+
+def _read_rows(path: Path) -> tuple[list[dict[str, float]], list[str]]:
+    """The whole lines of a metrics file in the order of their steps; a step that stands twice counts once."""
+    if not path.is_file():
+        return [], [f"There is no {path} yet: there are no curves."]
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last line feed is still being written
+    except OSError as error:
+        return [], [f"{path} cannot be read ({error}): there are no curves."]
+    rows: dict[float, dict[str, float]] = {}
+    damaged = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = parse_row(line)
+        except ValueError as error:
+            damaged.append(f"{path}, line {number}, is damaged and left out ({error}).")
+        else:
+            rows[row["step"]] = row
+    notes = damaged[:MAX_NOTES]
+    if len(damaged) > MAX_NOTES:
+        notes.append(f"{path}: {len(damaged) - MAX_NOTES} more lines are damaged and left out.")
+    return [rows[step] for step in sorted(rows)], notes
+
+
+def parse_row(line: bytes) -> dict[str, float]:
+    """One line of metrics.jsonl; null becomes NaN.
+
+    Raises:
+        ValueError: it is no object of numbers with a whole `step`.
+    """
+    data = json.loads(line)  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+    if not isinstance(data, Mapping) or not isinstance(data.get("step"), int):
+        raise ValueError("no object with a step")
+    bad = next((name for name, value in data.items() if not isinstance(value, int | float | None)), None)
+    if bad is not None:
+        raise ValueError(f"{bad[:60]} is no number")
+    return {name: math.nan if value is None else value for name, value in data.items()}

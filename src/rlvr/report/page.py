@@ -1,0 +1,96 @@
+"""One HTML file with everything inside: assets/ as text, data as gzip in base64.
+
+Nothing in it is fetched, and nothing in the data can run: scripts are allowed by their hash, data lies in blocks of
+base64 (no `<` can occur) and the page's own code shows it as text only.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rlvr.tracking.files import write_atomically, writing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What a page shows. `main` is read at once; `chunks` (packed by `pack`) are read when they are asked for by name.
+
+    The comment at the top of assets/app.js describes `main`.
+    """
+
+    title: str
+    main: Mapping[str, Any]
+    chunks: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def pack(value: Any) -> bytes:
+    """A JSON value in gzip; equal values give equal bytes, and what is not finite becomes null."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # a lone surrogate in a decoded text must not lose the page
+    return gzip.compress(text.encode("utf-8", errors="backslashreplace"), compresslevel=6, mtime=0)
+
+
+def finite(value: float | None, digits: int = 6) -> float | None:
+    """A number with so many significant digits, None where there is none: `finite(0.12345678)` is 0.123457."""
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.{digits}g}")
+
+
+def render(page: Page) -> str:
+    """The page's HTML."""
+    style, script = _assets(".css"), _assets(".js")
+    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
+    data = {"main": pack(page.main), **page.chunks}
+    blocks = [
+        f'<script type="application/gzip" id="chunk-{html.escape(name)}">{base64.b64encode(value).decode()}</script>'
+        for name, value in data.items()
+    ]
+    fill = {
+        "POLICY": policy,
+        "TITLE": html.escape(page.title),
+        "STYLE": style,
+        "DATA": "\n".join(blocks),
+        "SCRIPT": script,
+    }
+    pieces = _asset("page.html").split("%%")  # text, name, text, name, ..., text
+    return "".join(fill[piece] if number % 2 else piece for number, piece in enumerate(pieces))
+
+
+def write_page(path: Path, page: Page) -> int:
+    """Write the page, whole or not at all; its size in bytes.
+
+    Raises:
+        UserError: no space, or not writable.
+    """
+    data = render(page).encode("utf-8", errors="backslashreplace")
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, data)
+    return len(data)
+
+
+def _assets(suffix: str) -> str:
+    """All assets of a kind as one text: `base.*` first, `app.*` last, the others by name."""
+    names = [file.name for file in files("rlvr.report").joinpath("assets").iterdir() if file.name.endswith(suffix)]
+    order = {f"base{suffix}": 0, f"app{suffix}": 2}
+    return "\n".join(_asset(name) for name in sorted(names, key=lambda name: (order.get(name, 1), name)))
+
+
+def _asset(name: str) -> str:
+    return files("rlvr.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """The source of an inline script or style in a Content-Security-Policy (w3.org/TR/CSP3, 2.3.1)."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,134 @@
+"""The page of one or more runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlvr.report.curves import meanings, sections, series
+from rlvr.report.health import health
+from rlvr.report.history import History, read_history
+from rlvr.report.page import Page, pack
+from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, token_texts
+
+SHELL_BYTES = 200_000  # of the page without its data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much of the rollouts is embedded; of more, a sample over all steps is."""
+
+    max_episodes: int = 20_000
+    max_mb: float = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPage:
+    """A page and what is left out of it: `kept` of `total` episodes; `notes` name what is damaged."""
+
+    page: Page
+    kept: int
+    total: int
+    notes: list[str]
+
+
+def run_page(folders: Sequence[Path], limits: Limits) -> RunPage:
+    """Read run folders, running, finished or damaged, into one page."""
+    histories = [read_history(folder) for folder in folders]
+    rollouts = _rollouts(folders, limits)
+    notes = [note for history in histories for note in history.notes] + rollouts.notes
+    chunks = dict(rollouts.chunks)
+    if rollouts.kept:
+        texts, note = _token_texts(folders, rollouts.ids)
+        chunks["tokens"] = pack(texts)
+        notes += [note] if note else []
+    if rollouts.kept < rollouts.total:
+        notes.append(
+            f"{rollouts.total - rollouts.kept:,} of {rollouts.total:,} recorded episodes are left out; the "
+            f"{rollouts.kept:,} in this page are a sample over all steps (--max-episodes, --max-mb)."
+        )
+    rows = [history.rows for history in histories]
+    main = {
+        "kind": "run",
+        "title": " and ".join(_labels(histories)),
+        "facts": _facts(histories),
+        "notes": notes,
+        "runs": [
+            {
+                "name": label,
+                **series(history.rows),
+                "health": health(history.rows, history.penalties),
+                "settings": history.text,
+            }
+            for label, history in zip(_labels(histories), histories, strict=True)
+        ],
+        "sections": sections(rows),
+        "metrics": meanings(name for history in rows for row in history for name in row),
+        "episodes": rollouts.kept,
+    }
+    page = Page(title=f"rlvr: {main['title']}", main=main, chunks=chunks)
+    return RunPage(page=page, kept=rollouts.kept, total=rollouts.total, notes=notes)
+
+
+def _labels(histories: Sequence[History]) -> list[str]:
+    """The folders' names; with their parents where two are alike."""
+    names = [history.name for history in histories]
+    return [
+        name if names.count(name) == 1 else str(history.folder) for name, history in zip(names, histories, strict=True)
+    ]
+
+
+def _rollouts(folders: Sequence[Path], limits: Limits) -> PackedRollouts:
+    """As many episodes as both limits allow; packed again with fewer where the first try was too large."""
+    files = [file for run, folder in enumerate(folders) for file in rollout_files(folder / "rollouts", run)]
+    budget = max(0.0, limits.max_mb * 1e6 - SHELL_BYTES) * 3 / 4  # base64 makes 4 bytes of 3
+    packed = pack_rollouts(files, limits.max_episodes)
+    while packed.size > budget and packed.kept > 1:
+        packed = pack_rollouts(files, max(1, int(packed.kept * 0.95 * budget / packed.size)))
+    return packed
+
+
+def _token_texts(folders: Sequence[Path], ids: set[int]) -> tuple[dict[int, str], str | None]:
+    """The texts of the tokens by the first run's tokenizer, or a sentence that says why there are none."""
+    found = [path for folder in folders for path in _tokenizers(folder)]
+    if not found:
+        return {}, "There is no tokenizer.json in the run yet: tokens are shown by their ids."
+    try:
+        return token_texts(found[0], ids), None
+    except ValueError as error:
+        return {}, f"{found[0]} cannot be read ({str(error)[:200]}): tokens are shown by their ids."
+
+
+def _tokenizers(folder: Path) -> list[Path]:
+    """All of a run are the same: any that can be found."""
+    names = ("final", "warm_start", "checkpoints/step_*/model")
+    return [path for name in names for path in sorted(folder.glob(f"{name}/tokenizer.json"), reverse=True)]
+
+
+def _facts(histories: Sequence[History]) -> list[tuple[str, str]]:
+    """What stands below the heading."""
+    facts: list[tuple[str, str]] = []
+    for history in histories:
+        if len(histories) > 1:
+            facts.append(("run", history.name))
+        task, max_steps = history.setting("task.name"), history.setting("trainer.max_steps")
+        model = history.setting("model.name_or_path") or history.setting("model.name")
+        known = {"task": task, "model": model, "algorithm": history.setting("algorithm.name")}
+        facts += [(name, str(value)) for name, value in known.items() if value is not None]
+        of = f" of {max_steps}" if isinstance(max_steps, int) else ""
+        unfinished = isinstance(max_steps, int) and history.step < max_steps
+        facts.append(("step", f"{history.step}{of}{', not finished' if unfinished else ''}"))
+        facts += _scores(history, f"eval/{task}/{history.setting('evaluation.headline')}")
+    return facts
+
+
+def _scores(history: History, name: str) -> list[tuple[str, str]]:
+    rows = [row for row in history.rows if math.isfinite(row.get(name, math.nan))]
+    if not rows:
+        return []
+    low, high = rows[-1].get(f"{name}_low"), rows[-1].get(f"{name}_high")
+    interval = "" if low is None or high is None else f" (95 % interval {low:.3f} to {high:.3f})"
+    label = "held-out " + name.rpartition("/")[2].replace("_", " ")
+    return [(label, f"{rows[0][name]:.3f} \u2192 {rows[-1][name]:.3f}{interval}")]
