@@ -139,14 +139,14 @@ MUTANTS = [
     ),
     Mutant(  # and the last one's tokens are counted
         pitfall="38",
-        file="evaluation/evaluate.py",
+        file="evaluation/players.py",
         old="num_completion_tokens=sum(len(turn.completion.token_ids) for turn in episode.turns)",
         new="num_completion_tokens=len(episode.turns[-1].completion.token_ids)",
         test=f"{EVALUATE}::test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tokens_are_counted",
     ),
     Mutant(  # the metric is not told of calls
         pitfall="38",
-        file="evaluation/evaluate.py",
+        file="evaluation/players.py",
         old="turns = turn_texts(chat, episode.turns, tools)",
         new="turns = turn_texts(chat, episode.turns)",
         test=f"{EVALUATE}::test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tokens_are_counted",

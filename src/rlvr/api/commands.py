@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -133,7 +132,7 @@ def evaluate(
 
     Raises UserError for everything that is the caller's to mend; its text is one sentence.
     """
-    from rlvr.build import evaluate_all, open_inference
+    from rlvr.build import evaluate_into, open_inference
 
     source = str(model.folder if isinstance(model, Run) else model)
     num_examples = ALL if num_examples is None and data is not None else num_examples
@@ -151,16 +150,7 @@ def evaluate(
         with open_inference(source, config, functions) as inference:
             for note in inference.notes:
                 print(note, file=sys.stderr)
-            return asyncio.run(
-                evaluate_all(
-                    inference.config,
-                    inference.tasks.eval_sets,
-                    inference.policy,
-                    inference.engine,
-                    inference.max_context_tokens,
-                    on_progress,
-                )
-            )
+            return evaluate_into(inference, None, on_progress=on_progress)
 
     return in_a_thread(work)
 

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
 
+from rlvr import __version__
 from rlvr.build.chats import make_chat
-from rlvr.config.schema import Config
+from rlvr.build.inference import Inference
+from rlvr.config.schema import Config, MixTask, TaskBundle
 from rlvr.engines.local import LocalEngine
-from rlvr.evaluation.evaluate import EvalTask, Progress, evaluate
+from rlvr.evaluation.evaluate import (
+    EVAL_SEED,
+    NOTHING,
+    UNNAMED,
+    Done,
+    EvalTask,
+    OnRecord,
+    Progress,
+    TrainSplit,
+    evaluate,
+)
+from rlvr.evaluation.players import LocalPlayer, Player
+from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.models.policy import Policy
+from rlvr.tasks.base import Task
+from rlvr.tracking.evaluations import Origin
+
+Split = Literal["test", "train"]
 
 
 async def evaluate_all(
@@ -20,21 +42,110 @@ async def evaluate_all(
     context: int,
     on_progress: Progress | None = None,
 ) -> dict[str, EvaluationResult]:
-    """The result of each task by its name."""
+    """The result of each task by its name, while training: nothing is kept."""
     found = {}
     for task in tasks:
-        found[task.name] = await evaluate(
-            engine,
-            make_chat(config, policy, task),
-            task,
-            num_examples=config.evaluation.num_examples,
-            samples_per_example=config.evaluation.samples_per_example,
-            max_completion_tokens=config.rollout.max_completion_tokens,
-            max_context_tokens=context,
-            temperature=config.rollout.temperature,
-            top_p=config.rollout.top_p,
-            top_k=config.rollout.top_k,
-            min_p=config.rollout.min_p,
-            on_progress=on_progress,
-        )
+        player = LocalPlayer(engine=engine, chat=make_chat(config, policy, task), max_context_tokens=context)
+        found[task.name] = await _evaluate(config, player, task, on_progress=on_progress)
     return found
+
+
+def evaluate_into(
+    inference: Inference,
+    path: Path | None,
+    *,
+    split: Split = "test",
+    on_progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> dict[str, EvaluationResult]:
+    """The result of each set by its task's name.
+
+    With a path the records are kept there as they come, in `<path>.partial`, and the finished file is whole and in
+    order. A second call with the same settings goes on where the first one was killed; `on_note` gets a sentence for
+    each line of the first that is damaged, and what it held is measured again.
+
+    Raises:
+        UserError: the file holds an evaluation with other settings, or cannot be written; see also `evaluate`.
+    """
+    tasks = inference.tasks.eval_sets
+    origins = {task.name: origin_of(inference, task, split) for task in tasks}
+    file = None if path is None else RecordFile(path, {origin.settings for origin in origins.values()})
+    if file is not None and on_note is not None:
+        for problem in file.problems:
+            on_note(problem)
+
+    async def all_sets() -> dict[str, EvaluationResult]:
+        found = {}
+        for task in tasks:
+            origin = origins[task.name]
+            found[task.name] = await _evaluate(
+                inference.config,
+                inference.player(task),
+                TrainSplit(task) if split == "train" else task,
+                origin=origin,
+                done=NOTHING if file is None else file.known(origin.settings),
+                on_record=None if file is None else file.add,
+                on_progress=on_progress,
+            )
+        return found
+
+    results = inference.run(all_sets())
+    if file is not None:
+        file.finish([record for result in results.values() for record in result.records])
+    return results
+
+
+async def _evaluate(
+    config: Config,
+    player: Player,
+    task: EvalTask,
+    *,
+    origin: Origin = UNNAMED,
+    done: Done = NOTHING,
+    on_record: OnRecord | None = None,
+    on_progress: Progress | None = None,
+) -> EvaluationResult:
+    return await evaluate(
+        player,
+        task,
+        num_examples=config.evaluation.num_examples,
+        samples_per_example=config.evaluation.samples_per_example,
+        max_completion_tokens=config.rollout.max_completion_tokens,
+        temperature=config.rollout.temperature,
+        top_p=config.rollout.top_p,
+        top_k=config.rollout.top_k,
+        min_p=config.rollout.min_p,
+        origin=origin,
+        done=done,
+        on_record=on_record,
+        on_progress=on_progress,
+    )
+
+
+def origin_of(inference: Inference, task: Task, split: str) -> Origin:
+    """Where the records of a task's evaluation come from."""
+    config = inference.config
+    bundle = _bundle(config, task.name)
+    settings = {
+        "version": __version__,
+        "model": inference.loaded.fingerprint,
+        "bundle": {name: getattr(bundle, name).model_dump(mode="json") for name in ("task", "reward", "prompt")},
+        "markers": config.markers.model_dump(mode="json"),
+        "sampling": config.rollout.model_dump(mode="json", exclude={"prompts_per_step", "group_size"}),
+        "split": [split, config.seed if split == "train" else EVAL_SEED],
+        "first": [[e.id, e.answer, [m.content for m in e.messages]] for e in task.eval_examples(1)],
+    }
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return Origin(
+        model=inference.source,
+        task=task.name,
+        split=split,
+        retriever=getattr(bundle.task, "retriever", None),
+        settings=hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest(),
+    )
+
+
+def _bundle(config: Config, name: str) -> Config | TaskBundle:
+    """The part of the configuration that a set belongs to: the run's own, a part of its mix, or one beside it."""
+    parts = config.task.parts if isinstance(config.task, MixTask) else {}
+    return {**config.evaluation.also, **parts}.get(name, config)

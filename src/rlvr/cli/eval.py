@@ -6,12 +6,14 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import add_model_arguments, at_least, opened, progress
+from rlvr.cli.model_arguments import add_model_arguments, at_least, note, opened, progress
 
 if TYPE_CHECKING:
     from rlvr.build import Inference
+    from rlvr.build.evaluation import Split
     from rlvr.evaluation.summary import EvaluationResult
 
 DESCRIPTION = """Measure a model on held-out examples: greedy accuracy and, with samples, avg@k, pass@k and maj@k.
@@ -47,11 +49,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = {"num_examples": args.num_examples, "samples_per_example": args.samples_per_example}
     changes = [f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None]
     with opened(args, changes) as inference:
-        results = _evaluate(inference, args.split)
-    if args.output:
-        from rlvr.tracking.evaluations import write_jsonl
-
-        write_jsonl(args.output, [record for result in results.values() for record in result.records])
+        results = _evaluate(inference, args.split, args.output)
     for task, result in results.items():
         if args.json:
             import json
@@ -62,24 +60,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _evaluate(inference: Inference, split: str) -> dict[str, EvaluationResult]:
-    import asyncio
+def _evaluate(inference: Inference, split: Split, output: str | None) -> dict[str, EvaluationResult]:
+    from rlvr.build import evaluate_into
 
-    from rlvr.build import evaluate_all
-    from rlvr.evaluation.evaluate import TrainSplit
-
-    tasks = inference.tasks.eval_sets
-    sets = [TrainSplit(task) for task in tasks] if split == "train" else tasks
+    path = None if output is None else Path(output)
     with progress("evaluating") as on_progress:
-        evaluation = evaluate_all(
-            inference.config,
-            sets,
-            inference.policy,
-            inference.engine,
-            inference.max_context_tokens,
-            on_progress,
-        )
-        return asyncio.run(evaluation)
+        return evaluate_into(inference, path, split=split, on_progress=on_progress, on_note=note)
 
 
 def table(source: str, task: str, split: str, metrics: Mapping[str, float]) -> str:

@@ -65,8 +65,8 @@ def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Infer
         except ConfigError as error:
             # compose speaks of the option that names a configuration for `rlvr train`
             raise ConfigError(str(error).replace("--config-name", "--task")) from error
-        for note in inference.notes:
-            print(note, file=sys.stderr)
+        for line in inference.notes:
+            note(line)
         yield inference
 
 
@@ -95,6 +95,11 @@ def at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def note(line: str) -> None:
+    """What a user should know beside the result."""
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

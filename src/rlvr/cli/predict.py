@@ -106,32 +106,20 @@ def _read_prompts(path: str) -> list[str]:
 
 
 def _predict(inference: Inference, examples: Sequence[Example]) -> Sequence[EvaluationRecord]:
-    import asyncio
-
-    from rlvr.build import make_chat
     from rlvr.evaluation.evaluate import EVAL_SEED, attempt
     from rlvr.types import SamplingParams
 
     task = inference.tasks.own
-    chat = make_chat(inference.config, inference.policy, task)
+    player = inference.player(task)
     sampling = SamplingParams(
         max_tokens=inference.config.rollout.max_completion_tokens,
-        stop_ids=chat.stop_ids,
+        stop_ids=player.stop_ids,
         seed=EVAL_SEED,
         temperature=0.0,
     )
     with progress("predicting") as on_progress:
-        attempts = attempt(
-            inference.engine,
-            chat,
-            task,
-            examples,
-            sampling,
-            num_samples=0,
-            max_context_tokens=inference.max_context_tokens,
-            on_progress=on_progress,
-        )
-        return asyncio.run(attempts)
+        attempts = attempt(player, task, examples, sampling, samples=(0,), on_progress=on_progress)
+        return inference.run(attempts)
 
 
 def steps(record: EvaluationRecord) -> str:

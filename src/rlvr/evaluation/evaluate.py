@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from itertools import pairwise
 from typing import Protocol
 
-from rlvr.engines.base import Engine
 from rlvr.envs.base import Env, TurnText
 from rlvr.errors import ConfigError, UserError
+from rlvr.evaluation.players import Played, Player
 from rlvr.evaluation.summary import EvaluationResult, summarize
-from rlvr.rollout.episode import ChatCodec, run_episode, turn_texts
 from rlvr.seeding import derive_seed
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, Origin
-from rlvr.tracking.rollouts import call_records, reply_ids
-from rlvr.types import Episode, Example, SamplingParams, ToolSchema, Turn, Verdict
+from rlvr.tracking.evaluations import EvaluationRecord, Origin
+from rlvr.types import Example, SamplingParams, Verdict
 
 EVAL_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""
@@ -30,14 +28,19 @@ EVAL_SEED = 0
 MAX_FAILURE_SHARE = 0.2
 """Of completions that the metric could not judge; above it an accuracy of the others would say little."""
 
-MAX_REPLY_CHARS = 10_000
-"""Of what came back, in a record; the model saw all of it."""
-
 UNNAMED = Origin()
 """Of records that nobody keeps, as in evaluations while training."""
 
 Progress = Callable[[int, int], None]
 """Called after each episode with how many are done, and of how many."""
+
+OnRecord = Callable[[EvaluationRecord], None]
+"""Called with each record as its episode ends."""
+
+Done = Mapping[tuple[str, int], EvaluationRecord]
+"""Records that there are already, by example id and sample index."""
+
+NOTHING: Done = {}
 
 
 class EvalTask(Protocol):
@@ -71,29 +74,30 @@ class EvalTask(Protocol):
 
 
 async def evaluate(
-    engine: Engine,
-    chat: ChatCodec,
+    player: Player,
     task: EvalTask,
     *,
     num_examples: int,
     samples_per_example: int,
     max_completion_tokens: int,
-    max_context_tokens: int,
     temperature: float = 1.0,
     top_p: float = 1.0,
     top_k: int = 0,
     min_p: float = 0.0,
     seed: int = EVAL_SEED,
     origin: Origin = UNNAMED,
+    done: Done = NOTHING,
+    on_record: OnRecord | None = None,
     on_progress: Progress | None = None,
 ) -> EvaluationResult:
     """Greedy on `num_examples` held-out examples, plus `samples_per_example` samples of each.
 
-    Temperature, top_p, top_k and min_p are those of the samples.
+    Temperature, top_p, top_k and min_p are those of the samples. `done` has the records of an earlier evaluation with
+    the same settings; only what it lacks is asked for, and given to `on_record` as it comes.
 
     Raises:
         ConfigError: the task has no held-out example.
-        UserError: the metric failed on more than `MAX_FAILURE_SHARE` of the completions, or on an example's data.
+        UserError: more than `MAX_FAILURE_SHARE` of the completions could not be judged, or an example's data is bad.
     """
     examples = task.eval_examples(num_examples)
     if not examples:
@@ -102,7 +106,7 @@ async def evaluate(
         )
     sampling = SamplingParams(
         max_tokens=max_completion_tokens,
-        stop_ids=chat.stop_ids,
+        stop_ids=player.stop_ids,
         seed=seed,
         temperature=temperature,
         top_p=top_p,
@@ -110,77 +114,91 @@ async def evaluate(
         min_p=min_p,
     )
     records = await attempt(
-        engine,
-        chat,
+        player,
         task,
         examples,
         sampling,
-        num_samples=samples_per_example,
-        max_context_tokens=max_context_tokens,
+        samples=range(samples_per_example + 1),
         origin=origin,
+        done=done,
+        on_record=on_record,
         on_progress=on_progress,
     )
-    _check_failures(task.name, records)
+    check_failures(task.name, records)
     return EvaluationResult(metrics=summarize(task.name, records, seed=seed), records=records)
 
 
-def _check_failures(task_name: str, records: Sequence[EvaluationRecord]) -> None:
+def check_failures(task_name: str, records: Sequence[EvaluationRecord]) -> None:
+    """UserError if so much could not be judged that an accuracy of the rest would say little."""
     failures = [record.failure for record in records if record.failure is not None]
     all_greedy_failed = all(record.failure is not None for record in records if record.sample_index == 0)
     if len(failures) > MAX_FAILURE_SHARE * len(records) or all_greedy_failed:
+        of_metric = any(record.failure is not None and record.turns for record in records)
+        remedy = (
+            "raise reward.timeout_s or reward.max_memory_mb, or choose another metric"
+            if of_metric
+            else "mend the endpoint and run the command again"
+        )
         raise UserError(
-            f"the metric of task {task_name} failed on {len(failures):,} of {len(records):,} completions, more than "
-            f"{MAX_FAILURE_SHARE:.0%} (first: {failures[0]}): no accuracy can be told; raise reward.timeout_s or "
-            "reward.max_memory_mb, or choose another metric."
+            f"{f'the metric of task {task_name}' if of_metric else 'the endpoint'} failed on {len(failures):,} of "
+            f"{len(records):,} completions, more than {MAX_FAILURE_SHARE:.0%} (first: {failures[0]}): no accuracy can "
+            f"be told; {remedy}."
         )
 
 
 async def attempt(
-    engine: Engine,
-    chat: ChatCodec,
+    player: Player,
     task: EvalTask,
     examples: Sequence[Example],
     sampling: SamplingParams,
     *,
-    num_samples: int,
-    max_context_tokens: int,
+    samples: Sequence[int],
     origin: Origin = UNNAMED,
+    max_running: int | None = None,
+    done: Done = NOTHING,
+    on_record: OnRecord | None = None,
     on_progress: Progress | None = None,
 ) -> tuple[EvaluationRecord, ...]:
-    """Each example once greedily (sample 0) and `num_samples` times as `sampling` says (1, 2, ...), judged.
+    """The samples of each example, judged: sample 0 is greedy, 1, 2, ... are drawn as `sampling` says.
 
-    All requests are issued at once and the engine batches them. The draw of each is a function of `sampling.seed`, the
-    example's id, the sample's index and the turn.
+    All requests are issued at once and the engine batches them; `max_running` bounds the episodes that are played at
+    the same time. The draw of each is a function of `sampling.seed`, the example's id, the sample's index and the
+    turn. What `done` has, of the same example, is taken from there.
     """
-    requests = [(example, sample) for example in examples for sample in range(num_samples + 1)]
+    requests = [(example, sample) for example in examples for sample in samples]
+    known = {key: record for key in ((e.id, s) for e, s in requests) if (record := done.get(key)) is not None}
     num_done = 0
+    gate = nullcontext() if max_running is None else asyncio.Semaphore(max_running)
 
     async def judged(example: Example, sample: int) -> EvaluationRecord:
         nonlocal num_done
-
-        def params(turn: int) -> SamplingParams:
-            drawn = replace(sampling, seed=derive_seed(sampling.seed, "eval", example.id, sample, turn))
-            return drawn if sample > 0 else greedy(drawn)
-
-        env = task.env(example)
-        start = time.perf_counter()
-        episode = await run_episode(
-            example,
-            env,
-            engine,
-            chat,
-            params,
-            sample_index=sample,
-            seed=derive_seed(sampling.seed, "eval", example.id, sample),
-            max_context_tokens=max_context_tokens,
-        )
+        record = known.get((example.id, sample))
+        if record is None or record.expected != example.answer:
+            async with gate:
+                record = await judge_one(player, task, example, sampling, sample, origin=origin)
+            if on_record is not None:
+                on_record(record)
         num_done += 1
         if on_progress is not None:
             on_progress(num_done, len(requests))
-        time_s = time.perf_counter() - start
-        return await judge_episode(task, chat, example, episode, env.tools, origin=origin, time_s=time_s)
+        return record
 
     return tuple(await asyncio.gather(*(judged(example, sample) for example, sample in requests)))
+
+
+async def judge_one(
+    player: Player, task: EvalTask, example: Example, sampling: SamplingParams, sample: int, *, origin: Origin = UNNAMED
+) -> EvaluationRecord:
+    """Play one episode and apply the task's metric to it; the reward is only noted beside it."""
+
+    def params(turn: int) -> SamplingParams:
+        drawn = replace(sampling, seed=derive_seed(sampling.seed, "eval", example.id, sample, turn))
+        return drawn if sample > 0 else greedy(drawn)
+
+    start = time.perf_counter()
+    seed = derive_seed(sampling.seed, "eval", example.id, sample)
+    episode = await player.play(example, task.env(example), params, sample_index=sample, seed=seed)
+    return await judge(task, example, episode, sample, origin=origin, start=start)
 
 
 def greedy(params: SamplingParams) -> SamplingParams:
@@ -188,19 +206,21 @@ def greedy(params: SamplingParams) -> SamplingParams:
     return replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
-async def judge_episode(
+async def judge(
     task: EvalTask,
-    chat: ChatCodec,
     example: Example,
-    episode: Episode,
-    tools: Sequence[ToolSchema],
+    episode: Played,
+    sample: int,
     *,
     origin: Origin = UNNAMED,
-    time_s: float = 0.0,
+    start: float | None = None,
 ) -> EvaluationRecord:
-    """Apply the task's metric to what was generated; the reward is only noted beside it."""
-    turns = turn_texts(chat, episode.turns, tools)
-    verdict = await task.judge(example, turns)
+    """The record of a played episode; `start` is when its clock began, `time.perf_counter()`."""
+    turns = episode.texts
+    if episode.failure is None:
+        verdict = await task.judge(example, turns)
+    else:
+        verdict = Verdict(answer=None, correct=False, failure=episode.failure)
     return EvaluationRecord(
         model=origin.model,
         task=origin.task,
@@ -208,43 +228,22 @@ async def judge_episode(
         retriever=origin.retriever,
         settings=origin.settings,
         example_id=example.id,
-        sample_index=episode.sample_index,
-        prompt=turns[0].prompt,
-        turns=_judged_turns(chat, episode, turns),
+        sample_index=sample,
+        prompt=turns[0].prompt if turns else "\n".join(message.content for message in example.messages),
+        turns=episode.turns,
         expected=example.answer,
         answer=verdict.answer,
         correct=verdict.correct,
         reward=episode.score.value,
         stop_reason=episode.stop_reason,
-        num_prompt_tokens=_num_read(episode.turns),
-        num_completion_tokens=sum(len(turn.completion.token_ids) for turn in episode.turns),
+        num_prompt_tokens=episode.num_prompt_tokens,
+        num_completion_tokens=episode.num_completion_tokens,
         tags=task.tags(example),
         parts=episode.score.parts,
         diagnostics=episode.score.diagnostics,
         failure=verdict.failure,
         trace=episode.score.trace,
-        time_s=time_s,
-    )
-
-
-def _num_read(turns: Sequence[Turn]) -> int:
-    """Prompt tokens that no earlier turn had read or written."""
-    replies = (reply_ids(turn, after) for turn, after in pairwise(turns))
-    return len(turns[0].prompt_ids) + sum(map(len, replies))
-
-
-def _judged_turns(chat: ChatCodec, episode: Episode, turns: Sequence[TurnText]) -> tuple[JudgedTurn, ...]:
-    """Each completion with its calls, and what the next prompt says beyond it."""
-    replies = [chat.decode(reply_ids(turn, after))[:MAX_REPLY_CHARS] for turn, after in pairwise(episode.turns)]
-    return tuple(
-        JudgedTurn(
-            completion=text.completion,
-            token_ids=turn.completion.token_ids,
-            logprobs=turn.completion.behavior_logprobs,
-            calls=tuple(call_records(text.calls)),
-            reply=reply,
-        )
-        for turn, text, reply in zip(episode.turns, turns, [*replies, None], strict=True)
+        time_s=0.0 if start is None else time.perf_counter() - start,
     )
 
 

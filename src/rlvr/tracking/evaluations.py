@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
@@ -42,9 +45,9 @@ class JudgedTurn:
     """
 
     completion: str
-    token_ids: Sequence[int] = ()
-    logprobs: Sequence[float] = ()
-    calls: Sequence[CallRecord] = ()
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    calls: tuple[CallRecord, ...] = ()
     reply: str | None = None
 
 
@@ -66,7 +69,7 @@ class EvaluationRecord:
     example_id: str
     sample_index: int
     prompt: str
-    turns: Sequence[JudgedTurn]
+    turns: tuple[JudgedTurn, ...]
     expected: str
     answer: str | None
     correct: bool
@@ -92,9 +95,18 @@ class EvaluationRecord:
         return self.settings, self.example_id, self.sample_index
 
 
+MAX_LINE_BYTES = 64 << 20
+"""A longer line is no record of ours."""
+
+
 def to_json(record: EvaluationRecord) -> str:
     """One line without its end; an infinite or missing number is null."""
-    return json.dumps(_fields(record), ensure_ascii=False, default=_fields)
+    return json.dumps(_fields(record), ensure_ascii=False, default=_fields, allow_nan=False)
+
+
+def to_line(record: EvaluationRecord) -> bytes:
+    """One line of a file, with its end. A lone surrogate in a decoded text must not lose the file."""
+    return (to_json(record) + "\n").encode("utf-8", errors="backslashreplace")
 
 
 def _fields(record: Any) -> dict[str, Any]:
@@ -104,37 +116,70 @@ def _fields(record: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple) and any(isinstance(item, float) and not math.isfinite(item) for item in value):
+        return [_plain(item) for item in value]
+    return value
 
 
-def from_json(line: str) -> EvaluationRecord:
+def from_json(line: str | bytes) -> EvaluationRecord:
     """The record of a line.
 
     Raises:
-        ValueError: no JSON, or not such a record.
+        ValueError: no JSON, or not such a record; says in a few words what is wrong.
     """
-    data = json.loads(line)
     try:
-        turns = tuple(
-            JudgedTurn(
-                completion=turn["completion"],
-                token_ids=tuple(turn["token_ids"]),
-                logprobs=tuple(turn["logprobs"]),
-                calls=tuple(CallRecord(**call) for call in turn["calls"]),
-                reply=turn["reply"],
-            )
-            for turn in data["turns"]
-        )
-        known = {
-            "turns": turns,
-            "trace": tuple(TraceStep(**step) for step in data["trace"]),
-            "tags": tuple(data["tags"]),
-            "stop_reason": StopReason(data["stop_reason"]),
-            "reward": math.nan if data["reward"] is None else float(data["reward"]),
-        }
-        return EvaluationRecord(**{**data, **known})
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"not a record of an evaluation: {error}") from error
+        data = json.loads(line)
+        if not isinstance(data, dict):
+            raise ValueError("it is no JSON object")
+        if data.get("reward", 0) is None:
+            data["reward"] = math.nan
+        return _schema().validate_python(data)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"][:4]))
+        raise ValueError(f"{place[:100]}: {first['msg'][:200]}") from None
+
+
+@cache
+def _schema() -> TypeAdapter[EvaluationRecord]:
+    return TypeAdapter(EvaluationRecord)
+
+
+def read_records(path: Path, *, name: str | None = None) -> tuple[list[EvaluationRecord], list[str]]:
+    """The records of a file, and a sentence for each line that is none: the rest is used.
+
+    The sentences call the file `name`, by default its path. Of records of the same measurement the last one counts.
+
+    Raises:
+        UserError: there is no such file, or it cannot be read.
+    """
+    name = str(path) if name is None else name
+    records: dict[tuple[str, str, int], EvaluationRecord] = {}
+    problems: list[str] = []
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=1):
+                if not line.strip():
+                    continue
+                try:
+                    record = from_json(line)
+                except ValueError as error:
+                    torn = "" if line.endswith(b"\n") else ", its end is missing"
+                    problems.append(f"{name}, line {number}, is damaged ({_one_line(error)}{torn}): it is left out")
+                else:
+                    records[record.key] = record
+    except OSError as error:
+        raise UserError(f"{name} cannot be read: {error.strerror or error}.") from error
+    return list(records.values()), problems
+
+
+def _one_line(error: ValueError) -> str:
+    text = " ".join(str(error).split())[:300]
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def check_writable(path: str) -> None:
@@ -157,6 +202,4 @@ def write_jsonl(path: str, records: Iterable[EvaluationRecord]) -> None:
     target = Path(path).resolve()  # the file behind a link, not the link, is replaced
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-    # a lone surrogate in a decoded text must not lose the file
-    text = "".join(to_json(record) + "\n" for record in records)
-    write_atomically(target, text.encode("utf-8", errors="backslashreplace"))
+    write_atomically(target, b"".join(map(to_line, records)))

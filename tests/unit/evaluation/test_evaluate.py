@@ -16,12 +16,13 @@ import rlvr
 from rlvr.config.schema import RpnTask as RpnSettings
 from rlvr.envs.base import TurnText
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.evaluate import MAX_REPLY_CHARS, evaluate, judge_episode
+from rlvr.evaluation.evaluate import evaluate, judge
 from rlvr.evaluation.intervals import wilson
+from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.rollout.episode import Sampling, run_episode
 from rlvr.tasks.rpn import RpnTask
-from rlvr.tracking.evaluations import from_json, to_json
+from rlvr.tracking.evaluations import EvaluationRecord, from_json, to_json
 from rlvr.types import (
     Completion,
     Episode,
@@ -122,15 +123,19 @@ def run(task: RpnTask, *, num_examples: int = 60, samples: int = 0) -> tuple[Eva
     codec = WordCodec(task)
     policy = ScriptedPolicy(task, codec)
     evaluation = evaluate(
-        policy,
-        codec,
+        LocalPlayer(engine=policy, chat=codec, max_context_tokens=64),
         task,
         num_examples=num_examples,
         samples_per_example=samples,
         max_completion_tokens=8,
-        max_context_tokens=64,
     )
     return asyncio.run(evaluation), policy
+
+
+def recorded(
+    task: RpnTask, codec: WordCodec, example: Example, episode: Episode, tools: Sequence[Any]
+) -> EvaluationRecord:
+    return asyncio.run(judge(task, example, played(codec, episode, tools), episode.sample_index))
 
 
 def test_accuracy_is_the_share_of_exact_answers_by_number_of_operators() -> None:
@@ -173,7 +178,7 @@ def test_pitfall_38_every_turn_of_every_sample_is_drawn_by_itself(monkeypatch: p
         seeds.extend(sampling(turn).seed for turn in range(3))
         return await run_episode(example, env, engine, chat, sampling, **kwargs)
 
-    monkeypatch.setattr("rlvr.evaluation.evaluate.run_episode", noted)
+    monkeypatch.setattr("rlvr.evaluation.players.run_episode", noted)
     run(make_task(), num_examples=2, samples=2)
     assert len(set(seeds)) == len(seeds) == 2 * 3 * 3
 
@@ -270,7 +275,7 @@ def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_onc
         stop_reason=StopReason.STOP,
     )
     tools = ({"type": "function", "function": {"name": "look"}},)
-    record = asyncio.run(judge_episode(task, codec, example, episode, tools))
+    record = recorded(task, codec, example, episode, tools)
     assert record.completions == ("3 <eoe>", "3 <eoe>")
     assert [(turn.completion, turn.reply) for turn in record.turns] == [("3 <eoe>", "+ 4"), ("3 <eoe>", None)]
     assert [call.name for turn in record.turns for call in turn.calls] == ["look", "look"]
@@ -283,12 +288,12 @@ def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_onc
         "reply": "+ 4",
     }
     single = replace(episode, turns=(first,))
-    alone = asyncio.run(judge_episode(task, codec, example, single, ()))
+    alone = recorded(task, codec, example, single, ())
     assert [(turn.completion, turn.calls, turn.reply) for turn in alone.turns] == [("3 <eoe>", (), None)]
     assert from_json(to_json(alone)) == alone
     assert from_json(to_json(record)).turns[0].calls[0].arguments == {"at": None}  # NaN is no JSON
     endless = replace(second, prompt_ids=first.prompt_ids + first.completion.token_ids + (3,) * 100_000)
-    long = asyncio.run(judge_episode(task, codec, example, replace(episode, turns=(first, endless)), tools))
+    long = recorded(task, codec, example, replace(episode, turns=(first, endless)), tools)
     assert len(long.turns[0].reply or "") == MAX_REPLY_CHARS
 
 
@@ -316,13 +321,13 @@ def test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tok
         stop_reason=StopReason.STOP,
     )
     tools = ({"type": "function", "function": {"name": "look"}},)
-    record = asyncio.run(judge_episode(task, codec, example, episode, tools))
+    record = recorded(task, codec, example, episode, tools)
     assert [(turn.text, [call.name for call in turn.calls]) for turn in task.seen] == [
         ("3", ["look"]),
         ("3 = 4", ["look"]),
     ]
     assert record.num_completion_tokens == 2 + 4
-    alone = asyncio.run(judge_episode(task, codec, example, replace(episode, turns=(first,)), tools))
+    alone = recorded(task, codec, example, replace(episode, turns=(first,)), tools)
     assert [turn.completion for turn in alone.turns] == ["3 <eoe>"]  # it had tools, and may have called one
 
 

@@ -1,0 +1,418 @@
+"""A model behind an endpoint that speaks OpenAI's chat completions: messages in, a message out.
+
+It is measured, never trained: what an endpoint says of tokens and log-probabilities is taken where it says anything.
+Everything that comes back is untrusted: of bounded size, checked, and one clear failure where it is not what it should
+be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, Field, ValidationError
+
+from rlvr.chat.tool_calls import Reading
+from rlvr.errors import UserError
+from rlvr.types import Message, SamplingParams, StopReason, ToolCall, ToolSchema
+
+PREFIX = "openai:"
+MAX_CONCURRENT = 16
+"""Requests that wait for an answer at the same time."""
+TIMEOUT_S = 300.0
+"""Of one request; a retry has as long again."""
+CONNECT_TIMEOUT_S = 10.0
+MAX_RETRIES = 3
+"""After a broken connection, a time-out, 408, 409, 429 and 5xx; the official client waits 0.5 s, 1 s, 2 s between."""
+MAX_BODY_BYTES = 16 << 20
+MAX_FAILURES_AT_START = 5
+"""An endpoint that has failed so often and never answered is given up."""
+
+_OPTIONAL = ("return_token_ids", "logprobs", "seed")
+"""What an endpoint may refuse to know; the next one of them is named in its refusal, and is left out from then on."""
+
+
+class EndpointError(Exception):
+    """A request that failed for good, in a few words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What the endpoint answered. `token_ids` and `logprobs` are empty where it does not tell them."""
+
+    message: Message
+    wire: Mapping[str, Any]  # the message as it came, to be sent back
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop_reason: StopReason
+    num_prompt_tokens: int
+    num_completion_tokens: int
+
+
+class Endpoint:
+    """`Endpoint("http://127.0.0.1:8000/v1", "policy")`: the model `policy` there. Close it in the loop that used it."""
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        *,
+        max_concurrent: int = MAX_CONCURRENT,
+        timeout_s: float = TIMEOUT_S,
+        max_retries: int = MAX_RETRIES,
+    ) -> None:
+        self.url, self.name = url, name
+        self._max_concurrent, self._timeout_s, self._max_retries = max_concurrent, timeout_s, max_retries
+        self._left_out: set[str] = set()
+        self._limit_name = "max_tokens"
+        self._num_answers = self._num_failures = 0
+        self._client: Any = None
+        self._gate = asyncio.Semaphore(max_concurrent)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of address and name: nothing else is known."""
+        return hashlib.blake2b(f"{self.url}#{self.name}".encode(), digest_size=8).hexdigest()
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: SamplingParams,
+        *,
+        tools: Sequence[ToolSchema] = (),
+        stop: Sequence[str] = (),
+    ) -> Said:
+        """One completion of a conversation in OpenAI's form; `sampling.stop_ids` say nothing here.
+
+        Raises:
+            EndpointError: this request failed for good.
+            UserError: every other one would, too: a refused key, an unknown model, an endpoint that never answered.
+        """
+        async with self._gate:
+            try:
+                said = _read(await self._ask(self._body(messages, sampling, tools, stop)), sampling.max_tokens)
+            except EndpointError as error:
+                self._num_failures += 1
+                if self._num_answers == 0 and self._num_failures >= MAX_FAILURES_AT_START:
+                    raise UserError(f"the endpoint {self.url} answered no request ({error}): mend it first.") from error
+                raise
+            self._num_answers += 1
+            return said
+
+    async def close(self) -> None:
+        """Close the connections; the next request, in whatever loop, opens new ones."""
+        client, self._client = self._client, None
+        self._gate = asyncio.Semaphore(self._max_concurrent)
+        if client is not None:
+            await client.close()
+
+    def _body(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: SamplingParams,
+        tools: Sequence[ToolSchema],
+        stop: Iterable[str],
+    ) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "messages": list(messages),
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": sampling.seed,
+            "logprobs": True,
+            "return_token_ids": True,
+        }
+        if tools:
+            body["tools"] = [dict(tool) for tool in tools]
+        elif stop:  # with tools they end calls, too, which the endpoint reads by itself
+            body["stop"] = list(stop)
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
+        if sampling.min_p:
+            body["min_p"] = sampling.min_p
+        return body
+
+    async def _ask(self, body: dict[str, Any]) -> bytes:
+        """The bytes of the answer. An optional key that the endpoint refuses is left out from then on."""
+        import openai
+
+        while True:
+            sent = {key: value for key, value in body.items() if key not in self._left_out}
+            sent[self._limit_name] = sent.pop("max_tokens")
+            try:
+                return await self._post(sent)
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                if not self._adapts(str(error.message), sent):
+                    raise EndpointError(_told(error)) from error
+            except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
+                raise self.refusal(error) from error
+            except openai.OpenAIError as error:
+                raise EndpointError(_told(error)) from error
+
+    def _adapts(self, refusal: str, sent: Mapping[str, Any]) -> bool:
+        """Whether what was refused can be said in another way, or left out."""
+        if "max_completion_tokens" in refusal and self._limit_name == "max_tokens":
+            self._limit_name = "max_completion_tokens"
+            return True
+        named = next((key for key in _OPTIONAL if key in sent and key in refusal), None)
+        if named is None:
+            return False
+        self._left_out.add(named)
+        return True
+
+    async def _post(self, body: dict[str, Any]) -> bytes:
+        """The body of a successful answer; retries are the official client's."""
+        if self._client is None:
+            self._client = _openai().AsyncOpenAI(**self._options(self._max_retries))
+        known = ("messages", "tools", "stop", "temperature", "top_p", "seed", "logprobs", self._limit_name)
+        arguments = {key: value for key, value in body.items() if key in known}
+        extra = {key: value for key, value in body.items() if key not in known}
+        create = self._client.chat.completions.with_streaming_response.create
+        found = bytearray()
+        async with create(model=self.name, **arguments, extra_body=extra) as response:
+            async for chunk in response.iter_bytes():
+                found += chunk
+                if len(found) > MAX_BODY_BYTES:
+                    raise EndpointError(f"it answered with more than {MAX_BODY_BYTES >> 20} MiB")
+        return bytes(found)
+
+    def _options(self, max_retries: int) -> dict[str, Any]:
+        import httpx
+
+        return {
+            "base_url": self.url,
+            "api_key": os.environ.get("OPENAI_API_KEY") or "none",
+            "timeout": httpx.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
+            "max_retries": max_retries,
+        }
+
+    # ------------------------------------------------------------------------------------------------- before the first
+
+    def check(self) -> None:
+        """Ask which models there are. An endpoint that has no such list is taken as it is.
+
+        Raises:
+            UserError: nobody answers, the key is refused, or there is no model of this name.
+        """
+        openai = _openai()
+        found = bytearray()
+        try:
+            with (
+                openai.OpenAI(**self._options(1)) as client,
+                client.models.with_streaming_response.list() as response,
+            ):
+                for chunk in response.iter_bytes():
+                    found += chunk
+                    if len(found) > MAX_BODY_BYTES:
+                        break
+        except openai.NotFoundError:
+            return
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
+            raise self.refusal(error) from error
+        except openai.APIStatusError as error:
+            if error.status_code in (405, 501):
+                return
+            raise UserError(f"the endpoint {self.url} does not work ({_told(error)}): mend it first.") from error
+        except openai.OpenAIError as error:
+            raise UserError(
+                f"the endpoint {self.url} does not answer ({_told(error)}): start it, or mend the address."
+            ) from error
+        self._check_name(bytes(found))
+
+    def _check_name(self, body: bytes) -> None:
+        try:
+            names = [str(model["id"]) for model in json.loads(body)["data"]]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(
+                f"{self.url} is no endpoint of OpenAI's kind (its list of models cannot be read): the address usually "
+                "ends with /v1."
+            ) from error
+        if self.name in names or not names:
+            return
+        near = difflib.get_close_matches(self.name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names[:10])}"
+        raise UserError(f"the endpoint {self.url} has no model {self.name!r}: {_printable(hint, 500)}.")
+
+    def refusal(self, error: Any) -> UserError:
+        """The sentence for a status that every request would get."""
+        if error.status_code == 404:
+            return UserError(
+                f"the endpoint {self.url} has no model {self.name!r} or no chat completions ({_told(error)}): name "
+                f"another model behind the #, or another address; it usually ends with /v1."
+            )
+        return UserError(f"the endpoint {self.url} refuses the key ({_told(error)}): set OPENAI_API_KEY.")
+
+
+def open_endpoint(model: str) -> Endpoint:
+    """The endpoint of `openai:http://127.0.0.1:8000/v1#NAME`, after a look whether it is there and knows the model.
+
+    Raises:
+        UserError: no such address, or what `Endpoint.check` finds.
+    """
+    url, _, name = model.removeprefix(PREFIX).partition("#")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not name:
+        raise UserError(
+            f"{model}: an endpoint is written openai:ADDRESS#MODEL, e.g. openai:http://127.0.0.1:8000/v1#my-model."
+        )
+    if parts.password or parts.username:
+        raise UserError("an address with a password would be written into every record: set OPENAI_API_KEY instead.")
+    endpoint = Endpoint(url.rstrip("/"), name)
+    endpoint.check()
+    return endpoint
+
+
+def _openai() -> Any:
+    try:
+        import openai
+    except ImportError as error:
+        raise UserError("a model behind an endpoint needs the official client: pip install 'rlvr[openai]'.") from error
+    return openai
+
+
+# ---------------------------------------------------------------------------------------------- what is said and read
+
+
+def to_wire(message: Message) -> dict[str, Any]:
+    """A message in OpenAI's form."""
+    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.role == "tool":
+        wire["tool_call_id"] = message.call_id or ""
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+            }
+            for call in message.tool_calls
+        ]
+    return wire
+
+
+class _Function(BaseModel):
+    name: str | None = None
+    arguments: Any = None
+
+
+class _Call(BaseModel):
+    id: str | None = None
+    function: _Function
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    tool_calls: list[_Call] | None = Field(default=None, max_length=1000)
+
+
+class _Logprob(BaseModel):
+    logprob: float
+
+
+class _Logprobs(BaseModel):
+    content: list[_Logprob] | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+    token_ids: list[int] | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Answer(BaseModel):
+    choices: list[_Choice] = Field(min_length=1)
+    usage: _Usage | None = None
+
+
+_STOPS = {
+    "stop": StopReason.STOP,
+    "tool_calls": StopReason.STOP,
+    "function_call": StopReason.STOP,
+    "length": StopReason.LENGTH,
+}
+
+
+def _read(body: bytes, max_tokens: int) -> Said:
+    """What an answer says. EndpointError if it is no chat completion."""
+    try:
+        answer = _Answer.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"][:6])) or "the whole"
+        raise EndpointError(f"what it answered is no chat completion ({place}: {first['msg'][:200]})") from error
+    choice, usage = answer.choices[0], answer.usage or _Usage()
+    token_ids = tuple(choice.token_ids or ())
+    content = choice.logprobs.content if choice.logprobs else None
+    logprobs = tuple(one.logprob for one in content or ())
+    if (token_ids and len(logprobs) != len(token_ids)) or not all(map(math.isfinite, logprobs)):
+        logprobs = ()  # of other tokens, perhaps without the one that ended it: beside these ids they would mislead
+    return Said(
+        message=Message(role="assistant", content=choice.message.content or "", tool_calls=_calls(choice.message)),
+        wire=_echo(choice.message),
+        token_ids=token_ids,
+        logprobs=logprobs,
+        stop_reason=_STOPS.get(choice.finish_reason or "stop", StopReason.ABORTED),
+        num_prompt_tokens=max(0, usage.prompt_tokens),
+        num_completion_tokens=max(0, usage.completion_tokens) or len(token_ids) or len(logprobs),
+    )
+
+
+def _calls(message: _Message) -> tuple[ToolCall, ...]:
+    """The calls; one whose arguments are no JSON is a call with a problem, as from a model in this process."""
+    reading = Reading()
+    given = message.tool_calls or []
+    for call in given:
+        reading.add("", call.function.name, call.function.arguments)
+    ids = [call.id or f"call_{index}" for index, call in enumerate(given)]
+    return tuple(replace(call, id=name) for call, name in zip(reading.calls, ids, strict=False))
+
+
+def _echo(message: _Message) -> dict[str, Any]:
+    """The message to be sent back, of what is known of it."""
+    wire: dict[str, Any] = {"role": "assistant", "content": message.content or ""}
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {
+                "id": call.id or f"call_{index}",
+                "type": "function",
+                "function": {"name": call.function.name or "", "arguments": _text(call.function.arguments)},
+            }
+            for index, call in enumerate(message.tool_calls)
+        ]
+    return wire
+
+
+def _text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+
+
+def _told(error: Any) -> str:
+    """`500: out of memory` in a line, whatever it holds."""
+    status = getattr(error, "status_code", None)
+    body = getattr(error, "body", None)
+    message = body.get("message") if isinstance(body, dict) else None
+    if status is None:
+        cause = error.__cause__
+        text = f"{error.message if hasattr(error, 'message') else error}" + (f" {cause}" if cause else "")
+    else:
+        text = f"{status}: {message}" if isinstance(message, str) else f"status {status}"
+    return _printable(text, 300)
+
+
+def _printable(text: str, limit: int) -> str:
+    shown = "".join(char if char.isprintable() else " " for char in text[: 2 * limit])
+    return " ".join(shown.split())[:limit].rstrip(".")
