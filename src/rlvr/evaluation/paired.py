@@ -10,6 +10,7 @@ from rlvr.evaluation.intervals import CONFIDENCE, Interval, quantiles, resampled
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+
 def paired_bootstrap(
     first: ArrayLike, second: ArrayLike, *, seed: int, num_resamples: int = 5000, confidence: float = CONFIDENCE
 ) -> Interval:

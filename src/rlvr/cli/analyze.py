@@ -1,0 +1,73 @@
+"""`rlvr analyze`: what the records of evaluations say, and which differences are real."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlvr.cli.model_arguments import at_least
+
+if TYPE_CHECKING:
+    from rlvr.evaluation.analysis import Analysis
+
+DESCRIPTION = """Read the records that `rlvr eval --output`, `predict` and `benchmark` wrote: scores with their 95 %
+intervals, by kind of example, what they cost, and for every two models on the same examples how large the difference
+is and whether chance would explain it (paired bootstrap, McNemar's test; docs/comparing.md)."""
+EXAMPLE = """examples:
+  rlvr analyze results/                             every record under the folder
+  rlvr analyze before.jsonl after.jsonl             two evaluations
+  rlvr analyze results/ --baseline runs/a           compare every other model with this one only
+  rlvr analyze results/ --output analysis.md        also as Markdown
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `analyze` to the command line."""
+    parser = subparsers.add_parser(
+        "analyze", help="compare evaluations: tables, intervals, differences", description=DESCRIPTION, epilog=EXAMPLE
+    )
+    parser.add_argument("paths", nargs="+", metavar="DIR_OR_FILE", help="folders, searched for *.jsonl, or files")
+    parser.add_argument("--baseline", metavar="MODEL", help="compare every other model with this one only")
+    parser.add_argument(
+        "--examples", type=at_least(0), default=2, metavar="N", help="show so many of each sort (default: 2)"
+    )
+    parser.add_argument("--output", metavar="F.md", help="also write the tables as Markdown")
+    parser.add_argument("--json", action="store_true", help="print JSON lines: a cell or a comparison each")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, analyze, print; the exit status."""
+    from rlvr.evaluation.analysis import analyze
+    from rlvr.evaluation.collect import collect
+
+    collected = collect([Path(path) for path in args.paths])
+    for note in collected.notes:
+        print(note, file=sys.stderr)
+    analysis = analyze(collected.records, baseline=args.baseline, num_shown=args.examples)
+    for note in analysis.notes:
+        print(note, file=sys.stderr)
+    if args.output:
+        _write(Path(args.output), analysis)
+    if args.json:
+        import json
+
+        from rlvr.evaluation.tables import plain
+
+        sys.stdout.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in plain(analysis))
+    else:
+        from rlvr.evaluation.tables import report
+
+        sys.stdout.write(report(analysis))
+    return 0
+
+
+def _write(path: Path, analysis: Analysis) -> None:
+    from rlvr.evaluation.tables import report
+    from rlvr.tracking.files import write_atomically, writing
+
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, report(analysis, markdown=True).encode("utf-8", errors="backslashreplace"))

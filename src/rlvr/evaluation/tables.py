@@ -1,0 +1,255 @@
+"""An analysis as text for a terminal, as Markdown, and as plain data."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from io import StringIO
+from typing import Any
+
+from rlvr.evaluation.analysis import Analysis, Cell, Cost
+from rlvr.evaluation.compare import Comparison
+from rlvr.evaluation.intervals import Interval
+from rlvr.tracking.evaluations import EvaluationRecord
+
+Row = tuple[str, ...]
+MAX_SHOWN = 300
+"""Characters of a prompt, or of what was said, that are shown of an example."""
+
+WIDTH = 100
+COLUMNS = 3
+"""Cells side by side on a terminal; more get a table of their own."""
+
+
+# ------------------------------------------------------------------------------------------------------- numbers
+
+
+def percent(interval: Interval | None) -> str:
+    """`62.0% (58.1 to 65.8)`"""
+    if interval is None:
+        return "-"
+    return f"{interval.value:.1%} ({interval.low * 100:.1f} to {interval.high * 100:.1f})"
+
+
+def number(name: str, value: float | None) -> str:
+    """A share in percent, a count without decimals, anything else with two."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if name.endswith("_share") or name == "valid_steps":
+        return f"{value:.1%}"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.2f}"
+
+
+def readable(name: str) -> str:
+    """`pass_at_4` as `pass@4`, `3_operators` as `3 operators`."""
+    name = name.replace("pass_at_", "pass@").replace("maj_at_", "maj@")
+    return re.sub(r"\b1_(operator|hop)s\b", r"1 \1", name).replace("_", " ")
+
+
+# -------------------------------------------------------------------------------------------------------- tables
+
+
+def score_rows(cells: Sequence[Cell]) -> list[Row]:
+    """A row a score: its name, and its value with the interval for each cell."""
+    names = dict.fromkeys(name for cell in cells for name in cell.scores if "part_" not in name)
+    counts = ("examples", *(f"{cell.num_examples:,}" for cell in cells))
+    return [counts, *((readable(name), *(percent(cell.scores.get(name)) for cell in cells)) for name in names)]
+
+
+def kind_rows(cells: Sequence[Cell]) -> list[Row]:
+    """A row a kind of example: accuracy and how many of them."""
+    tags = dict.fromkeys(kind.tag for cell in cells for kind in cell.kinds)
+    kinds = [{kind.tag: kind for kind in cell.kinds} for cell in cells]
+    return [
+        (readable(tag), *(percent(of[tag].accuracy) if tag in of else "-" for of in kinds))
+        for tag in sorted(tags, key=_natural)
+    ]
+
+
+def _natural(tag: str) -> tuple[tuple[int, int, str], ...]:
+    """`2_hops` before `10_hops`."""
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", tag) if part)
+
+
+def number_rows(cells: Sequence[Cell]) -> list[Row]:
+    """A row a number that is no score: shares of failures, parts of the reward, what the verifier reports."""
+    names = dict.fromkeys(name for cell in cells for name in cell.numbers)
+    rows = [(readable(name), *(number(name, cell.numbers.get(name)) for cell in cells)) for name in names]
+    for name in dict.fromkeys(name for cell in cells for name in cell.scores if "part_" in name):
+        found = [cell.scores.get(name) for cell in cells]
+        rows.append((readable(name), *("-" if one is None else f"{one.value:.2f}" for one in found)))
+    return rows
+
+
+def cost_rows(cells: Sequence[Cell], *, clock: bool = True) -> list[Row]:
+    """A row a cost; `clock=False` leaves the seconds out."""
+    names = [field.name for field in fields(Cost) if clock or field.name != "seconds"]
+    return [(readable(name), *(number(name, getattr(cell.cost, name)) for cell in cells)) for name in names]
+
+
+def summary_rows(cells: Sequence[Cell]) -> list[Row]:
+    """A row a cell, the head first: the table of a benchmark."""
+    sampled = list(dict.fromkeys(name for cell in cells for name in cell.scores if "part_" not in name))
+    scores = ["accuracy", *(name for name in sampled if name != "accuracy")]
+    shares = ("invalid_share", "truncated_share", "error_share")
+    head = ("model", "task", "retriever", "examples", *map(readable, [*scores, *shares]), "completion tokens")
+    return [
+        head,
+        *(
+            (
+                f"{cell.model} {cell.variant}".rstrip(),
+                cell.task,
+                cell.retriever or "-",
+                f"{cell.num_examples:,}",
+                *(percent(cell.scores.get(name)) for name in scores),
+                *(number(name, cell.numbers.get(name)) for name in shares),
+                number("completion_tokens", cell.cost.completion_tokens),
+            )
+            for cell in cells
+        ),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------- text
+
+
+def report(analysis: Analysis, *, markdown: bool = False, examples: bool = True) -> str:
+    """Everything for a reader: lines of at most `WIDTH` characters, or Markdown."""
+    mark = "## " if markdown else ""
+    parts = []
+    for task, split in analysis.tasks:
+        cells = analysis.of_task(task, split)
+        parts.append(f"{mark}{task}, {'held-out examples' if split == 'test' else f'split {split}'}\n")
+        width = len(cells) if markdown else COLUMNS
+        parts += [_of_cells(cells[start : start + width], markdown) for start in range(0, len(cells), width)]
+        compared = [one for one in analysis.comparisons if (one.task, one.split) == (task, split)]
+        if compared:
+            parts.append(f"{mark and '### '}Differences\n")
+            parts.append(differences(compared, markdown=markdown))
+        if examples:
+            parts += [_examples(cell, markdown) for cell in cells if cell.best or cell.worst]
+            parts += [_disagreeing(one, markdown) for one in compared if one.disagreeing]
+    return "\n".join(parts)
+
+
+def _of_cells(cells: Sequence[Cell], markdown: bool) -> str:
+    blocks = {
+        "scores": score_rows(cells),
+        "by kind": kind_rows(cells),
+        "what else": number_rows(cells),
+        "cost an episode": cost_rows(cells),
+    }
+    names = [cell.name for cell in cells]
+    return "\n".join(table((title, *names), rows, markdown=markdown) for title, rows in blocks.items() if rows)
+
+
+def table(head: Row, rows: Sequence[Row], *, markdown: bool) -> str:
+    """Aligned columns under their heads; long words are folded on a terminal only."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(box=box.MARKDOWN if markdown else box.SIMPLE_HEAD, show_edge=markdown, pad_edge=markdown)
+    for index, name in enumerate(head):
+        found.add_column(Text(_safe(name, markdown)), overflow="fold", justify="right" if index else "left")
+    for row in rows:
+        found.add_row(*(Text(_safe(text, markdown)) for text in row))
+    out = StringIO()
+    Console(file=out, width=100_000 if markdown else WIDTH, color_system=None, legacy_windows=False).print(found)
+    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").split("\n")) + "\n"
+
+
+def differences(comparisons: Sequence[Comparison], *, markdown: bool = False) -> str:
+    """A sentence for each comparison."""
+    lines = [f"- {_safe(one.sentence, markdown)}" for one in comparisons]
+    return "\n".join(lines if markdown else [_wrapped(line) for line in lines]) + "\n"
+
+
+def _wrapped(line: str) -> str:
+    import textwrap
+
+    return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+
+
+def _examples(cell: Cell, markdown: bool) -> str:
+    lines = []
+    for title, records in (("Best", cell.best), ("Worst", cell.worst)):
+        if records:
+            lines += ["", f"{'### ' if markdown else ''}{title} of {_safe(cell.name, markdown)}", ""]
+            lines += [line for record in records for line in _example(record, [("said", record)], markdown)]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _disagreeing(one: Comparison, markdown: bool) -> str:
+    counts = f"{len(one.only_first):,} that only {one.first} gets right, {len(one.only_second):,} only {one.second}"
+    lines = [f"{'### ' if markdown else ''}Where they disagree: {_safe(counts, markdown)}", ""]
+    for first, second in one.disagreeing:
+        lines += _example(first, [(one.first, first), (one.second, second)], markdown)
+    return "\n".join(lines) + "\n"
+
+
+def _example(record: EvaluationRecord, said: Sequence[tuple[str, EvaluationRecord]], markdown: bool) -> list[str]:
+    """The example, and for each of `said` what was answered, right or wrong. Model output cannot reach the terminal."""
+    lines = [f"{record.example_id}: {_tail(record.prompt)}", f"  gold: {_tail(record.expected)}"]
+    for name, one in said:
+        verdict = "right" if one.correct else "no answer" if one.answer is None else "wrong"
+        last = one.turns[-1].completion if one.turns else ""
+        lines.append(f"  {name} ({verdict}, {one.num_completion_tokens:,} tokens, {one.stop_reason}): {_tail(last)}")
+    shown = [_safe(line, False) for line in lines]
+    return [f"    {line}" for line in shown] if markdown else [_wrapped(line) for line in shown]
+
+
+def _tail(text: str) -> str:
+    """The end, where answers are, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_SHOWN else f"...{line[-MAX_SHOWN:]}"
+
+
+def _safe(text: str, markdown: bool) -> str:
+    """Without control characters; in Markdown nothing of a name is markup."""
+    plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return re.sub(r"([\\|<>`*\[\]])", r"\\\1", plain) if markdown else plain
+
+
+# ---------------------------------------------------------------------------------------------------- plain data
+
+
+def plain(analysis: Analysis, *, clock: bool = True) -> list[dict[str, Any]]:
+    """A dictionary for each cell (`"kind": "cell"`) and each comparison, for JSON; examples are named by their ids."""
+    cells = [{"kind": "cell"} | _finite(_of_cell(cell, clock)) for cell in analysis.cells]
+    return cells + [{"kind": "comparison"} | _finite(_of_comparison(one)) for one in analysis.comparisons]
+
+
+def _of_cell(cell: Cell, clock: bool) -> dict[str, Any]:
+    found = {field.name: getattr(cell, field.name) for field in fields(cell)}
+    cost = asdict(cell.cost)
+    return found | {
+        "scores": {name: asdict(interval) for name, interval in cell.scores.items()},
+        "kinds": [asdict(kind) for kind in cell.kinds],
+        "cost": {name: value for name, value in cost.items() if clock or name != "seconds"},
+        "best": [record.example_id for record in cell.best],
+        "worst": [record.example_id for record in cell.worst],
+    }
+
+
+def _of_comparison(one: Comparison) -> dict[str, Any]:
+    found = {field.name: getattr(one, field.name) for field in fields(one) if field.name != "disagreeing"}
+    sampled = None if one.sampled is None else asdict(one.sampled)
+    return found | {
+        "difference": asdict(one.difference),
+        "sampled": sampled,
+        "is_real": one.is_real,
+        "sentence": one.sentence,
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(inner) for name, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
