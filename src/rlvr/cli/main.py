@@ -80,13 +80,13 @@ def _run(argv: list[str]) -> int:
 
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
     """The parser and its commands. A command's module loads nothing heavy before its `run`."""
-    from rlvr.cli import analyze, export, predict, report, retrieve, score, train
+    from rlvr.cli import analyze, benchmark, export, predict, report, retrieve, score, serve, train
     from rlvr.cli import eval as eval_command
 
     parser = Parser(prog="rlvr", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument("--version", action="version", version=f"rlvr {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for module in (train, report, eval_command, predict, score, retrieve, export, analyze):
+    for module in (train, report, eval_command, predict, score, retrieve, export, analyze, serve):
         module.add_parser(subparsers)
     return parser, subparsers.choices  # type: ignore[return-value]
 

@@ -1,0 +1,165 @@
+"""From a request to the completions that it asks for. Everything a model could choke on is refused here."""
+
+from __future__ import annotations
+
+import difflib
+import secrets
+from collections.abc import Sequence
+
+from rlvr.chat.rendering import Chat
+from rlvr.errors import UserError
+from rlvr.seeding import derive_seed
+from rlvr.serve.answers import Answer, ChatAnswer, TextAnswer
+from rlvr.serve.errors import ApiError, invalid
+from rlvr.serve.messages import to_messages, to_tools
+from rlvr.serve.sampling import Choice, Served, Task
+from rlvr.serve.schemas import ChatRequest, CompletionRequest, Request, shown
+from rlvr.types import SamplingParams
+
+DEFAULT_MAX_TOKENS = 16
+"""Of /v1/completions, as OpenAI has it; a chat goes on until the context is full."""
+MIN_TEMPERATURE = 1e-3
+"""Between this and 0 logits would overflow."""
+MAX_CHARS_PER_TOKEN = 32
+"""A text with more than this for each token of the context is refused before it is encoded."""
+
+Ids = tuple[int, ...]
+
+
+def text_choices(request: CompletionRequest, served: Served) -> tuple[Answer, list[Choice]]:
+    """What /v1/completions is asked for. ApiError, a 400 or 404, for what cannot be had."""
+    _check_model(request, served)
+    if request.best_of not in (None, request.n or 1):
+        raise invalid("best_of", "this server samples n completions and returns them all; leave it out.")
+    prompts = [_text_prompt(prompt, served) for prompt in request.prompts()]
+    answer = TextAnswer(
+        chat=served.chat,
+        model=served.names[0],
+        with_logprobs=request.logprobs is not None,
+        with_ids=bool(request.return_token_ids),
+    )
+    return answer, _choices(
+        request, prompts, served, max_tokens=request.max_tokens or DEFAULT_MAX_TOKENS, alternatives=request.logprobs
+    )
+
+
+def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Choice]]:
+    """What /v1/chat/completions is asked for. ApiError, a 400 or 404, for what cannot be had."""
+    _check_model(request, served)
+    if request.top_logprobs is not None and not request.logprobs:
+        raise invalid("top_logprobs", "it goes with logprobs: true.")
+    limits = {request.max_tokens, request.max_completion_tokens} - {None}
+    if len(limits) > 1:
+        raise invalid("max_tokens", "max_completion_tokens says another number; give one of them.")
+    tools = () if request.tool_choice == "none" else to_tools(request.tools or ())
+    messages = to_messages(request.messages)
+    _check_length("messages", sum(len(message.content) for message in messages), served)
+    try:
+        prompt = served.chat.encode_prompt(messages, tools)
+    except UserError:
+        raise invalid("messages", "the model's chat template or its tokenizer cannot take them.") from None
+    answer = ChatAnswer(
+        chat=served.chat,
+        model=served.names[0],
+        with_logprobs=bool(request.logprobs),
+        with_ids=bool(request.return_token_ids),
+        tools=tools,
+    )
+    prompts = [_checked("messages", prompt, served)]
+    max_tokens = next(iter(limits), None) or served.max_context_tokens
+    alternatives = request.top_logprobs or 0 if request.logprobs else None
+    return answer, _choices(request, prompts, served, max_tokens=max_tokens, alternatives=alternatives)
+
+
+def _choices(
+    request: Request, prompts: Sequence[Ids], served: Served, *, max_tokens: int, alternatives: int | None
+) -> list[Choice]:
+    """n for each prompt. Choice 0 is drawn with the request's seed, each other one with a seed derived from it."""
+    if request.temperature is not None and 0 < request.temperature < MIN_TEMPERATURE:
+        raise invalid(
+            "temperature", f"it must be 0 (greedy) or at least {MIN_TEMPERATURE} (got {request.temperature})."
+        )
+    unknown = [token for token in request.stop_token_ids or () if token >= served.vocabulary_size]
+    if unknown:
+        raise invalid(
+            "stop_token_ids", f"the model has no token {unknown[0]}: its ids end at {served.vocabulary_size - 1}."
+        )
+    own_stops = frozenset() if request.ignore_eos else served.chat.stop_ids
+    seed = secrets.randbits(63) if request.seed is None else request.seed
+    num = request.n or 1
+    total = num * len(prompts)
+    if total > served.capacity:
+        raise invalid("n", f"{total} completions are asked for; this server takes {served.capacity} at a time.")
+    choices = []
+    for index in range(total):
+        sampling = SamplingParams(
+            max_tokens=min(max_tokens, served.max_context_tokens),
+            stop_ids=own_stops | frozenset(request.stop_token_ids or ()),
+            seed=derive_seed(seed, "choice", index) if index else seed,
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            top_k=max(0, request.top_k or 0),
+            min_p=request.min_p or 0.0,
+        )
+        task = Task(
+            prompt_ids=prompts[index // num],
+            sampling=sampling,
+            stops=request.stops,
+            num_alternatives=alternatives,
+            stream=bool(request.stream),
+        )
+        choices.append(Choice(index=index, prompt_index=index // num, task=task))
+    return choices
+
+
+def _check_model(request: Request, served: Served) -> None:
+    if not request.model or request.model in served.names:
+        return
+    near = difflib.get_close_matches(request.model[:200], served.names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(served.names)}."
+    raise ApiError(
+        404, f"model: {shown(request.model)} is not served here; {hint}", field="model", code="model_not_found"
+    )
+
+
+def _text_prompt(prompt: str | list[int], served: Served) -> Ids:
+    if isinstance(prompt, str):
+        _check_length("prompt", len(prompt), served)
+        return _checked("prompt", _encoded(prompt, served.chat), served)
+    _check_ids("prompt", prompt, served)
+    return _checked("prompt", tuple(prompt), served)
+
+
+def _encoded(text: str, chat: Chat) -> Ids:
+    try:
+        return chat.encode_text(text)
+    except UserError:
+        raise invalid("prompt", f"the model's tokenizer has no ids for it (got {shown(text)}).") from None
+
+
+def _check_ids(field: str, ids: Sequence[int], served: Served) -> None:
+    last = served.vocabulary_size - 1
+    unknown = next((token for token in ids if token > last), None)
+    if unknown is not None:
+        raise invalid(field, f"the model has no token {unknown}: its ids end at {last}.")
+
+
+def _check_length(field: str, num_chars: int, served: Served) -> None:
+    if num_chars > MAX_CHARS_PER_TOKEN * served.max_context_tokens:
+        raise invalid(
+            field,
+            f"{num_chars} characters do not fit into the model's context of {served.max_context_tokens} tokens.",
+            code="context_length_exceeded",
+        )
+
+
+def _checked(field: str, prompt: Ids, served: Served) -> Ids:
+    if not prompt:
+        raise invalid(field, "it is empty: there is nothing to continue.")
+    if len(prompt) >= served.max_context_tokens:
+        raise invalid(
+            field,
+            f"{len(prompt)} tokens leave no room in the model's context of {served.max_context_tokens} tokens.",
+            code="context_length_exceeded",
+        )
+    return prompt

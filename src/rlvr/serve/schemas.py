@@ -1,0 +1,241 @@
+"""What a request may say.
+
+A field that is not here is one of three: it changes nothing (`IGNORED`), it changes nothing at one value (`NEUTRAL`),
+or it would change the result and is refused by its name. `null` is as good as left out.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rlvr.serve.errors import ApiError, invalid
+
+MAX_CHOICES = 128
+MAX_PROMPTS = 1024
+MAX_MESSAGES = 4096
+MAX_TOOLS = 128
+MAX_STOPS = 16
+MAX_TOP_LOGPROBS = 20
+MAX_SHOWN = 80
+
+IGNORED = frozenset(
+    {
+        *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "request_id"),
+        *("priority", "cache_salt", "prompt_cache_retention", "detokenize"),
+    }
+)
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "echo": (False,),
+    "suffix": ("",),
+    "min_tokens": (0,),
+    "parallel_tool_calls": (True,),
+    "skip_special_tokens": (False,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "use_beam_search": (False,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "add_special_tokens": (True,),
+    "modalities": (["text"],),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+}
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenIds = list[TokenId]
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+class StreamOptions(_Body):
+    """`include_usage`: a last chunk with the usage."""
+
+    include_usage: bool | None = None
+
+
+class Request(BaseModel):
+    """What both endpoints know."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_CHOICES)] | None = None
+    ignore_eos: bool | None = None
+    return_token_ids: bool | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts that end a completion."""
+        return tuple(filter(None, [self.stop] if isinstance(self.stop, str) else self.stop or ()))
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+Prompt = str | Annotated[TokenIds, Field(min_length=1)]
+
+
+class CompletionRequest(Request):
+    """POST /v1/completions"""
+
+    prompt: str | TokenIds | Annotated[list[str] | list[TokenIds], Field(max_length=MAX_PROMPTS)]
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    best_of: int | None = None
+
+    def prompts(self) -> list[str | TokenIds]:
+        """The prompts, each a text or token ids; ApiError if there is none."""
+        given = self.prompt
+        if isinstance(given, str):
+            return [given]
+        if given and isinstance(given[0], int):
+            return [[token for token in given if isinstance(token, int)]]
+        if not given:
+            raise invalid("prompt", "there is none; give a text, token ids, or a list of either.")
+        return [one for one in given if not isinstance(one, int)]
+
+
+class TextPart(_Body):
+    """A piece of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Function(_Body):
+    """A call's."""
+
+    name: Name
+    arguments: str
+
+
+class Call(_Body):
+    """What an assistant called."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class ApiMessage(_Body):
+    """Of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    tool_calls: Annotated[list[Call], Field(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+
+
+class ToolFunction(_Body):
+    """A tool's; `parameters` is a JSON schema of an object."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(_Body):
+    """What may be called."""
+
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class ChatRequest(Request):
+    """POST /v1/chat/completions"""
+
+    messages: Annotated[list[ApiMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+
+
+R = TypeVar("R", bound=Request)
+
+
+def parse(kind: type[R], body: bytes) -> R:
+    """The request in a body.
+
+    Raises:
+        ApiError: a 400 that says what is wrong with it, in one sentence.
+    """
+    try:
+        request = kind.model_validate_json(body)
+    except ValidationError as error:
+        raise _refused(error) from None
+    for name, value in (request.model_extra or {}).items():
+        _check_extra(kind, name, value)
+    return request
+
+
+def _check_extra(kind: type[Request], name: str, value: Any) -> None:
+    if value is None or name in IGNORED:
+        return
+    if name in NEUTRAL:
+        if not any(
+            value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in NEUTRAL[name]
+        ):
+            raise invalid(name, f"this server does not support it; leave it out (got {shown(value)}).")
+        return
+    near = difflib.get_close_matches(name, kind.model_fields, n=1)
+    hint = f"did you mean {near[0]}?" if near else "leave it out."
+    raise ApiError(400, f"{shown(name)} is no field that this server knows; {hint}", field=name[:MAX_SHOWN])
+
+
+def _refused(error: ValidationError) -> ApiError:
+    """The complaint about the deepest place: of a union's alternatives that is the one that was meant."""
+    found = error.errors(include_url=False, include_context=False)
+    worst = max(found, key=lambda entry: len(entry["loc"]))
+    place = _place(worst["loc"])
+    if worst["type"] == "missing":
+        return invalid(place, "it is missing.")
+    if not worst["loc"]:
+        return ApiError(400, f"the body is no JSON object: {worst['msg']}.")
+    return invalid(place, f"{worst['msg']} (got {shown(worst['input'])}).")
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    """`messages[0].content`, without pydantic's names of a union's alternatives."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if _is_field(part)]
+    return "".join(parts).lstrip(".")[:MAX_SHOWN] or "body"
+
+
+def _is_field(part: int | str) -> bool:
+    return isinstance(part, int) or (part.isidentifier() and part not in ("str", "int", "TextPart"))
+
+
+def shown(value: Any) -> str:
+    """A value for a message, short and in printable ASCII."""
+    text = ascii(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -1,0 +1,127 @@
+"""The server: a socket, signals, and an end that lets running requests finish."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from ipaddress import ip_address
+from types import FrameType
+
+from rlvr.errors import ConfigError, UserError
+from rlvr.serve.app import make_app
+from rlvr.serve.endpoint import Limits
+from rlvr.serve.sampling import Pool, Served
+
+MORE_CONNECTIONS = 64
+"""Beyond those whose requests run or wait: for /health and for those that are told that the queue is full."""
+KEEP_ALIVE_S = 75
+LAST_BYTES_S = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where to listen; port 0 is any free one."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def check_installed() -> None:
+    """ConfigError where the libraries of the extra are missing."""
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
+        raise ConfigError("rlvr serve needs starlette and uvicorn; install them with: pip install 'rlvr[serve]'")
+
+
+def serve(served: Served, address: Address, limits: Limits, *, api_key: str | None, shutdown_s: float) -> None:
+    """Answer requests until Ctrl-C or SIGTERM; then new ones get 503, and running ones `shutdown_s` to finish.
+
+    The endpoint's address is printed on stdout once it accepts connections, everything else on stderr. A second signal
+    ends the server at once.
+
+    Raises:
+        UserError: the address cannot be used.
+        KeyboardInterrupt, SystemExit: after the signal, with status 143 for SIGTERM.
+    """
+    import uvicorn
+
+    pool = Pool(served)
+    config = uvicorn.Config(
+        make_app(served, pool, limits, api_key),
+        log_level="warning",
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=2 * served.capacity + MORE_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=LAST_BYTES_S,
+    )
+
+    class Server(uvicorn.Server):
+        """One that waits for the requests under way before it closes their connections."""
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            self._captured_signals.append(sig)  # raised again at the end
+            if pool.draining:
+                self.should_exit = self.force_exit = True
+                return
+            pool.draining = True
+            loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(self.drain())))
+
+        async def drain(self) -> None:
+            """End when nothing runs."""
+            if pool.active:
+                print(
+                    f"rlvr: finishing what runs, for {shutdown_s:g} s at most; once more stops at once", file=sys.stderr
+                )
+            await pool.drain(shutdown_s)
+            self.should_exit = True
+
+    tasks: list[asyncio.Task[None]] = []
+    with _listen(address) as listening:
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        print(f"http://{host}:{listening.getsockname()[1]}/v1", flush=True)
+        # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
+        before = signal.signal(signal.SIGTERM, _exit)
+        loop = asyncio.new_event_loop()
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(Server(config).serve(sockets=[listening]))
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _listen(address: Address) -> socket.socket:
+    try:
+        (family, kind, protocol, _, where), *_ = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise UserError(f"--host {address.host} cannot be used ({error.strerror}); choose another one.") from None
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        raise UserError(
+            f"--host {address.host} --port {address.port} cannot be used ({error.strerror}); choose another one."
+        ) from None
+    return listening
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
