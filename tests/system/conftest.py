@@ -8,6 +8,7 @@ import torch
 
 from tests.system.harness import SCRATCH, SMALL, run_train
 from tests.system.qwen import save_qwen
+from tests.system.small_qwen import save_questions, save_small_qwen
 from tests.unit.models.test_hub import online  # noqa: F401
 
 
@@ -27,6 +28,18 @@ def model(first_run: Path) -> Path:
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small Qwen2 checkpoint with a chat template that answers GSM8K and FinQA questions in the asked-for format."""
     return save_qwen(tmp_path_factory.mktemp("qwen") / "model")
+
+
+@pytest.fixture(scope="session")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run with LoRA on a bfloat16 base, and the base."""
+    folder = tmp_path_factory.mktemp("adapted")
+    base, questions = save_small_qwen(folder / "qwen"), save_questions(folder / "sums.jsonl")
+    from tests.system.test_adapters import SHORT  # which the other tests do not need
+
+    words = (*SHORT, f"model.name_or_path={base}", f"task.path={questions}", "trainer.checkpoint_every=2")
+    run = run_train(folder / "run", *words, "model.dtype=bfloat16", "tracker.rollouts_every=1", name="gsm8k").folder
+    return run, base
 
 
 @pytest.fixture(autouse=True)

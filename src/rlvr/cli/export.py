@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     source = find_source(args.run_folder)
     if not source.is_final:
         print(f"no final model: {source.weights} (step {source.step}) is exported", file=sys.stderr)
-    target = Path(args.output) if args.output else source.root / "export"
+    target = Path(args.output) if args.output else _inside(args.run_folder, source)
     made = _export(args, source, target)
     url = None
     if args.push and not args.dry_run:
@@ -106,6 +106,12 @@ def _export(args: argparse.Namespace, source: Source, target: Path) -> Export:
         _check(args, made)
         return made
     return export(source, options, target, overwrite=args.overwrite, check=lambda made: _check(args, made))
+
+
+def _inside(run_folder: str, source: Source) -> Path:
+    """`runs/latest/export`, as the user wrote the run."""
+    path = Path(run_folder)
+    return (path if path.absolute() == source.root else source.root) / "export"
 
 
 def _relative(path: Path) -> str:

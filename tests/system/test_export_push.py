@@ -1,0 +1,190 @@
+"""Pushing to the Hub: against a small one on this machine, and one sentence for each way in which it fails."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+
+from rlvr.cli.main import main
+from tests.unit.models.test_hub import use
+
+
+class Hub:
+    """Takes repositories and commits; `status` answers every request with it instead."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.repositories: list[dict[str, Any]] = []
+        self.files: dict[str, bytes] = {}
+        self.tokens: set[str | None] = set()
+        self.status: int | None = None
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                hub.requests.append(f"POST {self.path}")
+                hub.tokens.add(self.headers.get("Authorization"))
+                status, answer = (hub.status, {"error": "no"}) if hub.status else (200, hub.post(self.path, body))
+                self._answer(status, answer)
+
+            def do_GET(self) -> None:
+                hub.requests.append(f"GET {self.path}")
+                self._answer(hub.status or 200, {"error": "no"} if hub.status else {})
+
+            def _answer(self, status: int, answer: Any) -> None:
+                content = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def post(self, path: str, body: bytes) -> Any:
+        if path == "/api/repos/create":
+            self.repositories.append(json.loads(body))
+            return {"url": f"{self.url}/ann/sums"}
+        if path.endswith("/preupload/main"):
+            files = json.loads(body)["files"]
+            return {"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in files]}
+        if path.endswith("/commit/main"):
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            return {"success": True, "commitOid": "0" * 40, "commitUrl": f"{self.url}/ann/sums/commit/0"}
+        return {}
+
+
+def is_private(repository: dict[str, Any]) -> bool:
+    """As older and newer versions of the client say it."""
+    return bool(repository.get("private") or repository.get("visibility") == "private")
+
+
+@pytest.fixture
+def hub(online: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hub to push to, with a token that it takes."""
+    server = Hub()
+    thread = threading.Thread(target=server.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    use(online, server.url)
+    online.setenv("HF_TOKEN", "hf_test")
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
+    thread.join()
+
+
+def test_a_run_is_pushed_into_a_private_repository(
+    hub: Hub, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", str(first_run), "--output", str(tmp_path / "out"), "--push", "ann/sums"]
+    assert main([*words, "--license", "mit"]) == 0
+    assert hub.files == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    (repository,) = hub.repositories
+    assert (repository["name"], repository["organization"], is_private(repository)) == ("sums", "ann", True)
+    assert hub.tokens == {"Bearer hf_test"}
+    assert capsys.readouterr().out.endswith(f"uploaded to {hub.url}/ann/sums\n")
+    assert 'from_pretrained("ann/sums")' in hub.files["README.md"].decode()
+    assert str(tmp_path).encode() not in b"".join(hub.files.values())
+
+
+def test_public_is_asked_for(hub: Hub, first_run: Path, tmp_path: Path) -> None:
+    words = ["export", str(first_run), "--output", str(tmp_path / "out"), "--push", "ann/sums", "--public"]
+    assert main(words) == 0
+    assert not is_private(hub.repositories[0])
+
+
+def test_a_dry_run_lists_exactly_what_would_be_pushed_and_asks_nobody(
+    hub: Hub, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", str(first_run), "--output", str(tmp_path / "deep/out"), "--push", "ann/sums", "--json"]
+    assert main([*words, "--dry-run"]) == 0
+    dry = json.loads(capsys.readouterr().out)
+    assert hub.requests == []
+    assert list(tmp_path.iterdir()) == []
+    assert main(words) == 0
+    assert dry["files"] == {name: len(content) for name, content in hub.files.items()}
+    assert dry["repository"] == "ann/sums"
+    assert (dry["dry_run"], dry["url"]) == (True, None)
+
+
+def failed(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    capsys.readouterr()
+    code = main(["export", *map(str, words)])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return code, err
+
+
+def test_without_a_token_nothing_is_begun(
+    hub: Hub, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no_token"))
+    code, err = failed(capsys, first_run, "--output", tmp_path / "out", "--push", "ann/sums")
+    assert code == 1
+    assert "hf auth login" in err
+    assert hub.requests == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_offline_is_one_sentence(
+    hub: Hub, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE" in failed(capsys, first_run, "--push", "ann/sums")[1]
+
+
+@pytest.mark.parametrize(("status", "says"), [(401, "refuses"), (403, "refuses"), (500, "did not take"), (400, "did")])
+def test_a_refusal_is_one_sentence_and_the_folder_is_kept(
+    status: int, says: str, hub: Hub, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.status = status
+    code, err = failed(capsys, first_run, "--output", tmp_path / "out", "--push", "ann/sums", "--license", "mit")
+    assert code == 1
+    assert says in err
+    assert (tmp_path / "out/model.safetensors").is_file()
+
+
+def test_a_hub_that_is_not_there_is_one_sentence(
+    online: pytest.MonkeyPatch, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(online, "http://127.0.0.1:9")
+    online.setenv("HF_TOKEN", "hf_test")
+    code, err = failed(capsys, first_run, "--output", tmp_path / "out", "--push", "ann/sums", "--license", "mit")
+    assert code == 1
+    assert "cannot be reached" in err
+
+
+@pytest.mark.parametrize("name", ["sums", "ann/sums/x", "../x", "ann/ sums", "-x/y"])
+def test_a_name_that_is_no_repository_is_refused(
+    name: str, hub: Hub, first_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, err = failed(capsys, first_run, f"--push={name}", "--dry-run")
+    assert code == 2
+    assert "owner/name" in err
+
+
+def test_an_adapter_for_a_folder_of_this_machine_is_not_pushed(
+    hub: Hub, tmp_path: Path, adapted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, err = failed(capsys, adapted[0], "--output", tmp_path / "out", "--push", "ann/sums")
+    assert code == 1
+    assert "--base-model" in err
+    assert hub.requests == []
+    assert not (tmp_path / "out").exists()
