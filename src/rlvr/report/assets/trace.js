@@ -133,7 +133,7 @@ function drawSearch(root, all, answers, gold) {
   const end = answerNode(answers, gold);
   if (cites.length) end.append(el("span", {class: "muted trace-cites"}, plural(cites.length, "citation")));
   chain.append(end);
-  root.append(chain, legend(all));
+  root.append(chain, traceLegend(all));
   const lines = svg("svg", {class: "trace-wires", "aria-hidden": "true"});
   chain.append(lines);
   const redraw = () => drawWires(chain, lines, cites, shown, end);
@@ -189,7 +189,7 @@ function documentNode(step, isCited, remark) {
     remark ? el("span", {class: "muted"}, remark) : null);
 }
 
-function legend(all) {
+function traceLegend(all) {
   const entries = [["◆", "good", "supports the answer"], ["○", "other", "does not"]];
   const hasCites = all.some((step) => step.kind === "cite");
   return el("p", {class: "muted trace-legend"},

@@ -1,0 +1,324 @@
+"""Records of evaluations as data of a page: tables of scores, a list of examples to filter, and the texts of each.
+
+A player is one model on one task with one retriever and one set of settings; players of one task and split, a set, were
+asked the same examples. The comment at the top of assets/evaluations.js describes the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rlvr.report.page import Page, finite, pack
+from rlvr.report.run import SHELL_BYTES, Limits
+from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+
+Player = tuple[str, str, str, str, str]
+"""Task, split, model, retriever ("" for none) and settings: records that share them are one measurement."""
+
+ROWS_OF_A_CHUNK = 50
+MAX_PROMPT_CHARS, MAX_COMPLETION_CHARS, MAX_REPLY_CHARS, MAX_ANSWER_CHARS = 8_000, 20_000, 6_000, 2_000
+MAX_LISTED_CHARS = 160
+"""Of the prompt's end and of answers, in the list of examples."""
+
+MAX_SEARCHED_CHARS = 400
+"""Of a prompt's and a last completion's end each: what the filter for text looks at, beside id and answers."""
+
+MAX_TOKENS = 4_000
+"""Of a completion that are shown one by one, with what they were likely."""
+
+MAX_NOTES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPage:
+    """A page and what is left out of it: the texts of `kept` of `total` records are in it; `notes` are shown on it."""
+
+    page: Page
+    kept: int
+    total: int
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """One example, and what each player made of it: records by the player's number, greedy ones first."""
+
+    set_index: int
+    example_id: str
+    records: dict[int, list[EvaluationRecord]]
+
+    @property
+    def first(self) -> EvaluationRecord:
+        return next(iter(self.records.values()))[0]
+
+    @property
+    def disagrees(self) -> bool:
+        return len({of_one[0].correct for of_one in self.records.values()}) > 1
+
+
+def player_of(record: EvaluationRecord) -> Player:
+    """What a record belongs to."""
+    return record.task, record.split, record.model, record.retriever or "", record.settings
+
+
+def evaluation_pages(
+    records: Iterable[EvaluationRecord],
+    *,
+    title: str,
+    kind: str = "evaluations",
+    cells: Mapping[Player, Mapping[str, Any]] | None = None,
+    comparisons: Sequence[Mapping[str, Any]] = (),
+    notes: Sequence[str] = (),
+    token_texts: Callable[[str, set[int]], Mapping[int, str]] | None = None,
+    limits: Limits | None = None,
+) -> EvaluationPage:
+    """The page of some records.
+
+    Args:
+        records: of any tasks, splits, models, retrievers and settings, in any order.
+        title: heading of the page.
+        kind: "evaluations" or "benchmark".
+        cells: of each player what is known beside its records: `name`, `scores`, `kinds`, `numbers`, `cost`.
+        comparisons: between two players of one set.
+        notes: sentences to be shown, about damaged lines and such.
+        token_texts: the texts of some token ids of a model, by its name; without it tokens are shown by their ids.
+        limits: of the page's size; of the records above it only answer and verdict are there.
+    """
+    limits = limits or Limits()
+    players, rows = _group(records)
+    sets = list(dict.fromkeys(player[:2] for player in players))
+    rows.sort(key=lambda row: row.set_index)  # stable: within a set as they were asked
+    known = [{**_plain_cell(player, rows, number), **(cells or {}).get(player, {})} for number, player in enumerate(players)]
+    chunk_of, chunks, ids = _pack_texts(rows, limits)
+    total = sum(len(of_one) for row in rows for of_one in row.records.values())
+    kept = sum(len(of_one) for row, place in zip(rows, chunk_of, strict=True) if place is not None for of_one in row.records.values())
+    said = [_sentence(note) for note in notes]
+    if len(said) > MAX_NOTES:
+        said = [*said[:MAX_NOTES], f"{len(said) - MAX_NOTES:,} more lines or files are damaged and left out."]
+    if kept < total:
+        said.append(
+            f"The texts of {total - kept:,} of {total:,} episodes are left out, answers and verdicts are all there; where "
+            "models disagree comes first (--max-episodes, --max-mb)."
+        )
+    chunks["examples"] = pack([_listed(row, place) for row, place in zip(rows, chunk_of, strict=True)])
+    if token_texts is not None:
+        named = {model: token_texts(model, used) for model, used in sorted(ids.items()) if used}
+        chunks["tokens"] = pack({model: texts for model, texts in named.items() if texts})
+    main = {
+        "kind": kind,
+        "title": title,
+        "facts": [
+            ("examples", f"{len(rows):,}"),
+            ("episodes", f"{total:,}"),
+            ("models", f"{len({player[2] for player in players}):,}"),
+            *([("tasks", f"{len(sets):,}")] if len(sets) > 1 else []),
+        ],
+        "notes": said,
+        "evaluations": {
+            "players": known,
+            "sets": [
+                {
+                    "task": task,
+                    "split": split,
+                    "players": [number for number, player in enumerate(players) if player[:2] == (task, split)],
+                    "tags": sorted({tag for row in rows if row.set_index == index for tag in row.first.tags}),
+                    "comparisons": [one for one in comparisons if (one["task"], one["split"]) == (task, split)],
+                }
+                for index, (task, split) in enumerate(sets)
+            ],
+            "tokens": token_texts is not None,
+        },
+    }
+    page = Page(title=f"rlvr: {title}", main=main, chunks=chunks)
+    return EvaluationPage(page=page, kept=kept, total=total, notes=said)
+
+
+def _group(records: Iterable[EvaluationRecord]) -> tuple[list[Player], list[_Row]]:
+    """The players in the order of their first records, and the examples in the order in which they were asked."""
+    players: dict[Player, int] = {}
+    sets: dict[tuple[str, str], int] = {}
+    rows: dict[tuple[int, str], _Row] = {}
+    seen: set[tuple[int, str, int]] = set()
+    for record in records:
+        player = players.setdefault(player_of(record), len(players))
+        if (player, record.example_id, record.sample_index) in seen:
+            continue
+        seen.add((player, record.example_id, record.sample_index))
+        set_index = sets.setdefault((record.task, record.split), len(sets))
+        empty = _Row(set_index=set_index, example_id=record.example_id, records={})
+        row = rows.setdefault((set_index, record.example_id), empty)
+        row.records.setdefault(player, []).append(record)
+    for row in rows.values():
+        for of_one in row.records.values():
+            of_one.sort(key=lambda record: record.sample_index)
+    return list(players), list(rows.values())
+
+
+def _plain_cell(player: Player, rows: Sequence[_Row], number: int) -> dict[str, Any]:
+    """What the records alone say of a player."""
+    task, split, model, retriever, settings = player
+    greedy = [row.records[number][0] for row in rows if number in row.records]
+    return {
+        "name": model + (f" + {retriever}" if retriever else ""),
+        "model": model,
+        "task": task,
+        "split": split,
+        "retriever": retriever,
+        "settings": settings,
+        "num_examples": len(greedy),
+        "num_right": sum(record.correct for record in greedy),
+        "scores": {},
+        "kinds": [],
+        "numbers": {},
+        "cost": {},
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------ the list
+
+
+def _listed(row: _Row, place: int | None) -> dict[str, Any]:
+    """An example's line in the list; `chunk` says where its texts are, None if they are left out."""
+    first = row.first
+    texts = [first.prompt[-MAX_SEARCHED_CHARS:]]
+    texts += [of_one[0].turns[-1].completion[-MAX_SEARCHED_CHARS:] for of_one in row.records.values() if of_one[0].turns]
+    return {
+        "set": row.set_index,
+        "id": _cut(row.example_id, MAX_ANSWER_CHARS),
+        "tags": list(first.tags),
+        "expected": _cut(first.expected, MAX_LISTED_CHARS),
+        "text": "\n".join(dict.fromkeys(texts)),
+        "chunk": place,
+        "results": {number: _result(of_one) for number, of_one in row.records.items()},
+    }
+
+
+def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
+    """Verdict (1, 0, None where it could not be judged), answer, why it stopped, reward, tokens, right samples, samples;
+    all but the last two of the greedy answer, or of the first sample where there is none."""
+    one, sampled = records[0], [record for record in records if record.sample_index > 0]
+    return [
+        None if one.failure is not None else int(one.correct),
+        None if one.answer is None else _cut(one.answer, MAX_LISTED_CHARS),
+        str(one.stop_reason),
+        finite(one.reward),
+        one.num_completion_tokens,
+        sum(record.correct for record in sampled),
+        len(sampled),
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------- the texts
+
+
+def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None], dict[str, bytes], dict[str, set[int]]]:
+    """The chunk of each row, the chunks, and the token ids of each model in them.
+
+    Rows go in until a limit is reached: first those where players disagree, otherwise in an order that is as good as
+    chance and always the same.
+    """
+    budget = max(0.0, limits.max_mb * 1e6 - SHELL_BYTES) * 3 / 4  # base64 makes 4 bytes of 3
+    order = sorted(range(len(rows)), key=lambda number: (not rows[number].disagrees, _scramble(rows[number].example_id)))
+    chunk_of: list[int | None] = [None] * len(rows)
+    chunks: dict[str, bytes] = {}
+    ids: dict[str, set[int]] = {}
+    size = kept = 0
+    for start in range(0, len(order), ROWS_OF_A_CHUNK):
+        part = order[start : start + ROWS_OF_A_CHUNK]
+        num = sum(len(of_one) for number in part for of_one in rows[number].records.values())
+        packed = pack({number: _texts(rows[number]) for number in part})
+        if size + len(packed) > budget or kept + num > limits.max_episodes:
+            break
+        size, kept = size + len(packed), kept + num
+        for number in part:
+            chunk_of[number] = len(chunks)
+            _collect_ids(rows[number], ids)
+        chunks[f"texts-{len(chunks)}"] = packed
+    return chunk_of, chunks, ids
+
+
+def _scramble(name: str) -> bytes:
+    return hashlib.blake2b(name.encode("utf-8", errors="replace"), digest_size=8).digest()
+
+
+def _collect_ids(row: _Row, ids: dict[str, set[int]]) -> None:
+    for record in (record for of_one in row.records.values() for record in of_one):
+        used = ids.setdefault(record.model, set())
+        for turn in record.turns:
+            used.update(turn.token_ids[:MAX_TOKENS])
+
+
+def _texts(row: _Row) -> dict[str, Any]:
+    """Everything about an example; a prompt or gold answer that differs between players stands with the record."""
+    first = row.first
+    return {
+        "prompt": _cut_head(first.prompt),
+        "expected": _cut(first.expected, MAX_ANSWER_CHARS),
+        "records": {
+            number: [_episode(record, first) for record in of_one] for number, of_one in row.records.items()
+        },
+    }
+
+
+def _episode(record: EvaluationRecord, first: EvaluationRecord) -> dict[str, Any]:
+    """An episode as the page shows it: what is a default of it is left out."""
+    found: dict[str, Any] = {
+        "sample": record.sample_index,
+        "turns": [_turn(turn) for turn in record.turns],
+        "answer": None if record.answer is None else _cut(record.answer, MAX_ANSWER_CHARS),
+        "correct": record.correct,
+        "reward": finite(record.reward),
+        "stop": str(record.stop_reason),
+        "tokens": [record.num_prompt_tokens, record.num_completion_tokens],
+        "seconds": finite(record.time_s, 3),
+        "parts": {name: finite(value, 4) for name, value in record.parts.items()},
+        "facts": {
+            name: _cut(value, MAX_ANSWER_CHARS) if isinstance(value, str) else finite(value, 4)
+            for name, value in record.diagnostics.items()
+        },
+        "trace": [{item.name: getattr(step, item.name) for item in fields(step)} for step in record.trace],
+    }
+    if record.failure is not None:
+        found["failure"] = _cut(record.failure, MAX_ANSWER_CHARS)
+    if record.prompt != first.prompt:
+        found["prompt"] = _cut_head(record.prompt)
+    if record.expected != first.expected:
+        found["expected"] = _cut(record.expected, MAX_ANSWER_CHARS)
+    return found
+
+
+def _turn(turn: JudgedTurn) -> dict[str, Any]:
+    """`calls` are texts: `["search(query=\\"Oslo\\")", null]`, or name and what is wrong with it."""
+    found: dict[str, Any] = {"said": _cut(turn.completion, MAX_COMPLETION_CHARS)}
+    if turn.token_ids:
+        found["ids"] = list(turn.token_ids[:MAX_TOKENS])
+    if turn.logprobs:
+        found["logprobs"] = [finite(value, 4) for value in turn.logprobs[:MAX_TOKENS]]
+    if turn.calls:
+        found["calls"] = [[_call(call.name, call.arguments), call.problem] for call in turn.calls[:100]]
+    if turn.reply is not None:
+        found["reply"] = _cut(turn.reply, MAX_REPLY_CHARS)
+    return found
+
+
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
+    said = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+    return _cut(f"{name}({said})", MAX_ANSWER_CHARS)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]} ... {len(text) - limit:,} characters left out"
+
+
+def _cut_head(prompt: str) -> str:
+    """A prompt's end says most."""
+    left_out = len(prompt) - MAX_PROMPT_CHARS
+    return prompt if left_out <= 0 else f"{left_out:,} characters left out ... {prompt[left_out:]}"
+
+
+def _sentence(note: str) -> str:
+    return note if note.endswith((".", ")")) else f"{note}."
