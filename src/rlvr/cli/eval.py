@@ -6,15 +6,25 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import add_model_arguments, at_least, note, opened, progress
+from rlvr.cli.model_arguments import (
+    add_model_arguments,
+    add_sampling_arguments,
+    at_least,
+    note,
+    opened,
+    progress,
+    sampling_changes,
+)
 
 if TYPE_CHECKING:
     from rlvr.build import Inference
     from rlvr.build.evaluation import Split
     from rlvr.evaluation.summary import EvaluationResult
+    from rlvr.tracking.evaluations import EvaluationRecord
 
 DESCRIPTION = """Measure a model on held-out examples: greedy accuracy and, with samples, avg@k, pass@k and maj@k.
 Every number comes with its 95 % interval. The verdict is the task's metric, not the training reward."""
@@ -24,22 +34,28 @@ EXAMPLE = """examples:
   rlvr eval runs/latest/warm_start --num-examples 1000    the model before RL
   rlvr eval some/folder --task rpn --json                 any model, as one JSON line
   rlvr eval some/folder --task musique --retriever hybrid   with another way to search
+  rlvr eval openai:http://127.0.0.1:8000/v1#NAME --task gsm8k   a model behind an endpoint (key: OPENAI_API_KEY)
+  rlvr eval runs/latest --output F.jsonl --verbose 5      keep every completion; show 5 that failed
 """
+SHOWN_FAILURES = 10
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `eval` to the command line."""
     parser = subparsers.add_parser("eval", help="measure a model", description=DESCRIPTION, epilog=EXAMPLE)
     add_model_arguments(parser)
-    parser.add_argument(
-        "--split",
-        choices=["test", "train"],
-        default="test",
-        help="test: held out (default); train: the training stream",
-    )
+    add_sampling_arguments(parser)
     parser.add_argument("--num-examples", type=at_least(1), metavar="N", help="default: evaluation.num_examples")
     parser.add_argument(
         "--samples-per-example", type=at_least(0), metavar="K", help="default: evaluation.samples_per_example"
+    )
+    parser.add_argument(
+        "--verbose",
+        type=at_least(1),
+        nargs="?",
+        const=SHOWN_FAILURES,
+        metavar="N",
+        help=f"print N of the episodes that were not right on stderr (default: {SHOWN_FAILURES})",
     )
     parser.set_defaults(run=run)
 
@@ -47,9 +63,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and print; the exit status."""
     chosen = {"num_examples": args.num_examples, "samples_per_example": args.samples_per_example}
-    changes = [f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None]
-    with opened(args, changes) as inference:
+    lines = [f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None]
+    changes = sampling_changes(
+        args, "--samples-per-example", sampled=lambda config: config.evaluation.samples_per_example > 0
+    )
+    with opened(args, replace(changes, lines=[*changes.lines, *lines])) as inference:
         results = _evaluate(inference, args.split, args.output)
+    if args.verbose is not None:
+        sys.stderr.write(failures([record for result in results.values() for record in result.records], args.verbose))
     for task, result in results.items():
         if args.json:
             import json
@@ -66,6 +87,19 @@ def _evaluate(inference: Inference, split: Split, output: str | None) -> dict[st
     path = None if output is None else Path(output)
     with progress("evaluating") as on_progress:
         return evaluate_into(inference, path, split=split, on_progress=on_progress, on_note=note)
+
+
+def failures(records: Sequence[EvaluationRecord], limit: int) -> str:
+    """The first `limit` episodes that were not right, greedy ones first: what was asked, said, expected, and why.
+
+    Whatever the model wrote is shown, never interpreted, and cut where it is long.
+    """
+    from rlvr.cli.predict import by_turn
+
+    wrong = sorted((record for record in records if not record.correct), key=lambda record: record.sample_index > 0)
+    shown = [by_turn(record) for record in wrong[:limit]]
+    more = [f"... and {len(wrong) - limit:,} more\n"] if len(wrong) > limit else []
+    return "\n".join([*shown, *more]) if wrong else "every answer was right\n"
 
 
 def table(source: str, task: str, split: str, metrics: Mapping[str, float]) -> str:

@@ -1,21 +1,28 @@
-"""What `eval` and `predict` share: which model on which task, and progress on stderr."""
+"""What `eval` and `predict` share: which model on which task, which examples, and progress on stderr."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlvr.cli.signals import ended_by_sigterm
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlvr.build import Inference
     from rlvr.config.schema import Config
 
-MODEL_HELP = "run folder, checkpoint folder, model folder or Hub id"
+MODEL_HELP = "run folder, checkpoint folder, model folder, Hub id, or an endpoint: openai:ADDRESS#NAME"
+SPLITS = {"test": "test", "validation": "test", "train": "train"}
+"""`validation` says the same as `test`: a task has one held-out set, and its settings say which file or split it is."""
+ENDPOINT = "openai:"
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +31,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         metavar="T",
-        help="configuration or task whose settings to use (default: those of MODEL's own run)",
+        help="configuration or task whose settings to use (default: those of MODEL's own run); of a run that evaluates "
+        "several tasks one of them",
     )
     parser.add_argument(
         "--retriever",
@@ -38,13 +46,62 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="change a setting, e.g. --set rollout.max_completion_tokens=40; may be repeated",
     )
-    parser.add_argument("--output", metavar="FILE", help="also write what the model said, one JSON line a completion")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="also write what the model said, one JSON line a completion, as it comes; the same command goes on from "
+        "there",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON lines on stdout")
 
 
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """--split, --temperature and --top-p."""
+    parser.add_argument(
+        "--split",
+        type=split,
+        default="test",
+        metavar="S",
+        help="test: the held-out examples (default; validation says the same); train: the training stream",
+    )
+    parser.add_argument(
+        "--temperature", type=_number(above=0, most=math.inf), metavar="X", help="of samples; default: the run's own"
+    )
+    parser.add_argument(
+        "--top-p", type=_number(above=0, most=1), metavar="X", help="of samples; default: the run's own"
+    )
+
+
+def sampling_changes(args: argparse.Namespace, num_samples: str, *, sampled: Callable[[Config], bool]) -> Changes:
+    """The settings that --temperature and --top-p change; ConfigError where nothing is sampled.
+
+    `num_samples` is the option that has something sampled, and `sampled` tells whether it has.
+    """
+    given = {"temperature": args.temperature, "top_p": args.top_p}
+    lines = [f"rollout.{key}={value}" for key, value in given.items() if value is not None]
+
+    def check(config: Config) -> None:
+        if lines and not sampled(config):
+            option = "--temperature" if args.temperature is not None else "--top-p"
+            raise ConfigError(f"{option}: nothing is sampled, and greedy answers have none; add {num_samples} K.")
+
+    return Changes(lines=lines, check=check)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """Settings that options change, and what has to hold of all settings then, else `check` raises ConfigError."""
+
+    lines: Sequence[str] = ()
+    check: Callable[[Config], None] = lambda config: None
+
+
 @contextmanager
-def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Inference]:
-    """The model that the arguments name. torch loads here, after the arguments were found to make sense."""
+def opened(args: argparse.Namespace, changes: Changes) -> Iterator[Inference]:
+    """The model that the arguments name. torch loads here, after the arguments were found to make sense.
+
+    SIGTERM ends the block as Ctrl-C does, and then the command with status 143.
+    """
     import logging
 
     from transformers.utils.logging import disable_progress_bar
@@ -56,18 +113,26 @@ def opened(args: argparse.Namespace, more: Sequence[str] = ()) -> Iterator[Infer
         check_writable(args.output)
     disable_progress_bar()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the failure is told once, in a sentence
-    if not Path(args.model).exists() and not Path(args.model).is_absolute():
-        print(f"looking for {args.model} on the Hub", file=sys.stderr)
+    is_local = args.model.startswith(ENDPOINT) or Path(args.model).exists() or Path(args.model).is_absolute()
+    if not is_local:
+        note(f"looking for {args.model} on the Hub")
     with ExitStack() as stack:
+        stack.enter_context(ended_by_sigterm())
         try:
-            config = settings_of(args, [*args.set, *more])
+            config = settings_of(args, [*args.set, *changes.lines])
+            changes.check(config)
             inference = stack.enter_context(open_inference(args.model, config))
         except ConfigError as error:
             # compose speaks of the option that names a configuration for `rlvr train`
             raise ConfigError(str(error).replace("--config-name", "--task")) from error
         for line in inference.notes:
             note(line)
-        yield inference
+        try:
+            yield inference
+        except (KeyboardInterrupt, SystemExit):
+            if args.output:
+                note(f"rlvr: what is done is kept in {args.output}.partial: the same command goes on from there")
+            raise
 
 
 def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
@@ -84,6 +149,31 @@ def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
             "that does, e.g. --task musique."
         )
     return inference_config(args.model, [*changes, *override_lines({"task.retriever": args.retriever})], task=args.task)
+
+
+def split(text: str) -> str:
+    """An argparse type: a name of `SPLITS`, as the records call it."""
+    if text not in SPLITS:
+        near = difflib.get_close_matches(text, SPLITS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(SPLITS)}"
+        raise argparse.ArgumentTypeError(f"there is no split {text}; {hint}")
+    return SPLITS[text]
+
+
+def _number(*, above: float, most: float) -> Callable[[str], float]:
+    """An argparse type: a number above `above`, `most` or less."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (above < value <= most and math.isfinite(value)):
+            limit = f", at most {most:g}" if math.isfinite(most) else ""
+            raise argparse.ArgumentTypeError(f"{text} is not a number above {above:g}{limit}")
+        return value
+
+    return parse
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -5,26 +5,40 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import add_model_arguments, at_least, opened, progress
+from rlvr.cli.model_arguments import (
+    add_model_arguments,
+    add_sampling_arguments,
+    at_least,
+    note,
+    opened,
+    progress,
+    sampling_changes,
+)
+from rlvr.cli.streaming import StreamedEngine, shown
 from rlvr.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rlvr.build import Inference
-    from rlvr.tasks.base import Task
+    from rlvr.evaluation.players import Player
     from rlvr.tracking.evaluations import EvaluationRecord
     from rlvr.types import Example
 
-DESCRIPTION = """Let a model answer, greedily: one prompt (its steps are printed line by line), a file of prompts,
-or held-out examples of a task (JSON lines). Episodes with tools are printed turn by turn: what the model said and
-called, what came back, the answer, and whether it is right; --json gives these as JSON lines, too."""
+BATCH_SIZE = 256
+DESCRIPTION = """Let a model answer: one prompt (on a terminal token by token as it is sampled), a file of prompts,
+or examples of a task (JSON lines). Greedily, or with --num-samples K sampled answers each. Episodes with tools are
+printed turn by turn: what the model said and called, what came back, the answer, and whether it is right; --json gives
+these as JSON lines, too."""
 EXAMPLE = """examples:
   rlvr predict runs/latest --prompt "3 4 + 5 *"                      steps, answer, and whether it is right
   rlvr predict runs/latest --input sums.jsonl --output answers.jsonl   lines like {"prompt": "3 4 + 5 *"}
   rlvr predict some/folder --task rpn --num-examples 20              held-out examples of a task
   rlvr predict runs/latest --num-examples 2 --retriever golden       episodes with tools, turn by turn
+  rlvr predict runs/latest --prompt "3 4 +" --num-samples 4 --temperature 0.7
 """
 
 
@@ -36,7 +50,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     what.add_argument("--prompt", metavar="TEXT", help='one problem, e.g. "3 4 + 5 *"')
     what.add_argument("--input", metavar="F.jsonl", help='JSON lines with a "prompt" each')
     what.add_argument(
-        "--num-examples", type=at_least(1), metavar="N", help="so many held-out examples (with --task: default 10)"
+        "--num-examples", type=at_least(1), metavar="N", help="so many examples of the split (with --task: default 10)"
+    )
+    add_sampling_arguments(parser)
+    parser.add_argument(
+        "--num-samples", type=at_least(1), metavar="K", help="K sampled answers to each prompt (default: a greedy one)"
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=at_least(1),
+        metavar="N",
+        help=f"episodes that run at the same time (default: {BATCH_SIZE})",
     )
     parser.set_defaults(run=run)
 
@@ -50,29 +74,51 @@ def run(args: argparse.Namespace) -> int:
     if args.input and args.output and Path(args.input).resolve() == Path(args.output).resolve():
         raise ConfigError(f"--output {args.output}: is the --input too; choose another file.")
     prompts = _read_prompts(args.input) if args.input else None
-    with opened(args) as inference:
-        records = _predict(inference, _examples(args, inference.tasks.own, prompts))
-    if args.output:
-        from rlvr.tracking.evaluations import write_jsonl
-
-        write_jsonl(args.output, records)
-    is_shown = not args.json and not args.output
-    if any(_has_tools(record) for record in records) and (is_shown or (args.prompt is not None and not args.json)):
-        sys.stdout.write("\n".join(map(by_turn, records)))
-    elif args.prompt is not None and not args.json:
-        sys.stdout.write(steps(records[0]) if inference.tasks.own.name == "rpn" else answer(records[0]))
-    elif args.json or not args.output:
-        from rlvr.tracking.evaluations import to_json
-
-        sys.stdout.writelines(to_json(record) + "\n" for record in records)
+    changes = sampling_changes(args, "--num-samples", sampled=lambda config: args.num_samples is not None)
+    with opened(args, changes) as inference:
+        examples = _examples(args, inference, prompts)
+        live = _is_live(args, inference)
+        records = _predict(args, inference, examples, live=live)
+        _print(args, records, rpn=inference.tasks.own.name == "rpn", live=live)
     return 0
 
 
-def _examples(args: argparse.Namespace, task: Task, prompts: Sequence[str] | None) -> list[Example]:
+def _is_live(args: argparse.Namespace, inference: Inference) -> bool:
+    """Whether the one answer is written while it is sampled: somebody looks, and its tokens come from here."""
+    one = args.prompt is not None and args.num_samples in (None, 1) and not args.json and not args.output
+    return one and sys.stdout.isatty() and inference.engine is not None
+
+
+def _print(args: argparse.Namespace, records: Sequence[EvaluationRecord], *, rpn: bool, live: bool) -> None:
+    """The records on stdout; of one whose words are there already only the verdict."""
+    if args.output and (args.prompt is None and not args.json):
+        return
+    if args.json:
+        from rlvr.tracking.evaluations import to_line
+
+        lines = b"".join(map(to_line, records)).decode("utf-8", errors="replace")
+        sys.stdout.write(lines)
+    elif live:
+        sys.stdout.write(f"\n{shown(_verdict(records[0]))}\n")
+    elif any(_has_tools(record) for record in records):
+        sys.stdout.write("\n".join(map(by_turn, records)))
+    elif args.prompt is not None:
+        sys.stdout.write("\n".join(steps(record) if rpn else answer(record) for record in records))
+    else:
+        from rlvr.tracking.evaluations import to_json
+
+        sys.stdout.writelines(to_json(record) + "\n" for record in records)
+
+
+def _examples(args: argparse.Namespace, inference: Inference, prompts: Sequence[str] | None) -> list[Example]:
+    from rlvr.evaluation.evaluate import TrainSplit
+
+    task = inference.tasks.own
     if args.prompt is not None:
         return [task.example(args.prompt)]
     if prompts is None:
-        return task.eval_examples(args.num_examples or 10)
+        source = TrainSplit(task) if args.split == "train" else task
+        return source.eval_examples(args.num_examples or 10)
     examples = []
     for number, prompt in enumerate(prompts, start=1):
         try:
@@ -105,21 +151,68 @@ def _read_prompts(path: str) -> list[str]:
     return prompts
 
 
-def _predict(inference: Inference, examples: Sequence[Example]) -> Sequence[EvaluationRecord]:
-    from rlvr.evaluation.evaluate import EVAL_SEED, attempt
+def _predict(
+    args: argparse.Namespace, inference: Inference, examples: Sequence[Example], *, live: bool
+) -> Sequence[EvaluationRecord]:
+    """The records of all answers, kept in --output as they come; what is there already is not asked again."""
+    from rlvr.build import origin_of
+    from rlvr.evaluation.evaluate import EVAL_SEED, NOTHING, attempt, check_answered
+    from rlvr.evaluation.records import RecordFile
     from rlvr.types import SamplingParams
 
-    task = inference.tasks.own
-    player = inference.player(task)
+    task, rollout = inference.tasks.own, inference.config.rollout
+    player = _live_player(inference, examples[0]) if live else inference.player(task)
+    own_words = args.prompt is not None or bool(args.input)
+    origin = origin_of(inference, task, "prompts" if own_words else args.split)
+    file = RecordFile(Path(args.output), {origin.settings}) if args.output else None
+    for problem in file.problems if file else ():
+        note(problem)
     sampling = SamplingParams(
-        max_tokens=inference.config.rollout.max_completion_tokens,
+        max_tokens=rollout.max_completion_tokens,
         stop_ids=player.stop_ids,
         seed=EVAL_SEED,
-        temperature=0.0,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
     )
-    with progress("predicting") as on_progress:
-        attempts = attempt(player, task, examples, sampling, samples=(0,), on_progress=on_progress)
-        return inference.run(attempts)
+    with ExitStack() as stack:
+        attempts = attempt(
+            player,
+            task,
+            examples,
+            sampling,
+            samples=(0,) if args.num_samples is None else range(1, args.num_samples + 1),
+            origin=origin,
+            max_running=args.batch_size or BATCH_SIZE,
+            done=file.known(origin.settings) if file else NOTHING,
+            on_record=file.add if file else None,
+            on_progress=None if live else stack.enter_context(progress("predicting")),
+        )
+        records = inference.run(attempts)
+    if file:
+        file.finish(records)
+    check_answered(records)
+    return records
+
+
+def _live_player(inference: Inference, example: Example) -> Player:
+    """A player that writes on stdout what is sampled, as it comes."""
+    from rlvr.evaluation.players import LocalPlayer
+
+    player = inference.player(inference.tasks.own)
+    assert isinstance(player, LocalPlayer)
+    is_rpn = inference.tasks.own.name == "rpn"
+    if is_rpn:
+        sys.stdout.write(example.metadata["expression"] + "\n= ")
+
+    def write(text: str) -> None:
+        if is_rpn:  # a line a step
+            text = text.replace(" =", "\n=").replace("<eoe>", "")
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    return replace(player, engine=StreamedEngine(player.engine, player.chat, write))
 
 
 def steps(record: EvaluationRecord) -> str:
@@ -130,10 +223,10 @@ def steps(record: EvaluationRecord) -> str:
     = 0
     answer 0: right
     """
-    written = f"{record.prompt} {record.completions[-1]}".replace("<boe>", "").partition("<eoe>")[0]
+    written = f"{record.prompt} {_last_words(record)}".replace("<boe>", "").partition("<eoe>")[0]
     first, *rest = (part.strip() for part in written.split("="))
     lines = [first, *(f"= {step}" for step in rest)]
-    return "\n".join([*lines, _verdict(record)]) + "\n"
+    return shown("\n".join([*lines, _verdict(record)]) + "\n")
 
 
 def _has_tools(record: EvaluationRecord) -> bool:
@@ -142,7 +235,11 @@ def _has_tools(record: EvaluationRecord) -> bool:
 
 def answer(record: EvaluationRecord) -> str:
     """What the model wrote, then the verdict; without a known answer, the answer that was read."""
-    return f"{record.completions[-1].strip()}\n{_verdict(record)}\n"
+    return shown(f"{_last_words(record).strip()}\n{_verdict(record)}\n")
+
+
+def _last_words(record: EvaluationRecord) -> str:
+    return record.completions[-1] if record.turns else ""
 
 
 def by_turn(record: EvaluationRecord) -> str:

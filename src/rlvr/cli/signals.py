@@ -27,6 +27,20 @@ class StopFlag:
 
 
 @contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Within the block SIGTERM raises SystemExit with 143: whatever is open is closed, as with Ctrl-C."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
 def stop_on_signals() -> Iterator[StopFlag]:
     """Within the block, the first signal sets the flag; the second raises SystemExit with its exit code."""
     flag = StopFlag()

@@ -33,8 +33,8 @@ CONNECT_TIMEOUT_S = 10.0
 MAX_RETRIES = 3
 """After a broken connection, a time-out, 408, 409, 429 and 5xx; the official client waits 0.5 s, 1 s, 2 s between."""
 MAX_BODY_BYTES = 16 << 20
-MAX_FAILURES_AT_START = 5
-"""An endpoint that has failed so often and never answered is given up."""
+MAX_FAILURES_AT_START, MAX_FAILURES = 5, 50
+"""An endpoint that has failed so often running, without any answer before and after one, is given up."""
 
 _OPTIONAL = ("return_token_ids", "logprobs", "seed")
 """What an endpoint may refuse to know; the next one of them is named in its refusal, and is left out from then on."""
@@ -73,7 +73,8 @@ class Endpoint:
         self._max_concurrent, self._timeout_s, self._max_retries = max_concurrent, timeout_s, max_retries
         self._left_out: set[str] = set()
         self._limit_name = "max_tokens"
-        self._num_answers = self._num_failures = 0
+        self._num_failures = 0  # since the last answer
+        self._has_answered = False
         self._client: Any = None
         self._gate = asyncio.Semaphore(max_concurrent)
 
@@ -101,10 +102,14 @@ class Endpoint:
                 said = _read(await self._ask(self._body(messages, sampling, tools, stop)), sampling.max_tokens)
             except EndpointError as error:
                 self._num_failures += 1
-                if self._num_answers == 0 and self._num_failures >= MAX_FAILURES_AT_START:
-                    raise UserError(f"the endpoint {self.url} answered no request ({error}): mend it first.") from error
+                limit = MAX_FAILURES if self._has_answered else MAX_FAILURES_AT_START
+                if self._num_failures >= limit:
+                    raise UserError(
+                        f"the endpoint {self.url} failed {self._num_failures} times running ({error}): mend it, then "
+                        "run the same command again."
+                    ) from error
                 raise
-            self._num_answers += 1
+            self._has_answered, self._num_failures = True, 0
             return said
 
     async def close(self) -> None:

@@ -130,19 +130,25 @@ async def evaluate(
 
 def check_failures(task_name: str, records: Sequence[EvaluationRecord]) -> None:
     """UserError if so much could not be judged that an accuracy of the rest would say little."""
+    check_answered(records)
     failures = [record.failure for record in records if record.failure is not None]
     all_greedy_failed = all(record.failure is not None for record in records if record.sample_index == 0)
     if len(failures) > MAX_FAILURE_SHARE * len(records) or all_greedy_failed:
-        of_metric = any(record.failure is not None and record.turns for record in records)
-        remedy = (
-            "raise reward.timeout_s or reward.max_memory_mb, or choose another metric"
-            if of_metric
-            else "mend the endpoint and run the command again"
-        )
         raise UserError(
-            f"{f'the metric of task {task_name}' if of_metric else 'the endpoint'} failed on {len(failures):,} of "
-            f"{len(records):,} completions, more than {MAX_FAILURE_SHARE:.0%} (first: {failures[0]}): no accuracy can "
-            f"be told; {remedy}."
+            f"the metric of task {task_name} failed on {len(failures):,} of {len(records):,} completions, more than "
+            f"{MAX_FAILURE_SHARE:.0%} (first: {failures[0]}): no accuracy can be told; raise reward.timeout_s or "
+            "reward.max_memory_mb, or choose another metric."
+        )
+
+
+def check_answered(records: Sequence[EvaluationRecord]) -> None:
+    """UserError if an endpoint failed on more than `MAX_FAILURE_SHARE` of the episodes."""
+    failures = [record.failure for record in records if record.failure is not None and not record.turns]
+    if len(failures) > MAX_FAILURE_SHARE * len(records):
+        raise UserError(
+            f"{len(failures):,} of {len(records):,} episodes could not be played, more than {MAX_FAILURE_SHARE:.0%} "
+            f"(first: {failures[0]}); mend the endpoint and run the same command again: with --output what is done is "
+            "kept."
         )
 
 
