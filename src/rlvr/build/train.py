@@ -32,10 +32,13 @@ from rlvr.errors import UserError
 from rlvr.evaluation.summary import combine
 from rlvr.models.loading import load_policy, value_head
 from rlvr.models.policy import Policy
+from rlvr.report.files import write_run_report
 from rlvr.rollout.source import Refill, RolloutSource
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import MetricsFile, read_metrics
 from rlvr.tracking.rollouts import Reader, cut_back
+from rlvr.tracking.trackers.backend import check_installed
+from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.layout import choose_layout
 from rlvr.training.loop import Run
@@ -63,6 +66,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
     `functions` are those that the configuration names but no other process could import. Raises UserError for
     everything that is the user's to mend.
     """
+    check_installed(config.tracker.report_to)
     with _console(config) as console:
         for line in plan(config):
             console.note(line)
@@ -77,7 +81,7 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> 
     pretrained = load_policy(config.model, seed=config.seed) if isinstance(config.model, PretrainedModel) else None
     if pretrained is not None:
         fit(config, tasks, pretrained)
-    with open_run_folder(config) as folder:
+    with open_run_folder(config) as folder, Trackers(config, folder.root, console.note) as trackers:
         console.note(f"run folder: {folder.root}")
         policy = pretrained or initial_policy(config, tasks, folder, console, stopped)
         if policy is None:
@@ -86,7 +90,8 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> 
             console.note(note)
         console.note(policy.trainable)
         set_threads(config, policy)
-        run = assemble(config, tasks, policy, folder, console)
+        run = assemble(config, tasks, policy, folder, console, trackers)
+        trackers.begin(run.start_step + 1 if run.start_step else 0)
         if run.start_step < run.max_steps:
             shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end: it is not this run's result any more
         console.stage("training", config.trainer.max_steps, done=run.start_step)
@@ -96,6 +101,8 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> 
         finished = num_steps == config.trainer.max_steps
         if finished:
             save_atomically(policy.save_final, folder.final)
+        _write_report(folder, console)
+        trackers.end("finished" if finished else "killed")  # behind all that writes into the folder
         evaluations = _evaluations(folder.metrics)
         return TrainResult(
             folder=folder.root,
@@ -106,7 +113,9 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> 
         )
 
 
-def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, console: Console) -> Run:
+def assemble(
+    config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, console: Console, trackers: Trackers
+) -> Run:
     """Everything the loop needs, at the state of the last complete checkpoint if there is one."""
     task = tasks.own
     context = context_tokens(policy)
@@ -163,6 +172,7 @@ def assemble(config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, co
             settings=config.tracker,
             reader=Reader(decode=chat.decode, parse=chat.parse, tools=lambda example: task.env(example).tools),
             printer=episode_printer(config, task, chat, console),
+            trackers=trackers,
         ),
         checkpoints=checkpoints,
         train_on_tool_tokens=config.algorithm.train_on_tool_tokens,
@@ -199,6 +209,16 @@ def _refill(algorithm: Algorithm) -> Refill | None:
     if not algorithm.dynamic_sampling:
         return None
     return Refill(is_dead=algorithm.is_dead_group, max_rounds=algorithm.max_refills)
+
+
+def _write_report(folder: RunFolder, console: Console) -> None:
+    """`report.html` in the run folder. Whatever goes wrong with it is one line on the console: the run itself is done."""
+    try:
+        report = write_run_report([folder.root])
+    except Exception as error:
+        console.note(f"warning: no report was written ({error}); try again with: rlvr report {folder.root}")
+    else:
+        console.note(f"report: {report.path}")
 
 
 def _evaluations(path: Path) -> list[dict[str, float]]:

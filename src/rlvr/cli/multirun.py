@@ -76,6 +76,7 @@ def run_sweep(args: argparse.Namespace) -> int:
     parent = _parent(configs[0])
     folders = [parent / name for name in folder_names(jobs)]
     configs = [c.model_copy(update={"run_dir": str(folder)}) for c, folder in zip(configs, folders, strict=True)]
+    configs = [_in_group(c, parent.absolute().name) for c in configs]
     # going on with a sweep: runs that were never started begin now
     configs = [
         c.model_copy(update={"resume": c.resume and (Path(str(c.run_dir)) / "config.yaml").is_file()}) for c in configs
@@ -84,6 +85,14 @@ def run_sweep(args: argparse.Namespace) -> int:
         sys.stdout.write("---\n".join(to_yaml(config) for config in configs))
         return 0
     return _run_all(jobs, configs)
+
+
+def _in_group(config: Config, sweep: str) -> Config:
+    """Trackers show the runs of a sweep together, unless the user has named a group."""
+    tracker = config.tracker
+    if not tracker.report_to or tracker.group is not None:
+        return config
+    return config.model_copy(update={"tracker": tracker.model_copy(update={"group": sweep})})
 
 
 def _parent(config: Config) -> Path:
@@ -95,7 +104,10 @@ def _parent(config: Config) -> Path:
 def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
     from rlvr.build import train
     from rlvr.cli.signals import stop_on_signals
+    from rlvr.tracking.trackers.backend import check_installed
 
+    for config in configs:
+        check_installed(config.tracker.report_to)
     outcomes = []
     with stop_on_signals() as stop:
         for number, (job, config) in enumerate(zip(jobs, configs, strict=True), start=1):

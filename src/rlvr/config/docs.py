@@ -135,9 +135,10 @@ def group_files(section: str) -> list[GroupFile]:
         assert isinstance(values, dict)
         comment = " ".join(line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
         named = {str(key): value for key, value in values.items()}
-        if "defaults" in named:
+        is_alias = set(named) == {"defaults"}
+        if is_alias:
             comment = f"{comment} The same as `{section}={named['defaults'][0]}`."
-        found.append(GroupFile(choice=path.stem, comment=comment, values=named, is_alias="defaults" in named))
+        found.append(GroupFile(choice=path.stem, comment=comment, values=named, is_alias=is_alias))
     return sorted(found, key=lambda f: (order.index(f.choice) if f.choice in order else len(order), f.choice))
 
 

@@ -14,6 +14,7 @@ from rlvr.config.rpn_rules import RPN_RULES
 from rlvr.config.rule import Rule
 from rlvr.config.schema import Config, Dapo, MixTask, PretrainedModel, RpnReward, ScratchModel, WarmStart
 from rlvr.config.tool_rules import TOOL_RULES
+from rlvr.config.tracker_rules import TRACKER_RULES
 from rlvr.config.two_hop_rules import TWO_HOP_RULES
 from rlvr.config.verifiers_rules import VERIFIERS_RULES
 from rlvr.config.weight_rules import WEIGHT_RULES
@@ -217,7 +218,7 @@ TRAINER_RULES = (
 
 # those that hold inside a configuration, too
 TASK_RULES = RPN_RULES + TWO_HOP_RULES + VERIFIERS_RULES + MULTIHOP_RULES + DATA_RULES + PROMPT_RULES
-RUN_RULES = WEIGHT_RULES + REWARD_RULES + ALGORITHM_RULES + TOOL_RULES + PROGRESS_RULES + TRAINER_RULES
+RUN_RULES = WEIGHT_RULES + REWARD_RULES + ALGORITHM_RULES + TOOL_RULES + PROGRESS_RULES + TRAINER_RULES + TRACKER_RULES
 RULES = TASK_RULES + MODEL_RULES + RUN_RULES
 
 

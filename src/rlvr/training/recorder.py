@@ -16,12 +16,13 @@ from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import Reader, make_records, rollouts_path, write_rollouts
+from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.trainer import NonFiniteError
 from rlvr.types import TokenBatch
 
 
 class FolderRecorder:
-    """The loop's recorder: metrics.jsonl, rollouts/, console."""
+    """The loop's recorder: metrics.jsonl, rollouts/, trackers, console."""
 
     def __init__(
         self,
@@ -32,13 +33,17 @@ class FolderRecorder:
         settings: Tracker,
         reader: Reader,
         printer: EpisodePrinter | None = None,
+        trackers: Trackers | None = None,
     ) -> None:
         self._folder, self._metrics_file, self._console = folder, metrics_file, console
         self._settings, self._reader, self._printer = settings, reader, printer
+        self._trackers = trackers
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One line of metrics.jsonl, and the console."""
+        """One line of metrics.jsonl, the same numbers to the trackers, and the console."""
         self._metrics_file.append(step, metrics)
+        if self._trackers is not None:
+            self._trackers.log(step, metrics)
         self._console.log(step, metrics)
 
     def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
@@ -54,6 +59,8 @@ class FolderRecorder:
         if is_due:
             kept = [record for record in records if limit is None or record.group < limit]
             write_rollouts(rollouts_path(self._folder / "rollouts", step), kept)
+            if self._trackers is not None:
+                self._trackers.completions(step, kept)
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         """Keep the batch in `non_finite/step_000012.safetensors`."""

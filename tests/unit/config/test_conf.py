@@ -32,7 +32,10 @@ def test_a_group_file_has_exactly_the_keys_of_its_schema(file: Path) -> None:
         assert (file.parent / f"{other}.yaml").is_file()
         return
     model = choice_models(file.parent.name)[values.get("name", "default")]
-    assert set(values) == set(model.model_fields)
+    if values.pop("defaults", None) == ["default", "_self_"]:  # changes a few values of another file
+        assert set(values) < set(model.model_fields)
+    else:
+        assert set(values) == set(model.model_fields)
 
 
 def test_every_choice_of_the_schema_has_a_file() -> None:

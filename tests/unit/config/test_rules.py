@@ -138,6 +138,12 @@ BROKEN = {
     "trainer.checkpoint_every=null trainer.keep_last=7": "trainer.keep_last=7: has no effect with trainer",
     "tracker.rollouts_every=null tracker.rollouts_max_groups=3": "tracker.rollouts_max_groups=3: has no effect",
     "tracker.console=none tracker.log_every=5": "tracker.log_every=5: has no effect",
+    "tracker.report_to=[wandb,wandb]": "tracker.report_to: names a tracker twice",
+    "tracker.run_name=x": "tracker.run_name=x: has no effect with tracker.report_to=[]; name a tracker",
+    "tracker=wandb tracker.mlflow.experiment=x": "tracker.mlflow.experiment=x: has no effect where tracker.report_to",
+    "tracker=tensorboard tracker.rollouts_every=null tracker.max_completions=3": "max_completions=3: has no effect",
+    "tracker=tensorboard tracker.upload_timeout_s=3": "upload_timeout_s=3.0: has no effect where no tracker keeps",
+    "tracker=mlflow tracker.mlflow.tracking_uri=postgresql://me:secret@db/x": "MLFLOW_TRACKING_URI=...",
     "resume=true": "run_dir=",
 } | multihop_cases.BROKEN
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.config.schema import Tracker
+from rlvr.config.compose import load_config
 from rlvr.errors import UserError
 from rlvr.rollout.batch import to_batch
 from rlvr.rollout.source import Rollouts
@@ -37,7 +37,7 @@ READER = Reader(
 def recorder(
     folder: Path, *, every: int | None = 10, groups: int | None = None, printer: EpisodePrinter | None = None
 ) -> FolderRecorder:
-    settings = Tracker(console="none", log_every=1, rollouts_every=every, rollouts_max_groups=groups)
+    settings = load_config([]).tracker.model_copy(update={"rollouts_every": every, "rollouts_max_groups": groups})
     return FolderRecorder(
         folder=folder,
         metrics_file=MetricsFile(folder / "metrics.jsonl"),

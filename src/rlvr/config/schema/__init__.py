@@ -71,6 +71,7 @@ from rlvr.config.schema.tasks import (
     VerifiersTask,
     Wiki2Task,
 )
+from rlvr.config.schema.trackers import Mlflow, Tensorboard, TrackerName, Wandb
 
 __all__ = [
     "Aggregation",
@@ -109,6 +110,7 @@ __all__ = [
     "MixPart",
     "MixReward",
     "MixTask",
+    "Mlflow",
     "ModelConfig",
     "MultiHopAnswerPart",
     "MultiHopTask",
@@ -137,11 +139,14 @@ __all__ = [
     "SingleTask",
     "TaskBundle",
     "TaskConfig",
+    "Tensorboard",
     "TextPart",
     "Tracker",
+    "TrackerName",
     "Trainer",
     "TwoHopTask",
     "VerifiersTask",
+    "Wandb",
     "WarmStart",
     "Wiki2Task",
 ]

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from rlvr.config.schema.base import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section, Share
 from rlvr.config.schema.tasks import TaskBundle
+from rlvr.config.schema.trackers import Mlflow, Tensorboard, Text, TrackerName, Wandb
 
 
 class Rollout(Section):
@@ -91,3 +92,25 @@ class Tracker(Section):
         description="steps between rollout files, the first step included; null: none"
     )
     rollouts_max_groups: PositiveInt | None = Field(description="groups per rollout file; null: all")
+    report_to: tuple[TrackerName, ...] = Field(
+        description="trackers that get every number of metrics.jsonl, too: mlflow, wandb, tensorboard, or several "
+        "(docs/trackers.md)"
+    )
+    run_name: Text | None = Field(description="what the run is called there; null: as its folder")
+    group: Text | None = Field(
+        description="what it belongs to there; null: nothing, or, with --multirun, the sweep's folder"
+    )
+    tags: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = Field(
+        description="labels there, e.g. [baseline,paper]; MLflow reads team:nlp as a tag with a value"
+    )
+    max_completions: NonNegativeInt = Field(
+        description="completions of each rollout file that are shown there, in the order of the file; 0: none"
+    )
+    timeout_s: PositiveFloat = Field(
+        description="a tracker that takes longer over something is given up; training never waits, the end of the run "
+        "at most so long"
+    )
+    upload_timeout_s: PositiveFloat = Field(description="the same for the final model where log_model=true")
+    mlflow: Mlflow
+    wandb: Wandb
+    tensorboard: Tensorboard

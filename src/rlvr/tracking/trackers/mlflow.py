@@ -1,0 +1,163 @@
+"""MLflow: parameters, metrics, tags, artifacts, the model; a store on this machine, or a server."""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from rlvr.tracking.trackers.backend import Row, RunFacts, Started, Status, flatten, split_tag
+
+STATUSES = {"finished": "FINISHED", "killed": "KILLED", "failed": "FAILED"}
+MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000  # characters that MLflow allows
+
+
+class MlflowBackend:
+    """See `Backend`."""
+
+    def __init__(self) -> None:
+        # MLflow sends usage statistics unless told not to; and retries for minutes
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
+        import mlflow
+        import mlflow.entities
+
+        self._mlflow = mlflow
+
+    def start(self, run: RunFacts) -> Started:
+        """Begin a run, or go on with the known one if its store still has it."""
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(run.timeout_s))))
+        uri = run.settings["tracking_uri"] or os.environ.get("MLFLOW_TRACKING_URI") or _default_store(run.folder)
+        store = _without_password(uri)
+        with _alone(uri):
+            self._client = self._mlflow.MlflowClient(tracking_uri=uri)
+            experiment = self._experiment(run.settings["experiment"] or run.experiment, uri)
+            known = self._known(run, store)
+            self._run_id = known["id"] if known else self._create(run, experiment)
+        self._describe(run)
+        if uri.startswith("http"):
+            where = f"{store.rstrip('/')}/#/experiments/{experiment}/runs/{self._run_id}"
+        else:
+            where = f"mlflow ui --backend-store-uri {store}"
+        return Started(id=self._run_id, store=store, where=where, last_step=known["last_step"] if known else -1)
+
+    def log(self, rows: Sequence[Row]) -> None:
+        """All numbers of a step get one time stamp."""
+        metric, now = self._mlflow.entities.Metric, round(time.time() * 1000)
+        metrics = [metric(allowed(name), value, now, step) for step, values in rows for name, value in values.items()]
+        self._client.log_batch(self._run_id, metrics=metrics)
+
+    def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
+        """A table of its own for each step; the page of the run shows the last one."""
+        path = f"completions/step_{step:06d}.json"
+        table = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}
+        self._client.log_dict(self._run_id, table, path)
+        self._client.set_tag(self._run_id, "mlflow.loggedArtifacts", json.dumps([{"path": path, "type": "table"}]))
+
+    def files(self, paths: Sequence[str]) -> None:
+        """At the top of the run's artifacts."""
+        for path in paths:
+            self._client.log_artifact(self._run_id, path)
+
+    def model(self, folder: str) -> None:
+        """The folder `final` of the run's artifacts."""
+        self._client.log_artifacts(self._run_id, folder, "final")
+
+    def finish(self, status: Status) -> None:
+        """FINISHED, KILLED or FAILED."""
+        self._client.set_terminated(self._run_id, STATUSES[status])
+
+    def _experiment(self, name: str, uri: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is not None:
+            return found.experiment_id
+        try:
+            return self._client.create_experiment(name, _artifacts(uri))
+        except self._mlflow.MlflowException:  # another run has made it meanwhile
+            found = self._client.get_experiment_by_name(name)
+            if found is None:
+                raise
+            return found.experiment_id
+
+    def _known(self, run: RunFacts, store: str) -> dict[str, Any] | None:
+        if run.known is None or run.known["store"] != store:
+            return None
+        try:
+            found = self._client.get_run(run.known["id"])
+        except self._mlflow.MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+        return run.known if found.info.lifecycle_stage == "active" else None
+
+    def _create(self, run: RunFacts, experiment: str) -> str:
+        return self._client.create_run(experiment, run_name=run.name).info.run_id
+
+    def _describe(self, run: RunFacts) -> None:
+        """Name, tags and parameters; a parameter that changed on resume keeps its first value, as MLflow wants it."""
+        entities = self._mlflow.entities
+        self._client.update_run(self._run_id, status="RUNNING", name=run.name)
+        tags = {"mlflow.source.name": "rlvr train", "mlflow.source.type": "LOCAL", "mlflow.runName": run.name}
+        with suppress(OSError, KeyError, ImportError):  # a user without a name
+            tags["mlflow.user"] = getpass.getuser()
+        tags |= {"rlvr.version": run.version, "rlvr.run_dir": run.folder}
+        tags |= {"group": run.group} if run.group else {}
+        tags |= dict(split_tag(tag) for tag in run.tags)
+        there = self._client.get_run(self._run_id).data.params
+        params = {allowed(name): _text(value)[:MAX_PARAM] for name, value in flatten(run.config).items()}
+        self._client.log_batch(
+            self._run_id,
+            params=[entities.Param(name, value) for name, value in params.items() if name not in there],
+            tags=[entities.RunTag(allowed(name), value[:MAX_TAG]) for name, value in tags.items()],
+        )
+
+
+def allowed(name: str) -> str:
+    """A name as MLflow takes it: letters, digits and `_ - . space : /`, and no path that leads elsewhere."""
+    plain = re.sub(r"[^\w\-. :/]", "_", name)[:MAX_NAME]
+    return "/".join("_" if set(part) <= {"."} else part for part in plain.split("/"))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _default_store(folder: str) -> str:
+    return f"sqlite:///{Path(folder).parent / 'mlflow.db'}"
+
+
+def _database(uri: str) -> Path | None:
+    """The file of a store that is one on this machine."""
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
+def _artifacts(uri: str) -> str | None:
+    """Beside the database; else where the server wants them. MLflow would choose the working directory."""
+    database = _database(uri)
+    return None if database is None else (database.absolute().parent / "mlflow_artifacts").as_uri()
+
+
+def _without_password(uri: str) -> str:
+    return re.sub(r"://[^/@]*@", "://", uri)
+
+
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Two runs that begin at once must not both make the tables of a new database."""
+    database = _database(uri)
+    if database is None:
+        yield
+        return
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with (database.parent / f".{database.name}.lock").open("a") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,102 @@
+"""A tracker's own process: reads one JSON message a line from stdin, does it, answers with one line.
+
+`python -m rlvr.tracking.trackers.worker mlflow`, started by `remote`. What the library prints goes to stderr, which is
+a file in the run's folder. When the run's process dies, stdin ends: the tracker's run is then marked as failed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from rlvr.tracking.trackers.backend import Backend, RunFacts, Status
+
+BACKENDS = {
+    "mlflow": "rlvr.tracking.trackers.mlflow:MlflowBackend",
+    "wandb": "rlvr.tracking.trackers.wandb:WandbBackend",
+    "tensorboard": "rlvr.tracking.trackers.tensorboard:TensorboardBackend",
+}
+NICENESS = 10  # training goes first
+
+
+@dataclass
+class Ending:
+    """How the run ended, should nobody say so: an error, unless it was asked to stop (SIGTERM)."""
+
+    status: Status = "failed"
+    started: bool = field(default=False)
+    limit_s: float = 60.0
+
+
+def main() -> int:
+    """Serve one tracker until it is finished."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever the library prints is no answer
+    os.nice(NICENESS)
+    ending = Ending()
+
+    def asked_to_stop(*_: object) -> None:
+        ending.status = "killed"
+
+    signal.signal(signal.SIGTERM, asked_to_stop)
+    messages = iter(sys.stdin.readline, "")
+    try:
+        module, _, name = BACKENDS.get(sys.argv[1], sys.argv[1]).partition(":")
+        backend: Backend = getattr(importlib.import_module(module), name)()
+        _answer(answers, {})
+        for line in messages:
+            message = json.loads(line)
+            _answer(answers, _handle(backend, message, ending))
+            if message["kind"] == "finish":
+                return 0
+    except Exception as error:  # of the library: any kind
+        traceback.print_exc()
+        _answer(answers, {"error": _sentence(error)})
+        return 1
+    if ending.started:
+        signal.alarm(max(1, round(ending.limit_s)))  # ends this process if the tracker hangs
+        backend.finish(ending.status)
+    return 0
+
+
+def _handle(backend: Backend, message: Mapping[str, Any], ending: Ending) -> dict[str, Any]:
+    if message["kind"] == "start":
+        facts = RunFacts(**message["run"])
+        ending.limit_s = facts.timeout_s
+        started = backend.start(facts)
+        ending.started = True
+        return started.to_json()
+    calls: dict[str, Callable[[], None]] = {
+        "log": lambda: backend.log(message["rows"]),
+        "completions": lambda: backend.completions(message["step"], message["rows"]),
+        "files": lambda: backend.files(message["paths"]),
+        "model": lambda: backend.model(message["folder"]),
+        "finish": lambda: backend.finish(message["status"]),
+    }
+    calls[message["kind"]]()
+    return {}
+
+
+def _answer(file: TextIO, answer: Mapping[str, Any]) -> None:
+    file.write(json.dumps(answer) + "\n")
+    file.flush()
+
+
+def _sentence(error: Exception, limit: int = 200) -> str:
+    """`ConnectionError: refused` on one line."""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(". :")
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+if __name__ == "__main__":
+    # not `raise SystemExit`: threads that a library left behind must not keep the process
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)
