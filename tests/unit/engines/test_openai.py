@@ -1,0 +1,251 @@
+"""A model behind an endpoint: what is asked, what is read, and one clear failure for each way to misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rlvr.engines.openai import MAX_FAILURES_AT_START, Endpoint, EndpointError, Said, open_endpoint, to_wire
+from rlvr.errors import UserError
+from rlvr.types import Message, SamplingParams, StopReason, ToolCall
+from tests.system.openai_server import Fault, error, serve
+
+pytestmark = pytest.mark.openai
+
+PARAMS = SamplingParams(max_tokens=7, stop_ids=frozenset(), seed=2**62 + 1, temperature=0.5, top_p=0.9)
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+
+def ask(url: str, *, times: int = 1, max_retries: int = 0, timeout_s: float = 30.0, **options: Any) -> list[Said]:
+    """The answers to the same question, one after another."""
+
+    async def asking() -> list[Said]:
+        endpoint = Endpoint(url, "policy", max_retries=max_retries, timeout_s=timeout_s)
+        try:
+            return [
+                await endpoint.chat([{"role": "user", "content": "3 + 4?"}], PARAMS, **options) for _ in range(times)
+            ]
+        finally:
+            await endpoint.close()
+
+    return asyncio.run(asking())
+
+
+def seven(messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"content": "7"}
+
+
+def test_a_request_says_how_to_sample_and_where_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sesame")
+    with serve(seven) as server:
+        [said] = ask(server.url, stop=("<eoe>",))
+    [body] = server.requests
+    wanted = {"model": "policy", "max_tokens": 7, "seed": 2**62 + 1, "temperature": 0.5, "top_p": 0.9}
+    assert {key: body[key] for key in wanted} == wanted
+    assert (body["stop"], body["logprobs"], body["return_token_ids"]) == (["<eoe>"], True, True)
+    assert server.keys == {"Bearer sesame"}
+    assert (said.message.content, said.stop_reason) == ("7", StopReason.STOP)
+    assert (said.num_prompt_tokens, said.num_completion_tokens) == (10, 5)
+    assert (said.token_ids, said.logprobs) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("told", "ids", "logprobs"),
+    [
+        ({"token_ids": [4, 9], "logprobs": [-0.5, -0.25]}, (4, 9), (-0.5, -0.25)),
+        ({"logprobs": [-0.5]}, (), (-0.5,)),
+        ({"token_ids": [4, 9], "logprobs": [-0.5]}, (4, 9), ()),  # of one token less: nobody knows which
+        ({"token_ids": [4, 9]}, (4, 9), ()),
+    ],
+)
+def test_token_ids_and_logprobs_are_taken_where_they_are_told(
+    told: dict[str, Any], ids: tuple[int, ...], logprobs: tuple[float, ...]
+) -> None:
+    with serve(lambda messages: {"content": "7", **told}) as server:
+        [said] = ask(server.url)
+    assert (said.token_ids, said.logprobs) == (ids, logprobs)
+
+
+def test_tool_calls_are_read_and_a_malformed_one_is_a_call_with_a_problem() -> None:
+    calls = [("look", {"at": 3}), ("look", '{"at": 3'), ("", {})]
+    with serve(lambda messages: {"content": None, "calls": calls}) as server:
+        [said] = ask(server.url, tools=(TOOL,), stop=("</call>",))
+    assert server.requests[0]["tools"] == [TOOL]
+    assert "stop" not in server.requests[0]  # it would cut a call in two
+    first, second, third = said.message.tool_calls
+    assert (first.id, first.name, first.arguments, first.problem) == ("call_0", "look", {"at": 3}, None)
+    assert "not JSON" in str(second.problem)
+    assert "names no tool" in str(third.problem)
+    assert said.wire["tool_calls"][1]["function"]["arguments"] == '{"at": 3'  # as it came, to be sent back
+
+
+def test_finish_reasons_say_why_a_completion_ended() -> None:
+    reasons = ["stop", "length", "content_filter"]
+    with serve(lambda messages: {"content": "7", "finish": reasons[len(server.requests) - 1]}) as server:
+        said = ask(server.url, times=3)
+    assert [one.stop_reason for one in said] == [StopReason.STOP, StopReason.LENGTH, StopReason.ABORTED]
+
+
+def test_what_an_endpoint_does_not_know_is_left_out_from_then_on() -> None:
+    def refuse(number: int, body: dict[str, Any]) -> Fault | None:
+        for key in ("return_token_ids", "logprobs"):
+            if key in body:
+                return error(400, f"Unrecognized request argument supplied: {key}")
+        if "max_tokens" in body:
+            return error(400, "Unsupported parameter: use 'max_completion_tokens' instead.")
+        return None
+
+    with serve(seven, fault=refuse) as server:
+        said = ask(server.url, times=2)
+    assert [one.message.content for one in said] == ["7", "7"]
+    assert len(server.requests) == 5  # three refusals, two answers
+    assert server.requests[-1]["max_completion_tokens"] == 7
+    assert "max_tokens" not in server.requests[-1]
+
+
+BAD_ANSWERS: dict[str, tuple[Fault, str]] = {
+    "500": (error(500, "out of memory"), "500: out of memory"),
+    "400": (error(400, "the prompt has 9000 tokens"), "400: the prompt has 9000 tokens"),
+    "no JSON": (Fault(body=b"<html>hello</html>"), "no chat completion"),
+    "text": (Fault(body=b"<html>hello</html>", content_type="text/html"), "no chat completion"),
+    "nothing": (Fault(), "no chat completion"),
+    "a list": (Fault(body=b"[1, 2]"), "no chat completion"),
+    "no choices": (Fault(body=b'{"choices": []}'), "no chat completion (choices"),
+    "choices are null": (Fault(body=b'{"choices": null}'), "no chat completion (choices"),
+    "no message": (Fault(body=b'{"choices": [{"message": null}]}'), "no chat completion (choices.0.message"),
+    "content is a number": (Fault(body=b'{"choices": [{"message": {"content": 7}}]}'), "choices.0.message.content"),
+    "half of UTF-8": (Fault(body=b'{"choices": [{"message": {"content": "\xc3"}}]}'), "no chat completion"),
+    "deep": (Fault(body=b"[" * 100_000), "no chat completion"),
+    "17 MiB": (Fault(body=b" " * (17 << 20)), "more than 16 MiB"),
+    "an escape": (error(500, "\x1b[2J red\nlines"), "500: [2J red lines"),
+}
+
+
+@pytest.mark.parametrize(("fault", "sentence"), BAD_ANSWERS.values(), ids=list(BAD_ANSWERS))
+def test_a_bad_answer_is_one_clear_failure(fault: Fault, sentence: str) -> None:
+    with serve(seven, fault=lambda number, body: fault) as server, pytest.raises(EndpointError) as caught:
+        ask(server.url)
+    text = str(caught.value)
+    assert sentence in text
+    assert text.isprintable()
+    assert len(text) < 500
+
+
+def test_a_silent_endpoint_is_given_up_in_time() -> None:
+    with (
+        serve(seven, fault=lambda number, body: Fault(silent=True)) as server,
+        pytest.raises(EndpointError, match="timed out"),
+    ):
+        ask(server.url, timeout_s=0.2)
+
+
+def test_what_passes_is_tried_again() -> None:
+    with serve(seven, fault=lambda number, body: error(503, "busy") if number == 0 else None) as server:
+        [said] = ask(server.url, max_retries=1)
+    assert said.message.content == "7"
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [(401, "refuses the key (401: no): set OPENAI_API_KEY"), (403, "refuses the key"), (404, "has no model 'policy'")],
+)
+def test_what_every_request_would_get_ends_everything(status: int, sentence: str) -> None:
+    with (
+        serve(seven, fault=lambda number, body: error(status, "no")) as server,
+        pytest.raises(UserError) as caught,
+    ):
+        ask(server.url)
+    assert sentence in str(caught.value)
+    assert len(server.requests) == 1
+
+
+def test_pitfall_26_an_endpoint_that_never_answers_is_given_up_early() -> None:
+    async def asking(url: str) -> list[Any]:
+        endpoint = Endpoint(url, "policy", max_retries=0, max_concurrent=1)
+        many = [endpoint.chat([{"role": "user", "content": "x"}], PARAMS) for _ in range(20)]
+        try:
+            return await asyncio.gather(*many, return_exceptions=True)
+        finally:
+            await endpoint.close()
+
+    with serve(seven, fault=lambda number, body: error(500, "broken")) as server:
+        found = asyncio.run(asking(server.url))
+    kinds = [type(one) for one in found]
+    assert kinds[: MAX_FAILURES_AT_START - 1] == [EndpointError] * (MAX_FAILURES_AT_START - 1)
+    assert kinds[MAX_FAILURES_AT_START - 1] is UserError
+
+
+def test_no_more_requests_than_allowed_wait_at_the_same_time() -> None:
+    async def asking(url: str) -> None:
+        endpoint = Endpoint(url, "policy", max_concurrent=3)
+        await asyncio.gather(*(endpoint.chat([{"role": "user", "content": "x"}], PARAMS) for _ in range(20)))
+        await endpoint.close()
+
+    with serve(seven) as server:
+        asyncio.run(asking(server.url))
+    assert len(server.requests) == 20
+    assert 1 <= server.most_at_once <= 3
+
+
+# ---------------------------------------------------------------------------------------------------- before the first
+
+
+def test_an_endpoint_is_looked_at_before_anything_is_asked() -> None:
+    with serve(seven, models=("policy", "other")) as server:
+        assert open_endpoint(f"openai:{server.url}/#policy").url == server.url
+    with serve(seven, models=error(404, "no such page")) as server:  # not every one has a list
+        open_endpoint(f"openai:{server.url}#anything")
+
+
+@pytest.mark.parametrize(
+    ("models", "sentence"),
+    [
+        (("policies", "other"), "has no model 'policy': did you mean policies?"),
+        (("a", "b"), "has no model 'policy': there are a, b"),
+        (error(500, "broken"), "does not work (500: broken)"),
+        (error(401, "who are you"), "refuses the key (401: who are you): set OPENAI_API_KEY"),
+        (Fault(body=b"<html>"), "is no endpoint of OpenAI's kind"),
+        (Fault(body=b'{"data": 3}'), "is no endpoint of OpenAI's kind"),
+        (Fault(body=b'{"data": [3]}'), "is no endpoint of OpenAI's kind"),
+    ],
+)
+def test_an_endpoint_that_will_not_do_is_refused_at_once(models: Any, sentence: str) -> None:
+    with serve(seven, models=models) as server, pytest.raises(UserError) as caught:
+        open_endpoint(f"openai:{server.url}#policy")
+    assert sentence in str(caught.value)
+
+
+def test_an_endpoint_that_is_down_is_named() -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+        with pytest.raises(UserError, match=rf"127.0.0.1:{port}/v1 does not answer .*: start it, or mend the address"):
+            open_endpoint(f"openai:http://127.0.0.1:{port}/v1#policy")
+
+
+@pytest.mark.parametrize("name", ["openai:", "openai:policy", "openai:http://x/v1", "openai:ftp://x/v1#p", "openai:#p"])
+def test_an_address_that_is_none_is_said_how_to_write(name: str) -> None:
+    with pytest.raises(UserError, match="an endpoint is written openai:ADDRESS#MODEL"):
+        open_endpoint(name)
+
+
+def test_a_password_in_the_address_would_be_in_every_record() -> None:
+    with pytest.raises(UserError, match="set OPENAI_API_KEY instead") as caught:
+        open_endpoint("openai:http://me:secret@127.0.0.1/v1#p")
+    assert "secret" not in str(caught.value)
+
+
+def test_messages_in_openai_s_form() -> None:
+    call = ToolCall(id="c7", name="look", arguments={"at": 3})
+    said, told = (
+        to_wire(Message(role="assistant", content="", tool_calls=(call,))),
+        Message(role="tool", content="x", name="look", call_id="c7"),
+    )
+    assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == {"at": 3}
+    assert to_wire(told) == {"role": "tool", "content": "x", "tool_call_id": "c7"}
