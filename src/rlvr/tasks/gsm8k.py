@@ -53,4 +53,17 @@ def parse(row: Row, name: str, solution_lines: int | None) -> Problem | None:
         return None
     lines = [line.strip() for line in CALCULATION.sub("", working).splitlines() if line.strip()]
     shown = lines if solution_lines is None else lines[-solution_lines:]
-    return Problem(id=name, key=fingerprint(question), question=question, answer=answer, solution="\n".join(shown))
+    return Problem(
+        id=name,
+        key=fingerprint(question),
+        question=question,
+        answer=answer,
+        solution="\n".join(shown),
+        tags=_tags(len(CALCULATION.findall(working))),
+    )
+
+
+def _tags(steps: int) -> tuple[str, ...]:
+    """How many calculations the reference solution makes; nothing where it marks none."""
+    sizes = ("1_step", "2_steps", "3_steps", "4_steps", "5_or_more_steps")
+    return (sizes[min(steps, len(sizes)) - 1],) if steps else ()

@@ -11,14 +11,17 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
+
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""JSON has no NaN and no infinity: in a file both are null, and null is NaN."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +49,7 @@ class JudgedTurn:
 
     completion: str
     token_ids: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[Number, ...] = ()
     calls: tuple[CallRecord, ...] = ()
     reply: str | None = None
 
@@ -73,13 +76,13 @@ class EvaluationRecord:
     expected: str
     answer: str | None
     correct: bool
-    reward: float  # NaN where the verifier failed; null in the file
+    reward: Number  # NaN where the verifier failed; null in the file
     stop_reason: StopReason
     num_prompt_tokens: int = 0  # of all turns' prompts: what was read, earlier turns once
     num_completion_tokens: int
     tags: tuple[str, ...]
-    parts: Mapping[str, float]
-    diagnostics: Mapping[str, float | str]
+    parts: Mapping[str, Number]
+    diagnostics: Mapping[str, Number | str]
     failure: str | None = None
     trace: tuple[TraceStep, ...] = ()
     time_s: float = 0.0  # from the first prompt to the verdict, other episodes in between: the only field of the clock
@@ -133,8 +136,6 @@ def from_json(line: str | bytes) -> EvaluationRecord:
         data = json.loads(line)
         if not isinstance(data, dict):
             raise ValueError("it is no JSON object")
-        if data.get("reward", 0) is None:
-            data["reward"] = math.nan
         return _schema().validate_python(data)
     except RecursionError:
         raise ValueError("it is nested too deep") from None

@@ -40,6 +40,22 @@ def test_a_row_gives_gold_and_working_without_calculation_marks() -> None:
     assert last.solution == "In all 1,072."
 
 
+def test_tags_say_how_many_calculations_the_reference_makes() -> None:
+    def tags(steps: int) -> tuple[str, ...]:
+        working = "so <<1+1=2>>2 " * steps
+        problem = parse(Row("p", {"question": "Q?", "answer": f"{working}\n#### 2"}), "x", None)
+        assert problem is not None
+        return problem.tags
+
+    assert [tags(steps) for steps in (0, 1, 2, 5, 9)] == [
+        (),
+        ("1_step",),
+        ("2_steps",),
+        ("5_or_more_steps",),
+        ("5_or_more_steps",),
+    ]
+
+
 @pytest.mark.parametrize("answer", ["no mark at all 72", "working\n####", "working\n#### ", "working\n#### none"])
 def test_a_row_without_a_number_after_the_mark_has_no_gold(answer: str) -> None:
     assert parse(Row("p", {"question": "Q?", "answer": answer}), "x", None) is None

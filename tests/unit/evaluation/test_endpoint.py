@@ -1,0 +1,164 @@
+"""Episodes of real tasks with a model behind an endpoint: the same environments, verifiers and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.config.compose import load_task_config
+from rlvr.engines.openai import Endpoint
+from rlvr.errors import UserError
+from rlvr.evaluation.endpoint import EndpointPlayer
+from rlvr.evaluation.evaluate import evaluate
+from rlvr.evaluation.summary import EvaluationResult
+from rlvr.tasks.base import Task
+from rlvr.tasks.catalog import make_task
+from rlvr.types import StopReason
+from tests.system.openai_server import Misbehave, Model, error, never, serve
+from tests.unit.evaluation.test_evaluate import make_task as make_rpn
+
+pytestmark = pytest.mark.openai
+
+MUSIQUE = Path(__file__).resolve().parents[2] / "fixtures" / "musique"
+
+
+def run(
+    task: Task, model: Model, *, fault: Misbehave = never, num_examples: int = 3, samples: int = 0
+) -> tuple[EvaluationResult, list[dict[str, Any]]]:
+    async def evaluation(url: str) -> EvaluationResult:
+        endpoint = Endpoint(url, "policy", max_retries=0, max_concurrent=1)
+        player = EndpointPlayer(endpoint=endpoint, stop_words=task.stop_words)
+        try:
+            return await evaluate(
+                player, task, num_examples=num_examples, samples_per_example=samples, max_completion_tokens=64
+            )
+        finally:
+            await endpoint.close()
+
+    with serve(model, fault=fault) as server:
+        return asyncio.run(evaluation(server.url)), server.requests
+
+
+def test_one_turn_ends_with_the_task_s_own_word_which_endpoints_leave_out() -> None:
+    task = make_rpn()
+    answers = {example.messages[0].content: example.answer for example in task.eval_examples(4)}
+
+    result, requests = run(task, lambda messages: {"content": answers[messages[-1]["content"]]}, num_examples=4)
+    assert result.metrics["eval/rpn/accuracy"] == 1.0
+    assert result.metrics["eval/rpn/reward"] == 1.0
+    assert {record.turns[0].completion.split()[-1] for record in result.records} == {"<eoe>"}
+    assert all(request["stop"] == ["<eoe>"] and request["temperature"] == 0.0 for request in requests)
+    assert [(record.num_prompt_tokens, record.num_completion_tokens) for record in result.records] == [(10, 5)] * 4
+
+
+def test_a_cut_completion_has_no_answer() -> None:
+    task = make_rpn()
+    answers = {example.messages[0].content: example.answer for example in task.eval_examples(3)}
+    cut = {"finish": "length"}
+    result, _ = run(task, lambda messages: {"content": answers[messages[-1]["content"]], **cut})
+    assert result.metrics["eval/rpn/truncated_share"] == result.metrics["eval/rpn/invalid_share"] == 1.0
+    assert {record.stop_reason for record in result.records} == {StopReason.LENGTH}
+
+
+def test_samples_are_drawn_with_seeds_of_their_own() -> None:
+    _, requests = run(make_rpn(), lambda messages: {"content": "1"}, samples=2)
+    assert sorted(request["temperature"] for request in requests) == [0.0] * 3 + [1.0] * 6
+    assert len({request["seed"] for request in requests}) == 9
+
+
+# ----------------------------------------------------------------------------------------------- tools, several turns
+
+
+def musique() -> Task:
+    data = [f"task.train_sets={MUSIQUE / 'train.jsonl'}", f"task.eval_sets={MUSIQUE / 'dev.jsonl'}"]
+    config = load_task_config("musique", [*data, "task.retriever=golden"])
+
+    def no_pool(reward: Any) -> Any:
+        return None
+
+    return make_task(
+        config, name="musique", seed=0, markers=config.markers, family=None, open_pool=no_pool, functions={}
+    )
+
+
+def searching(task: Task) -> Model:
+    """Searches with the question, then completes with the answer and what was found."""
+    examples = {example.messages[-1].content: example for example in task.eval_examples(10)}
+
+    def model(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        example = next(examples[m["content"]] for m in messages if m["content"] in examples)
+        if messages[-1]["role"] != "tool":
+            return {"content": "I search.", "calls": [("retrieve_documents", {"query": "a query"})]}
+        return {"calls": [("complete", {"final_answer": example.answer})]}
+
+    return model
+
+
+def test_tools_are_called_and_their_replies_sent_back() -> None:
+    task = musique()
+    result, requests = run(task, searching(task))
+    assert result.metrics["eval/musique/accuracy"] == 1.0
+    [record, *_] = result.records
+    assert [[call.name for call in turn.calls] for turn in record.turns] == [["retrieve_documents"], ["complete"]]
+    assert record.turns[0].completion == "I search."
+    assert record.turns[0].reply is not None
+    assert record.turns[1].reply is None
+    second = next(request for request in requests if request["messages"][-1]["role"] == "tool")
+    said, told = second["messages"][-2:]
+    assert said["tool_calls"][0]["id"] == told["tool_call_id"]
+    assert told["content"] in {one.turns[0].reply for one in result.records}
+    names = [tool["function"]["name"] for tool in second["tools"]]
+    assert names == ["retrieve_documents", "get_document", "list_documents", "complete"]
+    # 10 tokens a message here, 5 a completion: what a turn adds is counted once
+    first, last = len(second["messages"]) - 2, len(second["messages"])
+    assert record.num_prompt_tokens == 10 * first + (10 * last - 10 * first - 5)
+    assert record.num_completion_tokens == 10
+
+
+def test_a_malformed_call_is_told_to_the_model_and_counted() -> None:
+    task = musique()
+    model = searching(task)
+
+    def clumsy(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        if messages[-1]["role"] != "tool":
+            return {"calls": [("retrieve_documents", '{"query": ')]}
+        return model(messages)
+
+    result, requests = run(task, clumsy, num_examples=1)
+    assert result.records[0].diagnostics["malformed_calls"] == 1.0
+    assert "not JSON" in requests[1]["messages"][-1]["content"]
+    assert result.metrics["eval/musique/accuracy"] == 1.0
+
+
+# ------------------------------------------------------------------------------------------------------------ failures
+
+
+def test_pitfall_26_an_episode_whose_request_failed_is_neither_right_nor_wrong() -> None:
+    task = make_rpn()
+    answers = {example.messages[0].content: example.answer for example in task.eval_examples(10)}
+    result, _ = run(
+        task,
+        lambda messages: {"content": answers[messages[-1]["content"]]},
+        fault=lambda number, body: error(500, "out of memory") if number in (3, 7) else None,
+        num_examples=10,
+    )
+    failed = [record for record in result.records if record.failure]
+    assert [record.failure for record in failed] == ["the endpoint failed: 500: out of memory"] * 2
+    assert {record.stop_reason for record in failed} == {StopReason.ABORTED}
+    assert result.metrics["eval/rpn/num_examples"] == 8
+    assert result.metrics["eval/rpn/accuracy"] == 1.0
+    assert result.metrics["eval/rpn/error_share"] == 0.2
+
+
+def test_pitfall_26_an_endpoint_that_fails_too_often_ends_the_evaluation() -> None:
+    task = make_rpn()
+    with pytest.raises(UserError, match=r"3 of 10 episodes could not be played, more than 20% .*500: out of memory"):
+        run(
+            task,
+            lambda messages: {"content": "1"},
+            fault=lambda number, body: error(500, "out of memory") if number in (3, 5, 7) else None,
+            num_examples=10,
+        )

@@ -1,0 +1,116 @@
+"""Going on from records that are there: what is used, what is measured again, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlvr.errors import UserError
+from rlvr.evaluation.records import RecordFile
+from rlvr.tracking.evaluations import EvaluationRecord, read_records, to_line
+from tests.unit.evaluation.test_summary import record
+
+
+def records(names: Sequence[str], *, settings: str = "s") -> list[EvaluationRecord]:
+    return [replace(record(name, 0, {}), settings=settings) for name in names]
+
+
+def kept(path: Path) -> list[str]:
+    return [one.example_id for one in read_records(path)[0]]
+
+
+def test_records_are_there_as_they_come_and_in_order_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "F.jsonl"
+    a, b, c = records("abc")
+    file = RecordFile(path, {"s"})
+    file.add(b)
+    assert kept(path.with_name("F.jsonl.partial")) == ["b"]
+    file.add(a)
+    again = RecordFile(path, {"s"})  # the first was killed
+    assert again.known("s") == {("a", 0): a, ("b", 0): b}
+    assert again.known("other") == {}
+    again.add(c)
+    again.finish([a, b, c])
+    assert kept(path) == ["a", "b", "c"]
+    assert [file.name for file in path.parent.iterdir()] == ["F.jsonl"]
+
+
+def test_a_finished_file_is_used_and_what_was_not_asked_for_stays(tmp_path: Path) -> None:
+    path = tmp_path / "F.jsonl"
+    a, b, c = records("abc")
+    RecordFile(path, {"s"}).finish([a, b])
+    more = RecordFile(path, {"s"})
+    assert set(more.known("s")) == {("a", 0), ("b", 0)}
+    more.add(c)
+    more.finish([c])
+    assert kept(path) == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"example_id": "b', b"\xff\xfe\n", b'{"example_id": "b"}\n', b"[" * 100_000 + b"\n"]
+)
+def test_damaged_lines_are_named_left_out_and_not_written_into(tmp_path: Path, torn: bytes) -> None:
+    path, partial = tmp_path / "F.jsonl", tmp_path / "F.jsonl.partial"
+    a, b, c = records("abc")
+    partial.write_bytes(to_line(a) + torn)
+    file = RecordFile(path, {"s"})
+    assert len(file.problems) == 1
+    assert f"{partial}, line 2, is damaged" in file.problems[0]
+    assert file.problems[0].isprintable()
+    file.add(b)
+    assert kept(partial) == ["a", "b"]
+    assert read_records(partial)[1] == []
+    file.finish([a, b, c])
+    assert RecordFile(path, {"s"}).problems == []
+
+
+def test_a_damaged_line_of_a_finished_file_costs_that_line_only(tmp_path: Path) -> None:
+    path = tmp_path / "F.jsonl"
+    a, _, c = records("abc")
+    path.write_bytes(to_line(a) + b"garbage\n" + to_line(c))
+    file = RecordFile(path, {"s"})
+    assert set(file.known("s")) == {("a", 0), ("c", 0)}
+    assert file.problems == [f"{path}, line 2, is damaged (Expecting value: line 1 column 1 (char 0)): it is left out"]
+
+
+def test_records_of_other_settings_are_refused_and_stay(tmp_path: Path) -> None:
+    path = tmp_path / "F.jsonl"
+    RecordFile(path, {"s"}).finish(records("ab"))
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=r"F.jsonl holds records of other settings.*name another --output"):
+        RecordFile(path, {"other"})
+    (partial := tmp_path / "G.jsonl.partial").write_bytes(before)
+    with pytest.raises(UserError, match="other settings"):
+        RecordFile(tmp_path / "G.jsonl", {"other"})
+    assert path.read_bytes() == partial.read_bytes() == before
+
+
+def test_a_file_that_holds_no_records_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("my notes\n")
+    with pytest.raises(UserError, match=r"notes.txt is there and holds no records of an evaluation"):
+        RecordFile(path, {"s"})
+    assert path.read_text() == "my notes\n"
+    path.write_text("")
+    assert RecordFile(path, {"s"}).known("s") == {}  # as `touch` or `mktemp` made it
+
+
+def test_what_failed_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "F.jsonl"
+    a, b = records("ab")
+    RecordFile(path, {"s"}).finish([a, replace(b, failure="timed out")])
+    assert set(RecordFile(path, {"s"}).known("s")) == {("a", 0)}
+
+
+def test_the_file_behind_a_link_is_written(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "F.jsonl"
+    link.symlink_to(tmp_path / "real" / "G.jsonl")
+    file = RecordFile(link, {"s"})
+    file.add(records("a")[0])
+    file.finish(records("a"))
+    assert link.is_symlink()
+    assert kept(tmp_path / "real" / "G.jsonl") == ["a"]

@@ -1,0 +1,125 @@
+"""The record of a judged episode as a line, and the line as a record: whatever stands in the file."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.errors import UserError
+from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, from_json, read_records, to_json, to_line
+from rlvr.tracking.rollouts import CallRecord
+from rlvr.types import StopReason, TraceStep
+
+RECORD = EvaluationRecord(
+    model="runs/x/final",
+    task="rpn",
+    retriever="bm25",
+    settings="3f2a",
+    example_id="3 4 +",
+    sample_index=2,
+    prompt="<boe> 3 4 + =",
+    turns=(
+        JudgedTurn(
+            completion="look",
+            token_ids=(4, 9),
+            logprobs=(-0.5, -1e-7),
+            calls=(CallRecord(name="look", arguments={"at": [1, None]}, problem=None),),
+            reply="there",
+        ),
+        JudgedTurn(completion="7 <eoe>"),
+    ),
+    expected="7",
+    answer="7",
+    correct=True,
+    reward=0.5,
+    stop_reason=StopReason.STOP,
+    num_prompt_tokens=5,
+    num_completion_tokens=4,
+    tags=("1_operators",),
+    parts={"correct": 1.0},
+    diagnostics={"error": "none", "turns": 2.0},
+    trace=(TraceStep(kind="step", text="7", ok=True),),
+    time_s=0.25,
+)
+
+
+def test_a_record_is_a_line_and_back() -> None:
+    assert from_json(to_json(RECORD)) == RECORD
+    assert from_json(to_line(RECORD)) == RECORD
+
+
+def test_missing_numbers_are_null_and_every_line_is_json() -> None:
+    turn = replace(RECORD.turns[0], logprobs=(-0.5, -math.inf))
+    failed = replace(RECORD, reward=math.nan, turns=(turn,), failure="timed out", diagnostics={"x": math.nan})
+    line = to_json(failed)
+    data = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (data["reward"], data["diagnostics"]["x"], data["turns"][0]["logprobs"]) == (None, None, [-0.5, None])
+    back = from_json(line)
+    assert math.isnan(back.reward)
+    assert back.turns[0].logprobs[0] == -0.5
+    assert math.isnan(back.turns[0].logprobs[1])
+
+
+def test_half_a_surrogate_pair_does_not_lose_the_file() -> None:
+    line = to_line(replace(RECORD, turns=(JudgedTurn(completion="\ud83d"),)))
+    assert from_json(line).turns[0].completion in ("\ud83d", "\\ud83d")
+
+
+def without(name: str) -> dict[str, Any]:
+    data = json.loads(to_json(RECORD))
+    del data[name]
+    return data
+
+
+BAD_LINES: dict[str, tuple[Any, str]] = {
+    "a list": ([1], "no JSON object"),
+    "no turns": (without("turns"), "turns: Field required"),
+    "turns are a text": (json.loads(to_json(RECORD)) | {"turns": "abc"}, "turns: "),
+    "a turn is a number": (json.loads(to_json(RECORD)) | {"turns": [3]}, "turns.0: "),
+    "ids are texts": (json.loads(to_json(RECORD)) | {"turns": [{"completion": "x", "token_ids": ["a"]}]}, "token_ids"),
+    "correct is a list": (json.loads(to_json(RECORD)) | {"correct": []}, "correct: "),
+    "a reason of its own": (json.loads(to_json(RECORD)) | {"stop_reason": "bored"}, "stop_reason: "),
+    "reward is a text": (json.loads(to_json(RECORD)) | {"reward": "much"}, "reward: "),
+}
+
+
+@pytest.mark.parametrize(("data", "reason"), BAD_LINES.values(), ids=list(BAD_LINES))
+def test_a_line_that_is_no_record_says_what_is_wrong(data: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as caught:
+        from_json(json.dumps(data))
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("line", ["", "{", "\x00", "[" * 100_000, '{"a": ' * 100_000, "NaN", '"\\ud800"'])
+def test_whatever_is_no_json_is_a_value_error(line: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        from_json(line)
+
+
+def test_the_rest_of_a_damaged_file_is_used_and_each_damage_named(tmp_path: Path) -> None:
+    path = tmp_path / "F.jsonl"
+    other = replace(RECORD, example_id="other")
+    path.write_bytes(to_line(RECORD) + b"\x1b[2J{\n\n" + to_line(other) + to_line(RECORD)[:-20])
+    records, problems = read_records(path)
+    assert records == [RECORD, other]
+    assert [problem.partition(", is damaged")[0] for problem in problems] == [f"{path}, line 2", f"{path}, line 5"]
+    assert "its end is missing" in problems[1]
+    assert all(problem.isprintable() for problem in problems)
+
+
+def test_of_one_measurement_the_last_line_counts(tmp_path: Path) -> None:
+    path = tmp_path / "F.jsonl"
+    path.write_bytes(to_line(RECORD) + to_line(replace(RECORD, answer="8")))
+    records, problems = read_records(path)
+    assert [record.answer for record in records] == ["8"]
+    assert problems == []
+
+
+def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none.jsonl cannot be read: No such file"):
+        read_records(tmp_path / "none.jsonl")
