@@ -1,0 +1,185 @@
+"""Commands, blocks of code, links and anchors of a Markdown page."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SHELL = ("bash", "sh", "console")
+PROGRAMS = ("rlvr", "python", "python3", "pip", "curl", "vf-install", "vf-eval", "export")
+
+
+def pages() -> list[Path]:
+    """The README and every page of docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def name_of(page: Path) -> str:
+    """`docs/train.md`"""
+    return page.relative_to(ROOT).as_posix()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A fenced block: `Block(line=12, language="bash", text="rlvr train\\n")`."""
+
+    line: int
+    language: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command line: `rlvr eval runs/latest --json | head -1` of docs/evaluation.md, line 12.
+
+    `words` are those of the first program, without the folder of a virtual environment and without comments.
+    """
+
+    page: str
+    line: int
+    words: tuple[str, ...]
+    variables: dict[str, str] = field(default_factory=dict)
+    output: str | None = None  # behind >
+
+    @property
+    def text(self) -> str:
+        """As one line, to be matched by the table of treatments."""
+        return shlex.join(self.words)
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}: {self.text}"
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a page, also those with a longer fence."""
+    found, lines, number = [], text.splitlines(), 0
+    while number < len(lines):
+        opening = re.fullmatch(r"\s*(`{3,})(\w*).*", lines[number])
+        number += 1
+        if opening is None:
+            continue
+        start = number
+        while number < len(lines) and lines[number].strip() != opening[1]:
+            number += 1
+        body = "\n".join(lines[start:number]) + "\n"
+        found.append(Block(line=start + 1, language=opening[2], text=body))
+        number += 1
+    return found
+
+
+def commands(page: Path) -> list[Command]:
+    """All command lines of a page, in order.
+
+    Of a shell block each line is one. In a block without a language, which shows a session or a list of commands, those
+    behind `$ ` are, or, where there is no such line, those that begin with a program of ours.
+    """
+    return [
+        command
+        for block in blocks(page.read_text(encoding="utf-8"))
+        for number, line in _lines(block)
+        for command in _commands(name_of(page), number, line)
+    ]
+
+
+def _lines(block: Block) -> list[tuple[int, str]]:
+    if block.language not in (*SHELL, "", "text"):
+        return []
+    joined = _joined(block)
+    prompted = [(number, line[2:]) for number, line in joined if line.startswith("$ ")]
+    if prompted or (block.language == "console"):
+        return prompted
+    if block.language in SHELL:
+        return [(number, line) for number, line in joined if line and not line.startswith("#")]
+    # a table of commands: what stands behind three spaces says what they are for
+    return [
+        (number, re.split(r"\s{3,}", line)[0])
+        for number, line in joined
+        if re.match(rf"(\.venv/bin/)?({'|'.join(PROGRAMS)}) [^:|]", line)
+    ]
+
+
+def _joined(block: Block) -> list[tuple[int, str]]:
+    """Lines with those that a backslash continues."""
+    found: list[tuple[int, str]] = []
+    going_on = False
+    for number, line in enumerate(block.text.splitlines(), start=block.line):
+        part = line.rstrip()
+        if going_on:
+            start, before = found.pop()
+            found.append((start, f"{before} {part.removesuffix(chr(92)).strip()}"))
+        else:
+            found.append((number, part.removesuffix("\\").rstrip()))
+        going_on = part.endswith("\\")
+    return found
+
+
+def _commands(page: str, number: int, line: str) -> list[Command]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;>")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    words = _without_comment(list(lexer))
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word in ("&&", ";"):
+            parts.append([])
+        elif word != "&":
+            parts[-1].append(word)
+    return [_command(page, number, part) for part in parts if part]
+
+
+def _without_comment(words: list[str]) -> list[str]:
+    end = next((place for place, word in enumerate(words) if word.startswith("#")), len(words))
+    return words[:end]
+
+
+def _command(page: str, number: int, words: list[str]) -> Command:
+    words = words[: words.index("|")] if "|" in words else words
+    output = None
+    if ">" in words:
+        place = words.index(">")
+        output, words = words[place + 1], words[:place]
+    variables = {}
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        key, _, value = words.pop(0).partition("=")
+        variables[key] = value
+    if words:
+        words[0] = re.sub(r"^\.?[\w/]*venv/bin/", "", words[0])
+    return Command(page=page, line=number, words=tuple(words), variables=variables, output=output)
+
+
+# ------------------------------------------------------------------------------------------------------ links, anchors
+
+
+def links(page: Path) -> list[tuple[int, str]]:
+    """Targets of the links and pictures of a page, with their lines; none of those inside code."""
+    found, fence = [], ""
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+        marks = re.match(r"\s*(`{3,})", line)
+        if marks and not fence:
+            fence = marks[1]
+        elif marks and line.strip() == fence:
+            fence = ""
+        elif not fence:
+            plain = re.sub(r"`[^`]*`", lambda code: "x" * len(code[0]) if "](" not in code[0] else code[0], line)
+            found += [(number, target) for target in re.findall(r"\]\(([^)\s]+)\)", plain)]
+    return found
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings, as GitHub makes them."""
+    text = page.read_text(encoding="utf-8")
+    for block in blocks(text):
+        text = text.replace(block.text, "")
+    found: set[str] = set()
+    for title in re.findall(r"(?m)^#{1,6}\s+(.+?)\s*$", text):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()
+        base = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        name, count = base, 0
+        while name in found:
+            count += 1
+            name = f"{base}-{count}"
+        found.add(name)
+    return found

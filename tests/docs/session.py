@@ -1,0 +1,178 @@
+"""Plays the commands of one page in order, in a furnished folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from rlvr.cli.main import main
+from tests.docs.pages import ROOT, Command
+from tests.docs.treatments import OWN_TEST, TREATMENTS, Treatment
+from tests.docs.world import World, fill_in, point_latest, shorten
+from tests.system.harness import ENVIRONMENT
+
+WAIT_S = 60.0
+
+
+def treatments_of(command: Command) -> list[Treatment]:
+    """All entries of the table that fit."""
+    fitting = [
+        one
+        for one in TREATMENTS
+        if re.fullmatch(one.pages, command.page) and re.fullmatch(one.pattern, command.text, re.DOTALL)
+    ]
+    own = [one for one in fitting if one.why == "OWN_TEST"]
+    return own or [one for one in fitting if one.why != "OWN_TEST"]
+
+
+class Session:
+    """The working folder of a page: what is trained, evaluated and served stays there until the page ends."""
+
+    def __init__(self, folder: Path, world: World, output: Callable[[], tuple[str, str]]) -> None:
+        """`output()` gives what was printed since it was asked the last time: stdout and stderr."""
+        self._folder, self._world, self._output = folder, world, output
+        self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        self._ports: dict[str, str] = {}  # as the page says -> as it is
+
+    def play(self, command: Command) -> None:
+        """AssertionError if the command does not do what its treatment says."""
+        (treatment,) = treatments_of(command)
+        getattr(self, f"_{treatment.kind}")(command, treatment)
+
+    def close(self) -> None:
+        """End the servers. AssertionError if one does not end when it is asked to."""
+        for server in self._servers.values():
+            server.terminate()
+        for name, server in self._servers.items():
+            assert server.wait(WAIT_S) in (0, 143, -15), name
+
+    # ------------------------------------------------------------------------------------------------------ commands
+
+    def _train(self, command: Command, treatment: Treatment) -> None:
+        point_latest(self._folder, self._world, treatment.latest)
+        words = fill_in(command.words, self._folder, self._world, treatment.latest)
+        before = set((self._folder / "runs").iterdir())
+        self._run([*words, *treatment.more, *shorten(words, self._world)], command, treatment)
+        if "resume=true" not in words and "run_dir=" not in " ".join(words) and treatment.code == 0:
+            is_sweep = "--multirun" in words
+            assert is_sweep or set((self._folder / "runs").iterdir()) > before, f"{command}: made no run"
+
+    def _plain(self, command: Command, treatment: Treatment) -> None:
+        point_latest(self._folder, self._world, treatment.latest)
+        words = [self._port(word) for word in fill_in(command.words, self._folder, self._world, treatment.latest)]
+        self._run([*words, *treatment.more], command, treatment)
+
+    def _run(self, words: list[str], command: Command, treatment: Treatment) -> None:
+        assert words[0] == "rlvr", command
+        self._output()
+        code = main(words[1:])
+        out, err = self._output()
+        assert code == treatment.code, f"{command}\n{words}\nexit status {code}\n{err[-2000:]}"
+        assert treatment.says in err, f"{command}: {err}"
+        assert "Traceback" not in err, command
+        if command.output:
+            (self._folder / command.output).write_text(out)
+
+    def _override(self, command: Command, treatment: Treatment) -> None:
+        """A setting of a training, shown by itself."""
+        words = ["rlvr", "train", *treatment.more, *command.words, "--cfg", "job"]
+        self._run(words, command, treatment)
+
+    # --------------------------------------------------------------------------------------------------------- servers
+
+    def _server(self, command: Command, treatment: Treatment) -> None:
+        point_latest(self._folder, self._world, treatment.latest)
+        words = fill_in(command.words, self._folder, self._world, treatment.latest)
+        default = "8000" if words[1] == "serve" else "8931"
+        said = words[words.index("--port") + 1] if "--port" in words else default
+        if said in self._ports:  # the page starts it in another way: on a port of its own, then it ends
+            self._stop(said)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._ports[said] = str(free.getsockname()[1])
+        words += [*treatment.more, "--port", self._ports[said]]
+        log = (self._folder / "server.log").open("wb")
+        environment = os.environ | ENVIRONMENT | {"PYTHONWARNINGS": "default"} | command.variables
+        self._servers[said] = subprocess.Popen(
+            [sys.executable, "-m", *words], cwd=self._folder, env=environment, stdout=log, stderr=log
+        )
+        log.close()
+        self._wait(said, command)
+
+    def _stop(self, port: str) -> None:
+        server = self._servers.pop(port)
+        server.terminate()
+        server.wait(WAIT_S)
+
+    def _wait(self, port: str, command: Command) -> None:
+        end = time.monotonic() + WAIT_S
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self._ports[port]}/health", timeout=5).close()
+                return
+            except urllib.error.HTTPError:
+                return
+            except OSError:
+                log = (self._folder / "server.log").read_text()
+                assert self._servers[port].poll() is None, f"{command}: {log}"
+                assert time.monotonic() < end, f"{command}: {log}"
+                time.sleep(0.1)
+
+    def _port(self, word: str) -> str:
+        return re.sub(r"(localhost|127\.0\.0\.1):(\d+)", self._actual, word)
+
+    def _actual(self, match: re.Match[str]) -> str:
+        return f"127.0.0.1:{self._ports.get(match[2], match[2])}"
+
+    def _request(self, command: Command, treatment: Treatment) -> None:
+        """What `curl [-s] [-N] [-H HEADER] [-d BODY] URL` asks for."""
+        words = [word for word in command.words[1:] if word not in ("-s", "-N", "-sN", "-i")]
+        options: dict[str, list[str]] = {"-H": [], "-d": [], "-X": []}
+        rest: list[str] = []
+        while words:
+            word = words.pop(0)
+            if word in options:
+                options[word].append(words.pop(0))
+            else:
+                rest.append(word)
+        (url,) = rest
+        url = self._port(url if "://" in url else f"http://{url}")
+        headers = {"Content-Type": "application/json"} | dict(one.split(": ", 1) for one in options["-H"])
+        data = options["-d"][0].encode() if options["-d"] else None
+        method = options["-X"][0] if options["-X"] else None
+        request = urllib.request.Request(url, data=data, headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            assert answer.status == 200, command
+            body = answer.read()
+        assert body, command
+        if answer.headers.get_content_type() == "application/json":
+            json.loads(body)
+
+    # ------------------------------------------------------------------------------------------------ what is not run
+
+    def _install(self, command: Command, treatment: Treatment) -> None:
+        """The extras of this project that are installed exist, and so do scripts."""
+        settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+        extras = settings["project"]["optional-dependencies"]
+        named = re.findall(r"(?:\.|rlvr)\[([\w,-]+)\]", command.text)
+        assert all(extra in extras for names in named for extra in names.split(",")), command
+        for script in re.findall(r"benchmarks/\w+\.py", command.text):
+            assert (ROOT / script).is_file(), command
+
+    def _elsewhere(self, command: Command, treatment: Treatment) -> None:
+        """The test that runs it exists, and knows the page or the command."""
+        test = OWN_TEST[command.page] if treatment.why == "OWN_TEST" else treatment.why
+        if test.startswith("tests/"):
+            text = (ROOT / test).read_text()
+            known = (Path(command.page).name, *(word for word in command.words if "env_id=" in word), command.words[0])
+            assert any(word in text for word in known), f"{command}: {test} does not speak of it"

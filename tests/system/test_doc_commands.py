@@ -1,0 +1,125 @@
+"""Every command line of the README and of docs/ runs, every link leads somewhere, every piece of code is code."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlvr.cli.main import _parsers
+from tests.docs.pages import ROOT, Command, anchors, blocks, commands, links, name_of, pages
+from tests.docs.session import Session, treatments_of
+from tests.docs.treatments import OWN_TEST
+from tests.docs.world import World, furnish, prepare
+from tests.system.harness import DATA
+from tests.system.small_qwen import save_questions, save_small_qwen
+from tests.system.tool_qwen import save_tool_qwen
+
+PAGES = {name_of(page): page for page in pages()}
+COMMANDS = {name: commands(page) for name, page in PAGES.items()}
+WITH_COMMANDS = [name for name, found in COMMANDS.items() if found]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, qwen: Path) -> World:
+    folder = tmp_path_factory.mktemp("docs")
+    questions = save_small_qwen(folder / "qwen"), save_questions(folder / "sums.jsonl")
+    return prepare(folder, model=qwen, tool_model=save_tool_qwen(folder / "tools"), questions=questions)
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_the_commands_of_a_page_run_in_their_order(
+    page: str,
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("RLVR_DATA", str(DATA))
+    furnish(tmp_path, world)
+
+    def output() -> tuple[str, str]:
+        found = capsys.readouterr()
+        return found.out, found.err
+
+    session = Session(tmp_path, world, output)
+    try:
+        for command in COMMANDS[page]:
+            session.play(command)
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("command", [one for found in COMMANDS.values() for one in found], ids=str)
+def test_each_command_has_exactly_one_treatment(command: Command) -> None:
+    fitting = [one.pattern for one in treatments_of(command)]
+    assert len(fitting) == 1, f"{command}: {fitting or 'add it to TREATMENTS in tests/docs/treatments.py'}"
+
+
+def test_commands_are_found() -> None:
+    """The parser reads what a reader reads: prompts, comments, continuations, tables, pipes and variables."""
+    page = ROOT / "README.md"
+    texts = [command.text for command in commands(page)]
+    assert "rlvr train" in texts
+    assert sum(text.startswith("rlvr") for text in texts) >= 15
+    assert sum(len(found) for found in COMMANDS.values()) >= 60
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for line, target in links(PAGES[page]):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (PAGES[page].parent / file).resolve() if file else PAGES[page]
+        assert path.exists(), f"{page}:{line}: {target}: there is no such file"
+        assert path.is_relative_to(ROOT), f"{page}:{line}: {target}: is outside of the repository"
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path), f"{page}:{line}: {target}: no heading of that name"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = {(ROOT / target.partition("#")[0]).resolve() for _, target in links(ROOT / "README.md")}
+    index = ROOT / "docs/index.md"
+    linked |= {(index.parent / target.partition("#")[0]).resolve() for _, target in links(index)}
+    missing = [name for name, page in PAGES.items() if name.startswith("docs/") and page not in linked | {index}]
+    assert not missing, f"docs/index.md does not link {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("page", [name for name in PAGES if name not in OWN_TEST])
+def test_code_is_code(page: str) -> None:
+    """Python parses and its imports of rlvr exist, YAML is YAML."""
+    for block in blocks(PAGES[page].read_text()):
+        if block.language == "python":
+            tree = compile(
+                block.text, f"{page}:{block.line}", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            )
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rlvr":
+                    module = importlib.import_module(node.module or "")
+                    missing = [name.name for name in node.names if not hasattr(module, name.name)]
+                    assert not missing, f"{page}:{block.line}: {node.module} has no {', '.join(missing)}"
+        elif block.language == "yaml":
+            yaml.safe_load(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_inside_a_sentence_exist(page: str) -> None:
+    known = set(_parsers()[1])
+    text = PAGES[page].read_text()
+    for block in blocks(text):
+        text = text.replace(block.text, "")
+    for found in re.findall(r"`rlvr ([a-z]\w*)", text):
+        assert found in known, f"{page}: rlvr {found}: there is no such command"
+
+
+def test_no_folder_of_somebodys_machine_is_shown() -> None:
+    for name, page in PAGES.items():
+        found = re.search(r"(?<![\w.])/(home|root|work|tmp|Users)/\S+", page.read_text())
+        assert found is None, f"{name}: {found and found[0]}"
