@@ -1,0 +1,140 @@
+"""An evaluation that was killed anywhere goes on, and its records are those of one that never was."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlvr.cli.main import main
+from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, read_records
+from tests.system.harness import Command, wait_until
+
+Capture = pytest.CaptureFixture[str]
+
+
+def words(command: str, model: Path, output: Path, *more: str) -> list[str]:
+    return [command, str(model), "--output", str(output), *more]
+
+
+def partial(output: Path) -> Path:
+    return output.with_name(output.name + ".partial")
+
+
+def num_kept(output: Path) -> int:
+    return partial(output).read_bytes().count(b"\n") if partial(output).exists() else 0
+
+
+def comparable(path: Path) -> list[EvaluationRecord]:
+    """All but the clock, and the last bits of logprobs: they depend on how large the batch was."""
+
+    def plain(turn: JudgedTurn) -> JudgedTurn:
+        return replace(turn, logprobs=tuple(round(value, 3) for value in turn.logprobs))
+
+    records, problems = read_records(path)
+    assert problems == []
+    return [replace(one, time_s=0.0, turns=tuple(map(plain, one.turns))) for one in records]
+
+
+EVAL = ("--num-examples", "20", "--samples-per-example", "3", "--json")
+
+
+@pytest.fixture(scope="module")
+def whole(first_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The records of an evaluation that nobody disturbed."""
+    output = tmp_path_factory.mktemp("whole") / "F.jsonl"
+    assert main(words("eval", first_run, output, *EVAL)) == 0
+    return output
+
+
+def test_pitfall_37_a_killed_evaluation_goes_on_and_its_records_equal_those_of_one_that_was_not(
+    first_run: Path, whole: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    output = tmp_path / "F.jsonl"
+    command = Command(*words("eval", first_run, output, *EVAL), log=tmp_path / "log", die_at=30)
+    assert command.wait() == -signal.SIGKILL
+    assert 10 <= num_kept(output) < 80
+    with partial(output).open("ab") as file:
+        file.write(b'{"model": "and the line that it was wri')
+    before = {record.key for record in read_records(partial(output))[0]}
+    capsys.readouterr()
+    assert main(words("eval", first_run, output, *EVAL)) == 0
+    out, err = capsys.readouterr()
+    assert "is damaged" in err
+    assert not partial(output).exists()
+    assert comparable(output) == comparable(whole)
+    assert json.loads(out)["eval/rpn/num_examples"] == 20
+    times = {record.key: record.time_s for record in read_records(output)[0]}
+    assert len(before) < len(times) == 80
+    assert main(words("eval", first_run, output, *EVAL)) == 0  # nothing is left to do
+    assert {record.key: record.time_s for record in read_records(output)[0]} == times
+    assert capsys.readouterr().out == out
+
+
+def test_more_examples_and_samples_use_what_is_there(first_run: Path, whole: Path, tmp_path: Path) -> None:
+    output = tmp_path / "F.jsonl"
+    output.write_bytes(whole.read_bytes())
+    more = ("--num-examples", "25", "--samples-per-example", "4", "--json")
+    assert main(words("eval", first_run, output, *more)) == 0
+    records = {record.key: record for record in read_records(output)[0]}
+    assert len(records) == 25 * 5
+    assert all(records[record.key].time_s == record.time_s for record in read_records(whole)[0])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("--temperature", "0.5"),
+        ("--split", "train"),
+        ("--set", "rollout.max_completion_tokens=7"),
+        ("--set", "reward.type=boxed"),
+    ],
+)
+def test_records_of_other_settings_are_refused_in_a_sentence(
+    other: tuple[str, ...], first_run: Path, whole: Path, capsys: Capture
+) -> None:
+    before = whole.read_bytes()
+    assert main(words("eval", first_run, whole, *EVAL, *other)) == 1
+    err = capsys.readouterr().err
+    assert "holds records of other settings" in err
+    assert "name another --output" in err
+    assert whole.read_bytes() == before
+
+
+def test_other_weights_are_other_settings(first_run: Path, whole: Path, capsys: Capture) -> None:
+    assert main(words("eval", first_run / "warm_start", whole, *EVAL)) == 1
+    assert "holds records of other settings, model or task" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_what_is_done_is_kept_at_the_first_signal(
+    number: signal.Signals, code: int, first_run: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "F.jsonl"
+    many = ("--num-examples", "200", "--samples-per-example", "20", "--json")
+    command = Command(*words("eval", first_run, output, *many), log=tmp_path / "log")
+    wait_until(lambda: num_kept(output) > 5)
+    command.send(number)
+    assert command.wait() == code
+    assert f"what is done is kept in {output}.partial" in command.err
+    assert "Traceback" not in command.err
+    records, problems = read_records(partial(output))
+    assert len(records) > 5
+    assert problems == []
+
+
+def test_pitfall_37_killed_predictions_go_on(first_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    source, output, once = tmp_path / "in.jsonl", tmp_path / "F.jsonl", tmp_path / "once.jsonl"
+    source.write_text("".join(json.dumps({"prompt": f"{a} {b} +"}) + "\n" for a in range(5) for b in range(5)))
+    options = ("--input", str(source), "--num-samples", "2", "--temperature", "0.7")
+    command = Command(*words("predict", first_run, output, *options), log=tmp_path / "log", die_at=20)
+    assert command.wait() == -signal.SIGKILL
+    assert 5 <= num_kept(output) < 50
+    assert main(words("predict", first_run, output, *options, "--batch-size", "7")) == 0
+    assert main(words("predict", first_run, once, *options)) == 0
+    assert comparable(output) == comparable(once)
+    assert len(comparable(output)) == 50
+    assert capsys.readouterr().out == ""
