@@ -140,7 +140,7 @@ def open_model(model: str, settings: PretrainedModel | None = None) -> Iterator[
         endpoint = open_endpoint(model)
         yield Loaded(name=model, source=model, model=endpoint, fingerprint=endpoint.fingerprint)
         return
-    source = _weights(Path(model), run_of(Path(model)))
+    source = weights_of(Path(model), run_of(Path(model)))
     policy = load_for_inference(source, settings)
     yield Loaded(name=model, source=source, model=policy, fingerprint=fingerprint(policy))
 
@@ -200,7 +200,7 @@ def run_of(path: Path) -> Path | None:
     return next((root for root, fits in candidates.items() if fits and (root / "config.yaml").is_file()), None)
 
 
-def _weights(path: Path, root: Path | None) -> str:
+def weights_of(path: Path, root: Path | None) -> str:
     """The Hub-format folder (or Hub id) to load: `final/` of a run, or its newest checkpoint."""
     if root is not None and path.absolute() == root:
         if (root / "final").is_dir():

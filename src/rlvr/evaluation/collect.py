@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,20 @@ _OTHERS = frozenset({"metrics.jsonl"})  # of runs: no records, and no surprise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """What a benchmark calls the model and the task of a file; `own_task` is what the task calls itself."""
+
+    model: str
+    task: str
+    own_task: str
+
+    def call(self, record: EvaluationRecord) -> EvaluationRecord:
+        """`rpn_small` for the task `rpn` of the configuration `rpn_small`; `mix/gsm8k` for a set of several."""
+        task = self.task if record.task == self.own_task else f"{self.task}/{record.task}"
+        return replace(record, model=self.model, task=task)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Collected:
     """Records in the order of their files, the files they came from, and a sentence for whatever was left out."""
 
@@ -30,10 +44,11 @@ class Collected:
     notes: tuple[str, ...]
 
 
-def collect(paths: Sequence[Path]) -> Collected:
+def collect(paths: Sequence[Path], *, only: Container[Path] | None = None) -> Collected:
     """All records of files, and of the `*.jsonl` and `*.jsonl.partial` inside folders.
 
-    A benchmark's folder gives its records in the order of its plan, called as the plan calls their task.
+    A benchmark's folder gives its records in the order of its plan, with the names that the plan has for model and
+    task. `only`: resolved paths of the files to read.
 
     Raises:
         UserError: no such file or folder, or there is no record in any of them.
@@ -41,12 +56,14 @@ def collect(paths: Sequence[Path]) -> Collected:
     records: list[EvaluationRecord] = []
     used: list[Path] = []
     notes: list[str] = []
-    for file, task in dict(_files(paths, notes)).items():
+    for file, planned in dict(_files(paths, notes)).items():
+        if only is not None and file.resolve() not in only:
+            continue
         found, problems = read_records(file)
         notes += _told(file, found, problems)
         if found:
             used.append(file)
-        records += [record if task is None else _called(record, task) for record in found]
+        records += [record if planned is None else planned.call(record) for record in found]
     if not records:
         folder = next((path for path in paths if path.is_dir()), paths[0].parent)
         raise UserError(
@@ -57,8 +74,8 @@ def collect(paths: Sequence[Path]) -> Collected:
     return Collected(records=tuple(records), files=tuple(used), notes=tuple(notes))
 
 
-def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[tuple[Path, tuple[str, str] | None]]:
-    """Each file, with what a plan calls its task: its own name and the benchmark's, or None."""
+def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[tuple[Path, Planned | None]]:
+    """Each file, with what a plan says of it."""
     for path in paths:
         if path.is_file():
             yield path, None
@@ -84,26 +101,21 @@ def _visible(folder: Path, pattern: str) -> Iterator[Path]:
             yield file
 
 
-def _of_plan(plan: Path, notes: list[str]) -> Iterator[tuple[Path, tuple[str, str]]]:
+def _of_plan(plan: Path, notes: list[str]) -> Iterator[tuple[Path, Planned]]:
     """The files of a benchmark that are there, finished or begun."""
     try:
         with plan.open("rb") as file:
             cells = json.loads(file.read(MAX_PLAN_BYTES))["cells"]
-        named = [(str(cell["file"]), (str(cell["own_task"]), str(cell["task"]))) for cell in cells]
+        names = ("model", "task", "own_task")
+        named = [(str(cell["file"]), Planned(**{name: str(cell[name]) for name in names})) for cell in cells]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         notes.append(f"{plan} is damaged: the records beside it are used under the names they have.")
         return
-    for name, task in named:
+    for name, planned in named:
         file = plan.parent / name
         for one in (file, file.with_name(f"{file.name}.partial")):
             if one.is_file() and one.resolve().is_relative_to(plan.parent.resolve()):
-                yield one, task
-
-
-def _called(record: EvaluationRecord, task: tuple[str, str]) -> EvaluationRecord:
-    """`rpn_small` for the task `rpn` of the configuration `rpn_small`; `mix/gsm8k` for a set of several."""
-    own, planned = task
-    return replace(record, task=planned if record.task == own else f"{planned}/{record.task}")
+                yield one, planned
 
 
 def _told(file: Path, found: Sequence[EvaluationRecord], problems: Sequence[str]) -> list[str]:

@@ -19,6 +19,9 @@ MAX_SHOWN = 300
 """Characters of a prompt, or of what was said, that are shown of an example."""
 
 WIDTH = 100
+LONGEST_SCORE, LONGEST_WORD = len("100.0% (96.3 to 100.0)"), 12
+"""Of columns that are never folded."""
+
 COLUMNS = 3
 """Cells side by side on a terminal; more get a table of their own."""
 
@@ -89,26 +92,24 @@ def cost_rows(cells: Sequence[Cell], *, clock: bool = True) -> list[Row]:
     return [(readable(name), *(number(name, getattr(cell.cost, name)) for cell in cells)) for name in names]
 
 
-def summary_rows(cells: Sequence[Cell]) -> list[Row]:
-    """A row a cell, the head first: the table of a benchmark."""
+def summary_rows(cells: Sequence[Cell], *, full: bool = True) -> tuple[Row, list[Row]]:
+    """The table of a benchmark: its head, and a row a cell. `full=False`: what fits on a terminal."""
     sampled = list(dict.fromkeys(name for cell in cells for name in cell.scores if "part_" not in name))
-    scores = ["accuracy", *(name for name in sampled if name != "accuracy")]
-    shares = ("invalid_share", "truncated_share", "error_share")
-    head = ("model", "task", "retriever", "examples", *map(readable, [*scores, *shares]), "completion tokens")
-    return [
-        head,
-        *(
-            (
-                f"{cell.model} {cell.variant}".rstrip(),
-                cell.task,
-                cell.retriever or "-",
-                f"{cell.num_examples:,}",
-                *(percent(cell.scores.get(name)) for name in scores),
-                *(number(name, cell.numbers.get(name)) for name in shares),
-                number("completion_tokens", cell.cost.completion_tokens),
-            )
-            for cell in cells
-        ),
+    scores = ["accuracy", *(name for name in sampled if name != "accuracy" and (full or name == "sampled_accuracy"))]
+    shares = ("invalid_share", "truncated_share", "error_share") if full else ()
+    more = ("completion tokens",) if full else ()
+    head = ("model", "task", "retriever", "examples", *map(readable, [*scores, *shares]), *more)
+    return head, [
+        (
+            f"{cell.model} {cell.variant}".rstrip(),
+            cell.task,
+            cell.retriever or "-",
+            f"{cell.num_examples:,}",
+            *(percent(cell.scores.get(name)) for name in scores),
+            *(number(name, cell.numbers.get(name)) for name in shares),
+            *(number(name, cell.cost.completion_tokens) for name in more),
+        )
+        for cell in cells
     ]
 
 
@@ -153,13 +154,17 @@ def table(head: Row, rows: Sequence[Row], *, markdown: bool) -> str:
     from rich.text import Text
 
     found = Table(box=box.MARKDOWN if markdown else box.SIMPLE_HEAD, show_edge=markdown, pad_edge=markdown)
-    for index, name in enumerate(head):
-        found.add_column(Text(_safe(name, markdown)), overflow="fold", justify="right" if index else "left")
+    for index, texts in enumerate(zip(head, *rows, strict=True)):
+        longest = max(map(len, texts))
+        is_number = index > 0 and longest <= (LONGEST_SCORE if any("%" in text for text in texts) else LONGEST_WORD)
+        justify = "right" if index else "left"
+        found.add_column(Text(_safe(texts[0], markdown)), overflow="fold", justify=justify, no_wrap=is_number)
     for row in rows:
         found.add_row(*(Text(_safe(text, markdown)) for text in row))
     out = StringIO()
     Console(file=out, width=100_000 if markdown else WIDTH, color_system=None, legacy_windows=False).print(found)
-    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").split("\n")) + "\n"
+    lines = [line.rstrip() for line in out.getvalue().split("\n")]
+    return "\n".join(line for line in lines if line) + "\n"
 
 
 def differences(comparisons: Sequence[Comparison], *, markdown: bool = False) -> str:

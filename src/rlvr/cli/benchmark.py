@@ -1,0 +1,80 @@
+"""`rlvr benchmark`: models x tasks x retrievers in one table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rlvr.cli.model_arguments import MODEL_HELP, at_least, note, progress
+from rlvr.errors import ConfigError
+
+DESCRIPTION = """Measure every model on every task, with every retriever where a task searches documents. Each model is
+loaded once. Everything is kept in DIR: after a kill the same command goes on where it was, a cell that failed is tried
+again, and models, tasks and retrievers can be added. DIR/summary.md, .csv and .json hold the table."""
+EXAMPLE = """examples:
+  rlvr benchmark --models runs/a,runs/b --tasks rpn --output-dir results
+  rlvr benchmark --models runs/a,Qwen/Qwen3-0.6B --tasks gsm8k,musique --retrievers bm25,hybrid \\
+      --num-examples 500 --samples-per-example 4 --output-dir results
+  rlvr benchmark --models openai:http://127.0.0.1:8000/v1#b --output-dir results   another model, same tasks
+  rlvr benchmark --output-dir results                                              go on
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `benchmark` to the command line."""
+    parser = subparsers.add_parser(
+        "benchmark", help="measure many models on many tasks", description=DESCRIPTION, epilog=EXAMPLE
+    )
+    names = {"--models": f"each a {MODEL_HELP}", "--tasks": "configurations or tasks", "--retrievers": "ways to search"}
+    for option, what in names.items():
+        parser.add_argument(option, type=_names, default=(), metavar="A,B", help=f"{what}, with commas between")
+    parser.add_argument("--output-dir", required=True, metavar="DIR", help="where everything is kept")
+    parser.add_argument("--num-examples", type=at_least(1), metavar="N", help="default: evaluation.num_examples")
+    parser.add_argument(
+        "--samples-per-example", type=at_least(0), metavar="K", help="default: evaluation.samples_per_example"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of every task; repeatable"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON lines: a cell or a comparison each")
+    parser.set_defaults(run=run)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name between its commas")
+    return tuple(dict.fromkeys(names))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print; 1 if a cell failed."""
+    folder = Path(args.output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--output-dir {folder}: is no folder; choose another one.")
+    from transformers.utils.logging import disable_progress_bar
+
+    from rlvr.build.benchmark import benchmark
+    from rlvr.build.benchmark_plan import Plan
+
+    disable_progress_bar()
+    asked = Plan(
+        models=args.models,
+        tasks=args.tasks,
+        retrievers=args.retrievers,
+        num_examples=args.num_examples,
+        samples_per_example=args.samples_per_example,
+        changes=tuple(args.set),
+    )
+    found = benchmark(folder, asked, show=note, bar=progress)
+    if args.json:
+        import json
+
+        sys.stdout.writelines(json.dumps(line) + "\n" for line in found.lines())
+    else:
+        sys.stdout.write(found.table())
+    if found.failed:
+        names = ", ".join(cell.name for cell in found.failed)
+        note(f"{len(found.failed)} of {len(found.cells)} cells failed; the same command tries them again: {names}")
+    return int(bool(found.failed))
