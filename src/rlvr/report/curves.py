@@ -16,8 +16,11 @@ MAX_POINTS = 2000
 """Lines of a run that are embedded: a chart is some hundred pixels wide."""
 
 _SECTIONS = (  # title, whether it is open at first, what belongs into it; the first that fits takes a name
-    ("Held-out accuracy", True, r"eval/[^/]+/(accuracy|sampled_accuracy|pass_at_\d+|maj_at_\d+)"),
-    ("Reward", True, r"reward/(mean|std|within_group_std)"),
+    (
+        "Held-out accuracy and reward",
+        True,
+        r"eval/[^/]+/(accuracy|sampled_accuracy|pass_at_\d+|maj_at_\d+)|reward/(mean|std|within_group_std)",
+    ),
     ("Parts of the reward", True, r"reward/.*|episode/.*"),
     ("Loss", True, r"loss/.*|critic/.*"),
     ("KL, ratio and mismatch", True, r"policy/(.*kl|ratio|clip_.*|mismatch_.*|clamped_tokens)"),

@@ -269,10 +269,10 @@ def _row(row: RowRecord) -> dict[str, Any]:
     for name, values in (("trainer", row.trainer_logprobs), ("reference", row.reference_logprobs)):
         if values is not None:
             pairs = zip((values[place] for place in sampled), behavior, strict=True)
-            packed[name] = _one(_scaled([None if a is None or b is None else a - b for a, b in pairs], 1e6))
+            packed[name] = _scaled([None if a is None or b is None else a - b for a, b in pairs], 1e6)
     for name, values in (("advantages", row.advantages), ("values", row.values), ("returns", row.returns)):
         if values is not None:
-            packed[name] = _one([finite(values[place], 4) for place in sampled])
+            packed[name] = _one([values[place] for place in sampled])
     return packed
 
 
@@ -281,8 +281,10 @@ def _scaled(values: Numbers, scale: float) -> Numbers:
 
 
 def _one(values: Numbers) -> Any:
-    """A list of equal numbers as that number."""
-    return values[0] if values and values[0] is not None and len(set(values)) == 1 else values
+    """Numbers with 5 digits; a list of equal ones as that number."""
+    if values and len(set(values)) == 1:
+        return finite(values[0], 5)
+    return [finite(value, 5) for value in values]
 
 
 # --------------------------------------------------------------------------------------------------- token texts

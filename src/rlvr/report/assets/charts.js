@@ -1,6 +1,6 @@
 // Curves as small multiples: one chart a metric, one line a run, a band where there is an interval.
 
-const CHART = {width: 360, height: 176, left: 50, right: 10, top: 8, bottom: 22};
+const CHART = {width: 360, height: 170, left: 50, right: 10, top: 8, bottom: 22};
 const DASHES = [null, "6 3", "2 3", "9 3 2 3"]; // lines differ in more than color
 const charts = []; // all that are drawn: the cursor stands at the same step in each
 
@@ -94,7 +94,7 @@ function curve(points, index, x, y) {
 }
 
 function axes(x, y) {
-  const lines = ticks(y.domain, 4).map((value) => svg("g", null,
+  const lines = ticks(y.domain, 5).map((value) => svg("g", null,
     svg("line", {x1: CHART.left, x2: CHART.width - CHART.right, y1: y(value), y2: y(value), class: "grid"}),
     svg("text", {x: CHART.left - 5, y: y(value) + 3.5, class: "tick end"}, number(value))));
   const steps = ticks(x.domain, 5).filter(Number.isInteger).map((value) =>

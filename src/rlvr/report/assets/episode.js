@@ -68,15 +68,15 @@ class EpisodeViews {
   }
 }
 
-function episodeFacts(all, number, detail) {
+function episodeFacts(all, episode, detail) {
   const fact = (name, value) => el("div", null, el("dt", {class: "muted"}, name), el("dd", {class: "mono"}, value));
-  const value = (item) => (typeof item === "string" ? item : window.number(item));
+  const value = (item) => (typeof item === "string" ? item : number(item));
   return el("div", null,
     el("dl", {class: "facts-grid"},
-      fact("reward", window.number(all.reward[number])), fact("advantage", window.number(all.advantage[number])),
-      fact("stop reason", all.names.stop[all.stop[number]]), fact("score", all.names.status[all.status[number]]),
-      fact("tokens", window.number(all.tokens[number])), fact("policy version", window.number(detail.version)),
-      fact("gold answer", all.names.answer[all.answer[number]]), fact("example", all.names.example[all.example[number]])),
+      fact("reward", number(all.reward[episode])), fact("advantage", number(all.advantage[episode])),
+      fact("stop reason", all.names.stop[all.stop[episode]]), fact("score", all.names.status[all.status[episode]]),
+      fact("tokens", number(all.tokens[episode])), fact("policy version", number(detail.version)),
+      fact("gold answer", all.names.answer[all.answer[episode]]), fact("example", all.names.example[all.example[episode]])),
     rewardParts(detail.parts, value),
     Object.keys(detail.diagnostics).length
       ? el("details", null, el("summary", {class: "muted"}, "What the verifier says"),
@@ -127,8 +127,14 @@ function said(label, kind, text) {
 function toolCall(call) {
   return el("section", {class: "said call"},
     el("div", {class: "said-label muted"}, call.problem === null ? "Tool call" : "Tool call that could not be used"),
-    el("pre", null, (call.name || "(no name)") + " " + JSON.stringify(call.arguments, null, 1)),
+    el("pre", null, (call.name || "(no name)") + " " + jsonText(call.arguments)),
     call.problem === null ? null : el("p", {class: "warn"}, call.problem));
+}
+
+/** JSON in one line where it is short. */
+function jsonText(value) {
+  const line = JSON.stringify(value);
+  return line.length <= 80 ? line : JSON.stringify(value, null, 1);
 }
 
 function foundDocuments(documents) {

@@ -26,7 +26,7 @@ function verdict(run) {
   if (!run.health.length) return "No step has been recorded yet: there is nothing to check.";
   const wrong = count("wrong"), notice = count("notice"), fine = count("fine");
   const start = wrong ? `${plural(wrong, "signal")} ${wrong === 1 ? "looks" : "look"} wrong` : "Nothing looks wrong";
-  return `${start} in the last steps; ${notice} more ${notice === 1 ? "is" : "are"} worth a look, ${fine} ${fine === 1 ? "was" : "were"} checked and fine.`;
+  return `${start} in the last steps; ${notice} ${wrong ? "more " : ""}worth a look, ${fine} checked and fine.`;
 }
 
 function signal(row, run, main) {

@@ -85,7 +85,8 @@ class Episodes {
     const sample = same.find((other) => this.sample[other] === this.sample[number]);
     if (sample !== undefined || same.length) return {other: sample ?? same[0], note: null};
     const place = there.find((other) => this.group[other] === this.group[number] && this.sample[other] === this.sample[number]);
-    const note = `No episode of this example at ${this.place(file)}: this is another one, at the same place in the batch where there is one.`;
+    const note = `There is no episode of this example at ${this.place(file)}; this is ` +
+      (place === undefined ? "the first one of that step." : "the one at the same place in the batch.");
     return {other: place ?? there[0] ?? null, note};
   }
 }

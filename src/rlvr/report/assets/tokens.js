@@ -99,7 +99,7 @@ function tokenFlow(tokens, name, names) {
   });
   add(MAX_TOKENS);
   show(Math.max(0, current));
-  return el("div", null, legendOf(tokens, name), flow, more, numbers);
+  return el("div", null, legendOf(tokens, name), numbers, flow, more);
 }
 
 function tokenSpan(token, paint) {
@@ -116,9 +116,9 @@ function describeToken(token, names) {
     ...(token.mask ? names.map((name) => pair(QUANTITIES[name].label, exact(token[name]))) : [])];
 }
 
-/** A number with 5 digits behind the point, as ratios need them. */
+/** A number with up to 5 digits behind the point, as ratios need them. */
 function exact(value) {
-  return typeof value !== "number" ? "-" : Number.isInteger(value) ? String(value) : value.toFixed(5);
+  return typeof value !== "number" ? "-" : String(Number(value.toFixed(5)));
 }
 
 function tokenTable(tokens, names) {

@@ -1,0 +1,64 @@
+"""Which curves there are, and what they mean."""
+
+import math
+
+from rlvr.report.curves import MAX_POINTS, meanings, sections, series
+from rlvr.tracking.metrics import CATALOGUE
+
+ROWS = [
+    {"step": 0, "eval/rpn/accuracy": 0.2, "eval/rpn/accuracy_low": 0.1, "eval/rpn/accuracy_high": 0.3},
+    {"step": 1, "reward/mean": 0.1, "rollout/error_share": 0.0, "made/up": 1.0},
+    {"step": 2, "reward/mean": math.nan, "rollout/error_share": 0.0, "made/up": 2.0},
+    {
+        "step": 3,
+        "eval/rpn/accuracy": 0.9,
+        "eval/rpn/accuracy_low": 0.8,
+        "eval/rpn/accuracy_high": 1.0,
+        "reward/mean": 0.4,
+    },
+]
+
+
+def test_every_number_is_in_one_section_and_bands_are_no_curves_of_their_own() -> None:
+    found = sections([ROWS])
+    names = [name for section in found for name in section["names"] + section["still"]]
+    assert sorted(names) == ["eval/rpn/accuracy", "made/up", "reward/mean", "rollout/error_share"]
+    assert found[0]["names"] == ["eval/rpn/accuracy", "reward/mean"]
+    assert next(section for section in found if "made/up" in section["names"])["title"] == "Other numbers"
+
+
+def test_what_never_changes_is_no_curve_unless_another_run_changes_it() -> None:
+    still = [name for section in sections([ROWS]) for name in section["still"]]
+    assert still == ["rollout/error_share"]
+    moving = [{"step": 1, "rollout/error_share": 0.1}, {"step": 2, "rollout/error_share": 0.0}]
+    assert [name for section in sections([ROWS, moving]) for name in section["still"]] == []
+
+
+def test_every_documented_name_has_a_section_with_a_title_of_its_own() -> None:
+    names = [metric.name.replace("<", "").replace(">", "") for metric in CATALOGUE if metric.name != "step"]
+    rows = [{"step": 1.0} | {name: 1.0 for name in names}, {"step": 2.0} | {name: 2.0 for name in names}]
+    assert "Other numbers" not in [section["title"] for section in sections([rows])]
+
+
+def test_values_stand_under_their_steps() -> None:
+    found = series(ROWS)
+    assert found["steps"] == [0, 1, 2, 3]
+    assert found["series"]["reward/mean"] == [None, 0.1, None, 0.4]
+    assert found["series"]["eval/rpn/accuracy_low"] == [0.1, None, None, 0.8]
+
+
+def test_long_runs_are_thinned_but_no_evaluation_is_left_out() -> None:
+    rows = [
+        {"step": step, "reward/mean": 1.0} | ({"eval/t/accuracy": 0.5} if step % 1000 == 1 else {})
+        for step in range(9000)
+    ]
+    steps = series(rows)["steps"]
+    assert len(steps) <= MAX_POINTS + 10
+    assert {step for step in range(9000) if step % 1000 == 1} <= set(steps)
+    assert steps[-1] == 8999
+
+
+def test_meanings_are_those_of_the_catalogue() -> None:
+    found = meanings(["step", "reward/mean", "made/up"])
+    assert list(found) == ["reward/mean"]
+    assert found["reward/mean"]["bad"] == "flat for hundreds of steps; 0 from the start"

@@ -1,0 +1,68 @@
+"""What can be read of a run folder is read; the rest is named."""
+
+import math
+from pathlib import Path
+
+from rlvr.report.history import MAX_NOTES, is_run, read_history
+from tests.unit.report.runs import save_run
+
+
+def test_a_whole_run(tmp_path: Path) -> None:
+    history = read_history(save_run(tmp_path / "run"))
+    assert [row["step"] for row in history.rows] == [1, 2, 3]
+    assert history.notes == []
+    assert (history.name, history.step, history.setting("task.name")) == ("run", 3, "rpn")
+    assert history.setting("task.name.no") is None
+    assert history.penalties == frozenset()
+
+
+def test_pitfall_37_damaged_lines_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
+    path = save_run(tmp_path / "run") / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"{broken\n" + b'{"step": "2"}\n' + b'{"step": 2, "x": "y"}\n\xff\n' + lines[2])
+    history = read_history(path.parent)
+    assert [row["step"] for row in history.rows] == [1, 3]
+    assert [f"line {number}, " in note for number, note in zip((2, 3, 4, 5), history.notes, strict=True)] == [True] * 4
+    assert str(path) in history.notes[0]
+
+
+def test_many_damaged_lines_are_counted(tmp_path: Path) -> None:
+    path = save_run(tmp_path / "run") / "metrics.jsonl"
+    path.write_bytes(b"x\n" * 100)
+    notes = read_history(path.parent).notes
+    assert len(notes) == MAX_NOTES + 1
+    assert "95 more lines" in notes[-1]
+
+
+def test_the_line_that_is_being_written_is_not_damaged(tmp_path: Path) -> None:
+    path = save_run(tmp_path / "run") / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    history = read_history(path.parent)
+    assert [row["step"] for row in history.rows] == [1, 2]
+    assert history.notes == []
+
+
+def test_null_is_no_number(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", metrics={1: {"loss/total": math.nan}})
+    assert math.isnan(read_history(run).rows[0]["loss/total"])
+
+
+def test_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run")
+    for text in ("a: [1", "- 1\n- 2", "${x}: {"):
+        (run / "config.yaml").write_text(text)
+        history = read_history(run)
+        assert history.text == text
+        assert history.settings == {}
+        assert "config.yaml is damaged" in history.notes[0]
+    (run / "config.yaml").write_text("task: {name: old}\n")  # of another version: shown, no complaint
+    history = read_history(run)
+    assert (history.setting("task.name"), history.notes, history.penalties) == ("old", [], frozenset())
+
+
+def test_what_is_a_run(tmp_path: Path) -> None:
+    assert not is_run(tmp_path)
+    assert not is_run(tmp_path / "absent")
+    (tmp_path / "rollouts").mkdir()
+    assert is_run(tmp_path)
+    assert len(read_history(tmp_path).notes) == 2  # neither settings nor numbers

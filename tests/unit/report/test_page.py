@@ -1,0 +1,93 @@
+"""One file that fetches nothing, and out of which no data can break."""
+
+import base64
+import hashlib
+import math
+import re
+from collections import Counter
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from rlvr.errors import UserError
+from rlvr.report.page import Page, finite, pack, render, write_page
+from tests.unit.report.runs import chunk_of
+
+ASSETS = files("rlvr.report").joinpath("assets")
+HOSTILE = "</script><script>alert(1)</script><!-- <script>"
+
+
+def scripts() -> dict[str, str]:
+    return {file.name: file.read_text() for file in ASSETS.iterdir() if file.name.endswith(".js")}
+
+
+def test_data_comes_back_from_the_page_as_it_was() -> None:
+    main = {"title": "t", "texts": ["\u2028", "😀", "\ud800", "%%DATA%%"], "numbers": [None, 0.1, 12]}
+    html = render(Page(title="t", main=main, chunks={"index": pack([1, 2])}))
+    assert chunk_of(html, "main") == main
+    assert chunk_of(html, "index") == [1, 2]
+
+
+def test_pitfall_38_texts_in_data_and_title_cannot_break_out() -> None:
+    html = render(Page(title=HOSTILE, main={"text": HOSTILE}, chunks={"index": pack([HOSTILE])}))
+    assert "alert(1)</script>" not in html
+    assert html.count("</script>") == 3  # main, index, the page's own
+    assert "<title>&lt;/script&gt;" in html
+
+
+def test_pitfall_38_only_the_pages_own_script_and_style_may_run() -> None:
+    html = render(Page(title="t", main={}))
+    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', html)
+    assert found
+    rules = dict(rule.strip().split(" ", 1) for rule in found[1].split(";"))
+    assert rules["default-src"] == "'none'"
+    for kind, tag in (("script-src", "script"), ("style-src", "style")):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert rules[kind] == f"'sha256-{digest}'"
+
+
+def test_pitfall_38_no_script_makes_code_or_markup_out_of_text() -> None:
+    forbidden = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|https?://|<script"
+    )
+    for name, text in scripts().items():
+        code = "\n".join(
+            line.split("//")[0] if "//" in line and "://" not in line else line for line in text.splitlines()
+        )
+        allowed = code.replace("http://www.w3.org/2000/svg", "")
+        assert not forbidden.search(allowed), (name, forbidden.search(allowed))
+
+
+def test_no_two_scripts_use_one_name() -> None:
+    """They become one script: a name that is declared twice would stop all of it."""
+    pattern = r"^(?:async function|function|const|let|class) ([A-Za-z_]\w*)"
+    names = Counter(name for text in scripts().values() for name in re.findall(pattern, text, re.MULTILINE))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_the_shared_file_comes_first_and_the_page_last() -> None:
+    html = render(Page(title="t", main={}))
+    places = [html.index(text) for text in (scripts()["base.js"], scripts()["charts.js"], scripts()["app.js"])]
+    assert places == sorted(places)
+
+
+def test_equal_pages_are_equal_bytes() -> None:
+    page = Page(title="t", main={"a": [1.5]}, chunks={"index": pack({"b": "x"})})
+    assert render(page) == render(page)
+
+
+def test_numbers_are_short_and_finite() -> None:
+    values = [finite(value) for value in (0.123456789, 2.0, math.nan, math.inf, None, 1e20, -1e-9)]
+    assert values == [0.123457, 2, None, None, None, 1e20, -1e-9]
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "report.html"
+    size = write_page(path, Page(title="t", main={}))
+    assert path.stat().st_size == size
+    assert [one.name for one in path.parent.iterdir()] == ["report.html"]
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(UserError, match=r"Cannot write .*taken"):
+        write_page(tmp_path / "taken", Page(title="t", main={}))

@@ -1,0 +1,98 @@
+"""The page of runs: finished, running, several, too large."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlvr.cli.main import main
+from rlvr.errors import UserError
+from rlvr.report.files import write_run_report
+from rlvr.report.run import Limits
+from tests.unit.report.runs import chunk_of, episode, save_run
+
+
+def test_a_run_becomes_one_page(tmp_path: Path) -> None:
+    metrics = {
+        0: {"eval/rpn/accuracy": 0.25, "eval/rpn/accuracy_low": 0.2, "eval/rpn/accuracy_high": 0.3},
+        3: {"reward/mean": 1.0, "eval/rpn/accuracy": 0.5, "eval/rpn/accuracy_low": 0.4, "eval/rpn/accuracy_high": 0.6},
+    }
+    report = write_run_report([save_run(tmp_path / "run", metrics=metrics)])
+    assert report.path == tmp_path / "run" / "report.html"
+    assert (report.num_episodes, report.num_left_out, report.notes) == (3, 0, [])
+    html = report.path.read_text()
+    main_chunk = chunk_of(html, "main")
+    assert main_chunk["facts"] == [
+        ["task", "rpn"], ["model", "scratch"], ["algorithm", "grpo"], ["step", "3 of 3"],
+        ["held-out accuracy", "0.250 \u2192 0.500 (95 % interval 0.400 to 0.600)"],
+    ]  # fmt: skip
+    assert main_chunk["runs"][0]["steps"] == [0, 3]
+    assert main_chunk["runs"][0]["settings"].startswith("name: rpn")
+    assert chunk_of(html, "tokens")["6"] == "<eoe>"
+
+
+def test_pitfall_37_a_run_that_goes_on_is_written_anew(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", metrics={1: {"reward/mean": 0.1}}, rollouts={1: [episode()]}, tokenizer=False)
+    first = write_run_report([run])
+    text = first.path.read_text()
+    assert ["step", "1 of 3, not finished"] in chunk_of(text, "main")["facts"]
+    assert first.notes == ["There is no tokenizer.json in the run yet: tokens are shown by their ids."]
+    (run / "metrics.jsonl").unlink()
+    save_run(run, metrics={1: {"reward/mean": 0.1}, 2: {"reward/mean": 0.2}}, rollouts={2: [episode()]})
+    second = write_run_report([run])
+    assert (second.path, second.num_episodes, second.notes) == (first.path, 2, [])
+    assert chunk_of(second.path.read_text(), "main")["runs"][0]["steps"] == [1, 2]
+
+
+def test_an_empty_run_has_a_page_too(tmp_path: Path) -> None:
+    (tmp_path / "rollouts").mkdir()
+    report = write_run_report([tmp_path])
+    assert report.num_episodes == 0
+    assert len(report.notes) == 2
+    assert chunk_of(report.path.read_text(), "main")["episodes"] == 0
+
+
+def test_two_runs_share_a_page_and_keep_their_names(tmp_path: Path) -> None:
+    runs = [save_run(tmp_path / name / "run") for name in ("a", "b")]
+    report = write_run_report(runs, tmp_path / "both.html")
+    html = report.path.read_text()
+    assert [run["name"] for run in chunk_of(html, "main")["runs"]] == [str(run) for run in runs]
+    assert [file["run"] for file in chunk_of(html, "index")["files"]] == [0, 0, 0, 1, 1, 1]
+
+
+def test_pitfall_38_a_page_above_the_limits_is_a_sample_that_says_so(tmp_path: Path) -> None:
+    rollouts = {
+        step: [episode(sample=sample, completion=f"{step * sample * 7919 % 999_983}") for sample in range(300)]
+        for step in range(1, 11)
+    }
+    run = save_run(tmp_path / "run", rollouts=rollouts)
+    few = write_run_report([run], limits=Limits(max_episodes=100))
+    assert (few.num_episodes, few.num_left_out) == (100, 2900)
+    assert "2,900 of 3,000 recorded episodes are left out" in few.notes[-1]
+    whole = write_run_report([run])
+    assert whole.num_left_out == 0
+    small = write_run_report([run], limits=Limits(max_mb=whole.size / 2e6 + 0.1))
+    assert 0 < small.num_episodes < 3000
+    assert small.size < whole.size / 2 + 100_000
+    assert small.notes[-1] in chunk_of(small.path.read_text(), "main")["notes"]
+
+
+def test_the_command_says_what_it_wrote_and_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = save_run(tmp_path / "run")
+    (run / "rollouts" / "step_000002.jsonl.gz").write_bytes(b"x")
+    assert main(["report", str(run), "--output", str(tmp_path / "r.html"), "--json"]) == 0
+    output = capsys.readouterr()
+    facts = json.loads(output.out)
+    assert facts["report"] == str(tmp_path / "r.html")
+    assert (facts["episodes"], facts["left_out"], facts["bytes"]) == (2, 0, (tmp_path / "r.html").stat().st_size)
+    assert "step_000002.jsonl.gz is damaged" in output.err
+    assert main(["report", str(run), "--max-episodes", "1"]) == 0
+    assert "report.html: 1 episode" in capsys.readouterr().out
+
+
+def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path / "absent")]) == 1
+    assert "There is no" in capsys.readouterr().err
+    assert main(["report", str(tmp_path), "--max-episodes", "0"]) == 2
+    with pytest.raises(UserError, match="is no run folder"):
+        write_run_report([tmp_path])
