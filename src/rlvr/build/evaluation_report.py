@@ -2,77 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlvr.errors import UserError
 from rlvr.evaluation.analysis import Cell, Kind, analyze
+from rlvr.evaluation.collect import PLAN, collect
 from rlvr.evaluation.compare import Comparison
 from rlvr.report.evaluations import Player, evaluation_pages
 from rlvr.report.files import Report, default_path
 from rlvr.report.page import finite, write_page
 from rlvr.report.rollouts import token_texts
 from rlvr.report.run import Limits
-from rlvr.tracking.evaluations import EvaluationRecord, read_records
 
 if TYPE_CHECKING:
     from rlvr.evaluation.intervals import Interval
 
-PLAN = "benchmark.json"
-OTHER_LINES = ("metrics.jsonl",)
-"""JSON lines in a folder that are no records."""
 
+def write_evaluation_report(
+    sources: Sequence[Path], output: Path | None = None, limits: Limits | None = None
+) -> Report:
+    """Write the page of files or folders of records; by default `report.html` in the first folder, `F.html` for a file.
 
-def is_evaluation(source: Path) -> bool:
-    """Whether there are records of evaluations: a file of them, a folder of such files, or a benchmark's folder."""
-    return source.is_file() or bool(record_files(source))
-
-
-def record_files(source: Path) -> list[Path]:
-    """The files of records of a source; of an evaluation that was interrupted, what it wrote until then.
-
-    `DIR/records/*.jsonl` of a benchmark, `DIR/*.jsonl` of another folder, or the file itself.
-    """
-    if source.is_file():
-        return [source]
-    folder = source / "records" if (source / "records").is_dir() else source
-    whole = [path for path in folder.glob("*.jsonl") if path.name not in OTHER_LINES]
-    started = [path for path in folder.glob("*.jsonl.partial") if path.with_suffix("") not in whole]
-    return sorted([*whole, *started])
-
-
-def write_evaluation_report(source: Path, output: Path | None = None, limits: Limits | None = None) -> Report:
-    """Write the page of a file or folder of records; by default `report.html` in the folder, or `F.html` beside `F.jsonl`.
+    A benchmark's folder gives its models and tasks the names that its plan has for them.
 
     Raises:
         UserError: there are no records, or the page cannot be written.
     """
-    records: list[EvaluationRecord] = []
-    notes: list[str] = []
-    files = record_files(source)
-    for file in files:
-        found, problems = read_records(file)
-        records += found
-        notes += problems
-    if not records:
-        why = f" ({notes[0]})" if notes else ""
-        raise UserError(
-            f"{source} holds no records of an evaluation{why}: write some with rlvr eval --output F.jsonl or rlvr benchmark."
-        )
-    analysis = analyze(records)
+    collected = collect(sources)
+    analysis = analyze(collected.records)
     made = evaluation_pages(
-        records,
-        title=source.resolve().name,
-        kind="benchmark" if (source / PLAN).is_file() else "evaluations",
+        collected.records,
+        title=" and ".join(source.resolve().name for source in sources),
+        kind="benchmark" if any((source / PLAN).is_file() for source in sources) else "evaluations",
         cells={_player(cell): _cell(cell) for cell in analysis.cells},
         comparisons=[_comparison(one) for one in analysis.comparisons],
-        notes=[*notes, *analysis.notes],
+        notes=[*collected.notes, *analysis.notes],
         token_texts=_token_texts,
         limits=limits,
     )
-    path = output or default_path(source)
+    path = output or default_path(sources[0])
     size = write_page(path, made.page)
     return Report(path=path, size=size, num_episodes=made.kept, num_left_out=made.total - made.kept, notes=made.notes)
 

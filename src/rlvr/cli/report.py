@@ -13,19 +13,24 @@ from rlvr.errors import UserError
 if TYPE_CHECKING:
     from rlvr.report.files import Report
 
-DESCRIPTION = """Write ONE self-contained HTML file: curves, health signals, every recorded rollout by turn and token.
-It opens by double click, offline. `rlvr train` writes it at its end; call this to see a run that is still running."""
+DESCRIPTION = """Write ONE self-contained HTML file that opens by double click, offline.
+Of a run: curves, health signals, every recorded rollout by turn and token. Of evaluations and benchmarks: scores with
+intervals, differences, each example with two models side by side. `rlvr train` writes it at its end; call this to see a run that is still running."""
 EXAMPLE = """examples:
   rlvr report runs/latest                            writes runs/latest/report.html
   rlvr report runs/a runs/b --output both.html       curves of both in the same charts
   rlvr report runs/latest --max-episodes 2000        embed a sample of the rollouts
+  rlvr report before.jsonl after.jsonl               records of `rlvr eval --output`: scores, models side by side
+  rlvr report results/                               a folder of them, or of `rlvr benchmark`
 """
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `report` to the command line."""
     parser = subparsers.add_parser("report", help="look at a run", description=DESCRIPTION, epilog=EXAMPLE)
-    parser.add_argument("sources", metavar="RUN_OR_DIR", nargs="+", help="a run folder, several to compare")
+    parser.add_argument(
+        "sources", metavar="RUN_OR_DIR", nargs="+", help="run folders, or records of evaluations: files or folders"
+    )
     parser.add_argument("--output", metavar="F.html", help="default: report.html in the folder")
     parser.add_argument(
         "--max-episodes", type=at_least(1), default=20_000, metavar="N", help="of more, a sample (default: %(default)s)"
@@ -58,10 +63,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(sources: list[Path], args: argparse.Namespace) -> Report:
     from rlvr.report.files import write_run_report
+    from rlvr.report.history import is_run
     from rlvr.report.run import Limits
 
     absent = next((source for source in sources if not source.exists()), None)
     if absent is not None:
-        raise UserError(f"There is no {absent}: name a run folder.")
+        raise UserError(f"There is no {absent}: name a run folder, or records of evaluations.")
     output = Path(args.output) if args.output else None
-    return write_run_report(sources, output, Limits(max_episodes=args.max_episodes, max_mb=args.max_mb))
+    limits = Limits(max_episodes=args.max_episodes, max_mb=args.max_mb)
+    if any(is_run(source) for source in sources):
+        return write_run_report(sources, output, limits)
+    from rlvr.build.evaluation_report import write_evaluation_report
+
+    return write_evaluation_report(sources, output, limits)

@@ -88,26 +88,22 @@ def evaluation_pages(
         token_texts: the texts of some token ids of a model, by its name; without it tokens are shown by their ids.
         limits: of the page's size; of the records above it only answer and verdict are there.
     """
-    limits = limits or Limits()
     players, rows = _group(records)
-    sets = list(dict.fromkeys(player[:2] for player in players))
-    rows.sort(key=lambda row: row.set_index)  # stable: within a set as they were asked
-    known = [{**_plain_cell(player, rows, number), **(cells or {}).get(player, {})} for number, player in enumerate(players)]
-    chunk_of, chunks, ids = _pack_texts(rows, limits)
-    total = sum(len(of_one) for row in rows for of_one in row.records.values())
-    kept = sum(len(of_one) for row, place in zip(rows, chunk_of, strict=True) if place is not None for of_one in row.records.values())
-    said = [_sentence(note) for note in notes]
-    if len(said) > MAX_NOTES:
-        said = [*said[:MAX_NOTES], f"{len(said) - MAX_NOTES:,} more lines or files are damaged and left out."]
+    chunk_of, chunks, ids = _pack_texts(rows, limits or Limits())
+    counts = [sum(map(len, row.records.values())) for row in rows]
+    total, kept = sum(counts), sum(count for count, place in zip(counts, chunk_of, strict=True) if place is not None)
+    said = [*notes[:MAX_NOTES]]
+    if len(notes) > MAX_NOTES:
+        said.append(f"{len(notes) - MAX_NOTES:,} more remarks of this kind are not shown.")
     if kept < total:
         said.append(
-            f"The texts of {total - kept:,} of {total:,} episodes are left out, answers and verdicts are all there; where "
+            f"The texts of {total - kept:,} of {total:,} episodes are left out; answers and verdicts are all there. Where "
             "models disagree comes first (--max-episodes, --max-mb)."
         )
     chunks["examples"] = pack([_listed(row, place) for row, place in zip(rows, chunk_of, strict=True)])
     if token_texts is not None:
-        named = {model: token_texts(model, used) for model, used in sorted(ids.items()) if used}
-        chunks["tokens"] = pack({model: texts for model, texts in named.items() if texts})
+        chunks["tokens"] = pack({model: token_texts(model, used) for model, used in sorted(ids.items()) if used})
+    sets = _sets(players, rows, comparisons)
     main = {
         "kind": kind,
         "title": title,
@@ -119,22 +115,35 @@ def evaluation_pages(
         ],
         "notes": said,
         "evaluations": {
-            "players": known,
-            "sets": [
-                {
-                    "task": task,
-                    "split": split,
-                    "players": [number for number, player in enumerate(players) if player[:2] == (task, split)],
-                    "tags": sorted({tag for row in rows if row.set_index == index for tag in row.first.tags}),
-                    "comparisons": [one for one in comparisons if (one["task"], one["split"]) == (task, split)],
-                }
-                for index, (task, split) in enumerate(sets)
+            "players": [
+                {**_plain_cell(player, rows, number), **(cells or {}).get(player, {})}
+                for number, player in enumerate(players)
             ],
+            "sets": sets,
             "tokens": token_texts is not None,
         },
     }
     page = Page(title=f"rlvr: {title}", main=main, chunks=chunks)
     return EvaluationPage(page=page, kept=kept, total=total, notes=said)
+
+
+def _sets(
+    players: Sequence[Player], rows: Sequence[_Row], comparisons: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """What belongs to each task and split."""
+    tags: dict[int, set[str]] = {}
+    for row in rows:
+        tags.setdefault(row.set_index, set()).update(row.first.tags)
+    return [
+        {
+            "task": task,
+            "split": split,
+            "players": [number for number, player in enumerate(players) if player[:2] == (task, split)],
+            "tags": sorted(tags[index]),
+            "comparisons": [one for one in comparisons if (one["task"], one["split"]) == (task, split)],
+        }
+        for index, (task, split) in enumerate(dict.fromkeys(player[:2] for player in players))
+    ]
 
 
 def _group(records: Iterable[EvaluationRecord]) -> tuple[list[Player], list[_Row]]:
@@ -155,13 +164,15 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[Player], list[_Row
     for row in rows.values():
         for of_one in row.records.values():
             of_one.sort(key=lambda record: record.sample_index)
-    return list(players), list(rows.values())
+    # stable: within a set they stay as they were asked
+    return list(players), sorted(rows.values(), key=lambda row: row.set_index)
 
 
 def _plain_cell(player: Player, rows: Sequence[_Row], number: int) -> dict[str, Any]:
     """What the records alone say of a player."""
     task, split, model, retriever, settings = player
-    greedy = [row.records[number][0] for row in rows if number in row.records]
+    own = [record for row in rows for record in row.records.get(number, ())]
+    greedy = [record for record in own if record.sample_index == 0 and record.failure is None]
     return {
         "name": model + (f" + {retriever}" if retriever else ""),
         "model": model,
@@ -185,7 +196,9 @@ def _listed(row: _Row, place: int | None) -> dict[str, Any]:
     """An example's line in the list; `chunk` says where its texts are, None if they are left out."""
     first = row.first
     texts = [first.prompt[-MAX_SEARCHED_CHARS:]]
-    texts += [of_one[0].turns[-1].completion[-MAX_SEARCHED_CHARS:] for of_one in row.records.values() if of_one[0].turns]
+    texts += [
+        of_one[0].turns[-1].completion[-MAX_SEARCHED_CHARS:] for of_one in row.records.values() if of_one[0].turns
+    ]
     return {
         "set": row.set_index,
         "id": _cut(row.example_id, MAX_ANSWER_CHARS),
@@ -198,8 +211,10 @@ def _listed(row: _Row, place: int | None) -> dict[str, Any]:
 
 
 def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
-    """Verdict (1, 0, None where it could not be judged), answer, why it stopped, reward, tokens, right samples, samples;
-    all but the last two of the greedy answer, or of the first sample where there is none."""
+    """Verdict (1, 0, None where it could not be judged), answer, why it stopped, reward, tokens, right samples, samples.
+
+    All but the last two are of the greedy answer, or of the first sample where there is none.
+    """
     one, sampled = records[0], [record for record in records if record.sample_index > 0]
     return [
         None if one.failure is not None else int(one.correct),
@@ -222,7 +237,9 @@ def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None],
     chance and always the same.
     """
     budget = max(0.0, limits.max_mb * 1e6 - SHELL_BYTES) * 3 / 4  # base64 makes 4 bytes of 3
-    order = sorted(range(len(rows)), key=lambda number: (not rows[number].disagrees, _scramble(rows[number].example_id)))
+    order = sorted(
+        range(len(rows)), key=lambda number: (not rows[number].disagrees, _scramble(rows[number].example_id))
+    )
     chunk_of: list[int | None] = [None] * len(rows)
     chunks: dict[str, bytes] = {}
     ids: dict[str, set[int]] = {}
@@ -258,9 +275,7 @@ def _texts(row: _Row) -> dict[str, Any]:
     return {
         "prompt": _cut_head(first.prompt),
         "expected": _cut(first.expected, MAX_ANSWER_CHARS),
-        "records": {
-            number: [_episode(record, first) for record in of_one] for number, of_one in row.records.items()
-        },
+        "records": {number: [_episode(record, first) for record in of_one] for number, of_one in row.records.items()},
     }
 
 
@@ -318,7 +333,3 @@ def _cut_head(prompt: str) -> str:
     """A prompt's end says most."""
     left_out = len(prompt) - MAX_PROMPT_CHARS
     return prompt if left_out <= 0 else f"{left_out:,} characters left out ... {prompt[left_out:]}"
-
-
-def _sentence(note: str) -> str:
-    return note if note.endswith((".", ")")) else f"{note}."

@@ -22,10 +22,19 @@ const COST_NAMES = {
 
 function evaluationTabs(main) {
   const data = main.evaluations;
+  labelPlayers(data.players);
   return [
     {id: "scores", label: "Scores", mount: (panel) => mountScores(panel, data)},
     {id: "examples", label: "Examples", mount: (panel) => mountExamples(panel, data)}, // examples.js,
   ];
+}
+
+/** Short names: without the folders that all models are in. */
+function labelPlayers(players) {
+  const folders = players.map((player) => player.name.split("/").slice(0, -1));
+  let shared = 0;
+  while (players.length > 1 && folders.every((folder) => shared < folder.length && folder[shared] === folders[0][shared])) shared += 1;
+  for (const player of players) player.label = player.name.split("/").slice(shared).join("/");
 }
 
 // ------------------------------------------------------------------------------------------------------------ scores
@@ -34,7 +43,7 @@ function mountScores(panel, data) {
   if (data.sets.length > 1) panel.append(overview(data));
   for (const set of data.sets) {
     const players = set.players.map((number) => data.players[number]);
-    panel.append(el("section", {class: "ev-set"}, el("h2", null, setName(set)), scoreCards(players), comparisonCard(set), kindCard(players),
+    panel.append(el("section", {class: "ev-set"}, el("h2", null, setName(set)), scoreCards(players), comparisonCard(set, data), kindCard(players),
       tableCard("Cost of an episode", players, "cost", (name) => COST_NAMES[name] || name),
       tableCard("Other numbers", players, "numbers", (name) => name.replaceAll("_", " "))));
   }
@@ -46,9 +55,9 @@ function setName(set) {
 
 /** One line a model, one column a task: what a benchmark is read for. */
 function overview(data) {
-  const names = [...new Set(data.players.map((player) => player.name))];
+  const names = [...new Set(data.players.map((player) => player.label))];
   const cellOf = (name, set) => {
-    const player = set.players.map((number) => data.players[number]).find((one) => one.name === name);
+    const player = set.players.map((number) => data.players[number]).find((one) => one.label === name);
     const score = player && player.scores.accuracy;
     return el("td", {class: "number"}, score ? percent(score[0]) : "-", score ? el("span", {class: "muted ev-range"}, range(score)) : null);
   };
@@ -69,7 +78,7 @@ function scoreCards(players) {
   }
   return [el("div", {class: "card ev-bars"}, names.map((name) => el("div", {class: "ev-block"},
     el("h3", null, scoreName(name)), players.filter((player) => player.scores[name]).map((player) =>
-      barRow(player.name, player.scores[name], plural(player.num_examples, "example"), players.indexOf(player))))),
+      barRow(player, player.scores[name], plural(player.num_examples, "example"), players.indexOf(player))))),
     el("p", {class: "muted"}, "The thin line is the 95 % interval: where the score would lie with other examples of the same kind."))];
 }
 
@@ -78,7 +87,7 @@ function scoreName(name) {
 }
 
 /** A bar with whiskers on a scale from 0 to 1, its name before it and its value behind. */
-function barRow(name, score, note, series) {
+function barRow(player, score, note, series) {
   const [value, low, high] = score;
   const at = (share) => (100 * Math.min(1, Math.max(0, share))).toFixed(3) + "%";
   const drawn = svg("svg", {class: "ev-bar series-" + series % 4, role: "img", "aria-label": `${percent(value)}, 95 % interval ${range(score)}`},
@@ -87,7 +96,7 @@ function barRow(name, score, note, series) {
     svg("rect", {class: "ev-value", width: at(value), y: "22%", height: "56%"}),
     svg("line", {class: "ev-whisker", x1: at(low), x2: at(high), y1: "50%", y2: "50%"}),
     [low, high].map((end) => svg("line", {class: "ev-whisker", x1: at(end), x2: at(end), y1: "28%", y2: "72%"})));
-  return el("div", {class: "ev-row"}, el("span", {class: "ev-name", title: note}, name), drawn,
+  return el("div", {class: "ev-row"}, el("span", {class: "ev-name", title: `${player.name}, ${note}`}, player.label), drawn,
     el("span", {class: "ev-number"}, percent(value), el("span", {class: "muted ev-range"}, range(score))));
 }
 
@@ -98,15 +107,17 @@ function kindCard(players) {
     const found = players.map((player) => player.kinds.find((kind) => kind.tag === tag));
     const counts = [...new Set(found.filter((kind) => kind).map((kind) => kind.num_examples))];
     return el("div", {class: "ev-block"}, el("h3", null, tag.replaceAll("_", " "), el("span", {class: "muted"}, ` ${counts.join(" / ")} examples`)),
-      players.map((player, index) => (found[index] ? barRow(player.name, found[index].accuracy, plural(found[index].num_examples, "example"), index) : null)));
+      players.map((player, index) => (found[index] ? barRow(player, found[index].accuracy, plural(found[index].num_examples, "example"), index) : null)));
   }))];
 }
 
 /** Differences of every two models, zero in the middle: what crosses it may be chance. */
-function comparisonCard(set) {
+function comparisonCard(set, data) {
   if (!set.comparisons.length) return [];
   const reach = Math.max(0.02, ...set.comparisons.flatMap((one) => one.difference.map(Math.abs))) * 1.05;
   const at = (value) => (50 + (50 * value) / reach).toFixed(3) + "%";
+  const labels = new Map(data.players.map((player) => [player.name, player.label]));
+  const label = (name) => labels.get(name) || name;
   const rows = set.comparisons.map((one) => {
     const [value, low, high] = one.difference;
     const drawn = svg("svg", {class: "ev-difference" + (one.is_real ? " real" : ""), role: "img", "aria-label": one.sentence},
@@ -117,20 +128,20 @@ function comparisonCard(set) {
       svg("circle", {class: "ev-point", cx: at(value), cy: "50%", r: 5}));
     const points = (share) => (share > 0 ? "+" : "") + (100 * share).toFixed(1);
     return el("div", {class: "ev-pair"},
-      el("div", {class: "ev-row"}, el("span", {class: "ev-name"}, one.second, el("span", {class: "muted"}, " against "), one.first), drawn,
+      el("div", {class: "ev-row"}, el("span", {class: "ev-name"}, label(one.second), el("span", {class: "muted"}, " against "), label(one.first)), drawn,
         el("span", {class: "ev-number"}, points(value) + " points", el("span", {class: "muted ev-range"}, `${points(low)} to ${points(high)}`))),
       el("p", null, el("strong", {class: one.is_real ? "ev-real" : "muted"}, one.is_real ? "Real: " : "May be chance: "), one.sentence),
-      el("p", {class: "muted"}, `Right in one only: ${one.only_second} for ${one.second}, ${one.only_first} for ${one.first}.`));
+      el("p", {class: "muted"}, `Examples that one of them alone gets right: ${one.only_second} by ${label(one.second)}, ${one.only_first} by ${label(one.first)}.`));
   });
-  return [el("h3", null, "Paired differences"), el("div", {class: "card"}, rows,
-    el("p", {class: "muted ev-axis"}, el("span", null, "the first is better"), el("span", null, "0"), el("span", null, "the second is better")))];
+  return [el("h3", null, "Paired differences"), el("div", {class: "card"},
+    el("p", {class: "muted ev-axis"}, el("span", null, el("span", null, "worse"), el("span", null, "equal"), el("span", null, "better"))), rows)];
 }
 
 function tableCard(title, players, key, nameOf) {
   const names = [...new Set(players.flatMap((player) => Object.keys(player[key] || {})))];
   if (!names.length) return null;
   return el("details", {class: "ev-more", open: key === "cost"}, el("summary", null, title), el("div", {class: "card scroll"}, el("table", null,
-    el("thead", null, el("tr", null, el("th", null, ""), players.map((player) => el("th", {class: "number ev-name"}, player.name)))),
+    el("thead", null, el("tr", null, el("th", null, ""), players.map((player) => el("th", {class: "number ev-name", title: player.name}, player.label)))),
     el("tbody", null, names.map((name) => el("tr", null, el("td", null, nameOf(name)),
       players.map((player) => el("td", {class: "number"}, number(player[key][name])))))))));
 }

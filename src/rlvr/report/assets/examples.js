@@ -42,7 +42,7 @@ async function mountExamples(panel, data) {
   const result = (row, player) => (player === null ? null : row.results[player] || null);
 
   function drawFilters() {
-    const set = data.sets[view.set], players = set.players.map((number) => [String(number), data.players[number].name]);
+    const set = data.sets[view.set], players = set.players.map((number) => [String(number), data.players[number].label]);
     const options = EXAMPLE_VERDICTS.filter(([name]) => view.second !== null || !EXAMPLE_PAIRS.has(name));
     filters.replaceChildren(...[
       data.sets.length > 1 ? choice("task", "ev-set", data.sets.map((one, index) => [String(index), setName(one)]), String(view.set), (value) => chooseSet(Number(value))) : null,
@@ -150,7 +150,7 @@ async function showExample(detail, data, texts, rows, number, players) {
   if (!place) {
     detail.replaceChildren(...head.filter((node) => node), el("p", {class: "note"}, "The texts of this example were left out to keep the page small."),
       el("p", null, "gold ", el("span", {class: "mono"}, row.expected)),
-      ...players.map((player) => el("p", null, data.players[player].name + ": ", answerMark(row.results[player] || null))));
+      ...players.map((player) => el("p", null, data.players[player].label + ": ", answerMark(row.results[player] || null))));
     return;
   }
   detail.replaceChildren(...head.filter((node) => node),
@@ -164,7 +164,7 @@ function sideOf(player, episodes, place, texts) {
   const body = el("div");
   const show = (index) => body.replaceChildren(...episodeNodes(episodes[index], place, texts[player.model] || {}));
   const names = episodes.map((one) => (one.sample === 0 ? "greedy" : `sample ${one.sample}${one.correct ? " ✓" : " ✗"}`));
-  const side = el("div", {class: "card ev-side-card"}, el("h3", {class: "ev-name"}, player.name),
+  const side = el("div", {class: "card ev-side-card"}, el("h3", {class: "ev-name", title: player.name}, player.label),
     episodes.length > 1 ? el("select", {"aria-label": "which episode", onchange: (event) => show(Number(event.target.value))},
       names.map((name, index) => el("option", {value: String(index)}, name))) : null, body);
   if (episodes.length) show(0);
@@ -180,7 +180,7 @@ function episodeNodes(episode, place, texts) {
   return [
     verdictLine(episode, gold),
     episode.prompt === undefined ? null : el("details", null, el("summary", null, "Its prompt is another one"), el("pre", null, episode.prompt)),
-    episode.trace.length ? drawTrace(episode.trace, gold) : null,
+    episode.trace.some((step) => step.kind !== "answer") ? drawTrace(episode.trace, gold) : null, // else the line above says it all
     ...episode.turns.map((turn, index) => turnNode(turn, index, texts)),
     el("div", {class: "scroll"}, el("table", null, el("tbody", null,
       facts.filter(([, value]) => value !== "" && value !== "-").map(([name, value]) => el("tr", null, el("th", null, name), el("td", {class: "ev-name"}, value)))))),
@@ -202,7 +202,7 @@ function turnNode(turn, index, texts) {
     button.setAttribute("aria-pressed", String(tokens));
     said.replaceChildren(tokens ? tokenNodes(turn, texts) : el("pre", null, turn.said));
   }}, "tokens") : null;
-  return el("div", {class: "ev-turn"}, el("h4", null, "turn " + (index + 1) + " "), button, said,
+  return el("div", {class: "ev-turn"}, el("h4", null, "turn " + (index + 1), button), said,
     (turn.calls || []).map(([call, problem]) => el("p", {class: "mono ev-call"}, problem === null ? "calls " + call : "no call: " + problem)),
     turn.reply === undefined ? null : [el("h4", null, "reply"), el("pre", {class: "ev-reply"}, turn.reply)]);
 }

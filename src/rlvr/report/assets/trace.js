@@ -205,7 +205,7 @@ function drawWires(chain, lines, cites, shown, end) {
   const place = (node) => {
     const own = node.getBoundingClientRect();
     return {left: own.left - box.left, right: own.right - box.left, middle: own.top - box.top + own.height / 2,
-      top: own.top - box.top, bottom: own.bottom - box.top, seen: own.height > 0};
+      top: own.top - box.top, bottom: own.bottom - box.top, seen: own.height > 0 && !node.closest("details:not([open])")};
   };
   const paths = [];
   const heads = [...chain.querySelectorAll('[data-node="query"], [data-node="answer"]')].map(place);
