@@ -16,7 +16,7 @@ from typing import Any
 
 
 class TrackerError(Exception):
-    """A tracker failed, or takes too long; the message is a clause: `it gave no answer within 60 s`."""
+    """A tracker failed, or takes too long; the message is a clause: `no answer to `log` within 60 s`."""
 
 
 class TrackerProcess:
@@ -52,7 +52,8 @@ class TrackerProcess:
                 self._write((json.dumps(message) + "\n").encode(), deadline)
             answer = json.loads(self._read(deadline))
         except TimeoutError:
-            raise TrackerError(f"it gave no answer within {limit_s:g} s") from None
+            what = f" to `{message['kind']}`" if message is not None else ""
+            raise TrackerError(f"no answer{what} within {limit_s:g} s") from None
         except (OSError, ValueError):
             raise TrackerError("its process has ended") from None
         if "error" in answer:
@@ -60,7 +61,7 @@ class TrackerProcess:
         return answer
 
     def terminate(self) -> None:
-        """Tell it that the run was asked to stop; it goes on until `close`."""
+        """Tell it that the run was asked to stop; it goes on until `end`."""
         with suppress(OSError):
             self._process.terminate()
 
@@ -70,18 +71,15 @@ class TrackerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def wait(self, limit_s: float) -> None:
-        """Let it end by itself after its last answer; kill it if it does not."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(limit_s)
-        self.kill()
-
-    def close(self) -> None:
-        """No more messages: it ends by itself."""
+    def end(self, limit_s: float) -> None:
+        """No more messages: it ends by itself, or is killed after `limit_s`."""
         for file in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
                 if file is not None:
                     file.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(limit_s)
+        self.kill()
 
     def _write(self, data: bytes, deadline: float) -> None:
         while data:

@@ -62,6 +62,8 @@ class RemoteTracker:
 
     def begin(self, run: RunFacts, history: Path) -> None:
         """Name the run; lines of `history` before `run.first_step` are sent if the tracker does not have them yet."""
+        if uri := run.settings.get("tracking_uri"):
+            self.title = f"{self.title} at {uri}"
         self._put({"kind": "start", "run": asdict(replace(run, known=self._known())), "history": str(history)})
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -138,14 +140,13 @@ class RemoteTracker:
             while (message := self._take()) is not None:
                 self._send(self._process, message)
                 if message["kind"] == "finish":
-                    self._process.wait(self._timeout_s)
                     return
         except Exception as error:  # of the tracker, of its files, of metrics.jsonl: never the run's
             self._give_up(str(error))
         finally:
             self._loaded.set()
             if self._process is not None:
-                self._process.close()
+                self._process.end(self._timeout_s)
 
     def _send(self, process: TrackerProcess, message: dict[str, Any]) -> None:
         if message["kind"] == "start":

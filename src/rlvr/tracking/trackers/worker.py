@@ -13,7 +13,8 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rlvr.tracking.trackers.backend import Backend, RunFacts, Status
@@ -31,7 +32,7 @@ class Ending:
     """How the run ended, should nobody say so: an error, unless it was asked to stop (SIGTERM)."""
 
     status: Status = "failed"
-    started: bool = field(default=False)
+    started: bool = False
     limit_s: float = 60.0
 
 
@@ -58,7 +59,7 @@ def main() -> int:
                 return 0
     except Exception as error:  # of the library: any kind
         traceback.print_exc()
-        _answer(answers, {"error": _sentence(error)})
+        _answer(answers, {"error": sentence(error)})
         return 1
     if ending.started:
         signal.alarm(max(1, round(ending.limit_s)))  # ends this process if the tracker hangs
@@ -85,14 +86,18 @@ def _handle(backend: Backend, message: Mapping[str, Any], ending: Ending) -> dic
 
 
 def _answer(file: TextIO, answer: Mapping[str, Any]) -> None:
-    file.write(json.dumps(answer) + "\n")
-    file.flush()
+    with suppress(OSError):  # the run has died: stdin ends, too
+        file.write(json.dumps(answer) + "\n")
+        file.flush()
 
 
-def _sentence(error: Exception, limit: int = 200) -> str:
-    """`ConnectionError: refused` on one line."""
-    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(". :")
-    return text if len(text) <= limit else f"{text[:limit]}..."
+def sentence(error: BaseException, limit: int = 120) -> str:
+    """`MlflowException: API request to http://... failed...: ConnectionRefusedError: ...`: the error and its root."""
+    root = error
+    while (inner := root.__cause__ or root.__context__) is not None:
+        root = inner
+    texts = [" ".join(f"{type(one).__name__}: {one}".split()).rstrip(". :") for one in dict.fromkeys((error, root))]
+    return ": ".join(text if len(text) <= limit else f"{text[:limit]}..." for text in texts)
 
 
 if __name__ == "__main__":
