@@ -27,6 +27,13 @@ from rlvr.training.checkpoint import list_checkpoints, verify
 
 Result = TypeVar("Result")
 
+MARKS_OF = "llama"
+"""The type whose markers prompts for an endpoint have with prompt.markers=auto: they are text to any model."""
+UNKNOWN = (
+    "the endpoint's model is not known here: no example is left out for the length of its prompt, and "
+    "prompt.markers=auto means those of Llama"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
@@ -69,8 +76,7 @@ class Inference:
     def notes(self) -> list[str]:
         """What loading the data found, and what is unusual about how prompts are rendered."""
         if isinstance(self.loaded.model, Endpoint):
-            unknown = "the endpoint's tokenizer is not known here: no example is left out for the length of its prompt"
-            return [*self.tasks.notes, unknown]
+            return [*self.tasks.notes, UNKNOWN]
         examples = [(task, example) for task in self.tasks.eval_sets for example in task.eval_examples(1)]
         rendered = [make_chat(self.config, self.policy, task).note(example.messages) for task, example in examples]
         return [*self.tasks.notes, *dict.fromkeys(note for note in rendered if note is not None)]
@@ -158,7 +164,7 @@ def open_inference(model: str | Loaded, config: Config, functions: Functions | N
             settings = config.model if isinstance(config.model, PretrainedModel) else None
             model = stack.enter_context(open_model(model, settings))
         if isinstance(model.model, Endpoint):
-            tasks = stack.enter_context(open_tasks(config, None, functions or {}))
+            tasks = stack.enter_context(open_tasks(config, MARKS_OF, functions or {}))
             yield Inference(loaded=model, config=config, tasks=tasks, engine=None, max_context_tokens=None)
             return
         policy = model.model

@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from rlvr.chat.tool_calls import Reading
 from rlvr.errors import UserError
-from rlvr.types import Message, SamplingParams, StopReason, ToolCall, ToolSchema
+from rlvr.types import Message, SamplingParams, StopReason, ToolSchema
 
 PREFIX = "openai:"
 MAX_CONCURRENT = 16
@@ -49,7 +49,7 @@ class Said:
     """What the endpoint answered. `token_ids` and `logprobs` are empty where it does not tell them."""
 
     message: Message
-    wire: Mapping[str, Any]  # the message as it came, to be sent back
+    wire: Mapping[str, Any]  # the message to be sent back
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     stop_reason: StopReason
@@ -296,7 +296,10 @@ def to_wire(message: Message) -> dict[str, Any]:
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+                "function": {
+                    "name": call.name or "unknown",
+                    "arguments": json.dumps(call.arguments, ensure_ascii=False),
+                },
             }
             for call in message.tool_calls
         ]
@@ -366,8 +369,8 @@ def _read(body: bytes, max_tokens: int) -> Said:
     if (token_ids and len(logprobs) != len(token_ids)) or not all(map(math.isfinite, logprobs)):
         logprobs = ()  # of other tokens, perhaps without the one that ended it: beside these ids they would mislead
     return Said(
-        message=Message(role="assistant", content=choice.message.content or "", tool_calls=_calls(choice.message)),
-        wire=_echo(choice.message),
+        message=(message := _message(choice.message)),
+        wire=to_wire(message),
         token_ids=token_ids,
         logprobs=logprobs,
         stop_reason=_STOPS.get(choice.finish_reason or "stop", StopReason.ABORTED),
@@ -376,33 +379,16 @@ def _read(body: bytes, max_tokens: int) -> Said:
     )
 
 
-def _calls(message: _Message) -> tuple[ToolCall, ...]:
-    """The calls; one whose arguments are no JSON is a call with a problem, as from a model in this process."""
+def _message(message: _Message) -> Message:
+    """A call whose arguments are no JSON is a call with a problem, as from a model in this process. It is sent back
+    without arguments: endpoints refuse a conversation in which some cannot be read."""
     reading = Reading()
     given = message.tool_calls or []
     for call in given:
         reading.add("", call.function.name, call.function.arguments)
     ids = [call.id or f"call_{index}" for index, call in enumerate(given)]
-    return tuple(replace(call, id=name) for call, name in zip(reading.calls, ids, strict=False))
-
-
-def _echo(message: _Message) -> dict[str, Any]:
-    """The message to be sent back, of what is known of it."""
-    wire: dict[str, Any] = {"role": "assistant", "content": message.content or ""}
-    if message.tool_calls:
-        wire["tool_calls"] = [
-            {
-                "id": call.id or f"call_{index}",
-                "type": "function",
-                "function": {"name": call.function.name or "", "arguments": _text(call.function.arguments)},
-            }
-            for index, call in enumerate(message.tool_calls)
-        ]
-    return wire
-
-
-def _text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+    calls = tuple(replace(call, id=name) for call, name in zip(reading.calls, ids, strict=False))
+    return Message(role="assistant", content=message.content or "", tool_calls=calls)
 
 
 def _told(error: Any) -> str:
