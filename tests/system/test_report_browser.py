@@ -1,0 +1,349 @@
+"""The report in a real browser, opened from the disk without a network."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rlvr.report.files import write_run_report
+from rlvr.tracking.rollouts import CallRecord, EpisodeRecord
+from rlvr.types import TraceStep
+from tests.unit.report.runs import episode, save_run
+
+playwright_api = pytest.importorskip("playwright.sync_api")
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+WIDE = "W" * 300
+TABS = ("curves", "health", "rollouts", "settings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A page with everything it asked for and complained about."""
+
+    page: playwright_api.Page
+    requests: list[str]
+    complaints: list[str]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright_api.Browser]:
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser: playwright_api.Browser) -> Iterator[Opener]:
+    opener = Opener(browser)
+    yield opener
+    opener.close()
+
+
+class Opener:
+    """Opens pages in contexts of their own, offline."""
+
+    def __init__(self, browser: playwright_api.Browser) -> None:
+        self._browser = browser
+        self._contexts: list[playwright_api.BrowserContext] = []
+
+    def __call__(self, path: Path, tab: str = "curves", *, width: int = 1300, scheme: str = "light") -> Opened:
+        context = self._browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
+        context.set_offline(True)
+        self._contexts.append(context)
+        page = context.new_page()
+        found = Opened(page=page, requests=[], complaints=[])
+        page.on("request", lambda request: found.requests.append(request.url))
+        page.on("console", lambda message: found.complaints.append(message.text))
+        page.on("pageerror", lambda error: found.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (found.complaints.append(dialog.message), dialog.dismiss()))
+        page.set_default_timeout(5000)
+        page.goto(f"file://{path}#{tab}")
+        page.wait_for_selector(f"#panel-{tab} > *")
+        if tab == "rollouts":
+            page.wait_for_selector("#panel-rollouts[data-ready]")
+        return found
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+
+
+def episodes(step: int, count: int) -> list[EpisodeRecord]:
+    """`count` episodes, every second one right and every third one cut off; step 1 and 3 have the same examples."""
+    return [
+        episode(
+            group=number // 4,
+            sample=number % 4,
+            example=f"example {number // 4} of {'both' if step != 2 else 'two'}",
+            prompt=f"<q> prompt {number} =",
+            completion=f"answer {number} at {step}",
+            reward=float(number % 2),
+            advantage=[-1.5, 0.5][number % 2],
+            stop="length" if number % 3 == 0 else "stop",
+            behavior=(-0.25, -2.5),
+            trainer=(-0.25, -2.6),
+        )
+        for number in range(count)
+    ]
+
+
+def hostile() -> EpisodeRecord:
+    call = CallRecord(name=HOSTILE, arguments={HOSTILE: HOSTILE}, problem=HOSTILE)
+    kinds: Sequence[tuple[str, bool | None]] = (("query", None), ("document", True), ("cite", False), ("answer", False))
+    trace = [TraceStep(kind=kind, text=HOSTILE + WIDE, ok=ok, id=HOSTILE) for kind, ok in kinds]  # type: ignore[arg-type]
+    text = f"{HOSTILE} {WIDE}"
+    return episode(
+        group=99,
+        example=HOSTILE + WIDE,
+        prompt=text,
+        completion=text,
+        reply=text,
+        calls=[call],
+        trace=trace,
+        status=HOSTILE,
+    )
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run of 3 recorded steps with 40 episodes each, and a hostile one."""
+    metrics = {}
+    for step in range(1, 21):
+        metrics[step] = {"reward/mean": step / 20, "loss/total": 1e-9 * step, "rollout/truncated_share": 0.8}
+        if step % 5 == 0:
+            accuracy = step / 25
+            metrics[step] |= {"eval/rpn/accuracy": accuracy} | {
+                f"eval/rpn/accuracy_{end}": accuracy + move for end, move in (("low", -0.1), ("high", 0.1))
+            }
+    metrics[20]["policy/ratio"] = math.nan
+    rollouts = {1: episodes(1, 40), 2: episodes(2, 40), 3: [*episodes(3, 40), hostile()]}
+    run = save_run(tmp_path_factory.mktemp("report") / "run", metrics=metrics, rollouts=rollouts)
+    (run / "config.yaml").write_text((run / "config.yaml").read_text() + f"# {HOSTILE}{WIDE}\n")
+    (run / "rollouts" / "step_000004.jsonl.gz").write_bytes(b"damaged")
+    return write_run_report([run]).path
+
+
+def count(page: playwright_api.Page) -> str:
+    return page.inner_text("#panel-rollouts [role=status] >> nth=0").split(" episodes")[0]
+
+
+def test_it_opens_without_network_or_complaint_and_draws_curves(opened: Opener, report: Path) -> None:
+    found = opened(report)
+    page = found.page
+    page.wait_for_selector(".chart path.line")
+    assert page.locator(".chart").count() == 3
+    assert page.locator(".chart path.band").count() == 1
+    points = page.locator(".chart:has-text('reward/mean') path.line").get_attribute("d") or ""
+    heights = [float(point.split(" ")[1]) for point in points[1:].split("L")]
+    assert len(heights) == 20
+    assert heights == sorted(heights, reverse=True)  # a rising curve
+    assert "step_000004.jsonl.gz is damaged" in page.inner_text("header")
+    for tab in TABS:
+        page.click(f"#tab-{tab}")
+        page.wait_for_selector(f"#panel-{tab} > *")
+    assert found.complaints == []
+    assert [url for url in found.requests if not url.startswith("file://")] == []
+    assert len(found.requests) == 1
+
+
+def test_a_curve_is_read_with_the_pointer_and_with_keys(opened: Opener, report: Path) -> None:
+    page = opened(report).page
+    chart = page.locator(".chart:has-text('reward/mean')")
+    readout = chart.locator(".readout")
+    assert readout.inner_text() == "1"
+    box = chart.locator("svg").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] * 0.56, box["y"] + box["height"] / 2)
+    playwright_api.expect(readout).to_contain_text("step 1")
+    accuracy = page.locator(".chart:has-text('eval/rpn/accuracy') .readout")
+    playwright_api.expect(accuracy).to_contain_text("step 10: 0.4 (0.3 to 0.5)")  # the cursor is the same everywhere
+    chart.locator("svg").focus()
+    page.keyboard.press("Home")
+    playwright_api.expect(readout).to_have_text("step 1: 0.05")
+    page.keyboard.press("ArrowRight")
+    playwright_api.expect(readout).to_have_text("step 2: 0.1")
+
+
+def test_signals_that_look_wrong_come_first_with_a_sentence(opened: Opener, report: Path) -> None:
+    page = opened(report, "health").page
+    first = page.locator(".signal").first.inner_text()
+    assert "looks wrong" in first
+    assert "rollout/truncated_share" in first
+    assert "Raise rollout.max_completion_tokens" in first
+    assert "policy/ratio is not a number" in page.inner_text("#panel-health")
+
+
+def test_filters_narrow_the_list(opened: Opener, report: Path) -> None:
+    page = opened(report, "rollouts").page
+    assert count(page) == "121 of 121"
+    page.select_option("[aria-label=step]", label="step 2")
+    assert count(page) == "40 of 121"
+    page.fill("[aria-label='lowest reward']", "0.5")
+    assert count(page) == "20 of 121"
+    page.select_option("[aria-label='stop reason']", label="length")
+    assert count(page) == "7 of 121"
+    page.fill("[type=search]", "ANSWER 3 ")
+    assert count(page) == "1 of 121"
+    assert page.locator(".row").count() == 1
+    page.click("text=Reset")
+    assert count(page) == "121 of 121"
+    page.fill("[type=search]", "no such text")
+    assert count(page) == "0 of 121"
+    page.fill("[type=search]", "")
+    page.select_option("[aria-label=order]", label="advantage, highest first")
+    assert page.locator(".row >> nth=0").inner_text().startswith("1")
+    page.select_option("[aria-label=order]", label="reward, lowest first")
+    assert page.locator(".row >> nth=0").inner_text().startswith("0")
+
+
+def test_an_episode_opens_by_turn_and_by_token(opened: Opener, report: Path) -> None:
+    found = opened(report, "rollouts")
+    page = found.page
+    page.click(".row >> nth=1")
+    turns = page.locator(".turns")
+    playwright_api.expect(turns).to_contain_text("<q> prompt 1 =")
+    assert "answer 1 at 1" in turns.inner_text()
+    assert "Gold: 7" in turns.inner_text()
+    page.click("text=By token")
+    tokens = page.locator(".token")
+    assert tokens.all_inner_texts() == ["<q>", "3", "4", "+", "=", "7", "<eoe>"]
+    assert page.locator(".token.sampled").count() == 2
+    numbers = page.locator(".token-numbers")
+    tokens.nth(6).hover()
+    text = numbers.inner_text()
+    for part in ("id 6", "mask 1", "advantage 0.5", "ratio 0.90484", "behavior logprob -2.5", "trainer logprob -2.6"):
+        assert part in text, part
+    page.keyboard.press("Tab")
+    tokens.nth(6).focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert "id 4" in numbers.inner_text()
+    assert "mask 0" in numbers.inner_text()
+    page.click("text=As a table")
+    assert page.locator("tbody tr").count() == 7
+    assert found.complaints == []
+
+
+def test_the_list_is_walked_with_keys(opened: Opener, report: Path) -> None:
+    page = opened(report, "rollouts").page
+    page.focus(".list")
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".panes[data-episode='2']")
+    page.keyboard.press("End")
+    page.wait_for_selector(".panes[data-episode='120']")
+    assert page.get_attribute(".list", "aria-activedescendant") == "episode-120"
+    page.click("[aria-label='previous episode']")
+    page.wait_for_selector(".panes[data-episode='119']")
+
+
+def test_two_steps_stand_side_by_side(opened: Opener, report: Path) -> None:
+    page = opened(report, "rollouts").page
+    page.click(".row >> nth=5")
+    page.select_option("[aria-label='beside it']", label="step 3")
+    page.wait_for_selector(".panes-2")
+    left, right = page.locator(".pane").all_inner_texts()
+    assert "step 1, group 1, sample 1" in left
+    assert "step 3, group 1, sample 1" in right
+    assert "There is no episode" not in right
+    page.select_option("[aria-label='beside it']", label="step 2")
+    playwright_api.expect(page.locator(".pane >> nth=1")).to_contain_text(
+        "There is no episode of this example at step 2"
+    )
+    page.select_option("[aria-label='beside it']", label="nothing")
+    playwright_api.expect(page.locator(".pane")).to_have_count(1)
+    page.click("text=Its group")
+    assert count(page) == "4 of 121"
+
+
+def test_pitfall_38_markup_in_what_a_model_wrote_stays_text(opened: Opener, report: Path) -> None:
+    found = opened(report, "rollouts")
+    page = found.page
+    page.fill("[type=search]", "alert(1)")
+    page.click(".row")
+    playwright_api.expect(page.locator(".said.completion >> nth=0")).to_contain_text(HOSTILE)
+    assert page.inner_text(".said.call").count(HOSTILE) >= 3
+    assert HOSTILE in page.inner_text(".said.reply")
+    page.click("text=By token")
+    page.click("#tab-settings")
+    assert HOSTILE in page.inner_text("#panel-settings")
+    assert page.locator("img").count() == 0
+    assert page.locator("main script").count() == 0
+    assert found.complaints == []  # a dialog, a blocked script or a blocked picture would be one
+
+
+def test_a_script_that_got_in_would_not_run(opened: Opener, report: Path) -> None:
+    found = opened(report)
+    put = """(text) => {
+        const script = document.createElement("script");
+        script.textContent = text;
+        document.body.append(script);
+        return window.bad;
+    }"""
+    assert found.page.evaluate(put, "window.bad = 1") is None
+    assert any("Content Security Policy" in text for text in found.complaints)
+
+
+def background(page: playwright_api.Page) -> int:
+    """Brightness of the page's background, 0 to 255."""
+    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(int(part) for part in color[4:-1].split(",")) // 3
+
+
+def test_dark_and_light(opened: Opener, report: Path) -> None:
+    assert background(opened(report, scheme="light").page) > 200
+    page = opened(report, scheme="dark").page
+    assert background(page) < 60
+    page.click("text=Colors: auto")
+    assert background(page) > 200
+    page.reload()
+    page.wait_for_selector("text=Colors: light")
+    assert background(page) > 200
+    page.emulate_media(media="print", color_scheme="dark")
+    assert background(page) == 255
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_a_phone_needs_no_sideways_scrolling(opened: Opener, report: Path, tab: str) -> None:
+    page = opened(report, tab, width=360).page
+    if tab == "rollouts":
+        page.fill("[type=search]", "alert(1)")
+        page.click(".row")
+        page.wait_for_selector(".turns")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.click("text=By token")
+        page.wait_for_selector(".token")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_a_long_list_draws_only_what_is_seen(opened: Opener, tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", rollouts={step: episodes(step, 600) for step in range(1, 6)})
+    page = opened(write_run_report([run]).path, "rollouts").page
+    assert count(page) == "3,000 of 3,000"
+    assert page.locator(".row").count() < 60
+    page.evaluate("document.querySelector('.list').scrollTop = 1e9")
+    playwright_api.expect(page.locator(".row").last).to_contain_text("answer 599 at 5")
+    assert page.locator(".row").count() < 60
+
+
+def test_two_runs_share_charts(opened: Opener, tmp_path: Path) -> None:
+    runs = [save_run(tmp_path / name) for name in ("first", "second")]
+    found = opened(write_run_report(runs, tmp_path / "both.html").path)
+    assert found.page.inner_text("h1") == "first and second"
+    dashes = [
+        line.get_attribute("stroke-dasharray") for line in found.page.locator(".chart >> nth=0 >> path.line").all()
+    ]
+    assert dashes == [None, "6 3"]  # told apart by more than color
+    found.page.click("#tab-rollouts")
+    found.page.wait_for_selector("#panel-rollouts[data-ready]")
+    assert "second, step 3" in found.page.inner_text("[aria-label=step]")
+    assert found.complaints == []
