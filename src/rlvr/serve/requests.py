@@ -76,14 +76,8 @@ def _choices(
 ) -> list[Choice]:
     """n for each prompt. Choice 0 is drawn with the request's seed, each other one with a seed derived from it."""
     if request.temperature is not None and 0 < request.temperature < MIN_TEMPERATURE:
-        raise invalid(
-            "temperature", f"it must be 0 (greedy) or at least {MIN_TEMPERATURE} (got {request.temperature})."
-        )
-    unknown = [token for token in request.stop_token_ids or () if token >= served.vocabulary_size]
-    if unknown:
-        raise invalid(
-            "stop_token_ids", f"the model has no token {unknown[0]}: its ids end at {served.vocabulary_size - 1}."
-        )
+        raise invalid("temperature", f"it must be 0 (greedy) or at least {MIN_TEMPERATURE}.")
+    _check_ids("stop_token_ids", request.stop_token_ids or (), served)
     own_stops = frozenset() if request.ignore_eos else served.chat.stop_ids
     seed = secrets.randbits(63) if request.seed is None else request.seed
     num = request.n or 1

@@ -118,6 +118,7 @@ class Pool:
                 news.clear()
                 yield
             await sampling
+            yield  # what came while the last item was dealt with
         finally:
             sampling.cancel()
             await asyncio.wait([sampling])
@@ -173,6 +174,8 @@ class _Watcher:
 
     def __call__(self, token: int, logprob: float) -> None:
         choice = self._choice
+        if choice.at_text:  # the step in which a request begins samples two tokens
+            return
         choice.token_ids.append(token)
         choice.logprobs.append(logprob)
         if choice.transcript is not None and token not in choice.task.sampling.stop_ids:

@@ -1,0 +1,264 @@
+"""What the endpoint says against what the engine samples."""
+
+import asyncio
+import json
+
+import pytest
+
+from rlvr.serve.sampling import Served
+from rlvr.types import Message, SamplingParams
+from tests.unit.serve.chain import CALL, SPOKEN
+from tests.unit.serve.client import Client
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+IDS = [40, 41, 42, 7]
+LOOK = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Looks.",
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string"}, "deep": {"type": ["boolean", "null"]}},
+        },
+    },
+}
+
+
+def ask(served: Served, path: str, **body):
+    """One answer."""
+
+    async def run():
+        return await Client(served).post(path, body)
+
+    return asyncio.run(run())
+
+
+def sampled(served: Served, ids, **settings):
+    known = {"max_tokens": 12, "stop_ids": served.chat.stop_ids, "seed": 3} | settings
+    return served.engine.generate_batch([(ids, SamplingParams(**known))])[0]
+
+
+def one(answer):
+    assert answer.status == 200, answer.body
+    (choice,) = answer.json["choices"]
+    return choice
+
+
+# ----------------------------------------------------------------------------------------------------- what is sampled
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings"),
+    [
+        ({}, {}),
+        ({"temperature": 0}, {"temperature": 0}),
+        ({"temperature": 0.7, "top_p": 0.8}, {"temperature": 0.7, "top_p": 0.8}),
+        ({"top_k": 3}, {"top_k": 3}),
+        ({"top_k": -1}, {}),
+        ({"min_p": 0.2}, {"min_p": 0.2}),
+        ({"ignore_eos": True, "stop_token_ids": [5, 17]}, {"stop_ids": frozenset({5, 17})}),
+        ({"max_tokens": 3}, {"max_tokens": 3}),
+    ],
+)
+def test_pitfall_06_ids_and_logprobs_are_the_engines(qwen, fields, settings):
+    body = {"prompt": IDS, "max_tokens": 12, "seed": 3, "logprobs": 2, "return_token_ids": True} | fields
+    choice, expected = one(ask(qwen, COMPLETIONS, **body)), sampled(qwen, IDS, **settings)
+    assert choice["prompt_token_ids"] == IDS
+    assert choice["token_ids"] == list(expected.token_ids)
+    assert choice["logprobs"]["token_logprobs"] == list(expected.behavior_logprobs)
+    assert choice["finish_reason"] == expected.stop_reason.value
+    ended = choice["finish_reason"] == "stop"
+    assert choice["text"] == qwen.chat.decode(expected.token_ids[:-1] if ended else expected.token_ids)
+
+
+def test_the_prompt_may_have_four_forms(qwen):
+    text, other = "What is 3", " plus"
+    ids, others = list(qwen.chat.encode_text(text)), list(qwen.chat.encode_text(other))
+    shared = {"seed": 1, "max_tokens": 5, "return_token_ids": True}
+    for single in (text, ids, [text], [ids]):
+        assert one(ask(qwen, COMPLETIONS, prompt=single, **shared))["prompt_token_ids"] == ids
+    answers = [ask(qwen, COMPLETIONS, prompt=both, **shared).json for both in ([text, other], [ids, others])]
+    assert answers[0]["choices"] == answers[1]["choices"]
+    assert [choice["prompt_token_ids"] for choice in answers[0]["choices"]] == [ids, others]
+    assert answers[0]["usage"]["prompt_tokens"] == len(ids) + len(others)
+
+
+def test_pitfall_36_seeds_repeat_and_the_choices_of_a_request_differ(qwen):
+    body = {"prompt": IDS, "n": 4, "max_tokens": 12, "return_token_ids": True}
+    answers = [ask(qwen, COMPLETIONS, **body, seed=seed).json["choices"] for seed in (3, 3, 4)]
+    assert answers[0] == answers[1] != answers[2]
+    texts = [tuple(choice["token_ids"]) for choice in answers[0]]
+    assert len(set(texts)) == 4
+    assert texts[0] == sampled(qwen, IDS).token_ids
+    unseeded = [ask(qwen, COMPLETIONS, **body).json["choices"] for _ in range(2)]
+    assert unseeded[0] != unseeded[1]
+
+
+def test_likely_tokens_stand_in_order_and_add_up(qwen):
+    choice = one(ask(qwen, COMPLETIONS, prompt=IDS, logprobs=4, max_tokens=6, temperature=0, ignore_eos=True))
+    probs = choice["logprobs"]
+    for word, value, top in zip(probs["tokens"], probs["token_logprobs"], probs["top_logprobs"], strict=True):
+        assert list(top.values()).count(value) >= 1
+        assert max(top.values()) == top[word] == value  # greedy
+    assert probs["text_offset"][0] == 0
+    chat = one(ask(qwen, CHAT, messages=HELLO, logprobs=True, top_logprobs=3, max_tokens=4, seed=1))
+    for entry in chat["logprobs"]["content"]:
+        others = [other["logprob"] for other in entry["top_logprobs"]]
+        assert others == sorted(others, reverse=True)
+        assert len(others) == 3
+        assert entry["bytes"] is None or bytes(entry["bytes"]).decode() == entry["token"]
+
+
+def test_a_vocabulary_may_be_smaller_than_what_is_asked_for(qwen):
+    alternatives = one(ask(qwen, COMPLETIONS, prompt=IDS, logprobs=0, max_tokens=2, seed=1))["logprobs"]
+    assert [len(top) for top in alternatives["top_logprobs"]] == [1] * len(alternatives["tokens"])
+
+
+def test_different_clients_get_what_each_alone_would_get(qwen):
+    bodies = [
+        {"prompt": [40 + i, 50, 60 + i], "seed": i, "max_tokens": 4 + i, "return_token_ids": True, "logprobs": i % 3}
+        for i in range(20)
+    ]
+
+    async def together():
+        client = Client(qwen)
+        return await asyncio.gather(*(client.post(COMPLETIONS, body) for body in bodies))
+
+    for body, answer in zip(bodies, asyncio.run(together()), strict=True):
+        alone = one(ask(qwen, COMPLETIONS, **body))
+        assert one(answer)["token_ids"] == alone["token_ids"]
+        assert one(answer)["logprobs"]["token_logprobs"] == pytest.approx(alone["logprobs"]["token_logprobs"], abs=1e-5)
+
+
+def test_completions_are_short_and_chats_are_not_unless_told(qwen):
+    assert ask(qwen, COMPLETIONS, prompt=IDS, ignore_eos=True).json["usage"]["completion_tokens"] == 16
+    used = ask(qwen, CHAT, messages=HELLO, ignore_eos=True).json["usage"]
+    assert used["total_tokens"] == qwen.max_context_tokens
+
+
+# --------------------------------------------------------------------------------------------------------------- text
+
+HELLO = [{"role": "user", "content": "What is 3 plus 4?"}]
+
+
+def test_a_chat_is_rendered_by_the_chat_layer(qwen):
+    history = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "What is"}, {"type": "text", "text": " 3?"}]},
+        {"role": "assistant", "content": "3"},
+        {"role": "user", "content": "And 4?"},
+    ]
+    messages = [
+        Message(role="system", content="Be brief."),
+        Message(role="user", content="What is 3?"),
+        Message(role="assistant", content="3"),
+        Message(role="user", content="And 4?"),
+    ]
+    choice = one(ask(qwen, CHAT, messages=history, return_token_ids=True, max_tokens=2))
+    assert choice["prompt_token_ids"] == list(qwen.chat.encode_prompt(messages))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("stops", "text", "reason"),
+    [
+        (None, SPOKEN, "stop"),
+        ("c\u00e9", "ab", "stop"),
+        (["x", "\u20acd", "bx"], "abc\u00e9", "stop"),
+        (["a"], "", "stop"),
+        (["dx", "xa", ""], SPOKEN, "stop"),
+    ],
+)
+def test_pitfall_14_a_stop_text_ends_the_text_before_it_wherever_its_tokens_are_cut(chain, stops, text, reason, stream):
+    answer = ask(chain, COMPLETIONS, prompt="<", stop=stops, max_tokens=40, stream=stream, return_token_ids=True)
+    if stream:
+        parts = [choice for event in answer.events for choice in event["choices"]]
+        assert "".join(part["text"] for part in parts) == text
+        assert [part["finish_reason"] for part in parts if part["finish_reason"]] == [reason]
+        assert not any("\ufffd" in part["text"] for part in parts)
+    else:
+        assert (one(answer)["text"], one(answer)["finish_reason"]) == (text, reason)
+
+
+def test_a_completion_that_a_limit_cuts_says_so(chain):
+    choice = one(ask(chain, COMPLETIONS, prompt="<", max_tokens=2))
+    assert (choice["text"], choice["finish_reason"]) == ("ab", "length")
+    choice = one(ask(chain, COMPLETIONS, prompt="<", max_tokens=2, stop="ab"))
+    assert (choice["text"], choice["finish_reason"]) == ("", "stop")
+
+
+@pytest.mark.parametrize("stops", [None, ["e", "7 ", "\u00e9", "?"]])
+def test_pitfall_06_a_stream_gives_the_ids_logprobs_and_text_of_the_whole_answer(qwen, stops):
+    body = {"prompt": [IDS, [50, 51]], "seed": 5, "n": 3, "max_tokens": 40, "logprobs": 2, "return_token_ids": True}
+    body["stop"] = stops
+    whole = ask(qwen, COMPLETIONS, **body).json
+    events = ask(qwen, COMPLETIONS, **body, stream=True, stream_options={"include_usage": True}).events
+    assert events[-1]["usage"] == whole["usage"]
+    assert events[-1]["choices"] == []
+    for expected in whole["choices"]:
+        parts = [c for event in events for c in event["choices"] if c["index"] == expected["index"]]
+        assert "".join(part["text"] for part in parts) == expected["text"]
+        assert sum((part["token_ids"] for part in parts), []) == expected["token_ids"]
+        for key in ("token_logprobs", "tokens", "top_logprobs", "text_offset"):
+            assert sum((part["logprobs"][key] for part in parts), []) == expected["logprobs"][key]
+        assert parts[0]["prompt_token_ids"] == expected["prompt_token_ids"]
+        assert len(parts) > 2 or len(expected["token_ids"]) < 8
+        assert [part["finish_reason"] for part in parts][-1] == expected["finish_reason"]
+
+
+def test_a_streamed_chat_begins_with_its_role_and_says_the_same(qwen):
+    body = {"messages": HELLO, "seed": 2, "max_tokens": 20, "logprobs": True}
+    whole = one(ask(qwen, CHAT, **body))
+    parts = [c for event in ask(qwen, CHAT, **body, stream=True).events for c in event["choices"]]
+    assert parts[0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(part["delta"].get("content", "") for part in parts) == whole["message"]["content"]
+    assert sum((part["logprobs"]["content"] for part in parts[1:]), []) == whole["logprobs"]["content"]
+
+
+# -------------------------------------------------------------------------------------------------------------- tools
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_is_told_apart_from_text_and_the_tools_stand_in_the_prompt(chain, stream):
+    body = {"messages": HELLO, "tools": [LOOK], "stream": stream, "return_token_ids": True, "max_tokens": 20}
+    answer = ask(chain, CHAT, **body)
+    if stream:
+        parts = [c for event in answer.events for c in event["choices"]]
+        said = parts[-1]["delta"]
+        choice = parts[-1]
+        assert said["tool_calls"][0].pop("index") == 0
+    else:
+        choice = one(answer)
+        said = choice["message"]
+        assert said["content"] is None
+    assert choice["finish_reason"] == "tool_calls"
+    (call,) = said["tool_calls"]
+    assert call["function"]["name"] == "look"
+    assert json.loads(call["function"]["arguments"]) == {"place": "caf\u00e9", "deep": True}
+    prompt = chain.chat.decode(choice["prompt_token_ids"])
+    assert '"name": "look"' in prompt
+    without = one(ask(chain, CHAT, messages=HELLO, tools=[LOOK], tool_choice="none", max_tokens=20))
+    assert without["message"]["content"] == CALL
+    assert "tool_calls" not in without["message"]
+
+
+def test_a_conversation_goes_on_behind_a_tool(chain):
+    calls = one(ask(chain, CHAT, messages=HELLO, tools=[LOOK], max_tokens=20))["message"]["tool_calls"]
+    history = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": calls[0]["id"], "content": "A chair. <|im_end|>"},
+    ]
+    choice = one(ask(chain, CHAT, messages=history, tools=[LOOK], max_tokens=20, return_token_ids=True))
+    prompt = chain.chat.decode(choice["prompt_token_ids"])
+    assert f"assistant\n{CALL}" in prompt
+    assert "tool\nA chair. < |im_end|><|im_end|>" in prompt
+    assert choice["message"]["tool_calls"][0]["id"] != calls[0]["id"]
+
+
+def test_a_stop_text_within_an_answer_with_tools_cuts_it(chain):
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [LOOK], "max_tokens": 30}
+    assert one(ask(chain, CHAT, **body, stop="look"))["message"]["content"] is None  # the call was whole
+    plain = ask(chain, COMPLETIONS, prompt="<", stop="c", max_tokens=20)
+    assert one(plain)["text"] == "ab"

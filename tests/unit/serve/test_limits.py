@@ -1,0 +1,296 @@
+"""Who is let in, how much of it, and how it ends."""
+
+import asyncio
+import sys
+from dataclasses import replace
+
+import pytest
+
+from rlvr.serve.sampling import Served
+from tests.unit.serve.client import LIMITS, Client, Response
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+LONG = {"prompt": [40, 41], "max_tokens": 200, "seed": 1, "ignore_eos": True}
+SHORT = LONG | {"max_tokens": 2}
+
+
+def idle(served: Served) -> bool:
+    return served.engine.num_running == served.engine.num_waiting == 0
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+# ------------------------------------------------------------------------------------------------------------ the key
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (None, "is missing"),
+        (b"Bearer wrong", "is wrong"),
+        (b"Bearer s3cre", "is wrong"),
+        (b"Bearer s3cret more", "is wrong"),
+        (b"Basic s3cret", "is wrong"),
+        (b"s3cret", "is wrong"),
+        (b"Bearer \xff\xfe", "is wrong"),
+        (b"Bearer s3cret", None),
+        (b"bearer s3cret", None),
+    ],
+)
+def test_without_the_key_only_health_answers(qwen, header, message):
+    async def run():
+        client = Client(qwen, api_key="s3cret")
+        headers = [(b"content-type", b"application/json")] + ([(b"authorization", header)] if header else [])
+        assert (await client.get("/health")).status == 200
+        paths = ["/v1/models", "/metrics", "/nothing"]
+        answers = [await client.get(path, headers=headers) for path in paths]
+        return [await client.post(COMPLETIONS, SHORT, headers=headers), *answers]
+
+    answers = asyncio.run(run())
+    if message is None:
+        assert [answer.status for answer in answers] == [200, 200, 200, 404]
+        return
+    for answer in answers:
+        assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert message in answer.message
+        assert "s3cret" not in answer.message
+
+
+# -------------------------------------------------------------------------------------------------- coming and going
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n", [1, 5])
+def test_a_client_that_goes_away_frees_its_places(qwen, stream, n):
+    async def run():
+        client, leave = Client(qwen), asyncio.Event()
+        asked = asyncio.create_task(client.post(COMPLETIONS, LONG | {"stream": stream, "n": n}, leave=leave))
+        await until(lambda: qwen.engine.num_running == n)
+        leave.set()
+        await asked
+        await until(lambda: idle(qwen))
+        assert client.pool.active == 0
+        return await client.get("/metrics")
+
+    metrics = asyncio.run(run()).body.decode()
+    assert "rlvr_requests_given_up_total 1\n" in metrics
+    assert 'rlvr_requests_total{endpoint="/v1/completions",status="499"} 1\n' in metrics
+    tokens = int(metrics.partition("\nrlvr_completion_tokens_total ")[2].split()[0])
+    assert tokens < n * LONG["max_tokens"]
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back(qwen):
+    async def run():
+        client, leave = Client(qwen), asyncio.Event()
+        asked = [asyncio.create_task(client.post(COMPLETIONS, LONG | {"n": 16}, leave=leave)) for _ in range(2)]
+        await until(lambda: (qwen.engine.num_running, qwen.engine.num_waiting) == (8, 24))
+        refused = await client.post(COMPLETIONS, SHORT)
+        counts = (await client.get("/metrics")).body.decode()
+        leave.set()
+        await asyncio.gather(*asked)
+        return refused, counts, await client.post(COMPLETIONS, SHORT), await client.post(COMPLETIONS, SHORT | {"n": 33})
+
+    refused, counts, later, never = asyncio.run(run())
+    assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+    assert "32 completions run or wait" in refused.message
+    assert "rlvr_completions_running 8\n" in counts
+    assert "rlvr_completions_waiting 24\n" in counts
+    assert later.status == 200
+    assert (never.status, never.message) == (400, "n: 33 completions are asked for; this server takes 32 at a time.")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_takes_too_long_is_given_up_and_told(qwen, stream):
+    async def run():
+        client = Client(qwen, limits=replace(LIMITS, request_s=1e-3))
+        answer = await client.post(COMPLETIONS, LONG | {"stream": stream})
+        await until(lambda: idle(qwen))
+        return answer
+
+    answer = asyncio.run(run())
+    told = answer.events[-1]["error"]["message"] if stream else answer.message
+    assert told == "the answer took more than 0.001 s, the most that this server spends."
+    assert answer.status == (200 if stream else 504)
+
+
+def test_at_the_end_running_requests_finish_and_new_ones_are_refused(qwen):
+    async def run(seconds: float):
+        client = Client(qwen)
+        asked = asyncio.create_task(client.post(COMPLETIONS, LONG))
+        await until(lambda: qwen.engine.num_running == 1)
+        ending = asyncio.create_task(client.pool.drain(seconds))
+        await asyncio.sleep(0)
+        refused, health = await client.post(COMPLETIONS, SHORT), await client.get("/health")
+        await ending
+        return await asked, refused, health
+
+    finished, refused, health = asyncio.run(run(60))
+    assert finished.json["usage"]["completion_tokens"] == 200
+    assert (refused.status, refused.message) == (503, "the server is shutting down.")
+    assert (health.status, health.json) == (503, {"status": "ending"})
+    cut, *_ = asyncio.run(run(0.0))
+    assert (cut.status, cut.message) == (503, "the server is shutting down.")
+    assert idle(qwen)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_slow_reader_gets_every_token(qwen, n):
+    async def run(on_send):
+        return await Client(qwen).post(COMPLETIONS, LONG | {"max_tokens": 40, "n": n, "stream": True}, on_send=on_send)
+
+    slow, fast = asyncio.run(run(lambda: asyncio.sleep(0.05))), asyncio.run(run(None))
+    assert len(slow.events) < len(fast.events)  # several tokens a chunk
+    for index in range(n):
+        texts = [
+            "".join(c["text"] for event in answer.events for c in event["choices"] if c["index"] == index)
+            for answer in (slow, fast)
+        ]
+        assert texts[0] == texts[1]
+
+
+def test_a_model_that_fails_is_an_error_and_not_the_end(qwen, monkeypatch, capsys):
+    async def run(body):
+        return await Client(qwen).post(COMPLETIONS, body)
+
+    def fail(*arguments):
+        raise RuntimeError("out of order, at /some/path")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(qwen.engine._scheduler._runner, "decode", fail)
+        broken = asyncio.run(run(LONG | {"n": 2}))
+        stream = asyncio.run(run(LONG | {"stream": True}))
+    assert (broken.status, broken.message) == (500, "the server failed (RuntimeError): its log says where.")
+    assert stream.events[-1]["error"]["type"] == "server_error"
+    assert "out of order" in capsys.readouterr().err
+    assert asyncio.run(run(SHORT)).status == 200
+
+
+# ------------------------------------------------------------------------------------------------------- bad requests
+
+CHATS = {"messages": [{"role": "user", "content": "x"}]}
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+REFUSED = [
+    (COMPLETIONS, {}, "prompt: it is missing."),
+    (COMPLETIONS, {"prompt": ""}, "prompt: it is empty: there is nothing to continue."),
+    (COMPLETIONS, {"prompt": []}, "prompt: there is none; give a text, token ids, or a list of either."),
+    (COMPLETIONS, {"prompt": [[]]}, "prompt: it is empty: there is nothing to continue."),
+    (COMPLETIONS, {"prompt": [400]}, "prompt: the model has no token 400: its ids end at 335."),
+    (COMPLETIONS, {"prompt": [1] * 256}, "prompt: 256 tokens leave no room in the model's context of 256 tokens."),
+    (COMPLETIONS, {"prompt": "x" * 9000}, "prompt: 9000 characters do not fit into the model's context of 256 tokens."),
+    (COMPLETIONS, SHORT | {"temperature": -1}, "temperature: Input should be greater than or equal to 0 (got -1)."),
+    (COMPLETIONS, SHORT | {"temperature": 1e-9}, "temperature: it must be 0 (greedy) or at least 0.001."),
+    (COMPLETIONS, SHORT | {"top_p": 0}, "top_p: Input should be greater than 0 (got 0)."),
+    (COMPLETIONS, SHORT | {"n": 0}, "n: Input should be greater than or equal to 1 (got 0)."),
+    (COMPLETIONS, SHORT | {"n": "2"}, "n: Input should be a valid integer (got '2')."),
+    (COMPLETIONS, SHORT | {"stop": 3}, "stop: Input should be a valid string (got 3)."),
+    (COMPLETIONS, SHORT | {"stop": ["a", 3]}, "stop[1]: Input should be a valid string (got 3)."),
+    (COMPLETIONS, SHORT | {"stop_token_ids": [400]}, "stop_token_ids: the model has no token 400: its ids end at 335."),
+    (COMPLETIONS, SHORT | {"logprobs": 21}, "logprobs: Input should be less than or equal to 20 (got 21)."),
+    (COMPLETIONS, SHORT | {"best_of": 3}, "best_of: this server samples n completions and returns them all"),
+    (COMPLETIONS, SHORT | {"echo": True}, "echo: this server does not support it; leave it out (got True)."),
+    (COMPLETIONS, SHORT | {"temprature": 1}, "'temprature' is no field that this server knows; did you mean temperature?"),
+    (COMPLETIONS, SHORT | {"logit_bias": {"5": -100}}, "logit_bias: this server does not support it"),
+    (COMPLETIONS, SHORT | {"presence_penalty": 0.5}, "presence_penalty: this server does not support it"),
+    (COMPLETIONS, SHORT | {"seed": 2**64}, "seed: Input should be less than 18446744073709551616"),
+    (CHAT, {"messages": []}, "messages: List should have at least 1 item"),
+    (CHAT, CHATS | {"response_format": {"type": "json_object"}}, "response_format: this server does not support it"),
+    (CHAT, CHATS | {"tool_choice": "required"}, "tool_choice: Input should be 'auto' or 'none' (got 'required')."),
+    (CHAT, CHATS | {"top_logprobs": 2}, "top_logprobs: it goes with logprobs: true."),
+    (CHAT, CHATS | {"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens: max_completion_tokens says another"),
+    (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role: Input should be 'system', "),
+    (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content: it is missing."),
+    (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id: it is missing"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]}, "messages[0].tool_calls: only an"),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+        "messages[0].content[0].type: Input should be 'text' (got 'image_url').",
+    ),
+    (
+        CHAT,
+        {"messages": [{"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": "["}}]}]},
+        "messages[0].tool_calls[0].function.arguments: they are not JSON: ",
+    ),
+    (CHAT, CHATS | {"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name: String should"),
+    (
+        CHAT,
+        CHATS | {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": 3}}}}]},
+        "tools[0].function.parameters.properties.a: it must be a JSON schema",
+    ),
+]
+
+
+def bad(answer: Response, status: int = 400) -> str:
+    """The message of a refusal: one short sentence, or two halves of one."""
+    assert answer.status == status, answer.body
+    message = answer.message
+    assert "\n" not in message
+    assert 10 < len(message) < 500
+    assert message[-1] in ".?"
+    return message
+
+
+@pytest.mark.parametrize(("path", "body", "message"), REFUSED)
+def test_a_request_that_cannot_be_answered_is_told_why(qwen, path, body, message):
+    async def run():
+        return await Client(qwen).post(path, body)
+
+    answer = asyncio.run(run())
+    assert bad(answer).startswith(message), answer.message
+
+
+def test_another_model_another_path_and_another_method_are_named(qwen):
+    async def run():
+        client = Client(qwen)
+        return [
+            await client.post(COMPLETIONS, SHORT | {"model": "olso"}),
+            await client.post(COMPLETIONS, SHORT | {"model": "gpt-99"}),
+            await client.get("/v1/models/gpt-99"),
+            await client.get("/v1/chat"),
+            await client.get(CHAT),
+            await client.post("/v1/models", {}),
+        ], [await client.post(COMPLETIONS, SHORT | {"model": name}) for name in ("m", "also", None, "")]
+
+    wrong, right = asyncio.run(run())
+    assert bad(wrong[0], 404) == "model: 'olso' is not served here; did you mean also?"
+    assert bad(wrong[1], 404) == "model: 'gpt-99' is not served here; there is m, also."
+    assert bad(wrong[2], 404) == "'gpt-99' is not served here; there is m, also."
+    assert bad(wrong[3], 404) == "there is no GET '/v1/chat' here; docs/serve.md says what there is."
+    assert bad(wrong[4], 405)
+    assert bad(wrong[5], 405)
+    assert {answer.json["model"] for answer in right} == {"m"}
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_that_is_too_large_is_not_read_to_its_end(qwen, announced):
+    blocks = iter([b"x" * 60_000] * 1_000)
+    headers = [(b"content-type", b"application/json")]
+    if announced:
+        headers.append((b"content-length", b"60000000"))
+
+    async def run():
+        return await Client(qwen).send("POST", COMPLETIONS, list(blocks), headers=headers)
+
+    assert bad(asyncio.run(run()), 413) == "the body has more than 100000 bytes, the most that this server reads."
+
+
+def test_a_form_is_no_request(qwen):
+    async def run():
+        headers = [(b"content-type", b"text/plain")]
+        return await Client(qwen).post(COMPLETIONS, SHORT, headers=headers)
+
+    assert "Content-Type: application/json" in bad(asyncio.run(run()), 415)
+
+
+def test_the_deepest_body_is_refused(qwen):
+    depth = sys.getrecursionlimit() * 2
+
+    async def run():
+        body = b'{"prompt": ' + b"[" * depth + b"]" * depth + b"}"
+        return await Client(qwen).post(COMPLETIONS, body)
+
+    assert bad(asyncio.run(run()))

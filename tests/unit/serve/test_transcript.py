@@ -1,0 +1,86 @@
+"""Text as its tokens come."""
+
+import random
+
+import pytest
+
+from rlvr.chat.coding import Coder
+from rlvr.models.scratch import build_tokenizer
+from rlvr.serve.transcript import Transcript
+from tests.unit.chat.tokenizers import byte_tokenizer
+
+CODER = Coder(byte_tokenizer())
+TEXT = "The caf\u00e9 costs 3 \u20ac \U0001f600\U0001f468\u200d\U0001f469 END, or not"
+
+
+def spoken(ids, stops=(), decode=CODER.decode) -> tuple[list[str], Transcript]:
+    """What is taken after each token and at the end."""
+    transcript, taken = Transcript(decode, stops), []
+    for token in ids:
+        transcript.add(token)
+        taken.append(transcript.take())
+        if transcript.stopped:
+            break
+    transcript.finish()
+    return [*taken, transcript.take()], transcript
+
+
+def test_pitfall_06_no_character_is_split_and_none_is_lost():
+    taken, transcript = spoken(CODER.encode(TEXT))
+    assert "".join(taken) == transcript.text == TEXT
+    assert not any("\ufffd" in piece for piece in taken)
+    assert taken[:3] == ["T", "h", "e"]
+
+
+def test_bytes_that_are_no_text_come_out_as_they_would_of_the_whole():
+    rng = random.Random(0)
+    for _ in range(300):
+        ids = [rng.randrange(256) for _ in range(rng.randrange(12))]
+        taken, _ = spoken(ids)
+        assert "".join(taken) == CODER.decode(ids)
+
+
+def test_words_are_joined_as_in_the_whole_text():
+    words = ("<pad>", "<boe>", "<eoe>", "1", "yes", "no")
+    coder = Coder(build_tokenizer(words))
+    ids = [5, 3, 4, 4]
+    taken, _ = spoken(ids, decode=coder.decode)
+    assert taken[:4] == ["no", " 1", " yes", " yes"]
+    assert "".join(taken) == coder.decode(ids)
+
+
+@pytest.mark.parametrize(
+    ("stops", "text"),
+    [
+        (("END",), "The caf\u00e9 costs 3 \u20ac \U0001f600\U0001f468\u200d\U0001f469 "),
+        (("\u20ac",), "The caf\u00e9 costs 3 "),
+        (("nothing", "costs 4", "s 3"), "The caf\u00e9 cost"),
+        (("T",), ""),
+        (("not",), TEXT[:-3]),
+        (("ENDE", "nott"), TEXT),
+    ],
+)
+def test_pitfall_14_a_stop_text_over_several_tokens_ends_the_text_and_no_part_of_it_is_shown(stops, text):
+    taken, transcript = spoken(CODER.encode(TEXT), stops)
+    assert "".join(taken) == transcript.text == text
+    assert transcript.stopped == (text != TEXT)
+
+
+def test_what_a_stop_text_may_begin_with_is_held_back_until_it_is_none():
+    taken, _ = spoken(CODER.encode("aEEND"), ("END",))
+    assert taken == ["a", "", "E", "", "", ""]
+    taken, _ = spoken(CODER.encode("aENx"), ("END",))
+    assert taken == ["a", "", "", "ENx", ""]
+    taken, _ = spoken(CODER.encode("aEN"), ("END",))
+    assert taken == ["a", "", "", "EN"]
+
+
+def test_stop_texts_are_found_wherever_tokens_are_cut():
+    rng = random.Random(1)
+    for _ in range(300):
+        text = "".join(rng.choice("ab\u00e9") for _ in range(12))
+        stops = tuple("".join(rng.choice("ab\u00e9") for _ in range(rng.randint(1, 4))) for _ in range(3))
+        taken, transcript = spoken(CODER.encode(text), stops)
+        ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+        places = [text.find(stop) for stop in stops if stop in text[: min(ends, default=0)]]
+        assert "".join(taken) == transcript.text == (text[: min(places)] if places else text)
