@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from rlvr.report.files import Report
 
 DESCRIPTION = """Write ONE self-contained HTML file that opens by double click, offline.
-Of a run: curves, health signals, every recorded rollout by turn and token. Of evaluations and benchmarks: scores with
-intervals, differences, each example with two models side by side. `rlvr train` writes it at its end; call this to see a run that is still running."""
+Of a run: curves, health signals, every recorded rollout by turn and token. `rlvr train` writes it at its
+end; call this to see a run that is still running. Of evaluations and benchmarks: scores with intervals, differences,
+each example with two models side by side."""
 EXAMPLE = """examples:
   rlvr report runs/latest                            writes runs/latest/report.html
   rlvr report runs/a runs/b --output both.html       curves of both in the same charts

@@ -97,8 +97,8 @@ def evaluation_pages(
         said.append(f"{len(notes) - MAX_NOTES:,} more remarks of this kind are not shown.")
     if kept < total:
         said.append(
-            f"The texts of {total - kept:,} of {total:,} episodes are left out; answers and verdicts are all there. Where "
-            "models disagree comes first (--max-episodes, --max-mb)."
+            f"The texts of {total - kept:,} of {total:,} episodes are left out; answers and verdicts are all there. "
+            "Where models disagree comes first (--max-episodes, --max-mb)."
         )
     chunks["examples"] = pack([_listed(row, place) for row, place in zip(rows, chunk_of, strict=True)])
     if token_texts is not None:
@@ -211,7 +211,7 @@ def _listed(row: _Row, place: int | None) -> dict[str, Any]:
 
 
 def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
-    """Verdict (1, 0, None where it could not be judged), answer, why it stopped, reward, tokens, right samples, samples.
+    """Verdict (1, 0, None if it could not be judged), answer, why it stopped, reward, tokens, right samples, samples.
 
     All but the last two are of the greedy answer, or of the first sample where there is none.
     """

@@ -1,0 +1,99 @@
+"""From files of records to the page: the numbers are those of `rlvr analyze`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.build.evaluation_report import write_evaluation_report
+from rlvr.errors import UserError
+from rlvr.evaluation.analysis import analyze
+from rlvr.report.run import Limits
+from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, write_jsonl
+from tests.unit.evaluation.records import greedy, record
+from tests.unit.report.runs import chunk_of, save_tokenizer
+
+FIRST = greedy([1, 0, 0, 1, 0, 0, 0, 1], model="a", tags=("2_hops",))
+SECOND = greedy([1, 1, 1, 1, 0, 1, 1, 1], model="b", tags=("2_hops",))
+
+
+def save(path: Path, records: list[EvaluationRecord]) -> Path:
+    write_jsonl(str(path), records)
+    return path
+
+
+def page(path: Path) -> Any:
+    return chunk_of(path.read_text(), "main")
+
+
+def test_scores_kinds_cost_and_differences_are_those_of_the_analysis(tmp_path: Path) -> None:
+    files = [save(tmp_path / "a.jsonl", FIRST), save(tmp_path / "b.jsonl", SECOND)]
+    report = write_evaluation_report(files, tmp_path / "out.html")
+    analysis = analyze([*FIRST, *SECOND])
+    main = page(report.path)
+    assert (report.num_episodes, report.num_left_out, report.size) == (16, 0, report.path.stat().st_size)
+    assert main["kind"] == "evaluations"
+    for player, cell in zip(main["evaluations"]["players"], analysis.cells, strict=True):
+        accuracy = cell.scores["accuracy"]
+        assert player["scores"]["accuracy"] == pytest.approx([accuracy.value, accuracy.low, accuracy.high], rel=1e-5)
+        (kind,) = player["kinds"]
+        assert (kind["tag"], kind["num_examples"], kind["accuracy"][0]) == (
+            "2_hops",
+            8,
+            player["scores"]["accuracy"][0],
+        )
+        assert player["cost"]["completion_tokens"] == cell.cost.completion_tokens
+        assert set(player["numbers"]) == set(cell.numbers)
+    (shown,), (one,) = main["evaluations"]["sets"][0]["comparisons"], analysis.comparisons
+    assert (shown["first"], shown["second"], shown["sentence"]) == ("a", "b", one.sentence)
+    assert shown["difference"][0] == one.difference.value == 0.5
+    assert (shown["only_first"], shown["only_second"]) == (0, 4)
+
+
+def test_a_folder_is_searched_and_damage_is_named(tmp_path: Path) -> None:
+    save(tmp_path / "a.jsonl", FIRST)
+    with save(tmp_path / "b.jsonl", SECOND).open("a") as file:
+        file.write('{"model": 3')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    report = write_evaluation_report([tmp_path])
+    assert report.path == tmp_path / "report.html"
+    assert report.num_episodes == 16
+    (note,) = report.notes
+    assert "b.jsonl, line 9" in note
+    assert page(report.path)["notes"] == report.notes
+    assert write_evaluation_report([tmp_path / "a.jsonl"]).path == tmp_path / "a.html"
+
+
+def test_a_benchmarks_folder_has_the_names_of_its_plan(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    save(tmp_path / "records/x.jsonl", FIRST)
+    cell = {"model": "runs/small", "task": "rpn_small", "own_task": "rpn", "file": "records/x.jsonl"}
+    (tmp_path / "benchmark.json").write_text(json.dumps({"cells": [cell]}))
+    main = page(write_evaluation_report([tmp_path]).path)
+    assert main["kind"] == "benchmark"
+    (player,) = main["evaluations"]["players"]
+    assert (player["name"], player["task"]) == ("runs/small", "rpn_small")
+    assert "accuracy" in player["scores"]
+
+
+def test_tokens_are_spelled_by_the_models_own_tokenizer_where_it_is_at_hand(tmp_path: Path) -> None:
+    turn = JudgedTurn(completion="3 4", token_ids=(1, 2), logprobs=(-0.1, -0.2))
+    save_tokenizer(tmp_path / "run/final")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "tokenizer.json").write_text("{")
+    models = [str(tmp_path / "run"), str(broken), "Qwen/Qwen2.5-0.5B", "openai:http://127.0.0.1:1/v1#x", "\0"]
+    records = [record("e0", True, model=model, turns=(turn,)) for model in models]
+    report = write_evaluation_report([save(tmp_path / "a.jsonl", records)])
+    spelled = chunk_of(report.path.read_text(), "tokens")
+    assert {model for model, texts in spelled.items() if texts} == {models[0]}
+    assert spelled[models[0]] == {"1": "3", "2": "4"}
+
+
+def test_limits_are_kept_and_nothing_is_an_error(tmp_path: Path) -> None:
+    file = save(tmp_path / "a.jsonl", greedy([1] * 120))
+    report = write_evaluation_report([file], limits=Limits(max_episodes=50))
+    assert (report.num_episodes, report.num_left_out) == (50, 70)
+    with pytest.raises(UserError, match="no record of an evaluation"):
+        write_evaluation_report([tmp_path / "a.html"])
