@@ -358,8 +358,14 @@ def shipped_values(path: str) -> list[Any]:
     folder = Path(__file__).parents[1] / "conf"
     found = []
     for file in sorted(folder.glob(f"{section}/*.yaml")) + sorted(folder.glob("*.yaml")):
-        values = OmegaConf.to_container(OmegaConf.load(file))
+        values = _shipped_file(file)
         local = path if file.parent == folder else name
         if local and _has(values, local):
             found.append(_get(values, local))
     return found
+
+
+@cache
+def _shipped_file(file: Path) -> Any:
+    """The values of a packaged file, read once: every key of a run's configuration is looked up in many of them."""
+    return OmegaConf.to_container(OmegaConf.load(file))
