@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,27 +37,25 @@ class Server:
 
     def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         """Status and JSON of an answer."""
-        connection = self.connect()
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        connection.request("POST", path, data, {"Content-Type": "application/json"} | (headers or {}))
-        answer = connection.getresponse()
-        found = json.loads(answer.read())
-        connection.close()
-        return answer.status, found
+        with closing(self.connect()) as connection:
+            connection.request("POST", path, data, {"Content-Type": "application/json"} | (headers or {}))
+            with connection.getresponse() as answer:
+                return answer.status, json.loads(answer.read())
 
-    def metric(self, name: str) -> float:
+    def metric(self, name: str, headers: dict[str, str] | None = None) -> float:
         """A number of /metrics."""
-        connection = self.connect()
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        connection.close()
+        with closing(self.connect()) as connection:
+            connection.request("GET", "/metrics", headers=headers or {})
+            with connection.getresponse() as answer:
+                text = answer.read().decode()
         return float(text.partition(f"\nrlvr_{name} ")[2].split()[0])
 
-    def until(self, name: str, value: float) -> None:
+    def until(self, name: str, value: float, headers: dict[str, str] | None = None) -> None:
         """Wait for a number of /metrics."""
         end = time.monotonic() + WAIT_S
-        while self.metric(name) != value:
-            assert time.monotonic() < end, f"{name} stays {self.metric(name)}"
+        while self.metric(name, headers) != value:
+            assert time.monotonic() < end, f"{name} stays {self.metric(name, headers)}"
 
     def ended(self) -> tuple[int, str]:
         """Wait for the end: the exit status and all of stderr."""

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from tests.unit.chat.tokenizers import END, byte_tokenizer
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"place": "caf\u00e9", "deep": true}}\n</tool_call>'
-CONTEXT_TOKENS = 2048
+CONTEXT_TOKENS = 8192
 SPOKEN = "abc\u00e9\u20acd"
 """What follows `<` in the chain: letters, then characters of two and three bytes."""
 

@@ -65,7 +65,7 @@ def test_without_the_key_only_health_answers(qwen, header, message):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("n", [1, 5])
-def test_a_client_that_goes_away_frees_its_places(qwen, stream, n):
+def test_pitfall_37_a_client_that_goes_away_frees_its_places(qwen, stream, n):
     async def run():
         client, leave = Client(qwen), asyncio.Event()
         asked = asyncio.create_task(client.post(COMPLETIONS, LONG | {"stream": stream, "n": n}, leave=leave))
@@ -138,7 +138,7 @@ def test_at_the_end_running_requests_finish_and_new_ones_are_refused(qwen):
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_slow_reader_gets_every_token(qwen, n):
+def test_pitfall_37_a_slow_reader_gets_every_token(qwen, n):
     async def run(on_send):
         return await Client(qwen).post(COMPLETIONS, LONG | {"max_tokens": 40, "n": n, "stream": True}, on_send=on_send)
 
