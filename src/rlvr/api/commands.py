@@ -116,18 +116,20 @@ def evaluate(
     reward: RewardFunction | str | Values | None = None,
     num_examples: int | None = None,
     samples_per_example: int | None = None,
+    output: str | Path | None = None,
     **overrides: Any,
 ) -> dict[str, EvaluationResult]:
     """Run `rlvr eval`: the result of each evaluation set by the task's name.
 
     Args:
-        model: A run, or a folder or Hub id.
+        model: A run, a folder or Hub id, or an endpoint as `openai:http://127.0.0.1:8000/v1#NAME`.
         task: The configuration or task to try it on; None: the run's own, or with `data` those rows.
         data: Rows, or a file of them, all of which are held-out examples; a run's model is asked as in the run.
         reward: As in `train`. A function that a run was given in Python is given here again, unless `model` is the
             `Run` itself.
         num_examples: None: `evaluation.num_examples`, or all of `data`.
         samples_per_example: None: `evaluation.samples_per_example`.
+        output: A file to keep the records in as they come; the same call goes on from there.
         overrides: As in `train`.
 
     Raises UserError for everything that is the caller's to mend; its text is one sentence.
@@ -148,11 +150,16 @@ def evaluate(
                 raise _StoppedError
 
         with open_inference(source, config, functions) as inference:
-            for note in inference.notes:
-                print(note, file=sys.stderr)
-            return evaluate_into(inference, None, on_progress=on_progress)
+            for line in inference.notes:
+                _note(line)
+            path = None if output is None else Path(output)
+            return evaluate_into(inference, path, on_progress=on_progress, on_note=_note)
 
     return in_a_thread(work)
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 class _StoppedError(Exception):

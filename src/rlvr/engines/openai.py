@@ -244,7 +244,7 @@ class Endpoint:
             return
         near = difflib.get_close_matches(self.name, names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names[:10])}"
-        raise UserError(f"the endpoint {self.url} has no model {self.name!r}: {_printable(hint, 500)}.")
+        raise UserError(f"the endpoint {self.url} has no model {self.name!r}: {_printable(hint, 500)}")
 
     def refusal(self, error: Any) -> UserError:
         """The sentence for a status that every request would get."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,3 +125,13 @@ def test_of_one_measurement_the_last_line_counts(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none.jsonl cannot be read: No such file"):
         read_records(tmp_path / "none.jsonl")
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "evaluation.md"
+
+
+@pytest.mark.parametrize(("title", "record"), [("## Records", EvaluationRecord), ("### Turn", JudgedTurn)])
+def test_the_documentation_lists_exactly_the_fields(title: str, record: type) -> None:
+    section = DOCS.read_text().split(f"{title}\n")[1].split("\n##")[0]
+    named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert named == [field.name for field in dataclasses.fields(record)]
