@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from rlvr.cli.eval import table
+from rlvr.build import inference_config
+from rlvr.cli.eval import failures, table
 from rlvr.cli.main import main
 from rlvr.cli.model_arguments import settings_of
 from rlvr.cli.predict import by_turn, steps
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.config.schema import MusiqueTask, ScratchModel
+from rlvr.config.schema import RpnTask as RpnSettings
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.tasks.rpn import RpnTask
@@ -140,6 +143,15 @@ def test_predict_on_held_out_examples(run_folder: Path, capsys: pytest.CaptureFi
         (["eval", "RUN", "--set", "rollout.temprature=1"], 2, "rollout.temperature"),
         (["eval", "RUN", "--retriever", "bm25"], 2, "--retriever bm25: task rpn searches no documents; leave this out"),
         (["predict", "RUN", "--num-examples", "1", "--retriever", "x"], 2, "task rpn searches no documents"),
+        (["eval", "RUN", "--split", "tset"], 2, "there is no split tset; did you mean test?"),
+        (["eval", "TMP/empt_run", "--task", "rpn"], 1, "did you mean TMP/empty_run?"),
+        (["eval", "TMP/empt_run"], 1, "did you mean TMP/empty_run?"),
+        (["eval", "RUN", "--task", "musique", "--retriever", "bm52"], 2, "no such retriever; did you mean bm25?"),
+        (["eval", "RUN", "--temperature", "0.5"], 2, "nothing is sampled, and greedy answers have none"),
+        (["eval", "RUN", "--temperature", "0"], 2, "0 is not a number above 0"),
+        (["predict", "RUN", "--prompt", "3 4 +", "--top-p", "0.5"], 2, "add --num-samples K"),
+        (["predict", "RUN", "--prompt", "3 4 +", "--top-p", "1.5"], 2, "1.5 is not a number above 0, at most 1"),
+        (["eval", "RUN", "--num-examples", "2", "--output", "TMP/notes"], 1, "holds no records of an evaluation"),
         (["eval", "RUN", "--num-examples", "0"], 2, "0 is not a whole number of 1 or more"),
         (["eval", "RUN", "--num-examples", "2", "--output", "TMP/bad.jsonl/x"], 1, "Cannot write"),
     ],
@@ -153,6 +165,7 @@ def test_bad_input_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "bad.jsonl").write_text('{"prompt": "3 4 +"}\n["3 4 +"]\n')
+    (tmp_path / "notes").write_text("mine\n")
     (tmp_path / "sum.jsonl").write_text('{"prompt": "3 4"}\n')
     shutil.copytree(run_folder / "final", tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*"))
     (tmp_path / "empty_run").mkdir()
@@ -161,9 +174,63 @@ def test_bad_input_is_one_sentence(
     assert main([word.replace("RUN", places["RUN"]).replace("TMP", places["TMP"]) for word in words]) == code
     out, err = capsys.readouterr()
     assert out == ""
-    assert sentence in err
+    assert sentence.replace("TMP", places["TMP"]) in err
     assert "Traceback" not in err
     assert err.strip().splitlines()[-1].startswith("rlvr: error: ")
+
+
+def test_verbose_shows_so_many_that_were_not_right_on_stderr(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["eval", str(run_folder), "--num-examples", "30", "--samples-per-example", "1", "--json"]
+    assert main([*words, "--verbose", "2"]) == 0
+    out, err = capsys.readouterr()
+    json.loads(out)
+    assert err.count("---- ") == 2
+    assert err.count("is right") == 2
+    assert re.search(r"\.\.\. and \d+ more\n", err)
+
+
+def test_failures_show_what_was_not_right_greedy_first_and_why() -> None:
+    wrong = record("5 \x1b[2J <eoe>", "5", correct=False)
+    sampled = replace(wrong, sample_index=3, example_id="of a sample")
+    right = record("0 <eoe>", "0", correct=True)
+    failed = replace(right, correct=False, turns=(), answer=None, failure="the endpoint failed: 500: \x1b]0;x")
+    shown = failures([right, sampled, wrong, failed], 10)
+    assert [line for line in shown.splitlines() if line.startswith("----")] == [
+        *["---- 3 4 + 5 *"] * 2,
+        "---- of a sample",
+    ]
+    assert "answer 5: wrong, 0 is right" in shown
+    assert "no verdict: the endpoint failed: 500: \\x1b]0;x" in shown
+    assert "\x1b" not in shown
+    assert failures([right], 10) == "every answer was right\n"
+    assert failures([wrong] * 3, 1).endswith("... and 2 more\n")
+
+
+def test_predict_samples_as_many_answers_as_it_is_told(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", str(run_folder), "--prompt", "3 4 +", "--num-samples", "3", "--temperature", "1.5"]
+    assert main([*words, "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["sample_index"] for line in lines] == [1, 2, 3]
+    assert {line["split"] for line in lines} == {"prompts"}
+    assert len({tuple(line["turns"][0]["token_ids"]) for line in lines}) > 1
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("3 4 +\n=") == 3
+
+
+def test_one_of_the_tasks_that_a_run_evaluates_is_asked_as_the_run_asks_it(run_folder: Path, tmp_path: Path) -> None:
+    """The run evaluates a second set with settings of its own; --task NAME is that set, any other name is not."""
+    config = load_config(["evaluation.also={more: {task: rpn, set: ['task.modulus=11']}}"], config_name="rpn_test")
+    run = tmp_path / "run"
+    shutil.copytree(run_folder, run)
+    (run / "config.yaml").write_text(to_run_yaml(config))
+    alone = inference_config(str(run), ["rollout.max_completion_tokens=9"], task="more")
+    assert isinstance(alone.task, RpnSettings)
+    assert (alone.task.modulus, alone.rollout.max_completion_tokens, alone.evaluation.also) == (11, 9, {})
+    own = inference_config(str(run), [])
+    assert (own.task, list(own.evaluation.also)) == (config.task, ["more"])
+    assert inference_config(str(run), [], task="rpn").evaluation.also == {}
 
 
 @pytest.mark.parametrize("retriever", ["golden", "semantic/some folder/model=1,2"])

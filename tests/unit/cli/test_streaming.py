@@ -1,0 +1,110 @@
+"""What a terminal gets of a completion while it is sampled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+
+from rlvr.cli.streaming import StreamedEngine, shown
+from rlvr.engines.base import OnToken
+from rlvr.types import Completion, Message, SamplingParams, StopReason, ToolSchema
+
+PARAMS = SamplingParams(max_tokens=9, stop_ids=frozenset(), seed=0)
+
+
+class Bytes:
+    """A byte is a token: characters beyond ASCII have several."""
+
+    stop_ids: frozenset[int] = frozenset()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode(errors="replace")
+
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    next_prompt = parse = encode_prompt
+
+
+class Saying:
+    """An engine that says what it is told to, and notes what was written at each token."""
+
+    policy_version = 0
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.written, self.seen = list(texts), "", list[str]()
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        session: Hashable | None = None,
+        on_token: OnToken | None = None,
+    ) -> Completion:
+        ids = tuple(self.texts.pop(0).encode())
+        for token in ids:
+            assert on_token is not None
+            on_token(token, -0.5)
+            self.seen.append(self.written)
+        numbers = (-0.5,) * len(ids)
+        return Completion(
+            token_ids=ids,
+            behavior_logprobs=numbers,
+            sampling_logprobs=numbers,
+            stop_reason=StopReason.STOP,
+            policy_version=0,
+        )
+
+    def write(self, text: str) -> None:
+        self.written += text
+
+    def release(self, session: Hashable) -> None: ...
+
+    def load_weights(self, version: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_each_token_is_written_at_once_and_no_half_of_a_character() -> None:
+    engine = Saying("né🙂!")
+    streamed = StreamedEngine(engine, Bytes(), engine.write)
+    heard: list[int] = []
+    completion = asyncio.run(streamed.generate(b"p", PARAMS, on_token=lambda token, logprob: heard.append(token)))
+    assert engine.seen == ["n", "n", "né", "né", "né", "né", "né🙂", "né🙂!"]
+    assert engine.written == "né🙂!"
+    assert tuple(heard) == completion.token_ids
+
+
+def test_what_came_back_between_two_turns_is_written_too() -> None:
+    engine = Saying("ask", "answer")
+    streamed = StreamedEngine(engine, Bytes(), engine.write)
+    asyncio.run(streamed.generate(b"p", PARAMS))
+    asyncio.run(streamed.generate(b"pask<reply>", PARAMS))
+    assert engine.written == "ask\n<reply>\nanswer"
+
+
+def test_control_characters_reach_no_terminal() -> None:
+    engine = Saying("\x1b[2Jred\x07\n\tdone")
+    asyncio.run(StreamedEngine(engine, Bytes(), engine.write).generate(b"p", PARAMS))
+    assert engine.written == "\\x1b[2Jred\\x07\n\tdone" == shown("\x1b[2Jred\x07\n\tdone")
+
+
+def test_half_a_character_at_the_end_is_shown_as_such() -> None:
+    class Cut(Saying):
+        async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, **options: object) -> Completion:
+            on_token = options["on_token"]
+            assert callable(on_token)
+            for token in (0x61, 0xC3):
+                on_token(token, 0.0)
+            return Completion(
+                token_ids=(0x61, 0xC3),
+                behavior_logprobs=(0.0, 0.0),
+                sampling_logprobs=(0.0, 0.0),
+                stop_reason=StopReason.LENGTH,
+                policy_version=0,
+            )
+
+    cut = Cut()
+    asyncio.run(StreamedEngine(cut, Bytes(), cut.write).generate(b"p", PARAMS))
+    assert cut.written == "a\ufffd"
