@@ -125,9 +125,9 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRec
     num_twice = num_different = 0
     for record in records:
         where = (record.task, record.split, record.model, record.retriever or "", record.settings)
-        known = groups.setdefault(where, {}).setdefault((record.example_id, record.sample_index), record)
-        num_twice += known is not record
-        num_different += known.correct != record.correct
+        known, key = groups.setdefault(where, {}), (record.example_id, record.sample_index)
+        num_twice += key in known
+        num_different += known.setdefault(key, record).correct != record.correct
     notes = []
     if num_twice:
         notes.append(
@@ -140,8 +140,8 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRec
         if len(kept) < len(of_one):
             one = kept[0]
             notes.append(
-                f"{one.model} on {one.task}: {len(of_one) - len(kept):,} samples are left out, of examples that have "
-                "fewer samples than others."
+                f"{one.model} on {one.task}: of some examples there are fewer samples than of others; left out: "
+                f"{len(of_one) - len(kept):,}."
             )
         found.append(kept)
     return found, notes

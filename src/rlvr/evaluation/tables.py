@@ -176,7 +176,7 @@ def differences(comparisons: Sequence[Comparison], *, markdown: bool = False) ->
 def _wrapped(line: str) -> str:
     import textwrap
 
-    return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _examples(cell: Cell, markdown: bool) -> str:

@@ -1,0 +1,60 @@
+"""`rlvr analyze`: what is printed where, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlvr.cli.main import main
+from rlvr.tracking.evaluations import write_jsonl
+from tests.unit.evaluation.records import greedy
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    write_jsonl(str(tmp_path / "a.jsonl"), greedy([0] * 20))
+    write_jsonl(str(tmp_path / "b.jsonl"), greedy([1] * 15 + [0] * 5, model="b"))
+    return tmp_path
+
+
+def test_analyze_prints_tables_and_what_is_better(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(results)]) == 0
+    out, err = capsys.readouterr()
+    assert "75.0% (53.1 to 88.8)" in out
+    assert "b is better than a on rpn by 75.0 points" in out
+    assert "Where they disagree: 0 that only a gets right, 15 only b" in out
+    assert err == ""
+
+
+def test_analyze_json_and_markdown(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(results), "--json", "--output", str(results / "new" / "a.md")]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["kind"] for line in lines] == ["cell", "cell", "comparison"]
+    assert "| accuracy " in (results / "new" / "a.md").read_text()
+
+
+def test_analyze_names_what_it_leaves_out(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (results / "c.jsonl").write_text("garbage\n")
+    assert main(["analyze", str(results), "--examples", "0"]) == 0
+    out, err = capsys.readouterr()
+    assert err == f"{results / 'c.jsonl'} holds no record of an evaluation and is left out.\n"
+    assert "Best" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["nowhere"], 1, "there is no file or folder"),
+        (["{}", "--baseline", "bb"], 2, "did you mean b?"),
+        ([], 2, "arguments are required"),
+    ],
+)
+def test_analyze_refuses_in_one_sentence(
+    results: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+) -> None:
+    assert main(["analyze", *(word.format(results) for word in words)]) == code
+    out, err = capsys.readouterr()
+    assert said in err
+    assert (out, err.count("\n")) == ("", 1)

@@ -1,0 +1,161 @@
+"""From records to cells and comparisons."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlvr.errors import ConfigError
+from rlvr.evaluation.analysis import analyze
+from rlvr.evaluation.intervals import wilson
+from rlvr.evaluation.summary import summarize
+from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+from rlvr.tracking.rollouts import CallRecord
+from rlvr.types import StopReason
+from tests.unit.evaluation.records import greedy, record
+
+
+def test_the_numbers_are_those_of_eval() -> None:
+    records = [
+        record(f"e{n}", (n + s) % 3 == 0, sample=s, tags=(f"{1 + n % 2}_operators",), diagnostics={"valid_steps": 0.5})
+        for n in range(20)
+        for s in range(3)
+    ]
+    (cell,) = analyze(records).cells
+    metrics = {name.removeprefix("eval/rpn/"): value for name, value in summarize("rpn", records, seed=0).items()}
+    assert (cell.num_examples, cell.samples_per_example) == (20, 2)
+    assert {"accuracy", "sampled_accuracy", "pass_at_2", "maj_at_2", "sampled_part_correct"} == set(cell.scores)
+    for name, score in cell.scores.items():
+        assert (score.value, score.low, score.high) == (metrics[name], metrics[f"{name}_low"], metrics[f"{name}_high"])
+    for kind in cell.kinds:
+        assert kind.accuracy.value == metrics[f"accuracy_{kind.tag}"]
+        assert kind.numbers["valid_steps"] == 0.5
+        assert kind.num_examples == 10
+    told = {*cell.scores, *cell.numbers, *(f"{n}_{k.tag}" for k in cell.kinds for n in ("accuracy", *k.numbers))}
+    bounds = {name for name in metrics if name.endswith(("_low", "_high"))}
+    assert set(metrics) - bounds - told == {"num_examples", "samples_per_example"}  # nothing is lost
+
+
+def test_pitfall_38_tasks_splits_retrievers_models_and_settings_are_kept_apart() -> None:
+    records = [
+        *greedy([1, 1, 0]),
+        *greedy([1, 0, 0], split="train"),
+        *greedy([1, 0, 0], task="two_hop"),
+        *greedy([0, 0, 0], retriever="bm25", settings="s1"),
+        *greedy([0, 0, 1], model="b"),
+        *greedy([1, 1, 1], model="b", settings="s2"),
+    ]
+    cells = analyze(records).cells
+    assert [(cell.task, cell.split, cell.name, cell.scores["accuracy"].value) for cell in cells] == [
+        ("rpn", "test", "a", pytest.approx(2 / 3)),
+        ("rpn", "train", "a", pytest.approx(1 / 3)),
+        ("two_hop", "test", "a", pytest.approx(1 / 3)),
+        ("rpn", "test", "a + bm25", 0.0),
+        ("rpn", "test", "b #b00000", pytest.approx(1 / 3)),
+        ("rpn", "test", "b #s2", 1.0),
+    ]
+    assert analyze(records).tasks == (("rpn", "test"), ("rpn", "train"), ("two_hop", "test"))
+
+
+def test_pitfall_38_a_measurement_that_is_there_twice_counts_once() -> None:
+    records = greedy([1, 0, 0, 0])
+    found = analyze([*records, *records[:2], replace(records[2], correct=True)])
+    assert found.cells[0].num_examples == 4
+    assert found.cells[0].scores["accuracy"] == wilson(1, 4)
+    assert found.notes == (
+        "3 records are there twice and counted once (1 with another verdict: the first one counts).",
+    )
+
+
+def test_an_evaluation_that_was_interrupted_counts_whole_examples_only() -> None:
+    samples = [record("e0", True, sample=1), record("e0", True, sample=2), record("e1", False, sample=1)]
+    found = analyze([*greedy([1, 0, 1]), *samples])
+    assert found.cells[0].num_examples == 3
+    assert found.cells[0].samples_per_example == 2
+    assert found.cells[0].scores["sampled_accuracy"].value == 1.0
+    assert found.notes == ("a on rpn: of some examples there are fewer samples than of others; left out: 1.",)
+
+
+def test_a_model_that_could_never_be_judged_is_named() -> None:
+    failed = [replace(one, failure="timed out") for one in greedy([0, 0])]
+    found = analyze([*failed, *greedy([1, 0], model="b")])
+    assert [(cell.name, len(cell.scores)) for cell in found.cells] == [("a", 0), ("b", 1)]
+    assert found.notes == (
+        "a on rpn: no greedy answer could be judged.",
+        "a and b have no judged example of rpn in common.",
+    )
+    assert math.isnan(found.cells[0].cost.tokens_per_right)
+
+
+def test_cost_is_counted_over_all_episodes() -> None:
+    call = CallRecord(name="retrieve", arguments={}, problem=None)
+    turns = (JudgedTurn(completion="c", calls=(call, call)), JudgedTurn(completion="7"))
+    one = record("e0", True, turns=turns, num_prompt_tokens=90, num_completion_tokens=10, time_s=3.0)
+    (cell,) = analyze([one, record("e1", False, num_prompt_tokens=40, num_completion_tokens=0, time_s=1.0)]).cells
+    cost = cell.cost
+    assert (cost.prompt_tokens, cost.completion_tokens, cost.turns, cost.tool_calls) == (65.0, 5.0, 1.5, 1.0)
+    assert (cost.seconds, cost.tokens_per_right) == (2.0, 140.0)
+
+
+def test_best_and_worst_are_chosen_by_reward_then_length() -> None:
+    values = [(True, 1.0, 9), (True, 1.0, 2), (True, 0.5, 1), (False, 0.0, 3), (False, 0.0, 30), (False, -1.0, 1)]
+    records = [
+        record(f"e{n}", right, reward=reward, num_completion_tokens=length)
+        for n, (right, reward, length) in enumerate(values)
+    ]
+    records.append(record("e6", False, reward=math.nan, stop_reason=StopReason.LENGTH, num_completion_tokens=99))
+    (cell,) = analyze(records, num_shown=2).cells
+    assert [one.example_id for one in cell.best] == ["e1", "e0"]
+    assert [one.example_id for one in cell.worst] == ["e5", "e6"]
+
+
+def three_models() -> list[EvaluationRecord]:
+    rng = np.random.default_rng(0)
+    return [one for model in "abc" for one in greedy(list(rng.random(60) < 0.5), model=model)]
+
+
+def test_pitfall_38_every_two_models_are_compared_and_their_p_values_corrected() -> None:
+    found = analyze(three_models()).comparisons
+    assert [(one.first, one.second) for one in found] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert all(one.num_comparisons == 3 for one in found)
+    smallest = min(found, key=lambda one: one.p_value)
+    assert smallest.adjusted_p_value == pytest.approx(min(1.0, 3 * smallest.p_value))
+    assert all(one.adjusted_p_value >= one.p_value for one in found)
+
+
+def test_with_a_baseline_the_others_are_compared_with_it_only() -> None:
+    found = analyze(three_models(), baseline="b").comparisons
+    assert [(one.first, one.second) for one in found] == [("b", "a"), ("b", "c")]
+    assert found[0].num_comparisons == 2
+    with pytest.raises(ConfigError, match=r"--baseline bb: no record is of this model; did you mean b\?"):
+        analyze([*greedy([1], model="b")], baseline="bb")
+
+
+def test_one_thing_differs_in_a_comparison() -> None:
+    records = [
+        one
+        for model in "ab"
+        for retriever in ("bm25", "hybrid")
+        for one in greedy([1, 0], model=model, retriever=retriever, settings=f"{model}{retriever}")
+    ]
+    pairs = {(one.first, one.second) for one in analyze(records).comparisons}
+    assert pairs == {
+        ("a + bm25", "a + hybrid"),
+        ("b + bm25", "b + hybrid"),
+        ("a + bm25", "b + bm25"),
+        ("a + hybrid", "b + hybrid"),
+    }
+
+
+def test_accuracies_of_other_examples_are_not_to_be_compared() -> None:
+    found = analyze([*greedy([1, 0, 1, 1]), *greedy([1, 0], model="b")])
+    assert found.notes == (
+        "a and b: only 2 examples of rpn are in both (4 and 2); compare their difference, not their accuracies.",
+    )
+
+
+def test_the_same_records_give_the_same_analysis() -> None:
+    assert analyze(three_models()) == analyze(three_models())

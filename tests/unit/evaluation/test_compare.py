@@ -1,0 +1,92 @@
+"""Two evaluations of the same examples: what is counted, and the sentence that is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from scipy import stats
+
+from rlvr.evaluation.compare import Comparison, compare
+from rlvr.evaluation.intervals import Interval
+from tests.unit.evaluation.records import greedy, record
+
+NAMES = ("a", "b")
+
+
+def test_pitfall_38_models_are_compared_on_the_examples_that_both_were_judged_on() -> None:
+    first = greedy([1, 1, 0, 0, 1])
+    second = greedy([0, 1, 1, 1, 0, 1, 1], model="b")  # e5 and e6 were never asked of a
+    second[4] = replace(second[4], failure="timed out")  # and e4 could not be judged
+    found = compare(first, second, names=NAMES, seed=0)
+    assert found is not None
+    assert (found.num_common, found.only_first, found.only_second) == (4, ("e0",), ("e2", "e3"))
+    assert found.difference.value == pytest.approx(3 / 4 - 2 / 4)
+    assert found.p_value == pytest.approx(stats.binomtest(1, 3).pvalue)
+    assert [(one.example_id, one.correct, two.correct) for one, two in found.disagreeing] == [
+        ("e0", True, False),
+        ("e2", False, True),
+        ("e3", False, True),
+    ]
+
+
+def test_pitfall_38_an_example_whose_gold_has_changed_is_another_example() -> None:
+    first, second = greedy([1, 1, 0]), greedy([1, 0, 1], model="b")
+    second[1] = replace(second[1], expected="9")
+    found = compare(first, second, names=NAMES, seed=0)
+    assert found is not None
+    assert (found.num_common, found.num_changed, found.only_first) == (2, 1, ())
+
+
+def test_nothing_in_common_is_no_comparison() -> None:
+    assert compare(greedy([1, 0]), [record("x", True, model="b")], names=NAMES, seed=0) is None
+    assert compare(greedy([1]), [record("e0", True, model="b", sample=1)], names=NAMES, seed=0) is None
+
+
+def test_samples_are_compared_by_their_means_over_examples() -> None:
+    first = greedy([0, 0]) + [record(f"e{n}", right, sample=s) for n, s, right in [(0, 1, True), (0, 2, False)]]
+    second = greedy([0, 0], model="b") + [record("e0", True, sample=s, model="b") for s in (1, 2, 3)]
+    found = compare(first, second, names=NAMES, seed=0)
+    assert found is not None
+    assert found.sampled is not None
+    assert found.sampled.value == pytest.approx(1.0 - 0.5)
+    assert compare(greedy([0]), second, names=NAMES, seed=0).sampled is None  # type: ignore[union-attr]
+
+
+def said(value: float, p_value: float, *, adjusted: float | None = None, **values: object) -> str:
+    ends = {"low": value - 0.02, "high": value + 0.03}
+    found = Comparison(
+        task="rpn",
+        split="test",
+        first="a",
+        second="b",
+        num_common=500,
+        difference=Interval(value=value, **ends),
+        only_first=("e1",),
+        only_second=("e2",),
+        p_value=p_value,
+        adjusted_p_value=p_value if adjusted is None else adjusted,
+        num_comparisons=1 if adjusted is None else 3,
+    )
+    return replace(found, **values).sentence  # type: ignore[arg-type]
+
+
+def test_the_sentence_names_the_better_one_first_whichever_it_is() -> None:
+    assert said(0.032, 0.03) == (
+        "b is better than a on rpn by 3.2 points (1.2 to 6.2), McNemar p = 0.03, on 500 common examples."
+    )
+    assert said(-0.032, 0.0001) == (
+        "a is better than b on rpn by 3.2 points (0.2 to 5.2), McNemar p < 0.001, on 500 common examples."
+    )
+    sampled = Interval(value=-0.05, low=-0.07, high=-0.01)
+    assert said(-0.032, 0.01, sampled=sampled).endswith("; sampled +5.0 points (+1.0 to +7.0).")
+
+
+def test_pitfall_38_no_winner_is_named_where_chance_would_explain_the_difference() -> None:
+    sentence = said(0.012, 0.4, split="train")
+    assert sentence == (
+        "b against a on rpn (train): no difference that chance would not explain, +1.2 points (-0.8 to +4.2), "
+        "McNemar p = 0.40, on 500 common examples."
+    )
+    assert "better" not in said(0.032, 0.03, adjusted=0.09)
+    assert "McNemar p = 0.03 (0.09 corrected for 3)" in said(0.032, 0.03, adjusted=0.09)

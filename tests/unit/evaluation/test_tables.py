@@ -1,0 +1,75 @@
+"""An analysis as text: readable at 100 columns, and nothing of a model's output but text."""
+
+from __future__ import annotations
+
+import json
+
+from rlvr.evaluation.analysis import analyze
+from rlvr.evaluation.intervals import Interval
+from rlvr.evaluation.tables import WIDTH, number, percent, plain, report, score_rows, summary_rows, table
+from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+from tests.unit.evaluation.records import greedy, record
+
+
+def sampled(model: str) -> list[EvaluationRecord]:
+    return [record(f"e{n}", n % 2 == 0, sample=s, model=model, tags=("2_hops",)) for n in range(8) for s in range(3)]
+
+
+def test_numbers() -> None:
+    assert percent(Interval(value=0.62, low=0.581, high=0.6584)) == "62.0% (58.1 to 65.8)"
+    assert percent(None) == "-"
+    assert number("invalid_share", 0.125) == "12.5%"
+    assert (number("turns", 3.0), number("turns", 2.5), number("tokens", 12345.6)) == ("3", "2.50", "12,346")
+    assert number("tokens_per_right", float("nan")) == "-"
+
+
+def test_a_score_stands_with_its_interval_for_every_model() -> None:
+    cells = analyze([*sampled("a"), *greedy([1, 1], model="b")]).cells
+    rows = dict((row[0], row[1:]) for row in score_rows(cells))
+    assert rows["examples"] == ("8", "2")
+    assert rows["accuracy"] == ("50.0% (21.5 to 78.5)", "100.0% (34.2 to 100.0)")
+    assert rows["sampled accuracy"][1] == "-"  # b was not sampled
+    assert list(rows) == ["examples", "accuracy", "sampled accuracy", "pass@2", "maj@2"]
+
+
+def test_many_models_with_long_names_fit_100_columns() -> None:
+    models = [f"/home/somebody/experiments/runs/a-long-name-of-a-run-{n}/checkpoints/step_000100" for n in range(5)]
+    analysis = analyze([one for model in models for one in sampled(model)])
+    text = report(analysis)
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert text.count("50.0% (21.5 to 78.5)") == 2 * 5  # accuracy, and accuracy of the one kind
+    head, rows = summary_rows(analysis.cells, full=False)
+    short = table(head, rows, markdown=False)
+    assert max(map(len, short.splitlines())) <= WIDTH
+    assert short.count("50.0% (21.5 to 78.5)") == 5
+
+
+def test_model_output_cannot_write_to_the_terminal_or_into_the_markup() -> None:
+    said = "\x1b[2J\x1b]0;owned\x07[red]bold[/red] <script>alert(1)</script>\n# head | cell"
+    evil = record("e0", False, model="m|<b>", turns=(JudgedTurn(completion=said),), prompt="[link=x]\x9b31m")
+    analysis = analyze([evil, record("e1", True, model="m|<b>"), *greedy([1, 1], model="b")])
+    for markdown in (False, True):
+        text = report(analysis, markdown=markdown)
+        assert text.replace("\n", "").isprintable()
+        assert "[red]bold[/red]" in text  # as it was said, not as markup
+    lines = report(analysis, markdown=True).splitlines()
+    assert all(line.startswith("    ") for line in lines if "script" in line)  # inside a block of code
+    assert all(r"m\|\<b\>" in line for line in lines if "m\\|" in line)
+
+
+def test_markdown_has_one_table_for_all_models() -> None:
+    text = report(analyze([one for model in "abcde" for one in sampled(model)]), markdown=True, examples=False)
+    assert "| scores " in text
+    assert next(line for line in text.splitlines() if line.startswith("| accuracy")).count("50.0%") == 5
+
+
+def test_plain_data_is_json_and_can_leave_the_clock_out() -> None:
+    analysis = analyze([*greedy([0, 0], time_s=2.0), *greedy([1, 0], model="b")])
+    lines = plain(analysis)
+    text = json.dumps(lines, allow_nan=False)
+    assert [line["kind"] for line in lines] == ["cell", "cell", "comparison"]
+    assert lines[0]["cost"]["tokens_per_right"] is None
+    assert lines[0]["cost"]["seconds"] == 2.0
+    assert "seconds" not in json.dumps(plain(analysis, clock=False))
+    assert json.loads(text)[2]["only_second"] == ["e0"]
+    assert lines[2]["sentence"] == analysis.comparisons[0].sentence
