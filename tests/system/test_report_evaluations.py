@@ -25,6 +25,7 @@ EXAMPLES = {  # expression: answer, what the first model writes, what the second
     "4 0 1 + +": ("5", "4 2 + = 6 <eoe>", "4 1 + = 5 <eoe>"),
     "3 4 + 2 *": ("1", "1 <eoe>", "7 2 * = 1 <eoe>"),
     "3 4 +": ("7", "7 <eoe>", f"8 {HOSTILE} <eoe>"),
+    "2 2 +": ("4", "5 <eoe>", "6 <eoe>"),
     "1 2 + 3 4 + *": ("8", "3 7 8 * = 8 <eoe>", "3 7 * = 8 <eoe>"),
 }
 
@@ -148,11 +149,11 @@ def listed(page: Any) -> Sequence[str]:
 def test_scores_stand_in_tables_with_their_intervals(page: Any, report: Path) -> None:
     page.goto(report.as_uri())
     page.wait_for_selector(".ev-bar")
-    # 3 of 4 and 3 of 4: Wilson's interval, and one that crosses zero
+    # 3 of 5 and 3 of 5: Wilson's interval, and one that crosses zero
     rows = (
         page.locator(".ev-set").filter(has_text="rpn").locator(".ev-block").first.locator(".ev-row").all_inner_texts()
     )
-    assert ["75.0 %" in row and "30.1 to 95.4" in row for row in rows] == [True, True]
+    assert ["60.0 %" in row and "23.1 to 88.2" in row for row in rows] == [True, True]
     whisker = page.locator(".ev-bar .ev-whisker").first
     assert whisker.evaluate("node => node.getBoundingClientRect().width") > 100
     assert "no difference that chance would not explain" in page.locator(".ev-pair").inner_text()
@@ -161,16 +162,18 @@ def test_scores_stand_in_tables_with_their_intervals(page: Any, report: Path) ->
     assert page.get_by_text("tokens written").first.is_visible()
 
 
-def test_the_filter_for_disagreement_leaves_what_one_alone_gets_right(page: Any, report: Path) -> None:
+def test_pitfall_38_the_filter_for_disagreement_leaves_what_one_alone_gets_right(page: Any, report: Path) -> None:
     open_examples(page, report)
-    assert len(listed(page)) == 4
+    assert len(listed(page)) == 5
     page.select_option("#ev-verdict", "disagree")
     assert listed(page) == ["4 0 1 + +", "3 4 +"]
-    assert page.locator("#ev-count").inner_text() == "2 of 4 examples"
+    assert page.locator("#ev-count").inner_text() == "2 of 5 examples"
     page.select_option("#ev-verdict", "right-one")
     assert listed(page) == ["4 0 1 + +"]
     page.select_option("#ev-verdict", "wrong")
-    assert listed(page) == ["4 0 1 + +"]
+    assert listed(page) == ["4 0 1 + +", "2 2 +"]
+    page.select_option("#ev-verdict", "both-wrong")
+    assert listed(page) == ["2 2 +"]
     page.select_option("#ev-verdict", "all")
     page.select_option("#ev-tag", "3_operators")
     assert listed(page) == ["1 2 + 3 4 + *"]
@@ -182,7 +185,7 @@ def test_the_filter_for_disagreement_leaves_what_one_alone_gets_right(page: Any,
     assert "No example is like that." in page.locator("#ev-list").inner_text()
 
 
-def test_an_example_opens_side_by_side_with_the_first_wrong_step_marked(page: Any, report: Path) -> None:
+def test_pitfall_28_an_example_opens_side_by_side_with_the_first_wrong_step_marked(page: Any, report: Path) -> None:
     open_examples(page, report)
     page.get_by_text("4 0 1 + +").first.click()
     sides = page.locator(".ev-side-card")
@@ -276,16 +279,16 @@ def test_two_hundred_steps_are_drawn(page: Any, tmp_path: Path) -> None:
 
 
 def test_arrows_walk_through_the_list_and_pages_hold_a_hundred(page: Any, tmp_path: Path, capsys: Any) -> None:
-    records = [replace(one, example_id=f"{one.example_id} {number}") for number in range(60) for one in rpn_records()]
+    records = [replace(one, example_id=f"{one.example_id} {number}") for number in range(44) for one in rpn_records()]
     write_jsonl(str(tmp_path / "many.jsonl"), records)
     assert main(["report", str(tmp_path / "many.jsonl"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["episodes"] == 480
+    assert json.loads(capsys.readouterr().out)["episodes"] == 440
     page.goto((tmp_path / "many.html").as_uri() + "#examples")
     page.wait_for_selector(".ev-item")
     assert len(listed(page)) == 100
     page.get_by_role("button", name="Next").click()
     page.get_by_role("button", name="Next").click()
-    assert len(listed(page)) == 40
+    assert len(listed(page)) == 20
     page.locator(".ev-item").first.click()
     page.keyboard.press("ArrowDown")
     page.wait_for_function("document.querySelectorAll('.ev-item')[1].getAttribute('aria-current') === 'true'")

@@ -50,7 +50,7 @@ def test_examples_are_listed_with_what_each_model_made_of_them() -> None:
     assert {row["chunk"] for row in rows} == {0}
 
 
-def test_tasks_splits_retrievers_and_settings_are_kept_apart() -> None:
+def test_pitfall_38_tasks_splits_retrievers_and_settings_are_kept_apart() -> None:
     records = [
         *greedy([1], task="musique", retriever="golden", tags=("2_hops",)),
         *greedy([0], split="train"),
@@ -151,7 +151,7 @@ def hard(number: int) -> str:
     return " ".join(str(number * 7919 + place * 104729) for place in range(800))
 
 
-def test_above_the_limit_disagreeing_examples_stay_and_the_rest_is_counted() -> None:
+def test_pitfall_38_above_the_limit_disagreeing_examples_stay_and_the_rest_is_counted() -> None:
     verdicts = {"a": [1] * 400, "b": [number % 20 != 0 for number in range(400)]}
     records = [
         record(f"e{number}", bool(right), model=model, prompt=hard(number))

@@ -37,7 +37,7 @@ def drawn(completion: str) -> list[tuple[str, str, bool | None]]:
         ("", []),
     ],
 )
-def test_a_derivation_is_its_lines_each_judged_by_the_line_before(
+def test_pitfall_28_a_derivation_is_its_lines_each_judged_by_the_line_before(
     completion: str, expected: list[tuple[str, str, bool | None]]
 ) -> None:
     lines = [] if not any(kind == "step" for kind, _, _ in expected) else [("step", "4 0 1 + +", None)]
@@ -59,7 +59,7 @@ def test_a_derivation_without_end_is_bounded_and_keeps_its_answer() -> None:
     assert long.text == text[: MAX_CHARS - 1] + "…"
 
 
-def test_a_trace_tells_the_turn_and_is_bounded() -> None:
+def test_pitfall_27_a_trace_tells_the_turn_and_is_bounded() -> None:
     trace = Trace()
     trace.note("query", "Oslo")
     trace.turn = 2
@@ -88,7 +88,7 @@ def attempt(text: str, stop_reason: StopReason = StopReason.STOP) -> Attempt:
     )
 
 
-def test_of_a_text_the_answer_is_noted_where_the_reward_reads_it_and_the_score_stays() -> None:
+def test_pitfall_38_of_a_text_the_answer_is_noted_where_the_reward_reads_it_and_the_score_stays() -> None:
     form = AnswerFormat(answer_in="boxed")
     plain = PartsVerifier("reward", {"right": WeightedPart(TextPart(format=form), 1.0)})
     traced = TracedAnswer(plain, form)

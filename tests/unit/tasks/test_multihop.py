@@ -490,7 +490,7 @@ def test_messages_of_tools_name_tool_and_call(task: DatasetTask) -> None:
     assert isinstance(messages[0], Message)
 
 
-def test_an_episode_is_traced_in_the_order_in_which_it_happened(task: DatasetTask) -> None:
+def test_pitfall_28_an_episode_is_traced_in_the_order_in_which_it_happened(task: DatasetTask) -> None:
     example = task.eval_examples(1)[0]
     support = example.metadata["support"]
     titles = {document.id: document.title for document in example.metadata["documents"]}

@@ -287,7 +287,7 @@ def traced(example: Example, env: Env, *names: str, said: str) -> tuple[TraceSte
     return asyncio.run(score()).trace
 
 
-def test_an_episode_is_traced_from_its_searches_to_its_answer() -> None:
+def test_pitfall_07_an_episode_is_traced_from_its_searches_to_its_answer() -> None:
     example = TASK.train_example(0)
     person, organization, city = chain_of(example)
     other = next(name for name in TASK.world(example).located_in if name != organization)
