@@ -24,10 +24,11 @@ def name_of(page: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A fenced block: `Block(line=12, language="bash", text="rlvr train\\n")`."""
+    """A fenced block: `Block(line=12, language="yaml", file="mine/quick.yaml", text="...")`; mostly without a file."""
 
     line: int
     language: str
+    file: str
     text: str
 
 
@@ -57,7 +58,7 @@ def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page, also those with a longer fence."""
     found, lines, number = [], text.splitlines(), 0
     while number < len(lines):
-        opening = re.fullmatch(r"\s*(`{3,})(\w*).*", lines[number])
+        opening = re.fullmatch(r"\s*(`{3,})(\w*) ?([\w/.-]*)", lines[number])
         number += 1
         if opening is None:
             continue
@@ -65,7 +66,7 @@ def blocks(text: str) -> list[Block]:
         while number < len(lines) and lines[number].strip() != opening[1]:
             number += 1
         body = "\n".join(lines[start:number]) + "\n"
-        found.append(Block(line=start + 1, language=opening[2], text=body))
+        found.append(Block(line=start + 1, language=opening[2], file=opening[3], text=body))
         number += 1
     return found
 
@@ -84,8 +85,14 @@ def commands(page: Path) -> list[Command]:
     ]
 
 
+def files(page: Path) -> dict[str, str]:
+    """The files that a page has its reader make: YAML, Python and rows, by their names."""
+    kinds = ("yaml", "python", "json")
+    return {b.file: b.text for b in blocks(page.read_text(encoding="utf-8")) if b.file and b.language in kinds}
+
+
 def _lines(block: Block) -> list[tuple[int, str]]:
-    if block.language not in (*SHELL, "", "text"):
+    if block.language not in (*SHELL, ""):
         return []
     joined = _joined(block)
     prompted = [(number, line[2:]) for number, line in joined if line.startswith("$ ")]
@@ -117,10 +124,10 @@ def _joined(block: Block) -> list[tuple[int, str]]:
 
 
 def _commands(page: str, number: int, line: str) -> list[Command]:
-    lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;>")
+    lexer = shlex.shlex(_without_comment(line), posix=True, punctuation_chars="&|;>")
     lexer.whitespace_split = True
-    lexer.commenters = ""
-    words = _without_comment(list(lexer))
+    lexer.commenters = ""  # a # inside a word is none
+    words = list(lexer)
     parts: list[list[str]] = [[]]
     for word in words:
         if word in ("&&", ";"):
@@ -130,9 +137,17 @@ def _commands(page: str, number: int, line: str) -> list[Command]:
     return [_command(page, number, part) for part in parts if part]
 
 
-def _without_comment(words: list[str]) -> list[str]:
-    end = next((place for place, word in enumerate(words) if word.startswith("#")), len(words))
-    return words[:end]
+def _without_comment(line: str) -> str:
+    """`rlvr eval openai:URL#NAME '# x'` of `rlvr eval openai:URL#NAME '# x'   # it's measured`."""
+    quote = ""
+    for place, char in enumerate(line):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char == "#" and (place == 0 or line[place - 1].isspace()):
+            return line[:place]
+    return line
 
 
 def _command(page: str, number: int, words: list[str]) -> Command:

@@ -147,7 +147,7 @@ class Session:
                 rest.append(word)
         (url,) = rest
         url = self._port(url if "://" in url else f"http://{url}")
-        headers = {"Content-Type": "application/json"} | dict(one.split(": ", 1) for one in options["-H"])
+        headers = dict(one.split(": ", 1) for one in options["-H"])  # with -d urllib says what curl says: a form
         data = options["-d"][0].encode() if options["-d"] else None
         method = options["-X"][0] if options["-X"] else None
         request = urllib.request.Request(url, data=data, headers=headers, method=method)

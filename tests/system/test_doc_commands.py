@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from rlvr.cli.main import _parsers
-from tests.docs.pages import ROOT, Command, anchors, blocks, commands, links, name_of, pages
+from tests.docs.pages import ROOT, Command, anchors, blocks, commands, files, links, name_of, pages
 from tests.docs.session import Session, treatments_of
 from tests.docs.treatments import OWN_TEST
 from tests.docs.world import World, furnish, prepare
@@ -43,6 +43,10 @@ def test_the_commands_of_a_page_run_in_their_order(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("RLVR_DATA", str(DATA))
     furnish(tmp_path, world)
+    for name, text in files(PAGES[page]).items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
     def output() -> tuple[str, str]:
         found = capsys.readouterr()
@@ -85,11 +89,11 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_every_page_is_linked_from_the_readme() -> None:
-    linked = {(ROOT / target.partition("#")[0]).resolve() for _, target in links(ROOT / "README.md")}
-    index = ROOT / "docs/index.md"
-    linked |= {(index.parent / target.partition("#")[0]).resolve() for _, target in links(index)}
-    missing = [name for name, page in PAGES.items() if name.startswith("docs/") and page not in linked | {index}]
-    assert not missing, f"docs/index.md does not link {', '.join(missing)}"
+    linked: set[Path] = set()
+    for page in (ROOT / "README.md", ROOT / "docs/index.md", ROOT / "benchmarks/README.md"):
+        linked |= {(page.parent / target.partition("#")[0]).resolve() for _, target in links(page)}
+    missing = [name for name, page in PAGES.items() if name.startswith("docs/") and page not in linked]
+    assert not missing, f"neither README.md nor docs/index.md links {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("page", [name for name in PAGES if name not in OWN_TEST])
