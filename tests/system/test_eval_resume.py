@@ -93,7 +93,7 @@ def test_more_examples_and_samples_use_what_is_there(first_run: Path, whole: Pat
         ("--set", "reward.type=boxed"),
     ],
 )
-def test_records_of_other_settings_are_refused_in_a_sentence(
+def test_pitfall_38_records_of_other_settings_are_refused_in_a_sentence(
     other: tuple[str, ...], first_run: Path, whole: Path, capsys: Capture
 ) -> None:
     before = whole.read_bytes()
@@ -104,7 +104,7 @@ def test_records_of_other_settings_are_refused_in_a_sentence(
     assert whole.read_bytes() == before
 
 
-def test_other_weights_are_other_settings(first_run: Path, whole: Path, capsys: Capture) -> None:
+def test_pitfall_38_other_weights_are_other_settings(first_run: Path, whole: Path, capsys: Capture) -> None:
     assert main(words("eval", first_run / "warm_start", whole, *EVAL)) == 1
     assert "holds records of other settings, model or task" in capsys.readouterr().err
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -321,3 +322,20 @@ def test_table_shows_scores_first_with_their_interval() -> None:
     assert lines[2].split() == ["accuracy", "50.0%", "35.0%", "to", "65.0%"]
     assert lines[3].split() == ["invalid", "share", "2.5%"]
     assert lines[4].split() == ["completion", "tokens", "mean", "2.50"]
+
+
+def test_predict_writes_what_is_sampled_on_a_terminal_and_the_same_elsewhere(
+    run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["predict", str(run_folder), "--prompt", "3 4 +"]
+    assert main(words) == 0
+    elsewhere = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    written: list[str] = []
+    write = sys.stdout.write
+    monkeypatch.setattr(sys.stdout, "write", lambda text: (written.append(text), write(text))[1])
+    assert main(words) == 0
+    assert capsys.readouterr().out.split() == elsewhere.split()
+    assert len(written) >= 4  # the problem, each token, the verdict
+    assert main([*words, "--json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1

@@ -63,7 +63,7 @@ def test_a_request_says_how_to_sample_and_where_to_stop(monkeypatch: pytest.Monk
         ({"token_ids": [4, 9]}, (4, 9), ()),
     ],
 )
-def test_token_ids_and_logprobs_are_taken_where_they_are_told(
+def test_pitfall_06_token_ids_and_logprobs_are_taken_where_they_are_told(
     told: dict[str, Any], ids: tuple[int, ...], logprobs: tuple[float, ...]
 ) -> None:
     with serve(lambda messages: {"content": "7", **told}) as server:
@@ -89,7 +89,7 @@ def test_tool_calls_are_read_and_a_malformed_one_is_a_call_with_a_problem() -> N
     ]
 
 
-def test_finish_reasons_say_why_a_completion_ended() -> None:
+def test_pitfall_14_finish_reasons_say_why_a_completion_ended() -> None:
     reasons = ["stop", "length", "content_filter"]
     with serve(lambda messages: {"content": "7", "finish": reasons[len(server.requests) - 1]}) as server:
         said = ask(server.url, times=3)

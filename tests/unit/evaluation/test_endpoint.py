@@ -42,7 +42,7 @@ def run(
         return asyncio.run(evaluation(server.url)), server.requests
 
 
-def test_one_turn_ends_with_the_task_s_own_word_which_endpoints_leave_out() -> None:
+def test_pitfall_03_one_turn_ends_with_the_task_s_own_word_which_endpoints_leave_out() -> None:
     task = make_rpn()
     answers = {example.messages[0].content: example.answer for example in task.eval_examples(4)}
 
@@ -63,7 +63,7 @@ def test_a_cut_completion_has_no_answer() -> None:
     assert {record.stop_reason for record in result.records} == {StopReason.LENGTH}
 
 
-def test_samples_are_drawn_with_seeds_of_their_own() -> None:
+def test_pitfall_36_samples_are_drawn_with_seeds_of_their_own() -> None:
     _, requests = run(make_rpn(), lambda messages: {"content": "1"}, samples=2)
     assert sorted(request["temperature"] for request in requests) == [0.0] * 3 + [1.0] * 6
     assert len({request["seed"] for request in requests}) == 9
@@ -97,7 +97,7 @@ def searching(task: Task) -> Model:
     return model
 
 
-def test_tools_are_called_and_their_replies_sent_back() -> None:
+def test_pitfall_07_tools_are_called_and_their_replies_sent_back() -> None:
     task = musique()
     result, requests = run(task, searching(task))
     assert result.metrics["eval/musique/accuracy"] == 1.0

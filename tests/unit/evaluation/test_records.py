@@ -52,7 +52,7 @@ def test_a_finished_file_is_used_and_what_was_not_asked_for_stays(tmp_path: Path
 @pytest.mark.parametrize(
     "torn", [b'{"example_id": "b', b"\xff\xfe\n", b'{"example_id": "b"}\n', b"[" * 100_000 + b"\n"]
 )
-def test_damaged_lines_are_named_left_out_and_not_written_into(tmp_path: Path, torn: bytes) -> None:
+def test_pitfall_37_damaged_lines_are_named_left_out_and_not_written_into(tmp_path: Path, torn: bytes) -> None:
     path, partial = tmp_path / "F.jsonl", tmp_path / "F.jsonl.partial"
     a, b, c = records("abc")
     partial.write_bytes(to_line(a) + torn)
@@ -76,7 +76,7 @@ def test_a_damaged_line_of_a_finished_file_costs_that_line_only(tmp_path: Path) 
     assert file.problems == [f"{path}, line 2, is damaged (Expecting value: line 1 column 1 (char 0)): it is left out"]
 
 
-def test_records_of_other_settings_are_refused_and_stay(tmp_path: Path) -> None:
+def test_pitfall_38_records_of_other_settings_are_refused_and_stay(tmp_path: Path) -> None:
     path = tmp_path / "F.jsonl"
     RecordFile(path, {"s"}).finish(records("ab"))
     before = path.read_bytes()
@@ -98,7 +98,7 @@ def test_a_file_that_holds_no_records_is_not_overwritten(tmp_path: Path) -> None
     assert RecordFile(path, {"s"}).known("s") == {}  # as `touch` or `mktemp` made it
 
 
-def test_what_failed_is_measured_again(tmp_path: Path) -> None:
+def test_pitfall_26_what_failed_is_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "F.jsonl"
     a, b = records("ab")
     RecordFile(path, {"s"}).finish([a, replace(b, failure="timed out")])
