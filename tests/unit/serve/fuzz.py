@@ -6,7 +6,25 @@ from pydantic_core import to_json
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 WEIRD = [
-    *(None, True, False, 0, -1, 1, 2, 10**30, -(10**30), 1e308, -1e-320, "", "x", "\x00", "\ud800", "\uffff", "<|im_end|>"),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        2,
+        10**30,
+        -(10**30),
+        1e308,
+        -1e-320,
+        "",
+        "x",
+        "\x00",
+        "\ud800",
+        "\uffff",
+        "<|im_end|>",
+    ),
     *([], {}, [[]], [[], []], [None], [-1], [399], [400], [1.5], [True], ["x", 1], {"a": {}}, "9" * 5000, [1] * 3000),
     *([["x"]], [[1], ["x"]], {"type": "text"}, [{"type": "text", "text": None}], float("nan"), float("inf")),
 ]
@@ -24,7 +42,11 @@ def spoilt(rng: random.Random) -> tuple[str, list[bytes]]:
     body = {"max_tokens": 1} | ({"prompt": "x"} if path == COMPLETIONS else {"messages": [message]})
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         spoil(body, rng)
-    data = to_json(body, inf_nan_mode="constants", serialize_unknown=True) if not surrogate(body) else b'{"prompt": "\\ud800"}'
+    data = (
+        to_json(body, inf_nan_mode="constants", serialize_unknown=True)
+        if not surrogate(body)
+        else b'{"prompt": "\\ud800"}'
+    )
     if rng.random() < 0.3:
         data = noise(data, rng)
     cut = rng.randrange(len(data) + 1)

@@ -192,7 +192,11 @@ REFUSED = [
     (COMPLETIONS, SHORT | {"logprobs": 21}, "logprobs: Input should be less than or equal to 20 (got 21)."),
     (COMPLETIONS, SHORT | {"best_of": 3}, "best_of: this server samples n completions and returns them all"),
     (COMPLETIONS, SHORT | {"echo": True}, "echo: this server does not support it; leave it out (got True)."),
-    (COMPLETIONS, SHORT | {"temprature": 1}, "'temprature' is no field that this server knows; did you mean temperature?"),
+    (
+        COMPLETIONS,
+        SHORT | {"temprature": 1},
+        "'temprature' is no field that this server knows; did you mean temperature?",
+    ),
     (COMPLETIONS, SHORT | {"logit_bias": {"5": -100}}, "logit_bias: this server does not support it"),
     (COMPLETIONS, SHORT | {"presence_penalty": 0.5}, "presence_penalty: this server does not support it"),
     (COMPLETIONS, SHORT | {"seed": 2**64}, "seed: Input should be less than 18446744073709551616"),
@@ -215,7 +219,11 @@ REFUSED = [
         {"messages": [{"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": "["}}]}]},
         "messages[0].tool_calls[0].function.arguments: they are not JSON: ",
     ),
-    (CHAT, CHATS | {"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name: String should"),
+    (
+        CHAT,
+        CHATS | {"tools": [{"type": "function", "function": {"name": ""}}]},
+        "tools[0].function.name: String should",
+    ),
     (
         CHAT,
         CHATS | {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": 3}}}}]},
