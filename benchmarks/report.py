@@ -3,7 +3,7 @@
 The run folder is made by the writers that `rlvr train` uses, out of random words and numbers, which compress worse than
 what a model writes. Written: `rlvr.report` in this process, torch not loaded. Opened: Chromium without a window, from
 the disk, a new page each time, until curves are drawn (`curves`), or until the list of episodes is there, too, and all
-texts can be searched (`rollouts`). A filter answers when the next frame with the shorter list has been drawn.
+texts can be searched (`rollouts`). CPU time is what the clock shows on a machine that does nothing else. A filter answers when the next frame with the shorter list has been drawn.
 
     python benchmarks/report.py --rounds 5
 """
@@ -139,9 +139,10 @@ def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
         for _ in range(rounds):
-            start = time.perf_counter()
+            start, processor = time.perf_counter(), time.process_time()
             report = write_run_report([folder], path)
             found.setdefault("written", []).append(time.perf_counter() - start)
+            found.setdefault("written, CPU time", []).append(time.process_time() - processor)
             found.setdefault("size", []).append(report.size)
             page, seconds = opened(browser, path, "curves", "#panel-curves svg path.line")
             page.context.close()

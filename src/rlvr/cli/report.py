@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
         facts = {"episodes": report.num_episodes, "left_out": report.num_left_out}
         print(json.dumps({"report": str(report.path), "bytes": report.size, **facts, "notes": report.notes}))
     else:
-        print(f"{report.path}: {report.num_episodes:,} episodes, {report.size / 1e6:.1f} MB; open it in a browser")
+        episodes = f"{report.num_episodes:,} episode{'' if report.num_episodes == 1 else 's'}"
+        print(f"{report.path}: {episodes}, {report.size / 1e6:.1f} MB; open it in a browser")
     return 0
 
 

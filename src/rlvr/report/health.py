@@ -22,20 +22,19 @@ _NOTICES: tuple[tuple[str, Callable[[float], bool]], ...] = (
     (r"rollout/truncated_share|task/[^/]+/truncated_share", lambda x: x > 0.2),
     (r"rollout/invalid_share|task/[^/]+/invalid_share", lambda x: x > 0.5),
     (r"rollout/(error|empty_mask|tool_timeout)_share|eval/[^/]+/error_share", lambda x: x > 0),
-    (r"rollout/zero_advantage_share", lambda x: x > 0.9),
     (r"policy/ratio", lambda x: abs(x - 1) > 0.1),
     (r"policy/approx_kl", lambda x: x > 0.1),
     (r"policy/mismatch_kl", lambda x: x > 0.01),
     (r"policy/mismatch_capped", lambda x: x > 0.05),
     (r"policy/clamped_tokens", lambda x: x > 0),
-    (r"policy/(grad_norm|learning_rate|trained_tokens)", lambda x: x == 0),
+    (r"policy/(learning_rate|trained_tokens)", lambda x: x == 0),
     (r"reward/std", lambda x: x == 0),
     (r"eval/[^/]+/truncated_share", lambda x: x > 0.05),
     (r"time/evaluation_share", lambda x: x > 0.5),
     (r"time/other_share", lambda x: x > 0.2),
     (r"loss/.*|reward/mean", lambda x: False),  # no number is too large for them, but a missing one is
 )
-_SOLVED_IS_FINE = ("rollout/zero_advantage_share", "reward/std", "policy/grad_norm", "policy/trained_tokens")
+_SOLVED_IS_FINE = ("reward/std", "policy/trained_tokens")
 
 
 def health(history: Sequence[Row], penalties: Collection[str] = ()) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ def pack(value: Any) -> bytes:
     """A JSON value in gzip; equal values give equal bytes, and what is not finite becomes null."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     # a lone surrogate in a decoded text must not lose the page
-    return gzip.compress(text.encode("utf-8", errors="backslashreplace"), compresslevel=6, mtime=0)
+    return gzip.compress(text.encode("utf-8", errors="backslashreplace"), compresslevel=4, mtime=0)
 
 
 def finite(value: float | None, digits: int = 6) -> float | None:

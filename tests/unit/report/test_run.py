@@ -87,7 +87,7 @@ def test_the_command_says_what_it_wrote_and_what_is_damaged(tmp_path: Path, caps
     assert (facts["episodes"], facts["left_out"], facts["bytes"]) == (2, 0, (tmp_path / "r.html").stat().st_size)
     assert "step_000002.jsonl.gz is damaged" in output.err
     assert main(["report", str(run), "--max-episodes", "1"]) == 0
-    assert "report.html: 1 episode" in capsys.readouterr().out
+    assert "report.html: 1 episode, 0." in capsys.readouterr().out
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

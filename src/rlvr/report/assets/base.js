@@ -27,7 +27,7 @@ function number(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return "-";
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e7) return String(value);
-  if (size < 1e-3 || size >= 1e7) return value.toExponential(2).replace("e+", "e");
+  if (size < 1e-3 || size >= 1e7) return value.toExponential(2).replace(/\.?0*e\+?/, "e");
   return String(Number(value.toPrecision(4)));
 }
 

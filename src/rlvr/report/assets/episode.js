@@ -113,10 +113,8 @@ function turnView(all, number, detail) {
   });
   const cited = detail.trace.filter((step) => step.kind === "cite");
   if (cited.length) nodes.push(el("p", null, el("b", null, "Cited: "), cited.map((step) => el("span", {class: "cited"}, supportMark(step.ok), step.text || step.id || "", " "))));
-  nodes.push(answerLine(detail.trace.filter((step) => step.kind === "answer"), gold));
-  if (detail.trace.length && typeof drawTrace === "function") {
-    nodes.push(el("h3", null, "How the answer was reached"), drawTrace(detail.trace, gold));
-  }
+  if (detail.trace.length) nodes.push(el("h3", null, "How the answer was reached"), drawTrace(detail.trace, gold));
+  else nodes.push(el("p", null, el("b", null, "Gold: "), el("span", {class: "mono"}, gold)));
   return el("div", {class: "turns"}, nodes);
 }
 
@@ -144,10 +142,4 @@ function foundDocuments(documents) {
 
 function supportMark(ok) {
   return el("span", {class: "mark " + (ok === true ? "good" : ok === false ? "bad" : "open")}, ok === true ? "✓ " : ok === false ? "✗ " : "· ");
-}
-
-function answerLine(answers, gold) {
-  const answer = answers[answers.length - 1];
-  return el("p", null, answer ? [el("b", null, "Answer: "), supportMark(answer.ok), el("span", {class: "mono"}, answer.text), "   "] : null,
-    el("b", null, "Gold: "), el("span", {class: "mono"}, gold));
 }
