@@ -65,7 +65,7 @@ def test_wilson_equals_the_enumeration_of_all_rates_that_the_score_test_does_not
 def test_pitfall_38_the_bootstrap_over_examples_covers_the_truth_95_times_in_100_to_within_2(
     a: float, b: float, num_samples: int
 ) -> None:
-    """600 evaluations on 200 examples, whose own rates are Beta(a, b): easy and hard ones, alike, rare, near perfect."""
+    """600 evaluations on 200 examples, whose own rates are Beta(a, b): easy and hard ones, alike, rare, perfect."""
     rng = np.random.default_rng(2)
     rates = rng.beta(a, b, size=(600, 200))
     values = rng.binomial(num_samples, rates) / num_samples
