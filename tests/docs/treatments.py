@@ -46,7 +46,17 @@ TREATMENTS = [
     Treatment(pattern=r".*", pages=r"docs/(components|tools)\.md", kind="elsewhere", why="OWN_TEST"),
     # ------------------------------------------------------------------------------------------------------- train
     Treatment(pattern=r"rlvr train(?=.* --cfg job).*", kind="plain"),
-    Treatment(pattern=r"rlvr train(?!.*(--cfg job|env_id=|task\.retriever=hybrid|--help)).*", kind="train"),
+    Treatment(
+        pattern=r"rlvr train(?!.*(--cfg job|env_id=|task\.retriever=hybrid|--help|tracker=(?!default)|report_to)).*",
+        kind="train",
+    ),
+    # tests/system/test_trackers.py runs trackers, which are extras: the settings are composed
+    Treatment(
+        pattern=r"rlvr train(?=.*tracker(=(?!default)|\.report_to))(?!.*--cfg job).*",
+        kind="plain",
+        more=("--cfg", "job"),
+    ),
+    Treatment(pattern=r"(mlflow|wandb|tensorboard) .*", kind="elsewhere", why="tests/system/test_trackers.py"),
     # the semantic half of `hybrid` would load a model of the Hub: the settings are composed
     Treatment(pattern=r"rlvr train(?=.*task\.retriever=hybrid)(?!.*--cfg job).*", kind="plain", more=("--cfg", "job")),
     Treatment(

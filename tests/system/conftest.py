@@ -1,12 +1,13 @@
 """A warm-started model that the system tests share."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.system.harness import SCRATCH, SMALL, run_train
+from tests.system.harness import SCRATCH, SMALL, Finished, rlvr, run_train
 from tests.system.qwen import save_qwen
 from tests.system.small_qwen import save_questions, save_small_qwen
 from tests.unit.models.test_hub import online  # noqa: F401
@@ -48,3 +49,21 @@ def _threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    """The folder of `rlvr train` with three trackers, as a user starts it, and what the command said."""
+    parent = tmp_path_factory.mktemp("tracked")
+    words = ["tracker.report_to=[mlflow,wandb,tensorboard]", "tracker.wandb.mode=offline", "tracker.rollouts_every=2"]
+    words += ["tracker.tags=[paper,team:nlp]", "tracker.group=ours", "trainer.max_steps=3", "run_dir=mine"]
+    done = rlvr("train", "--config-name", "rpn_test", *words, cwd=parent)
+    assert done.code == 0, done.err
+    return parent / "mine", done
+
+
+@pytest.fixture
+def beside_store(tracked: tuple[Path, Finished], tmp_path: Path) -> Path:
+    """A folder for runs with an MLflow store that exists: making one takes ten seconds."""
+    shutil.copy(tracked[0].parent / "mlflow.db", tmp_path)
+    return tmp_path

@@ -28,6 +28,7 @@ from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from tests.system.harness import DATA, ON_DATA, SCRATCH, SMALL, metrics, pretrained, run_train, with_value
 from tests.system.multihop_settings import MULTIHOP_CASES
 from tests.system.test_data_settings import DATA_CASES
+from tests.system.test_tracker_settings import TRACKER_CASES
 from tests.system.two_hop_settings import TWO_HOP_CASES
 from tests.system.verifiers_settings import VERIFIERS_CASES
 
@@ -568,7 +569,8 @@ def settings() -> Iterator[Key]:
 def shown_to_work() -> set[tuple[str, str]]:
     """Keys with the choice, or the type of a reward's part, for which they are tested."""
     found = {(c.key, choice) for c in CASES for choice in c.choices}
-    return found | {(c.path, c.choice) for c in (*DATA_CASES, *MULTIHOP_CASES, *TWO_HOP_CASES, *VERIFIERS_CASES)}
+    others = (*DATA_CASES, *MULTIHOP_CASES, *TWO_HOP_CASES, *VERIFIERS_CASES, *TRACKER_CASES)
+    return found | {(c.path, c.choice) for c in others}
 
 
 def test_no_setting_of_the_schema_is_left_out() -> None:

@@ -55,6 +55,10 @@ class Started:
 class Backend(Protocol):
     """One tracker. Whatever a method raises ends the reporting, never the run."""
 
+    def prepare(self, run: RunFacts) -> None:
+        """What takes long the first time but needs no one else: making a store on this machine."""
+        ...
+
     def start(self, run: RunFacts) -> Started:
         """Begin a run, or go on with the known one."""
         ...

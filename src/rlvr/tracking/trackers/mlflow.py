@@ -32,16 +32,21 @@ class MlflowBackend:
 
         self._mlflow = mlflow
 
+    def prepare(self, run: RunFacts) -> None:
+        """Make the tables of a database on this machine."""
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(run.timeout_s))))
+        self._uri = run.settings["tracking_uri"] or os.environ.get("MLFLOW_TRACKING_URI") or _default_store(run.folder)
+        self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
+        if (database := _database(self._uri)) is not None:
+            with _alone(database):
+                self._client.search_experiments(max_results=1)
+
     def start(self, run: RunFacts) -> Started:
         """Begin a run, or go on with the known one if its store still has it."""
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(run.timeout_s))))
-        uri = run.settings["tracking_uri"] or os.environ.get("MLFLOW_TRACKING_URI") or _default_store(run.folder)
-        store = _without_password(uri)
-        with _alone(uri):
-            self._client = self._mlflow.MlflowClient(tracking_uri=uri)
-            experiment = self._experiment(run.settings["experiment"] or run.experiment, uri)
-            known = self._known(run, store)
-            self._run_id = known["id"] if known else self._create(run, experiment)
+        uri, store = self._uri, _without_password(self._uri)
+        experiment = self._experiment(run.settings["experiment"] or run.experiment, uri)
+        known = self._known(run, store)
+        self._run_id = known["id"] if known else self._create(run, experiment)
         self._describe(run)
         if uri.startswith("http"):
             where = f"{store.rstrip('/')}/#/experiments/{experiment}/runs/{self._run_id}"
@@ -150,12 +155,8 @@ def _without_password(uri: str) -> str:
 
 
 @contextmanager
-def _alone(uri: str) -> Iterator[None]:
+def _alone(database: Path) -> Iterator[None]:
     """Two runs that begin at once must not both make the tables of a new database."""
-    database = _database(uri)
-    if database is None:
-        yield
-        return
     database.parent.mkdir(parents=True, exist_ok=True)
     with (database.parent / f".{database.name}.lock").open("a") as file:
         with suppress(OSError):  # a file system without locks

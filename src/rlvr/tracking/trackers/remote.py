@@ -18,7 +18,7 @@ from rlvr.tracking.trackers.backend import TITLES, Row, RunFacts, Started, Statu
 from rlvr.tracking.trackers.pipe import TrackerProcess
 
 LOAD_S = 120.0
-"""Loading a library has a limit of its own: it takes long on a busy machine, but cannot hang."""
+"""Loading a library and making a store have a limit of their own: long on a busy machine, but they cannot hang."""
 
 MAX_BACKLOG = 64 * 1024 * 1024
 """Bytes that may wait for a tracker that is slower than the run."""
@@ -135,8 +135,6 @@ class RemoteTracker:
         try:
             self._process = TrackerProcess(self._worker, self._folder / f"{self.name}.log")
             self._process.ask(None, LOAD_S)
-            self._loaded_at = time.monotonic()
-            self._loaded.set()
             while (message := self._take()) is not None:
                 self._send(self._process, message)
                 if message["kind"] == "finish":
@@ -159,6 +157,9 @@ class RemoteTracker:
             process.ask(message, self._upload_timeout_s if message["kind"] == "model" else self._timeout_s)
 
     def _start(self, process: TrackerProcess, message: dict[str, Any]) -> None:
+        process.ask({"kind": "prepare", "run": message["run"]}, LOAD_S)
+        self._loaded_at = time.monotonic()
+        self._loaded.set()
         started = Started(**process.ask({"kind": "start", "run": message["run"]}, self._timeout_s))
         self._started, self._last_step = started, started.last_step
         self._remember()

@@ -24,6 +24,9 @@ class TensorboardBackend:
         self._tensor, self._shape, self._types = tensor_pb2, tensor_shape_pb2, types_pb2
         self._hparams, self._text_metadata, self._open = hparams_pb, create_summary_metadata, EventFileWriter
 
+    def prepare(self, run: RunFacts) -> None:
+        """Nothing: files are made as they come."""
+
     def start(self, run: RunFacts) -> Started:
         """A new event file; one of an earlier part of the run loses its steps from `first_step` on."""
         folder = Path(run.settings["folder"] or Path(run.folder) / "tensorboard").absolute()

@@ -23,6 +23,9 @@ class WandbBackend:
 
         self._wandb = wandb
 
+    def prepare(self, run: RunFacts) -> None:
+        """Nothing: files are made as they come."""
+
     def start(self, run: RunFacts) -> Started:
         """Begin a run, or go on under the id of the known one."""
         mode = _mode(run.settings["mode"])

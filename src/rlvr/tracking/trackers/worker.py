@@ -24,7 +24,7 @@ BACKENDS = {
     "wandb": "rlvr.tracking.trackers.wandb:WandbBackend",
     "tensorboard": "rlvr.tracking.trackers.tensorboard:TensorboardBackend",
 }
-NICENESS = 10  # training goes first
+NICENESS = 5  # training goes first
 
 
 @dataclass
@@ -75,6 +75,7 @@ def _handle(backend: Backend, message: Mapping[str, Any], ending: Ending) -> dic
         ending.started = True
         return started.to_json()
     calls: dict[str, Callable[[], None]] = {
+        "prepare": lambda: backend.prepare(RunFacts(**message["run"])),
         "log": lambda: backend.log(message["rows"]),
         "completions": lambda: backend.completions(message["step"], message["rows"]),
         "files": lambda: backend.files(message["paths"]),

@@ -27,6 +27,9 @@ class FakeBackend:
         self._file = Path(os.environ["FAKE_FILE"])
         self._note("load", os.getsid(0) == os.getpid())
 
+    def prepare(self, run: RunFacts) -> None:
+        self._note("prepare", run.name)
+
     def start(self, run: RunFacts) -> Started:
         self._note("start", asdict(run))
         last_step = run.known["last_step"] if run.known else -1

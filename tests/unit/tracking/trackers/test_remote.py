@@ -75,7 +75,7 @@ def test_pitfall_37_every_number_arrives_once_and_in_order(start: Open, tmp_path
     tracker.join(since=time.monotonic(), with_model=True)
     found = calls(tmp_path / "fake.jsonl")
     assert [value for kind, value in found if kind == "log"] == [[step, values] for step, values in enumerate(numbers)]
-    assert [kind for kind, _ in found if kind != "log"] == ["load", "start", "files", "model", "finish"]
+    assert [kind for kind, _ in found if kind != "log"] == ["load", "prepare", "start", "files", "model", "finish"]
     assert found[-1] == ["finish", "finished"]
     assert notes == ["fake: look here"]
 

@@ -1,0 +1,342 @@
+"""MLflow, Weights & Biases and TensorBoard after real runs, read back from what they keep."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import signal
+import socket
+import sqlite3
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlvr.cli.main import main
+from tests.system.harness import SMALL, Command, Finished, Ran, metrics, pretrained, run_train, wait_until
+from tests.system.tracker_readers import Kept, Numbers, from_mlflow, from_tensorboard, from_wandb
+
+pytestmark = pytest.mark.trackers
+
+ALL = ("tracker.report_to=[mlflow,wandb,tensorboard]", "tracker.wandb.mode=offline")
+NAMES = ("mlflow", "wandb", "tensorboard")
+
+
+def in_file(folder: Path) -> Numbers:
+    """What metrics.jsonl says."""
+    rows = metrics(folder)
+    return {int(row["step"]): {k: v for k, v in row.items() if k != "step" and v is not None} for row in rows}
+
+
+def single(values: Numbers) -> Numbers:
+    """As float32, which TensorBoard keeps."""
+
+    def cut(value: float) -> float:
+        return struct.unpack("f", struct.pack("f", value))[0]
+
+    return {step: {name: cut(value) for name, value in row.items()} for step, row in values.items()}
+
+
+def without_clock(values: Numbers) -> Numbers:
+    return {
+        step: {name: value for name, value in row.items() if not name.startswith(("time/", "system/"))}
+        for step, row in values.items()
+    }
+
+
+def mlflow_status(folder: Path) -> str:
+    """What the database says, without loading MLflow for it."""
+    with closing(sqlite3.connect(folder.parent / "mlflow.db")) as database:
+        ((status,),) = database.execute(
+            "SELECT status FROM runs JOIN experiments USING (experiment_id) WHERE experiments.name = 'rpn'"
+        ).fetchall()
+    return status
+
+
+def mlflow_run(folder: Path, experiment: str = "rpn") -> Kept:
+    """The only run of the store beside a run folder."""
+    (kept,) = from_mlflow(f"sqlite:///{folder.parent / 'mlflow.db'}", experiment).values()
+    return kept
+
+
+# --------------------------------------------------------------------------------------------------- all three at once
+
+
+@pytest.fixture(scope="module")
+def kept(tracked: tuple[Path, Finished]) -> dict[str, Kept]:
+    folder, _ = tracked
+    (offline,) = from_wandb(folder)
+    mlflow = mlflow_run(folder, "rpn_test")
+    return {"mlflow": mlflow, "wandb": offline, "tensorboard": from_tensorboard(folder / "tensorboard")}
+
+
+def test_pitfall_38_every_number_of_the_file_is_in_every_tracker(
+    tracked: tuple[Path, Finished], kept: dict[str, Kept]
+) -> None:
+    expected = in_file(tracked[0])
+    assert sorted(expected) == [0, 1, 2, 3]
+    assert kept["mlflow"].numbers == expected
+    assert kept["wandb"].numbers == expected
+    assert kept["tensorboard"].numbers == single(expected)
+    assert [one.doubled for one in kept.values()] == [[], [], []]
+
+
+def test_stdout_has_the_result_and_stderr_where_to_look(tracked: tuple[Path, Finished]) -> None:
+    folder, done = tracked
+    assert [line.split(":")[0] for line in done.out.splitlines()] == ["rpn", "model", "try it"]
+    said = [line for line in done.err.splitlines() if line.startswith(("MLflow", "Weights", "TensorBoard"))]
+    assert sorted(line.split(":")[0] for line in said) == ["MLflow", "TensorBoard", "Weights & Biases"]
+    assert "warning" not in done.err
+    assert f"mlflow ui --backend-store-uri sqlite:///{folder.parent}/mlflow.db" in done.err
+    assert re.search(rf"wandb sync {folder}/wandb/offline-run-\S+\n", done.err)
+    assert {path.name for path in folder.parent.iterdir()} == {
+        "mine",
+        "mlflow.db",
+        ".mlflow.db.lock",
+        "mlflow_artifacts",
+    }
+
+
+def test_name_tags_group_and_configuration_are_there(tracked: tuple[Path, Finished], kept: dict[str, Kept]) -> None:
+    config = yaml.safe_load((tracked[0] / "config.yaml").read_text())
+    assert {name: (one.name, one.group) for name, one in kept.items()} == dict.fromkeys(NAMES, ("mine", "ours"))
+    assert kept["mlflow"].tags["paper"] == "true"
+    assert kept["mlflow"].tags["team"] == "nlp"
+    assert kept["mlflow"].tags["rlvr.run_dir"] == str(tracked[0])
+    assert set(kept["wandb"].tags) == set(kept["tensorboard"].tags) == {"paper", "team:nlp"}
+    assert kept["tensorboard"].config == config
+    assert {name: value for name, value in kept["wandb"].config.items() if name != "_wandb"} == config
+    parameters = kept["mlflow"].config
+    assert parameters["trainer.learning_rate"] == "0.0005"
+    assert parameters["task.operators"] == '["+"]'
+    assert parameters["tracker.mlflow.tracking_uri"] == "null"
+    assert len(parameters) > 80
+
+
+def test_files_and_the_model_are_kept(tracked: tuple[Path, Finished], kept: dict[str, Kept]) -> None:
+    folder, _ = tracked
+    files = {path.name for path in folder.iterdir()} & {"config.yaml", "metrics.jsonl", "report.html"}
+    final = {f"final/{path.name}" for path in (folder / "final").iterdir()}
+    tables = {"completions/step_000001.json", "completions/step_000002.json"}
+    assert set(kept["mlflow"].files) == files | final | tables
+    assert {name for name in kept["wandb"].files if "table" not in name} == files  # log_model is off there
+    model = next(folder.parent.glob("mlflow_artifacts/*/artifacts/final/model.safetensors"))
+    assert model.read_bytes() == (folder / "final" / "model.safetensors").read_bytes()
+
+
+def test_completions_of_the_recorded_steps_are_shown(kept: dict[str, Kept]) -> None:
+    tables = kept["mlflow"].completions
+    assert kept["wandb"].completions == tables
+    assert {step: len(rows) for step, rows in tables.items()} == {1: 4, 2: 4}
+    texts = kept["tensorboard"].completions
+    for step, rows in tables.items():
+        assert {row[0] for row in rows} == {step}
+        for row, text in zip(rows, texts[step], strict=True):
+            prompt, completion, answer, reward = row[4], row[5], row[6], row[7]
+            assert isinstance(reward, float)
+            assert f"answer={answer}  reward={reward}" in text
+            assert prompt in text
+            assert completion in text
+            assert all(line.startswith("    ") for line in text.split("\n"))  # a block: never read as Markdown
+
+
+def test_the_end_is_told(kept: dict[str, Kept]) -> None:
+    assert [kept[name].status for name in NAMES] == ["FINISHED", 0, "finished"]
+
+
+# ------------------------------------------------------------------------------------------------------------- resume
+
+
+def test_pitfall_37_a_stopped_run_goes_on_in_the_same_tracker_runs(model: Path, beside_store: Path) -> None:
+    words = (*SMALL, *pretrained(model), *ALL, "trainer.max_steps=4", "tracker.mlflow.log_model=false")
+    folder = beside_store / "run"
+    run_train(folder, *words, stopped=lambda: len(metrics(folder)) == 3)
+    stopped = [mlflow_run(folder).status, from_wandb(folder)[0].status, from_tensorboard(folder / "tensorboard").status]
+    assert stopped == ["KILLED", 130, "killed"]
+    first = json.loads((folder / "trackers" / "wandb.json").read_text())["id"]
+    run_train(folder, *words, "resume=true")
+    expected = in_file(folder)
+    assert sorted(expected) == [0, 1, 2, 3, 4]
+    one, parts, events = mlflow_run(folder), from_wandb(folder), from_tensorboard(folder / "tensorboard")
+    assert one.numbers == expected
+    assert [sorted(part.numbers) for part in parts] == [[0, 1, 2], [3, 4]]
+    assert parts[0].numbers | parts[1].numbers == expected
+    assert {path.stem.removeprefix("run-") for path in folder.glob("wandb/offline-run-*/*.wandb")} == {first}
+    assert events.numbers == single(expected)
+    assert one.doubled == events.doubled == []
+    assert [one.status, parts[1].status, events.status] == ["FINISHED", 0, "finished"]
+
+
+def test_pitfall_37_steps_made_again_after_a_kill_are_not_doubled(model: Path, beside_store: Path) -> None:
+    words = (*SMALL, *pretrained(model), *ALL, "trainer.max_steps=9999", "trainer.checkpoint_every=3")
+    folder = beside_store / "run"
+    command = Command("train", *words, f"run_dir={folder}", log=beside_store / "log")
+    trackers = [folder / "trackers" / f"{name}.json" for name in NAMES]
+
+    def all_have_five() -> bool:
+        return all(path.exists() and json.loads(path.read_text())["last_step"] >= 5 for path in trackers)
+
+    wait_until(all_have_five)
+    command.send(signal.SIGKILL)
+    command.wait()
+    wait_until(lambda: from_wandb(folder)[0].status == 1)
+    wait_until(lambda: mlflow_status(folder) == "FAILED")
+    last = max(json.loads(path.read_text())["last_step"] for path in trackers) + 2
+    run_train(folder, *words, "resume=true", f"trainer.max_steps={last}")
+    expected = in_file(folder)
+    assert sorted(expected) == list(range(last + 1))
+    one, parts, events = mlflow_run(folder), from_wandb(folder), from_tensorboard(folder / "tensorboard")
+    assert without_clock(one.numbers) == without_clock(expected)
+    assert without_clock(parts[0].numbers | parts[1].numbers) == without_clock(expected)
+    assert events.numbers == single(expected)  # the file of the first part is cut off: those of the clock agree, too
+    assert one.doubled == events.doubled == []
+    assert not set(parts[0].numbers) & set(parts[1].numbers)
+
+
+def test_a_tracker_that_is_added_to_a_finished_run_gets_all_of_it(model: Path, tmp_path: Path) -> None:
+    words = (*SMALL, *pretrained(model), "trainer.max_steps=3")
+    folder = run_train(tmp_path / "run", *words).folder
+    run_train(folder, *words, "resume=true", "tracker=tensorboard")
+    assert from_tensorboard(folder / "tensorboard").numbers == single(in_file(folder))
+
+
+def test_an_error_of_the_run_marks_it_as_failed(model: Path, tmp_path: Path) -> None:
+    words = (*SMALL, *pretrained(model), "tracker=tensorboard", "trainer.learning_rate=1e30", "trainer.max_steps=9")
+    with pytest.raises(Exception, match=r"not finite|NaN"):
+        run_train(tmp_path / "run", *words)
+    assert from_tensorboard(tmp_path / "run" / "tensorboard").status == "failed"
+
+
+def test_the_runs_of_a_sweep_are_runs_of_one_group(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "-m", *SMALL, *pretrained(model), "tracker=tensorboard", "trainer.max_steps=1", "run_dir=sweep"]
+    assert main([*words, "seed=0,1"]) == 0
+    found = [from_tensorboard(tmp_path / "sweep" / f"seed={seed}" / "tensorboard") for seed in (0, 1)]
+    assert [(one.name, one.group, one.config["seed"]) for one in found] == [
+        ("seed=0", "sweep", 0),
+        ("seed=1", "sweep", 1),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- dead trackers
+
+
+@contextmanager
+def refusing() -> Iterator[int]:
+    """A port where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@contextmanager
+def hanging() -> Iterator[int]:
+    """A server that takes connections and never says a word."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def accept() -> None:
+            while True:
+                try:
+                    stack.enter_context(server.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+class Broken(BaseHTTPRequestHandler):
+    """500 to everything."""
+
+    def do_GET(self) -> None:
+        self.send_response(500)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def broken() -> Iterator[int]:
+    """A server that answers every request with an error."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def plain(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A run without trackers."""
+    return run_train(tmp_path_factory.mktemp("plain") / "run", *SMALL, *pretrained(model))
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+@pytest.mark.parametrize("server", [refusing, hanging, broken])
+def test_pitfall_37_a_dead_server_costs_a_warning(
+    name: str,
+    server: Any,
+    plain: Ran,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    with server() as port:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+        begin = time.monotonic()
+        words = [word for word in (*SMALL, *pretrained(model)) if not word.startswith("tracker.console")]
+        ran = run_train(tmp_path / "run", *words, "tracker.console=plain", f"tracker={name}", "tracker.timeout_s=3")
+        assert time.monotonic() - begin < 30  # three seconds to give up, and some to load a library
+    assert ran.numbers == plain.numbers
+    assert (ran.folder / "final" / "model.safetensors").is_file()
+    said = capfd.readouterr()
+    assert said.out == ""
+    warnings = [line for line in said.err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1
+    assert "is given up (" in warnings[0]
+    assert "metrics.jsonl has all numbers" in warnings[0]
+
+
+def test_a_store_that_cannot_be_written_costs_a_warning(
+    plain: Ran, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    words = [word for word in (*SMALL, *pretrained(model)) if not word.startswith("tracker.console")]
+    store = f"tracker.tensorboard.folder={tmp_path / 'file'}"
+    ran = run_train(tmp_path / "run", *words, "tracker.console=plain", "tracker=tensorboard", store)
+    assert ran.numbers == plain.numbers
+    (warning,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert "TensorBoard is given up (" in warning
+
+
+def test_a_missing_library_is_refused_before_anything_is_done(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "mlflow" else real(name, *more)
+    )
+    words = ["train", *SMALL, *pretrained(model), "tracker=mlflow", f"run_dir={tmp_path / 'run'}"]
+    assert main(words) == 2
+    assert main([*words, "-m", "seed=1,2"]) == 2
+    assert capsys.readouterr().err.count("pip install 'rlvr[mlflow]'") == 2
+    assert list(tmp_path.iterdir()) == []

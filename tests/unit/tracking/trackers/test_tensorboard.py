@@ -1,0 +1,50 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlvr.tracking.trackers.backend import Started
+from rlvr.tracking.trackers.tensorboard import TensorboardBackend
+from tests.system.tracker_readers import from_tensorboard
+from tests.unit.tracking.trackers.test_remote import facts
+
+pytestmark = pytest.mark.trackers
+
+
+def part(folder: Path, steps: range, known: Started | None, *, end: bool = True) -> Started:
+    """A run, or its continuation, that makes some steps."""
+    backend = TensorboardBackend()
+    about = replace(facts(folder, steps.start), settings={"folder": None}, known=known and known.to_json())
+    started = backend.start(about)
+    backend.log([(step, {"loss/total": float(step + 10 * (known is not None))}) for step in steps])
+    if end:
+        backend.finish("finished")
+    return replace(started, last_step=steps[-1])
+
+
+def test_pitfall_37_steps_that_are_made_again_replace_those_of_the_first_time(tmp_path: Path) -> None:
+    first = part(tmp_path, range(6), None, end=False)  # killed after step 5, with a checkpoint of step 2
+    second = part(tmp_path, range(3, 8), first)
+    kept = from_tensorboard(tmp_path / "tensorboard")
+    assert kept.doubled == []
+    assert {step: row["loss/total"] for step, row in kept.numbers.items()} == {
+        0: 0.0,
+        1: 1.0,
+        2: 2.0,
+        3: 13.0,
+        4: 14.0,
+        5: 15.0,
+        6: 16.0,
+        7: 17.0,
+    }
+    assert second.id == first.id
+
+
+def test_what_a_model_writes_is_never_read_as_markdown(tmp_path: Path) -> None:
+    backend = TensorboardBackend()
+    backend.start(replace(facts(tmp_path), settings={"folder": None}))
+    backend.completions(1, [{"step": 1, "prompt": "# title", "completion": "<script>\n![x](http://x/y.png)\udc80"}])
+    backend.finish("killed")
+    (text,) = from_tensorboard(tmp_path / "tensorboard").completions[1]
+    assert "<script>" in text
+    assert all(line.startswith("    ") for line in text.split("\n"))
