@@ -1,9 +1,10 @@
 """The report of a run with 20,000 episodes of 64 tokens: how long it takes to write and to open, how large it is.
 
 The run folder is made by the writers that `rlvr train` uses, out of random words and numbers, which compress worse than
-what a model writes. Written: `rlvr.report` in this process, torch not loaded. Opened: Chromium without a window, from
-the disk, a new page each time, until curves are drawn (`curves`), or until the list of episodes is there, too, and all
-texts can be searched (`rollouts`). CPU time is what the clock shows on a machine that does nothing else. A filter answers when the next frame with the shorter list has been drawn.
+what a model writes. Written: `rlvr.report` in this process, torch not loaded; CPU time is what the clock shows on a
+machine that does nothing else. Opened: Chromium without a window, from the disk, a new page each time, until curves are
+drawn (`curves`), or until the list of episodes is there, too, and all texts can be searched (`rollouts`). A filter
+answers when the next frame with the shorter list has been drawn.
 
     python benchmarks/report.py --rounds 5
 """

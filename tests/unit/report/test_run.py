@@ -1,6 +1,8 @@
 """The page of runs: finished, running, several, too large."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,8 @@ def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["report", str(tmp_path), "--max-episodes", "0"]) == 2
     with pytest.raises(UserError, match="is no run folder"):
         write_run_report([tmp_path])
+
+
+def test_a_report_needs_neither_torch_nor_transformers() -> None:
+    code = "import rlvr.report.files, sys; print({'torch', 'transformers'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
