@@ -59,8 +59,6 @@ def make_model(folder: Path) -> Path:
         max_position_embeddings=512,
         tie_word_embeddings=True,
         initializer_range=0.06,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
     )
     Qwen2ForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

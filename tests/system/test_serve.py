@@ -83,11 +83,10 @@ def test_requests_that_make_no_sense_over_a_socket_leave_the_server_as_it_was(se
         path, blocks = spoilt(rng)
         status, answer = server.post(path, b"".join(blocks))
         assert status == 200 or (400 <= status < 500 and answer["error"]["message"])
+    damaged = [b"POST /v1/completions HTTP/1.1\r\n", rng.randbytes(200), b"\r\n\r\n", b"GET"]
     for _ in range(100):  # not even HTTP, or given up in the middle
         with socket.create_connection(server.address) as connection:
-            connection.sendall(
-                rng.choice([b"POST /v1/completions HTTP/1.1\r\n", rng.randbytes(200), b"\r\n\r\n", b"GET"])
-            )
+            connection.sendall(rng.choice(damaged))
     status, after = server.post(COMPLETIONS, good)
     assert (status, after["choices"]) == (200, before["choices"])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +94,8 @@ def test_errors_are_the_clients_own(client: Any, url: str) -> None:
         client.chat.completions.create(model="n", messages=HELLO)
     with pytest.raises(openai.BadRequestError, match="presence_penalty: this server does not support it"):
         client.chat.completions.create(model="m", messages=HELLO, presence_penalty=1.0)
-    with pytest.raises(openai.AuthenticationError, match="the API key is wrong"):
-        with openai.OpenAI(base_url=url, api_key="other", max_retries=0) as other:
-            other.models.list()
+    with (
+        openai.OpenAI(base_url=url, api_key="other", max_retries=0) as other,
+        pytest.raises(openai.AuthenticationError, match="the API key is wrong"),
+    ):
+        other.models.list()

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rlvr.engines.openai import MAX_FAILURES_AT_START, Endpoint, EndpointError, Said, open_endpoint, to_wire
+from rlvr.engines.chat_completions import EndpointError, Said, to_wire
+from rlvr.engines.openai import MAX_FAILURES_AT_START, Endpoint, open_endpoint
 from rlvr.errors import UserError
 from rlvr.types import Message, SamplingParams, StopReason, ToolCall
 from tests.system.openai_server import Fault, error, serve

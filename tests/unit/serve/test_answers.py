@@ -199,9 +199,9 @@ def test_pitfall_06_a_stream_gives_the_ids_logprobs_and_text_of_the_whole_answer
     for expected in whole["choices"]:
         parts = [c for event in events for c in event["choices"] if c["index"] == expected["index"]]
         assert "".join(part["text"] for part in parts) == expected["text"]
-        assert sum((part["token_ids"] for part in parts), []) == expected["token_ids"]
+        assert [entry for part in parts for entry in part["token_ids"]] == expected["token_ids"]
         for key in ("token_logprobs", "tokens", "top_logprobs", "text_offset"):
-            assert sum((part["logprobs"][key] for part in parts), []) == expected["logprobs"][key]
+            assert [entry for part in parts for entry in part["logprobs"][key]] == expected["logprobs"][key]
         assert parts[0]["prompt_token_ids"] == expected["prompt_token_ids"]
         assert len(parts) > 2 or len(expected["token_ids"]) < 8
         assert [part["finish_reason"] for part in parts][-1] == expected["finish_reason"]
@@ -213,7 +213,7 @@ def test_a_streamed_chat_begins_with_its_role_and_says_the_same(qwen):
     parts = [c for event in ask(qwen, CHAT, **body, stream=True).events for c in event["choices"]]
     assert parts[0]["delta"] == {"role": "assistant", "content": ""}
     assert "".join(part["delta"].get("content", "") for part in parts) == whole["message"]["content"]
-    assert sum((part["logprobs"]["content"] for part in parts[1:]), []) == whole["logprobs"]["content"]
+    assert [entry for part in parts[1:] for entry in part["logprobs"]["content"]] == whole["logprobs"]["content"]
 
 
 # -------------------------------------------------------------------------------------------------------------- tools

@@ -222,7 +222,7 @@ REFUSED = [
     (
         CHAT,
         CHATS | {"tools": [{"type": "function", "function": {"name": ""}}]},
-        "tools[0].function.name: String should",
+        "tools[0].function.name: String",
     ),
     (
         CHAT,
