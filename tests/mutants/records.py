@@ -90,7 +90,7 @@ MUTANTS = [
     ),
     Mutant(  # a model that was cut off is taken to have ended
         pitfall="14",
-        file="engines/openai.py",
+        file="engines/chat_completions.py",
         old='"length": StopReason.LENGTH,',
         new='"length": StopReason.STOP,',
         test=f"{OPENAI}::test_pitfall_14_finish_reasons_say_why_a_completion_ended",
@@ -98,7 +98,7 @@ MUTANTS = [
     ),
     Mutant(  # logprobs of other tokens beside the ids
         pitfall="6",
-        file="engines/openai.py",
+        file="engines/chat_completions.py",
         old="(token_ids and len(logprobs) != len(token_ids))",
         new="(False)",
         test=f"{OPENAI}::test_pitfall_06_token_ids_and_logprobs_are_taken_where_they_are_told",

@@ -1,8 +1,7 @@
 """A model behind an endpoint that speaks OpenAI's chat completions: messages in, a message out.
 
 It is measured, never trained: what an endpoint says of tokens and log-probabilities is taken where it says anything.
-Everything that comes back is untrusted: of bounded size, checked, and one clear failure where it is not what it should
-be.
+Everything that comes back is untrusted: of bounded size, and read by `chat_completions`.
 """
 
 from __future__ import annotations
@@ -11,18 +10,14 @@ import asyncio
 import difflib
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, ValidationError
-
-from rlvr.chat.tool_calls import Reading
+from rlvr.engines.chat_completions import EndpointError, Said, read_answer
 from rlvr.errors import UserError
-from rlvr.types import Message, SamplingParams, StopReason, ToolSchema
+from rlvr.types import SamplingParams, ToolSchema
 
 PREFIX = "openai:"
 MAX_CONCURRENT = 16
@@ -38,23 +33,6 @@ MAX_FAILURES_AT_START, MAX_FAILURES = 5, 50
 
 _OPTIONAL = ("return_token_ids", "logprobs", "seed")
 """What an endpoint may refuse to know; the next one of them is named in its refusal, and is left out from then on."""
-
-
-class EndpointError(Exception):
-    """A request that failed for good, in a few words."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Said:
-    """What the endpoint answered. `token_ids` and `logprobs` are empty where it does not tell them."""
-
-    message: Message
-    wire: Mapping[str, Any]  # the message to be sent back
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    stop_reason: StopReason
-    num_prompt_tokens: int
-    num_completion_tokens: int
 
 
 class Endpoint:
@@ -99,7 +77,7 @@ class Endpoint:
         """
         async with self._gate:
             try:
-                said = _read(await self._ask(self._body(messages, sampling, tools, stop)), sampling.max_tokens)
+                said = read_answer(await self._ask(self._body(messages, sampling, tools, stop)))
             except EndpointError as error:
                 self._num_failures += 1
                 limit = MAX_FAILURES if self._has_answered else MAX_FAILURES_AT_START
@@ -281,114 +259,6 @@ def _openai() -> Any:
     except ImportError as error:
         raise UserError("a model behind an endpoint needs the official client: pip install 'rlvr[openai]'.") from error
     return openai
-
-
-# ---------------------------------------------------------------------------------------------- what is said and read
-
-
-def to_wire(message: Message) -> dict[str, Any]:
-    """A message in OpenAI's form."""
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.role == "tool":
-        wire["tool_call_id"] = message.call_id or ""
-    if message.tool_calls:
-        wire["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {
-                    "name": call.name or "unknown",
-                    "arguments": json.dumps(call.arguments, ensure_ascii=False),
-                },
-            }
-            for call in message.tool_calls
-        ]
-    return wire
-
-
-class _Function(BaseModel):
-    name: str | None = None
-    arguments: Any = None
-
-
-class _Call(BaseModel):
-    id: str | None = None
-    function: _Function
-
-
-class _Message(BaseModel):
-    content: str | None = None
-    tool_calls: list[_Call] | None = Field(default=None, max_length=1000)
-
-
-class _Logprob(BaseModel):
-    logprob: float
-
-
-class _Logprobs(BaseModel):
-    content: list[_Logprob] | None = None
-
-
-class _Choice(BaseModel):
-    message: _Message
-    finish_reason: str | None = None
-    logprobs: _Logprobs | None = None
-    token_ids: list[int] | None = None
-
-
-class _Usage(BaseModel):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class _Answer(BaseModel):
-    choices: list[_Choice] = Field(min_length=1)
-    usage: _Usage | None = None
-
-
-_STOPS = {
-    "stop": StopReason.STOP,
-    "tool_calls": StopReason.STOP,
-    "function_call": StopReason.STOP,
-    "length": StopReason.LENGTH,
-}
-
-
-def _read(body: bytes, max_tokens: int) -> Said:
-    """What an answer says. EndpointError if it is no chat completion."""
-    try:
-        answer = _Answer.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"][:6])) or "the whole"
-        raise EndpointError(f"what it answered is no chat completion ({place}: {first['msg'][:200]})") from error
-    choice, usage = answer.choices[0], answer.usage or _Usage()
-    token_ids = tuple(choice.token_ids or ())
-    content = choice.logprobs.content if choice.logprobs else None
-    logprobs = tuple(one.logprob for one in content or ())
-    if (token_ids and len(logprobs) != len(token_ids)) or not all(map(math.isfinite, logprobs)):
-        logprobs = ()  # of other tokens, perhaps without the one that ended it: beside these ids they would mislead
-    return Said(
-        message=(message := _message(choice.message)),
-        wire=to_wire(message),
-        token_ids=token_ids,
-        logprobs=logprobs,
-        stop_reason=_STOPS.get(choice.finish_reason or "stop", StopReason.ABORTED),
-        num_prompt_tokens=max(0, usage.prompt_tokens),
-        num_completion_tokens=max(0, usage.completion_tokens) or len(token_ids) or len(logprobs),
-    )
-
-
-def _message(message: _Message) -> Message:
-    """A call whose arguments are no JSON is a call with a problem, as from a model in this process. It is sent back
-    without arguments: endpoints refuse a conversation in which some cannot be read."""
-    reading = Reading()
-    given = message.tool_calls or []
-    for call in given:
-        reading.add("", call.function.name, call.function.arguments)
-    ids = [call.id or f"call_{index}" for index, call in enumerate(given)]
-    calls = tuple(replace(call, id=name) for call, name in zip(reading.calls, ids, strict=False))
-    return Message(role="assistant", content=message.content or "", tool_calls=calls)
 
 
 def _told(error: Any) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from rlvr.engines.openai import Endpoint, EndpointError, Said, to_wire
+from rlvr.engines.chat_completions import EndpointError, Said, to_wire
+from rlvr.engines.openai import Endpoint
 from rlvr.envs.base import Env, TurnText
 from rlvr.errors import UserError
 from rlvr.evaluation.players import MAX_REPLY_CHARS, Played
