@@ -83,7 +83,13 @@ TREATMENTS = [
     Treatment(pattern=r"rlvr retrieve (?!.*--serve).*", kind="plain", more=("--retriever", "bm25")),
     Treatment(pattern=r"rlvr retrieve (?=.*--serve).*", kind="server", more=("--retriever", "bm25")),
     # -------------------------------------------------------------------- benchmark, analyze, report, export, serve
-    Treatment(pattern=r"rlvr (benchmark|analyze|report) .*", kind="plain"),
+    Treatment(pattern=r"rlvr (benchmark|analyze|report) (?!.*--retrievers).*", kind="plain"),
+    Treatment(
+        pattern=r"rlvr benchmark (?=.*--retrievers).*",
+        kind="plain",
+        latest="musique",
+        more=("--set", "rollout.max_completion_tokens=32"),
+    ),
     Treatment(pattern=r"rlvr export (?!.*(--merge|--push)).*", kind="plain", more=("--overwrite",)),
     Treatment(pattern=r"rlvr export (?=.*--merge)(?!.*--push).*", kind="plain", latest="lora", more=("--overwrite",)),
     Treatment(pattern=r"rlvr export (?=.*--push)(?=.*--dry-run).*", kind="plain", more=("--overwrite",)),
