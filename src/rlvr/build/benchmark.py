@@ -46,7 +46,7 @@ class Benchmark:
         """A row a cell in the order of the plan, and a sentence for each difference; all columns in Markdown."""
         measured = () if self.analysis is None else self.analysis.cells
         head, rows = summary_rows(measured, full=markdown)
-        placed = [(self._place(cell), row) for cell, row in zip(measured, rows, strict=True)]
+        placed = [(self._place(cell)[-1], row) for cell, row in zip(measured, rows, strict=True)]
         blank = ["-"] * (len(head) - 4)
         placed += [(self.cells.index(c), (c.model, c.task, c.retriever, "failed", *blank)) for c in self.failed]
         text = table(head, [row for _, row in sorted(placed, key=lambda one: one[0])], markdown=markdown)
@@ -60,14 +60,15 @@ class Benchmark:
         failed = [{"kind": "failed", "model": c.model, "task": c.task, "retriever": c.retriever} for c in self.failed]
         return lines + failed
 
-    def _place(self, found: FoundCell) -> int:
-        """The number of the plan's cell that this one belongs to; one task may have several sets."""
-        return next(
-            number
+    def _place(self, found: FoundCell) -> tuple[bool, bool, int]:
+        """The best fit of the plan's cells, its number last. A task of several sets gives several cells for one of the
+        plan, and only some of them may search."""
+        fitting = [
+            (cell.task != found.task, cell.retriever != (found.retriever or NONE), number)
             for number, cell in enumerate(self.cells)
-            if (cell.model, cell.retriever if found.retriever else NONE) == (found.model, found.retriever or NONE)
-            and (found.task == cell.task or found.task.startswith(f"{cell.task}/"))
-        )
+            if cell.model == found.model and f"{found.task}/".startswith(f"{cell.task}/")
+        ]
+        return min(fitting)
 
 
 def benchmark(folder: Path, asked: Plan, *, show: Show, bar: Bar) -> Benchmark:

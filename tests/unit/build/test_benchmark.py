@@ -1,0 +1,47 @@
+"""The table of a benchmark, and the names of its files."""
+
+from __future__ import annotations
+
+import re
+
+from rlvr.build.benchmark import Benchmark
+from rlvr.build.benchmark_plan import Cell
+from rlvr.config.compose import load_config
+from rlvr.evaluation.analysis import analyze
+from tests.unit.evaluation.records import greedy
+
+CONFIG = load_config([], config_name="rpn_test")
+
+
+def cell(model: str, task: str, retriever: str = "-") -> Cell:
+    return Cell(model=model, task=task, own_task="rpn", retriever=retriever, config=CONFIG)
+
+
+def test_rows_stand_in_the_order_of_the_plan_and_sets_of_one_task_together() -> None:
+    cells = (cell("a", "mix"), cell("b", "mix"), cell("a", "rpn"), cell("a", "mix/x"), cell("b", "rpn"))
+    records = [
+        *greedy([1], task="mix/x", settings="s1"),  # of the plan's own mix/x, not of the mix
+        *greedy([1], task="rpn"),
+        *greedy([1], task="mix/musique", retriever="bm25"),  # a set that searches, in a task that does not
+        *greedy([1], task="mix/gsm8k"),
+    ]
+    found = Benchmark(cells=cells, analysis=analyze(records), failed=(cells[1], cells[4]))
+    rows = [re.split(r"\s{2,}", line)[:2] for line in found.table().splitlines()[2:]]
+    assert [" ".join(row) for row in rows] == ["a mix/musique", "a mix/gsm8k", "b mix", "a rpn", "a mix/x", "b rpn"]
+    assert [line["kind"] for line in found.lines()] == ["cell"] * 4 + ["failed"] * 2
+
+
+def test_nothing_measured_is_a_table_of_failures() -> None:
+    found = Benchmark(cells=(cell("a", "rpn"),), analysis=None, failed=(cell("a", "rpn"),))
+    assert "failed" in found.table()
+    assert found.table(markdown=True).count("\n") == 3
+    assert found.lines() == [{"kind": "failed", "model": "a", "task": "rpn", "retriever": "-"}]
+
+
+def test_every_cell_has_a_file_of_its_own_that_any_system_can_hold() -> None:
+    models = ["a", "runs/a", "runs-a", "runs_a", "../a", "a__b", "openai:http://h:1/v1#a", "ä" * 300, "x" * 300]
+    files = [cell(model, task).file for model in models for task in ("rpn", "a__rpn")]
+    files += [cell("a", "rpn", retriever).file for retriever in ("bm25", "semantic/BAAI/bge-small", "hybrid")]
+    assert len({file.lower() for file in files}) == len(files)
+    assert all(re.fullmatch(r"records/[A-Za-z0-9._-]{1,200}\.jsonl", file) for file in files)
+    assert cell("a", "rpn").file == "records/a__rpn__-.jsonl"
