@@ -53,17 +53,19 @@ def one(answer):
     [
         ({}, {}),
         ({"temperature": 0}, {"temperature": 0}),
-        ({"temperature": 0.7, "top_p": 0.8}, {"temperature": 0.7, "top_p": 0.8}),
+        ({"temperature": 0.5}, {"temperature": 0.5}),
+        ({"top_p": 0.3}, {"top_p": 0.3}),
         ({"top_k": 3}, {"top_k": 3}),
         ({"top_k": -1}, {}),
-        ({"min_p": 0.2}, {"min_p": 0.2}),
-        ({"ignore_eos": True, "stop_token_ids": [5, 17]}, {"stop_ids": frozenset({5, 17})}),
+        ({"min_p": 0.5}, {"min_p": 0.5}),
+        ({"ignore_eos": True, "stop_token_ids": [5, 105]}, {"stop_ids": frozenset({5, 105})}),
         ({"max_tokens": 3}, {"max_tokens": 3}),
     ],
 )
 def test_pitfall_06_ids_and_logprobs_are_the_engines(qwen, fields, settings):
     body = {"prompt": IDS, "max_tokens": 12, "seed": 3, "logprobs": 2, "return_token_ids": True} | fields
     choice, expected = one(ask(qwen, COMPLETIONS, **body)), sampled(qwen, IDS, **settings)
+    assert not settings or expected != sampled(qwen, IDS), "the setting makes no difference: choose another value"
     assert choice["prompt_token_ids"] == IDS
     assert choice["token_ids"] == list(expected.token_ids)
     assert choice["logprobs"]["token_logprobs"] == list(expected.behavior_logprobs)
@@ -179,6 +181,8 @@ def test_pitfall_14_a_stop_text_ends_the_text_before_it_wherever_its_tokens_are_
         assert not any("\ufffd" in part["text"] for part in parts)
     else:
         assert (one(answer)["text"], one(answer)["finish_reason"]) == (text, reason)
+        *rest, last = one(answer)["token_ids"]
+        assert chain.chat.decode(rest) == SPOKEN or last not in chain.chat.stop_ids  # nothing is sampled behind it
 
 
 def test_a_completion_that_a_limit_cuts_says_so(chain):
