@@ -16,7 +16,7 @@ from rlvr.envs.base import Reply, TurnText, to_attempt
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import RewardError, Verifier, run_verifier
 from rlvr.rewards.trace import Trace
-from rlvr.types import Example, Message, Score, ToolCall, ToolSchema
+from rlvr.types import Attempt, Example, Message, Score, ToolCall, ToolSchema, TraceStep
 
 MAX_CALLS_PER_TURN = 32
 """More calls in one turn are not executed: what they return could not be read anyway."""
@@ -90,14 +90,19 @@ class ToolEnv:
 
     async def score(self, turns: Sequence[TurnText]) -> Score:
         """The verifier's verdict on turns and state, with what was counted."""
-        score = await run_verifier(self._verifier, to_attempt(self._example, turns, self._state))
+        attempt = to_attempt(self._example, turns, self._state)
+        score = await run_verifier(self._verifier, attempt)
         counted = {"turns": float(len(turns)), **{name: float(self._counts[name]) for name in COUNTED}}
         return replace(
             score,
             diagnostics={**score.diagnostics, **counted},
             potentials=tuple(self._potentials[: len(turns)]),
-            trace=(*(self._trace.steps if self._trace is not None else ()), *score.trace),
+            trace=(*(self._trace.steps if self._trace is not None else ()), *score.trace, *await self._ending(attempt)),
         )
+
+    async def _ending(self, attempt: Attempt) -> tuple[TraceStep, ...]:
+        """What the trace ends with, behind what the verifier noted."""
+        return ()
 
     async def _call(self, call: ToolCall, is_last: bool, index: int) -> tuple[str, bool]:
         """The answer to a call, and whether it ends the episode."""

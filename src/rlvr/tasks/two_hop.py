@@ -30,7 +30,7 @@ from rlvr.rewards.trace import Trace
 from rlvr.seeding import derive_seed
 from rlvr.tasks.base import CountTokens, Task
 from rlvr.tasks.prompting import Prompter
-from rlvr.types import Example, Message, Score, Verdict
+from rlvr.types import Attempt, Example, Message, TraceStep, Verdict
 
 if TYPE_CHECKING:
     from rlvr.config.schema import TwoHopTask as TwoHopSettings
@@ -93,13 +93,11 @@ class WordsEnv(ToolEnv):
         super().__init__(example, state=walk, trace=walk.trace, **settings)
         self._walk, self._judge = walk, judge
 
-    async def score(self, turns: Sequence[TurnText]) -> Score:
-        """As of every tool environment; the trace ends with the answer."""
-        score = await super().score(turns)
-        verdict = await self._judge.judge(to_attempt(self._example, turns))
+    async def _ending(self, attempt: Attempt) -> tuple[TraceStep, ...]:
+        verdict = await self._judge.judge(attempt)
         if verdict.answer is None:
-            return score
-        return replace(score, trace=(*score.trace, *self._walk.trace.ending((), verdict.answer, verdict.correct)))
+            return ()
+        return self._walk.trace.ending((), verdict.answer, verdict.correct)
 
     async def step(self, said: Message) -> Reply:
         """As of every tool environment."""
