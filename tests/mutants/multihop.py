@@ -94,8 +94,8 @@ MUTANTS = [
     Mutant(  # all episodes of an example write into one set of notes
         pitfall="7",
         file=TASK,
-        old="            state=self.notes(example),",
-        new='            state=self.__dict__.setdefault(f"notes {example.id}", self.notes(example)),',
+        old="notes = self.notes(example)",
+        new='notes = self.__dict__.setdefault(f"notes {example.id}", self.notes(example))',
         test=OWN,
     ),
     Mutant(  # a service that is down finds nothing
