@@ -57,6 +57,13 @@ MUTANTS = [
         new="    with suppress(KeyError):  # the run has died",
         test=_REMOTE + "test_pitfall_37_the_death_of_the_run_marks_it_as_failed",
     ),
+    Mutant(  # a process that hangs outlives the run for ever
+        pitfall="37",
+        file="tracking/trackers/worker.py",
+        old="    os.killpg(os.getpid(), signal.SIGKILL)",
+        new="    os.getpid()",
+        test=_REMOTE + "test_pitfall_37_a_tracker_that_hangs_does_not_outlive_a_run_that_died",
+    ),
     Mutant(  # killed runs look like failed ones
         pitfall="37",
         file="tracking/trackers/worker.py",
@@ -93,11 +100,11 @@ MUTANTS = [
         new="known=None)",
         test=_REMOTE + "test_pitfall_37_a_resumed_run_sends_what_is_missing_and_nothing_twice",
     ),
-    Mutant(  # W&B is told steps of its own counting
+    Mutant(  # W&B counts from one
         pitfall="38",
         file="tracking/trackers/wandb.py",
         old="self._run.log(values, step=step)",
-        new="self._run.log(values)",
+        new="self._run.log(values, step=step + 1)",
         test=_SYSTEM + "test_pitfall_38_every_number_of_the_file_is_in_every_tracker",
         needs="wandb",
     ),

@@ -116,8 +116,9 @@ def _wandb_run(path: Path) -> Kept:
                 table = path.parent / "files" / row["completions.path"]
                 kept.completions[step] = json.loads(table.read_text())["data"]
             plain = {name: value for name, value in row.items() if not name.startswith(("_", "completions."))}
-            kept.doubled += [name for name in plain if name in kept.numbers.setdefault(step, {})]
-            kept.numbers[step] |= plain
+            if plain:
+                kept.doubled += [name for name in plain if name in kept.numbers.get(step, {})]
+                kept.numbers[step] = kept.numbers.get(step, {}) | plain
         elif kind == "run":
             kept.name, kept.group = record.run.display_name, record.run.run_group
             kept.tags = {tag: "" for tag in record.run.tags}
@@ -141,6 +142,8 @@ def _wandb_records(path: Path) -> Iterator[Any]:
             pos += room
             continue
         _, size, kind = struct.unpack_from("<IHB", data, pos)
+        if pos + 7 + size > len(data):  # still being written
+            return
         part, pos = part + data[pos + 7 : pos + 7 + size], pos + 7 + size
         if kind in (1, 4):  # whole, or the last fragment
             record, part = pb.Record.FromString(part), b""

@@ -11,6 +11,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,6 +26,7 @@ BACKENDS = {
     "wandb": "rlvr.tracking.trackers.wandb:WandbBackend",
     "tensorboard": "rlvr.tracking.trackers.tensorboard:TensorboardBackend",
 }
+POLL_S = 0.5
 NICENESS = 5  # training goes first
 
 
@@ -47,6 +50,7 @@ def main() -> int:
         ending.status = "killed"
 
     signal.signal(signal.SIGTERM, asked_to_stop)
+    threading.Thread(target=_end_with, args=(os.getppid(), ending), daemon=True).start()
     messages = iter(sys.stdin.readline, "")
     try:
         module, _, name = BACKENDS.get(sys.argv[1], sys.argv[1]).partition(":")
@@ -62,9 +66,16 @@ def main() -> int:
         _answer(answers, {"error": sentence(error)})
         return 1
     if ending.started:
-        signal.alarm(max(1, round(ending.limit_s)))  # ends this process if the tracker hangs
         backend.finish(ending.status)
     return 0
+
+
+def _end_with(parent: int, ending: Ending) -> None:
+    """When the run's process has died, end this one soon, even if the library hangs and never sees it."""
+    while os.getppid() == parent:
+        time.sleep(POLL_S)
+    time.sleep(ending.limit_s)
+    os.killpg(os.getpid(), signal.SIGKILL)  # of this session: with all that the library has started
 
 
 def _handle(backend: Backend, message: Mapping[str, Any], ending: Ending) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class FakeBackend:
     def __init__(self) -> None:
         self._where, _, self._how = os.environ.get("FAKE_TRACKER", "").partition(":")
         self._file = Path(os.environ["FAKE_FILE"])
-        self._note("load", os.getsid(0) == os.getpid())
+        self._note("load", {"own_session": os.getsid(0) == os.getpid(), "pid": os.getpid()})
 
     def prepare(self, run: RunFacts) -> None:
         self._note("prepare", run.name)

@@ -189,8 +189,15 @@ def test_pitfall_37_a_run_that_is_being_killed_does_not_wait_and_is_marked(start
     wait_for(lambda: calls(tmp_path / "fake.jsonl", "finish") == ["killed"])
 
 
+def runs(pid: int) -> bool:
+    """Whether a process is there, and not a zombie that nobody has asked for yet."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z"
+
+
 RUN = """
 import sys, time
+from dataclasses import replace
 from pathlib import Path
 from tests.unit.tracking.trackers.fake import WORKER
 from tests.unit.tracking.trackers.test_remote import RemoteTracker, facts
@@ -217,9 +224,21 @@ def test_pitfall_37_the_death_of_the_run_marks_it_as_failed(
         start_new_session=True,
     ) as run:
         wait_for(lambda: len(calls(tmp_path / "fake.jsonl", last)) == 1)
-        assert calls(tmp_path / "fake.jsonl", "load") == [True]  # a session of its own
+        assert calls(tmp_path / "fake.jsonl", "load")[0]["own_session"]
         os.killpg(run.pid, number)  # as Ctrl-C in a terminal: the whole group
     wait_for(lambda: calls(tmp_path / "fake.jsonl", "finish") == ["failed"])
+
+
+def test_pitfall_37_a_tracker_that_hangs_does_not_outlive_a_run_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(monkeypatch, tmp_path / "fake.jsonl", "log:hang")
+    quick = RUN.replace("facts(folder)", "replace(facts(folder), timeout_s=0.2)")
+    with subprocess.Popen([sys.executable, "-c", quick, str(tmp_path)], stdout=subprocess.DEVNULL) as run:
+        wait_for(lambda: len(calls(tmp_path / "fake.jsonl", "start")) == 1)
+        run.kill()
+    worker = calls(tmp_path / "fake.jsonl", "load")[0]["pid"]
+    wait_for(lambda: not runs(worker))
 
 
 def test_the_state_survives_as_plain_json(start: Open, tmp_path: Path) -> None:
