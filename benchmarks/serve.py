@@ -4,7 +4,8 @@
 
 64 clients in a process of their own ask for 128 tokens each, all at once: once in whole answers, once streamed, once
 streamed by clients that go away in the middle. "engine" is `LocalEngine.generate_batch` on the same prompts and seeds
-in another process that idles otherwise. Medians of the rounds; the ratio is of each round's pair, then the median.
+in another process that idles otherwise. Medians of the rounds; "ratio" is the median of engine seconds / seconds of the
+same round, "CPU" the same of processor seconds of all rounds, which other load on the machine moves less.
 """
 
 from __future__ import annotations
@@ -85,16 +86,22 @@ def bodies(clients: int, num_words: int, new_tokens: int) -> list[dict[str, Any]
 
 
 @contextmanager
-def serving(model: str) -> Iterator[str]:
-    """`rlvr serve` in a process of its own; its address."""
+def serving(model: str) -> Iterator[tuple[str, int]]:
+    """`rlvr serve` in a process of its own; its address and process id."""
     command = [sys.executable, "-m", "rlvr", "serve", model, "--port", "0", "--served-model-name", "m"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert server.stdout is not None
     try:
-        yield server.stdout.readline().strip()
+        yield server.stdout.readline().strip(), server.pid
     finally:
         server.terminate()
         server.wait(timeout=60)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def engine_loop(model: str) -> None:
@@ -120,6 +127,7 @@ class Engine:
     def __init__(self, model: str) -> None:
         command = [sys.executable, __file__, "--engine-of", model]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
 
     def seconds(self, requests: Sequence[dict[str, Any]]) -> tuple[float, list[list[int]]]:
         """For all of the requests at once, and what was sampled."""
@@ -266,14 +274,19 @@ def measure(label: str, model: str, num_words: int, clients: int, new_tokens: in
     engine = Engine(model)
     own: list[float] = []
     got: dict[str, list[tuple[float, list[float]]]] = {"whole": [], "streamed": []}
+    cpu: dict[str, list[float]] = {"engine": [], "whole": [], "streamed": []}
     failed = 0
-    with serving(model) as url:
+    with serving(model) as (url, pid):
         for number in range(rounds + 1):  # the first is warm-up
+            before = cpu_seconds(engine.pid)
             seconds, expected = engine.seconds(requests)
+            cpu["engine"].append(cpu_seconds(engine.pid) - before)
             if number:
                 own.append(seconds)
             for name, ask in (("whole", whole), ("streamed", streamed)):
+                before = cpu_seconds(pid)
                 seconds, each, sampled = asyncio.run(crowd(url, requests, ask))
+                cpu[name].append(cpu_seconds(pid) - before)
                 failed += sum(len(ids) != new_tokens for ids in sampled)
                 same = sum(a == b for a, b in zip(sampled, expected, strict=True))
                 assert same == len(expected), f"{len(expected) - same} answers are not the engine's"
@@ -289,7 +302,8 @@ def measure(label: str, model: str, num_words: int, clients: int, new_tokens: in
         ratio = statistics.median(o / t for o, t in zip(own, times, strict=True))
         waits = sorted(wait for _, each in got[name] for wait in each)
         worst = waits[min(len(waits) - 1, int(0.99 * len(waits)))]
-        cells += [f"{tokens / statistics.median(times):.0f}", f"**{ratio:.2f}**", f"{1e3 * worst:.0f}"]
+        of_cpu = sum(cpu["engine"][1:]) / sum(cpu[name][1:])
+        cells += [f"{tokens / statistics.median(times):.0f}", f"**{ratio:.2f}**", f"{of_cpu:.2f}", f"{1e3 * worst:.0f}"]
     cells += [str(failed), f"{1e3 * health:.0f}", f"{1e3 * freed:.0f}"]
     return "| " + " | ".join(cells) + " |"
 
@@ -306,10 +320,10 @@ def main() -> None:
         engine_loop(arguments.engine_of)
         return
     print(
-        "| model, tokens a client | engine tok/s | whole tok/s | ratio | p99 ms | streamed tok/s | ratio | p99 ms "
-        "| failed | health ms | slots free ms |"
+        "| model, tokens a client | engine tok/s | whole tok/s | ratio | CPU | p99 ms "
+        "| streamed tok/s | ratio | CPU | p99 ms | failed | health ms | slots free ms |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     print(f"load average at the start: {os.getloadavg()[0]:.1f}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         model = str(make_model(Path(folder) / "model"))
