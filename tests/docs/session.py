@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -77,6 +78,9 @@ class Session:
         self._output()
         code = main(words[1:])
         out, err = self._output()
+        if treatment.needs and importlib.util.find_spec(treatment.needs) is None:
+            assert (code != 0, "pip install" in err) == (True, True), f"{command}: {err}"
+            return
         assert code == treatment.code, f"{command}\n{words}\nexit status {code}\n{err[-2000:]}"
         assert treatment.says in err, f"{command}: {err}"
         assert "Traceback" not in err, command

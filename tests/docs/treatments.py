@@ -34,6 +34,7 @@ class Treatment:
     latest: str = "rpn"  # what runs/latest is: a prepared run
     code: int = 0
     says: str = ""  # on stderr
+    needs: str = ""  # a library; without it the command says how to install it
 
 
 OWN_TEST = {
@@ -42,17 +43,20 @@ OWN_TEST = {
 }
 """Pages that are executed whole, with their files and changes, by a test of their own."""
 
+NO_TRAINING = r"--cfg job|--help|env_id=|task\.retriever=hybrid|tracker=(?!default)|report_to=\[\w| train\."
+
 TREATMENTS = [
     Treatment(pattern=r".*", pages=r"docs/(components|tools)\.md", kind="elsewhere", why="OWN_TEST"),
     # ------------------------------------------------------------------------------------------------------- train
     Treatment(pattern=r"rlvr train(?=.* --cfg job).*", kind="plain"),
+    Treatment(pattern=r"rlvr train .*(?<!\w)train\.\w+=.*", kind="plain", code=2, says="the key is called"),
     Treatment(
-        pattern=r"rlvr train(?!.*(--cfg job|env_id=|task\.retriever=hybrid|--help|tracker=(?!default)|report_to)).*",
+        pattern=rf"rlvr train(?!.*({NO_TRAINING})).*",
         kind="train",
     ),
     # tests/system/test_trackers.py runs trackers, which are extras: the settings are composed
     Treatment(
-        pattern=r"rlvr train(?=.*tracker(=(?!default)|\.report_to))(?!.*--cfg job).*",
+        pattern=r"rlvr train(?=.*tracker(=(?!default)|\.report_to=\[\w))(?!.*--cfg job).*",
         kind="plain",
         more=("--cfg", "job"),
     ),
@@ -78,7 +82,7 @@ TREATMENTS = [
         latest="musique",
         more=("--set", "rollout.max_completion_tokens=32", "--set", "prompt.system='Answer with tools.'"),
     ),
-    Treatment(pattern=r"rlvr (eval|predict) (?=.*openai:).*", kind="plain"),
+    Treatment(pattern=r"rlvr (eval|predict) (?=.*openai:).*", kind="plain", needs="openai"),
     Treatment(pattern=r"rlvr score .*", kind="plain"),
     Treatment(pattern=r"rlvr retrieve (?!.*--serve).*", kind="plain", more=("--retriever", "bm25")),
     Treatment(pattern=r"rlvr retrieve (?=.*--serve).*", kind="server", more=("--retriever", "bm25")),

@@ -18,6 +18,7 @@ SHORT_WARM_START = (
     "warm_start.warmup_steps=0",
     "warm_start.final_phase_steps=0",
 )
+SMALL_MODEL = ("model.hidden_size=32", "model.num_layers=1", "model.num_heads=2", "model.intermediate_size=32")
 SHORT = (
     "trainer.max_steps=1",
     "trainer.warmup_steps=0",
@@ -140,8 +141,8 @@ def shorten(words: list[str], world: World) -> list[str]:
     name = words[words.index("--config-name") + 1] if "--config-name" in words else "rpn"
     choices = {word.partition("=")[0]: word.partition("=")[2] for word in words}
     task = choices.get("task", name)
-    if "--config-dir" in words:  # a run's own settings, which are short
-        return ["tracker.console=none"]
+    if "--config-dir" in words and words[words.index("--config-dir") + 1].startswith("runs/"):
+        return ["tracker.console=none"]  # a run's own settings, which are short
     more = list(SHORT)
     is_pretrained = choices.get("model") == "hf" or (name in PRETRAINED and "model" not in choices)
     if is_pretrained:
@@ -152,5 +153,5 @@ def shorten(words: list[str], world: World) -> list[str]:
         if task in SEARCHING:
             more.append("model.lora.enabled=false")
     else:
-        more += SHORT_WARM_START
+        more += (*SHORT_WARM_START, *SMALL_MODEL)
     return more
