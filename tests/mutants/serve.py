@@ -57,11 +57,11 @@ MUTANTS = [
         test=IDS,
     ),
     Mutant(
-        pitfall="6",
+        pitfall="3",
         file="serve/requests.py",
         old="own_stops = frozenset() if request.ignore_eos else served.chat.stop_ids",
         new="own_stops = served.chat.stop_ids",
-        test=IDS,
+        test=f"{ANSWERS}::test_pitfall_03_the_end_ends_a_completion_unless_it_is_to_be_ignored",
     ),
     Mutant(  # temperature 0 is taken for none given
         pitfall="6",

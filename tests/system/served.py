@@ -69,9 +69,7 @@ def served(model: str, options: Sequence[str] = (), **environment: str) -> Itera
     """The server, once it accepts connections; it ends with the block."""
     command = [sys.executable, "-m", "rlvr", "serve", model, "--port", "0", *options]
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | environment
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | environment)
         assert process.stdout is not None
         try:
             url = process.stdout.readline().strip()

@@ -133,6 +133,11 @@ def test_different_clients_get_what_each_alone_would_get(qwen):
         assert one(answer)["logprobs"]["token_logprobs"] == pytest.approx(alone["logprobs"]["token_logprobs"], abs=1e-5)
 
 
+def test_pitfall_03_the_end_ends_a_completion_unless_it_is_to_be_ignored(chain):
+    used = [ask(chain, COMPLETIONS, prompt="<", max_tokens=20, ignore_eos=flag).json["usage"] for flag in (None, True)]
+    assert [usage["completion_tokens"] for usage in used] == [len(chain.chat.encode_text(SPOKEN)) + 1, 20]
+
+
 def test_completions_are_short_and_chats_are_not_unless_told(qwen):
     assert ask(qwen, COMPLETIONS, prompt=IDS, ignore_eos=True).json["usage"]["completion_tokens"] == 16
     used = ask(qwen, CHAT, messages=HELLO, ignore_eos=True).json["usage"]
