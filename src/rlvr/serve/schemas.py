@@ -53,7 +53,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-TokenIds = list[TokenId]
+# fail_fast: a body of a million wrong items would otherwise become a million errors, gigabytes of them
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -82,7 +83,7 @@ class Request(BaseModel):
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
     stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_CHOICES)] | None = None
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
@@ -98,13 +99,15 @@ class Request(BaseModel):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-Prompt = str | Annotated[TokenIds, Field(min_length=1)]
-
-
 class CompletionRequest(Request):
     """POST /v1/completions"""
 
-    prompt: str | TokenIds | Annotated[list[str] | list[TokenIds], Field(max_length=MAX_PROMPTS)]
+    prompt: (
+        str
+        | TokenIds
+        | Annotated[list[str], Field(max_length=MAX_PROMPTS, fail_fast=True)]
+        | Annotated[list[TokenIds], Field(max_length=MAX_PROMPTS, fail_fast=True)]
+    )
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     best_of: int | None = None
 
@@ -146,8 +149,8 @@ class ApiMessage(_Body):
     """Of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
-    tool_calls: Annotated[list[Call], Field(max_length=MAX_TOOLS)] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[Call], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
     name: str | None = None
     reasoning_content: str | None = None
@@ -173,11 +176,11 @@ class Tool(_Body):
 class ChatRequest(Request):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[ApiMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[ApiMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none"] | None = None
 
 
@@ -214,9 +217,10 @@ def _check_extra(kind: type[Request], name: str, value: Any) -> None:
 
 
 def _refused(error: ValidationError) -> ApiError:
-    """The complaint about the deepest place: of a union's alternatives that is the one that was meant."""
+    """The complaint about the deepest place: of a union's alternatives that is the one that was meant; but one
+    about a list that is too long comes first."""
     found = error.errors(include_url=False, include_context=False)
-    worst = max(found, key=lambda entry: len(entry["loc"]))
+    worst = max(found, key=lambda entry: (entry["type"] == "too_long", len(entry["loc"])))
     place = _place(worst["loc"])
     if worst["type"] == "missing":
         return invalid(place, "it is missing.")

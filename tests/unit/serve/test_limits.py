@@ -5,8 +5,11 @@ import sys
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
+from rlvr.serve.errors import ApiError
 from rlvr.serve.sampling import Served
+from rlvr.serve.schemas import ChatRequest, CompletionRequest, parse
 from tests.unit.serve.client import LIMITS, Client, Response
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -302,3 +305,29 @@ def test_the_deepest_body_is_refused(qwen):
         return await Client(qwen).post(COMPLETIONS, body)
 
     assert bad(asyncio.run(run()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (CompletionRequest, '{"prompt": [%s]}'),
+        (CompletionRequest, '{"prompt": [[%s]]}'),
+        (CompletionRequest, '{"prompt": "a", "stop": [%s]}'),
+        (CompletionRequest, '{"prompt": "a", "stop_token_ids": [%s]}'),
+        (ChatRequest, '{"messages": [%s]}'),
+        (ChatRequest, '{"messages": [{"role": "user", "content": [%s]}]}'),
+        (ChatRequest, '{"messages": [{"role": "assistant", "tool_calls": [%s]}]}'),
+        (ChatRequest, '{"messages": [{"role": "user", "content": "a"}], "tools": [%s]}'),
+    ],
+)
+@pytest.mark.parametrize("item", ["-1", "{}", "null"])
+def test_a_long_list_of_nonsense_is_not_read_to_its_end(kind, body, item):
+    """A million errors would hold up all other clients for a minute, and take gigabytes."""
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate_json(body % ",".join([item] * 1000))
+    assert caught.value.error_count() < 20
+
+
+def test_too_many_prompts_are_called_that():
+    with pytest.raises(ApiError, match=r"^prompt: List should have at most 1024 items"):
+        parse(CompletionRequest, b'{"prompt": ["a"' + b', "a"' * 1024 + b"]}")
