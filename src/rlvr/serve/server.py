@@ -20,6 +20,8 @@ MORE_CONNECTIONS = 64
 """Beyond those whose requests run or wait: for /health and for those that are told that the queue is full."""
 KEEP_ALIVE_S = 75
 LAST_BYTES_S = 2
+HEAD_S = 30.0
+"""The head of a request must be here within this time: whoever connects and says nothing takes others' place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,7 @@ def serve(served: Served, address: Address, limits: Limits, *, api_key: str | No
     pool = Pool(served)
     config = uvicorn.Config(
         make_app(served, pool, limits, api_key),
+        http=patient_protocol(HEAD_S),
         log_level="warning",
         lifespan="off",
         ws="none",
@@ -101,6 +104,44 @@ def serve(served: Served, address: Address, limits: Limits, *, api_key: str | No
                 runner.run(Server(config).serve(sockets=[listening]))
         finally:
             signal.signal(signal.SIGTERM, before)
+
+
+def patient_protocol(head_s: float) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP/1.1, which bounds the size of a request's head, with a bound on the time it takes, too.
+
+    Its faster one, which it would take where httptools is installed, bounds neither.
+    """
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        head_timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.watch_head()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.watch_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self.stop_watching()
+
+        def watch_head(self) -> None:
+            """The clock runs from the first byte of a head, or from the connection on, to its last byte."""
+            if self.conn.their_state is not h11.IDLE:
+                self.stop_watching()
+            elif self.head_timer is None:
+                self.head_timer = self.loop.call_later(head_s, self.transport.close)
+
+        def stop_watching(self) -> None:
+            if self.head_timer is not None:
+                self.head_timer.cancel()
+                self.head_timer = None
+
+    return Protocol
 
 
 def _listen(address: Address) -> socket.socket:

@@ -1,0 +1,63 @@
+"""Connections of clients that take their time."""
+
+import asyncio
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from rlvr.serve.server import patient_protocol
+
+HEAD_S = 0.3
+HEAD = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+async def answer(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def talk(*pieces: bytes, pause_s: float) -> bytes:
+    """What a client hears that sends the pieces with pauses between them, until the server hangs up on it."""
+    config = uvicorn.Config(answer, http=patient_protocol(HEAD_S), lifespan="off", log_config=None)
+    config.load()
+    loop = asyncio.get_running_loop()
+    made = await loop.create_server(
+        lambda: config.http_protocol_class(config=config, server_state=ServerState(), app_state={}), "127.0.0.1", 0
+    )
+    async with made:
+        reader, writer = await asyncio.open_connection(*made.sockets[0].getsockname())
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(pause_s)
+        heard = b""
+        try:
+            async with asyncio.timeout(5 * HEAD_S):
+                while data := await reader.read(1000):
+                    heard += data
+                heard += b"CLOSED"
+        except TimeoutError:
+            heard += b"OPEN"
+        except ConnectionError:
+            heard += b"CLOSED"
+        writer.close()
+        return heard
+
+
+@pytest.mark.parametrize(
+    "pieces", [(), (b"GET ",), (HEAD[:20], *(HEAD[i : i + 1] for i in range(20, 36))), (HEAD, HEAD[:9])]
+)
+def test_whoever_does_not_finish_a_head_is_hung_up_on(pieces):
+    """Also when single bytes keep coming, and after a request that was answered."""
+    assert asyncio.run(talk(*pieces, pause_s=HEAD_S / 10)).endswith(b"CLOSED")
+
+
+def test_whoever_has_asked_keeps_the_connection():
+    heard = asyncio.run(talk(HEAD, HEAD, HEAD, pause_s=HEAD_S / 2))
+    assert heard.count(b"200 OK") == 3
+    assert heard.endswith(b"OPEN")
+
+
+def test_a_head_without_end_is_refused():
+    heard = asyncio.run(talk(HEAD[:-2] + b"x: " + b"y" * 200_000, pause_s=0))
+    assert b"400 Bad Request" in heard or heard == b"CLOSED"
