@@ -33,11 +33,13 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlvr.chat.rendering import Chat
+from rlvr.engines.base import OnToken
 from rlvr.envs.base import TurnText, to_attempt
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool, make_tool
-from rlvr.evaluation.evaluate import judge_episode
+from rlvr.evaluation.evaluate import judge
+from rlvr.evaluation.players import played
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.judging import NumericJudge
@@ -163,7 +165,12 @@ class InstantEngine:
         self._completions = completions
 
     async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        session: Hashable | None = None,
+        on_token: OnToken | None = None,
     ) -> Completion:
         """Whatever the prompt is."""
         return self._completions[sampling.seed]
@@ -221,7 +228,7 @@ class OurSide:
         episode = await run_episode(
             example, env, self._engine, self.chat, sampling, sample_index=0, seed=0, max_context_tokens=4096
         )
-        record = await judge_episode(self, self.chat, example, episode, env.tools)  # pyright: ignore[reportArgumentType]
+        record = await judge(self, example, played(self.chat, episode, env.tools), 0)  # pyright: ignore[reportArgumentType]
         assert (record.correct, record.reward, len(episode.turns)) == (True, 1.0, self.num_turns)
         assert record.diagnostics.get("tool_errors", 0.0) == 0.0
 

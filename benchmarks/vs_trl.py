@@ -39,7 +39,7 @@ from rlvr.algorithms.table import make_algorithm
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
 from rlvr.config.schema import Config
-from rlvr.engines.base import Engine
+from rlvr.engines.base import Engine, OnToken
 from rlvr.engines.local import LocalEngine
 from rlvr.envs.base import Env
 from rlvr.envs.single_turn import SingleTurnEnv
@@ -114,13 +114,18 @@ class FixedLengths:
         return self._engine.policy_version
 
     async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        session: Hashable | None = None,
+        on_token: OnToken | None = None,
     ) -> Completion:
         """Calls come in the order of the rows."""
         length = self._lengths[self._calls % len(self._lengths)]
         self._calls += 1
         sampling = replace(sampling, max_tokens=length, stop_ids=frozenset())
-        return await self._engine.generate(prompt_ids, sampling, session=session)
+        return await self._engine.generate(prompt_ids, sampling, session=session, on_token=on_token)
 
     def release(self, session: Hashable) -> None:
         """Passed on."""

@@ -128,7 +128,7 @@ MUTANTS = [
     ),
     Mutant(  # a reply of any size is kept
         pitfall="38",
-        file="evaluation/evaluate.py",
+        file="evaluation/players.py",
         old="[:MAX_REPLY_CHARS]",
         new="",
         test=_EVALUATE + "test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_once",
