@@ -69,12 +69,8 @@ def evaluate_into(
     """
     tasks = inference.tasks.eval_sets
     origins = {task.name: origin_of(inference, task, split) for task in tasks}
-    file = None if path is None else RecordFile(path, {origin.settings for origin in origins.values()})
-    if file is not None and on_note is not None:
-        for problem in file.problems:
-            on_note(problem)
 
-    async def all_sets() -> dict[str, EvaluationResult]:
+    async def all_sets(file: RecordFile | None) -> dict[str, EvaluationResult]:
         found = {}
         for task in tasks:
             origin = origins[task.name]
@@ -89,8 +85,13 @@ def evaluate_into(
             )
         return found
 
-    results = inference.run(all_sets())
-    if file is not None:
+    if path is None:
+        return inference.run(all_sets(None))
+    with RecordFile(path, {origin.settings for origin in origins.values()}) as file:
+        if on_note is not None:
+            for problem in file.problems:
+                on_note(problem)
+        results = inference.run(all_sets(file))
         file.finish([record for result in results.values() for record in result.records])
     return results
 
@@ -128,6 +129,7 @@ def origin_of(inference: Inference, task: Task, split: str) -> Origin:
     bundle = _bundle(config, task.name)
     settings = {
         "version": __version__,
+        "set": task.name,
         "model": inference.loaded.fingerprint,
         "bundle": {name: getattr(bundle, name).model_dump(mode="json") for name in ("task", "reward", "prompt")},
         "markers": config.markers.model_dump(mode="json"),

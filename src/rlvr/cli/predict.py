@@ -164,9 +164,6 @@ def _predict(
     player = _live_player(inference, examples[0]) if live else inference.player(task)
     own_words = args.prompt is not None or bool(args.input)
     origin = origin_of(inference, task, "prompts" if own_words else args.split)
-    file = RecordFile(Path(args.output), {origin.settings}) if args.output else None
-    for problem in file.problems if file else ():
-        note(problem)
     sampling = SamplingParams(
         max_tokens=rollout.max_completion_tokens,
         stop_ids=player.stop_ids,
@@ -177,6 +174,9 @@ def _predict(
         min_p=rollout.min_p,
     )
     with ExitStack() as stack:
+        file = stack.enter_context(RecordFile(Path(args.output), {origin.settings})) if args.output else None
+        for problem in file.problems if file else ():
+            note(problem)
         attempts = attempt(
             player,
             task,
@@ -190,8 +190,8 @@ def _predict(
             on_progress=None if live else stack.enter_context(progress("predicting")),
         )
         records = inference.run(attempts)
-    if file:
-        file.finish(records)
+        if file:
+            file.finish(records)
     check_answered(records)
     return records
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
@@ -22,6 +22,9 @@ from rlvr.types import StopReason, TraceStep
 
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """JSON has no NaN and no infinity: in a file both are null, and null is NaN."""
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+"""A number of things; larger ones are no counts, and no floats."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +73,7 @@ class EvaluationRecord:
     retriever: str | None = None
     settings: str = ""
     example_id: str
-    sample_index: int
+    sample_index: Count
     prompt: str
     turns: tuple[JudgedTurn, ...]
     expected: str
@@ -78,8 +81,8 @@ class EvaluationRecord:
     correct: bool
     reward: Number  # NaN where the verifier failed; null in the file
     stop_reason: StopReason
-    num_prompt_tokens: int = 0  # of all turns' prompts: what was read, earlier turns once
-    num_completion_tokens: int
+    num_prompt_tokens: Count = 0  # of all turns' prompts: what was read, earlier turns once
+    num_completion_tokens: Count
     tags: tuple[str, ...]
     parts: Mapping[str, Number]
     diagnostics: Mapping[str, Number | str]
@@ -153,13 +156,14 @@ def _schema() -> TypeAdapter[EvaluationRecord]:
 def read_records(path: Path, *, name: str | None = None) -> tuple[list[EvaluationRecord], list[str]]:
     """The records of a file, and a sentence for each line that is none: the rest is used.
 
-    The sentences call the file `name`, by default its path. Of records of the same measurement the last one counts.
+    The sentences call the file `name`, by default its path. Of records of the same measurement the last one counts; a
+    model that is there under two names was measured twice.
 
     Raises:
         UserError: there is no such file, or it cannot be read.
     """
     name = str(path) if name is None else name
-    records: dict[tuple[str, str, int], EvaluationRecord] = {}
+    records: dict[tuple[object, ...], EvaluationRecord] = {}
     problems: list[str] = []
     try:
         with path.open("rb") as file:
@@ -172,7 +176,7 @@ def read_records(path: Path, *, name: str | None = None) -> tuple[list[Evaluatio
                     torn = "" if line.endswith(b"\n") else ", its end is missing"
                     problems.append(f"{name}, line {number}, is damaged ({_one_line(error)}{torn}): it is left out")
                 else:
-                    records[record.key] = record
+                    records[record.model, record.task, record.split, record.retriever, *record.key] = record
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror or error}.") from error
     return list(records.values()), problems

@@ -18,6 +18,16 @@ def records(names: Sequence[str], *, settings: str = "s") -> list[EvaluationReco
     return [replace(record(name, 0, {}), settings=settings) for name in names]
 
 
+def finish(path: Path, done: Sequence[EvaluationRecord]) -> None:
+    with RecordFile(path, {"s"}) as file:
+        file.finish(done)
+
+
+def known(path: Path) -> set[tuple[str, int]]:
+    with RecordFile(path, {"s"}) as file:
+        return set(file.known("s"))
+
+
 def kept(path: Path) -> list[str]:
     return [one.example_id for one in read_records(path)[0]]
 
@@ -25,15 +35,15 @@ def kept(path: Path) -> list[str]:
 def test_records_are_there_as_they_come_and_in_order_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "new" / "F.jsonl"
     a, b, c = records("abc")
-    file = RecordFile(path, {"s"})
-    file.add(b)
-    assert kept(path.with_name("F.jsonl.partial")) == ["b"]
-    file.add(a)
-    again = RecordFile(path, {"s"})  # the first was killed
-    assert again.known("s") == {("a", 0): a, ("b", 0): b}
-    assert again.known("other") == {}
-    again.add(c)
-    again.finish([a, b, c])
+    with RecordFile(path, {"s"}) as file:
+        file.add(b)
+        assert kept(path.with_name("F.jsonl.partial")) == ["b"]
+        file.add(a)
+    with RecordFile(path, {"s"}) as again:  # the first was killed
+        assert again.known("s") == {("a", 0): a, ("b", 0): b}
+        assert again.known("other") == {}
+        again.add(c)
+        again.finish([a, b, c])
     assert kept(path) == ["a", "b", "c"]
     assert [file.name for file in path.parent.iterdir()] == ["F.jsonl"]
 
@@ -41,11 +51,11 @@ def test_records_are_there_as_they_come_and_in_order_at_the_end(tmp_path: Path) 
 def test_a_finished_file_is_used_and_what_was_not_asked_for_stays(tmp_path: Path) -> None:
     path = tmp_path / "F.jsonl"
     a, b, c = records("abc")
-    RecordFile(path, {"s"}).finish([a, b])
-    more = RecordFile(path, {"s"})
-    assert set(more.known("s")) == {("a", 0), ("b", 0)}
-    more.add(c)
-    more.finish([c])
+    finish(path, [a, b])
+    with RecordFile(path, {"s"}) as more:
+        assert set(more.known("s")) == {("a", 0), ("b", 0)}
+        more.add(c)
+        more.finish([c])
     assert kept(path) == ["c", "a", "b"]
 
 
@@ -56,29 +66,28 @@ def test_pitfall_37_damaged_lines_are_named_left_out_and_not_written_into(tmp_pa
     path, partial = tmp_path / "F.jsonl", tmp_path / "F.jsonl.partial"
     a, b, c = records("abc")
     partial.write_bytes(to_line(a) + torn)
-    file = RecordFile(path, {"s"})
-    assert len(file.problems) == 1
-    assert f"{partial}, line 2, is damaged" in file.problems[0]
-    assert file.problems[0].isprintable()
-    file.add(b)
-    assert kept(partial) == ["a", "b"]
-    assert read_records(partial)[1] == []
-    file.finish([a, b, c])
-    assert RecordFile(path, {"s"}).problems == []
+    with RecordFile(path, {"s"}) as file:
+        assert len(file.problems) == 1
+        assert f"{partial}, line 2, is damaged" in file.problems[0]
+        assert file.problems[0].isprintable()
+        file.add(b)
+        assert kept(partial) == ["a", "b"]
+        file.finish([a, b, c])
+    assert read_records(path) == ([a, b, c], [])
 
 
 def test_a_damaged_line_of_a_finished_file_costs_that_line_only(tmp_path: Path) -> None:
     path = tmp_path / "F.jsonl"
     a, _, c = records("abc")
     path.write_bytes(to_line(a) + b"garbage\n" + to_line(c))
-    file = RecordFile(path, {"s"})
-    assert set(file.known("s")) == {("a", 0), ("c", 0)}
+    with RecordFile(path, {"s"}) as file:
+        assert set(file.known("s")) == {("a", 0), ("c", 0)}
     assert file.problems == [f"{path}, line 2, is damaged (Expecting value: line 1 column 1 (char 0)): it is left out"]
 
 
 def test_pitfall_38_records_of_other_settings_are_refused_and_stay(tmp_path: Path) -> None:
     path = tmp_path / "F.jsonl"
-    RecordFile(path, {"s"}).finish(records("ab"))
+    finish(path, records("ab"))
     before = path.read_bytes()
     with pytest.raises(UserError, match=r"F.jsonl holds records of other settings.*name another --output"):
         RecordFile(path, {"other"})
@@ -86,6 +95,7 @@ def test_pitfall_38_records_of_other_settings_are_refused_and_stay(tmp_path: Pat
     with pytest.raises(UserError, match="other settings"):
         RecordFile(tmp_path / "G.jsonl", {"other"})
     assert path.read_bytes() == partial.read_bytes() == before
+    assert sorted(tmp_path.iterdir()) == [path, partial]
 
 
 def test_a_file_that_holds_no_records_is_not_overwritten(tmp_path: Path) -> None:
@@ -95,22 +105,43 @@ def test_a_file_that_holds_no_records_is_not_overwritten(tmp_path: Path) -> None
         RecordFile(path, {"s"})
     assert path.read_text() == "my notes\n"
     path.write_text("")
-    assert RecordFile(path, {"s"}).known("s") == {}  # as `touch` or `mktemp` made it
+    assert known(path) == set()  # as `touch` or `mktemp` made it
 
 
 def test_pitfall_26_what_failed_is_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "F.jsonl"
     a, b = records("ab")
-    RecordFile(path, {"s"}).finish([a, replace(b, failure="timed out")])
-    assert set(RecordFile(path, {"s"}).known("s")) == {("a", 0)}
+    finish(path, [a, replace(b, failure="timed out")])
+    assert known(path) == {("a", 0)}
+
+
+def test_pitfall_26_what_failed_and_is_not_asked_for_again_stays_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "F.jsonl"
+    a, b, c = records("abc")
+    finish(path, [a, replace(b, failure="timed out"), replace(c, failure="timed out")])
+    finish(path, [a, b])  # a call with fewer examples
+    assert [(one.example_id, one.failure) for one in read_records(path)[0]] == [
+        ("a", None),
+        ("b", None),
+        ("c", "timed out"),
+    ]
+
+
+def test_pitfall_37_two_processes_do_not_write_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "F.jsonl"
+    with RecordFile(path, {"s"}) as file:
+        with pytest.raises(UserError, match=r"F.jsonl is being written by another process: wait for it"):
+            RecordFile(path, {"s"})
+        file.add(records("a")[0])
+    assert known(path) == {("a", 0)}  # the lock ends with the file
 
 
 def test_the_file_behind_a_link_is_written(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / "F.jsonl"
     link.symlink_to(tmp_path / "real" / "G.jsonl")
-    file = RecordFile(link, {"s"})
-    file.add(records("a")[0])
-    file.finish(records("a"))
+    with RecordFile(link, {"s"}) as file:
+        file.add(records("a")[0])
+        file.finish(records("a"))
     assert link.is_symlink()
     assert kept(tmp_path / "real" / "G.jsonl") == ["a"]

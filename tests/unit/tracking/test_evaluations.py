@@ -86,6 +86,8 @@ BAD_LINES: dict[str, tuple[Any, str]] = {
     "ids are texts": (json.loads(to_json(RECORD)) | {"turns": [{"completion": "x", "token_ids": ["a"]}]}, "token_ids"),
     "correct is a list": (json.loads(to_json(RECORD)) | {"correct": []}, "correct: "),
     "a reason of its own": (json.loads(to_json(RECORD)) | {"stop_reason": "bored"}, "stop_reason: "),
+    "a sample before the first": (json.loads(to_json(RECORD)) | {"sample_index": -1}, "sample_index: "),
+    "more tokens than numbers": (json.loads(to_json(RECORD)) | {"num_completion_tokens": 10**400}, "num_completion_to"),
     "reward is a text": (json.loads(to_json(RECORD)) | {"reward": "much"}, "reward: "),
 }
 
@@ -120,6 +122,12 @@ def test_of_one_measurement_the_last_line_counts(tmp_path: Path) -> None:
     records, problems = read_records(path)
     assert [record.answer for record in records] == ["8"]
     assert problems == []
+
+
+def test_pitfall_38_models_without_settings_of_their_own_are_not_taken_for_one(tmp_path: Path) -> None:
+    records = [replace(RECORD, model=model, task=task, settings="") for model in "ab" for task in ("rpn", "gsm8k")]
+    (path := tmp_path / "F.jsonl").write_bytes(b"".join(map(to_line, records)))
+    assert read_records(path) == (records, [])
 
 
 def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
