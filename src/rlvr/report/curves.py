@@ -38,7 +38,8 @@ _SECTIONS = (  # title, whether it is open at first, what belongs into it; the f
 def sections(runs: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
     """`{"title", "open", "names": [..], "still": [..]}`, those that have a curve; `still` never change in any run.
 
-    `x_low` and `x_high` are no curves of their own where there is an `x`: they are its band.
+    `x_low` and `x_high` are no curves of their own where there is an `x`: they are its band. The first section is
+    always drawn: that accuracy and reward do not change is what many came to see.
     """
     names = sorted({name for rows in runs for row in rows for name in row} - {"step"})
     names = [name for name in names if band_of(name) not in names]
@@ -48,6 +49,8 @@ def sections(runs: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
         own = [name for name in left if re.fullmatch(pattern, name)]
         left = [name for name in left if name not in own]
         if own:
+            if title == _SECTIONS[0][0]:
+                still -= set(own)
             moving = [name for name in own if name not in still]
             found.append(
                 {"title": title, "open": is_open, "names": moving, "still": [name for name in own if name in still]}

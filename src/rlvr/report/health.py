@@ -1,4 +1,4 @@
-"""The signals of docs/metrics.md as a table: what looks wrong, what is fine, what only a person can judge."""
+"""The signals of docs/metrics.md as a table: what looks wrong, what raised no alarm, what only a person can judge."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ _NOTICES: tuple[tuple[str, Callable[[float], bool]], ...] = (
     (r"policy/mismatch_capped", lambda x: x > 0.05),
     (r"policy/clamped_tokens", lambda x: x > 0),
     (r"policy/(learning_rate|trained_tokens)", lambda x: x == 0),
+    (r"policy/changed_weight_share", lambda x: x < 0.2),
     (r"reward/std", lambda x: x == 0),
     (r"eval/[^/]+/truncated_share", lambda x: x > 0.05),
     (r"time/evaluation_share", lambda x: x > 0.5),
@@ -36,18 +37,24 @@ _NOTICES: tuple[tuple[str, Callable[[float], bool]], ...] = (
 )
 _SOLVED_IS_FINE = ("reward/std", "policy/trained_tokens")
 
+# Whether a loss falls, or a reward rises, only a person can tell; with a critic equal rewards in a group are no fault.
+_NEVER_FINE = r"loss/.*|reward/(mean|within_group_std)"
+
 
 def health(history: Sequence[Row], penalties: Collection[str] = ()) -> list[dict[str, Any]]:
     """A row for each signal, the wrong ones first, then by name.
 
     `{"metric", "state", "value", "texts", "bad", "past"}`: `state` is `wrong` (a hint says so, in `texts`), `notice`
-    (beyond what docs/metrics.md calls normal), `fine` (checked) or `look` (no rule knows: `bad` says when it is bad);
-    `value` the last finite number; `past` sentences of hints that were true at an earlier step and are not now.
+    (beyond what docs/metrics.md calls normal), `fine` (checked) or `look` (no rule knows, or there are too few steps:
+    `bad` says when it is bad); `value` the last number; `past` sentences of hints that were true at an earlier step
+    and are not now.
     """
     now = _by_metric(history, penalties)
     past = _past(history, penalties)
     names = {name for row in history for name in row} - {"step"}
     rows = [_row(history, name, now.pop(name, []), past.get(name, [])) for name in sorted(names) if _is_signal(name)]
+    if sum("reward/mean" in row for row in history) < WINDOW:  # hints are silent so far, whatever the numbers are
+        rows = [row | {"state": "look"} if row["state"] == "fine" else row for row in rows]
     # a hint about a name that is no signal of its own still has to be said
     rows += [_row(history, name, texts, []) for name, texts in now.items()]
     order = ("wrong", "notice", "fine", "look")
@@ -67,6 +74,7 @@ def _row(history: Sequence[Row], name: str, texts: list[str], past: list[str]) -
     if notice is not None and name in _SOLVED_IS_FINE and _solved(history):
         notice = None
     is_checked = wrong is not None or name in checked().values() or name.startswith("reward/")
+    is_checked = is_checked and not re.fullmatch(_NEVER_FINE, name)
     state = "wrong" if texts else "notice" if notice else "fine" if is_checked else "look"
     return {
         "metric": name,
@@ -84,7 +92,7 @@ def _notice(name: str, values: Sequence[float], wrong: Callable[[float], bool] |
         return None
     if not math.isfinite(values[-1]):
         return f"{name} is not a number in the last step: something overflowed or was divided by 0."
-    if len(values) >= min(WINDOW, 2) and all(math.isfinite(value) and wrong(value) for value in values):
+    if len(values) >= 2 and all(math.isfinite(value) and wrong(value) for value in values):
         metric = describe(name)
         bad = "" if metric is None else metric.bad
         return f"{name} was {_plain(values)} in the last {len(values)} values. It looks wrong when: {bad}."

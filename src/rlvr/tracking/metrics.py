@@ -72,7 +72,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("policy/clamped_tokens", "share", "trained tokens whose log-ratio was extreme, missing or infinite and was clamped", "anything above 0"),
     Metric("policy/grad_norm", "norm", "norm of the gradient before clipping, mean over the step's updates", "0: nothing is learned; always far above max_grad_norm: lower the learning rate"),
     Metric("policy/learning_rate", "1", "learning rate of the step's last update", "0 before the end of the schedule"),
-    Metric("policy/changed_weight_share", "share", "weights whose stored value changed in the step", "near 0: steps are lost in rounding; keep the weights in float32"),
+    Metric("policy/changed_weight_share", "share", "weights whose stored value changed in the step", "near 0: steps are lost in rounding, or the learning rate is far too small"),
     Metric("policy/trained_tokens", "count", "tokens with a weight in the loss, over all updates of the step; rows without a gradient are skipped", "0, or far below rollout/episodes x completion_tokens_mean: little is learned from the step"),
     Metric("policy/trained_token_share", "share", "of the sampled tokens of all updates, those with a weight in the loss", "near 0: nearly all groups have equal rewards, or are masked"),
     Metric("policy/updates", "count", "optimizer steps made in this step", "fewer than num_epochs x num_minibatches: target_kl stopped them"),

@@ -34,6 +34,16 @@ def test_what_never_changes_is_no_curve_unless_another_run_changes_it() -> None:
     assert [name for section in sections([ROWS, moving]) for name in section["still"]] == []
 
 
+def test_accuracy_and_reward_are_drawn_when_they_are_flat() -> None:
+    flat = [
+        {"step": step, "eval/rpn/accuracy": 0.1, "reward/mean": 0.5, "rollout/turns_mean": 1.0} for step in range(9)
+    ]
+    first, *others = sections([flat])
+    assert first["names"] == ["eval/rpn/accuracy", "reward/mean"]
+    assert first["still"] == []
+    assert [name for section in others for name in section["names"]] == []
+
+
 def test_every_documented_name_has_a_section_with_a_title_of_its_own() -> None:
     names = [metric.name.replace("<", "").replace(">", "") for metric in CATALOGUE if metric.name != "step"]
     rows = [{"step": 1.0} | {name: 1.0 for name in names}, {"step": 2.0} | {name: 2.0 for name in names}]

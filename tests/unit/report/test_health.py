@@ -119,3 +119,24 @@ def test_a_run_without_a_step_has_no_signals() -> None:
 
 def test_every_hint_is_about_a_documented_metric() -> None:
     assert all(describe(name) is not None for name in checked().values())
+
+
+def test_nothing_is_called_fine_that_no_rule_looks_at() -> None:
+    """A flat reward and a loss that does not fall are for a person to see."""
+    found = states(*[{"reward/mean": 0.5, "loss/value": 0.5, "reward/within_group_std": 0.0}] * 8)
+    assert {found[name] for name in ("reward/mean", "loss/value", "reward/within_group_std")} == {"look"}
+
+
+def test_before_there_are_steps_enough_for_hints_nothing_is_called_fine() -> None:
+    dead = {"policy/entropy": 0.0, "rollout/truncated_share": 1.0, "policy/ratio": 1.0}
+    assert set(states(*[dead] * 4).values()) == {"look", "notice"}
+    assert states(*[dead] * 5)["policy/entropy"] == "wrong"
+
+
+def test_steps_too_small_to_see_are_worth_a_look() -> None:
+    row = row_of(
+        [{"step": float(step), **FINE, "policy/changed_weight_share": 0.05} for step in range(8)],
+        "policy/changed_weight_share",
+    )
+    assert row["state"] == "notice"
+    assert "learning rate is far too small" in str(row["texts"])

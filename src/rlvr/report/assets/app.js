@@ -29,11 +29,17 @@ const THEMES = ["auto", "light", "dark"];
 function tabsOf(main) {
   const tabs = [];
   if (main.runs) tabs.push({id: "curves", label: "Curves", mount: (panel) => mountCurves(panel, main)});
-  if (main.runs) tabs.push({id: "health", label: "Health", mount: (panel) => mountHealth(panel, main)});
+  if (main.runs) tabs.push({id: "health", label: healthLabel(main), mount: (panel) => mountHealth(panel, main)});
   if (main.episodes) tabs.push({id: "rollouts", label: "Rollouts", mount: (panel) => mountRollouts(panel, main)});
   if (main.evaluations && typeof evaluationTabs === "function") tabs.push(...evaluationTabs(main));
   if (main.runs) tabs.push({id: "settings", label: "Settings", mount: (panel) => mountSettings(panel, main)});
   return tabs;
+}
+
+/** With the number of signals that look wrong: a flat curve's cause stands one tab away. */
+function healthLabel(main) {
+  const wrong = main.runs.reduce((sum, run) => sum + run.health.filter((row) => row.state === "wrong").length, 0);
+  return wrong ? `Health ▲ ${wrong}` : "Health";
 }
 
 function mountSettings(panel, main) {

@@ -3,8 +3,8 @@
 const STATES = {
   wrong: {label: "▲ looks wrong", title: "Looks wrong"},
   notice: {label: "△ look here", title: "Worth a look"},
-  fine: {label: "✓ fine", title: "Checked and fine"},
-  look: {label: "· you judge", title: "No rule can judge these: look at the curve"},
+  fine: {label: "✓ no alarm", title: "Checked, no alarm"},
+  look: {label: "· you judge", title: "No rule can judge these, or not yet: look at the curve"},
 };
 
 function mountHealth(panel, main) {
@@ -26,7 +26,7 @@ function verdict(run) {
   if (!run.health.length) return "No step has been recorded yet: there is nothing to check.";
   const wrong = count("wrong"), notice = count("notice"), fine = count("fine");
   const start = wrong ? `${plural(wrong, "signal")} ${wrong === 1 ? "looks" : "look"} wrong` : "Nothing looks wrong";
-  return `${start} in the last steps; ${notice} ${wrong ? "more " : ""}worth a look, ${fine} checked and fine.`;
+  return `${start} in the last steps; ${notice} ${wrong ? "more " : ""}worth a look, ${fine} checked without an alarm.`;
 }
 
 function signal(row, run, main) {
