@@ -15,7 +15,7 @@ def test_a_run_ends_with_its_report(first_run: Path) -> None:
     assert main["notes"] == []
     assert main["episodes"] == 32
     assert chunk_of(html, "detail-0")[0]["trace"], "rpn notes its steps"
-    texts = chunk_of(html, "tokens")
+    texts = chunk_of(html, "tokens-0")
     assert "<eoe>" in texts.values()
 
 

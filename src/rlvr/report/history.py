@@ -119,4 +119,7 @@ def parse_row(line: bytes) -> dict[str, float]:
     bad = next((name for name, value in data.items() if not isinstance(value, int | float | None)), None)
     if bad is not None:
         raise ValueError(f"{bad[:60]} is no number")
-    return {name: math.nan if value is None else value for name, value in data.items()}
+    try:
+        return {name: math.nan if value is None else float(value) for name, value in data.items()}
+    except OverflowError:
+        raise ValueError("a whole number of hundreds of digits") from None

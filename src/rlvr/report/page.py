@@ -50,7 +50,9 @@ def finite(value: float | None, digits: int = 6) -> float | None:
 def render(page: Page) -> str:
     """The page's HTML."""
     style, script = _assets(".css"), _assets(".js")
-    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    )
     data = {"main": pack(page.main), **page.chunks}
     blocks = [
         f'<script type="application/gzip" id="chunk-{html.escape(name)}">{base64.b64encode(value).decode()}</script>'

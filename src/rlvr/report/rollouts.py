@@ -39,10 +39,11 @@ class RolloutFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedRollouts:
-    """Chunks of a page. `total` counts the lines of all readable files, `kept` the episodes that are embedded."""
+    """Chunks of a page. `total` counts the lines of all readable files but the damaged ones that were met, `kept` the
+    episodes that are embedded."""
 
     chunks: dict[str, bytes]
-    ids: set[int]  # of all tokens in the chunks
+    ids: dict[int, set[int]]  # of all tokens in the chunks, by run
     kept: int
     total: int
     notes: list[str] = field(default_factory=list)
@@ -67,14 +68,18 @@ def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRoll
     notes: list[str] = []
     counts = [_count_lines(file, notes) for file in files]
     packer = _Packer(files)
+    num_unreadable = len(notes)
     for number, (file, quota) in enumerate(zip(files, quotas(counts, max_episodes), strict=True)):
         for record in _records(file, spread(counts[number], quota), notes):
             packer.add(number, record)
+    num_damaged = len(notes) - num_unreadable
     named = notes[:MAX_NOTES]
     if len(notes) > MAX_NOTES:
         named.append(f"{len(notes) - MAX_NOTES} more files or lines of rollouts are damaged and left out.")
     chunks = packer.finish()
-    return PackedRollouts(chunks=chunks, ids=packer.ids, kept=packer.count, total=sum(counts), notes=named)
+    return PackedRollouts(
+        chunks=chunks, ids=packer.ids, kept=packer.count, total=sum(counts) - num_damaged, notes=named
+    )
 
 
 def quotas(counts: Sequence[int], limit: int) -> list[int]:
@@ -170,7 +175,7 @@ class _Packer:
         self._files = files
         self._names = {name: _Names() for name in ("example", "answer", "stop", "status")}
         self._columns: defaultdict[str, list[Any]] = defaultdict(list)
-        self.ids: set[int] = set()
+        self.ids: defaultdict[int, set[int]] = defaultdict(set)
         self.count = 0
         self.chunks: dict[str, bytes] = {}
         self._starts: dict[str, list[int]] = {"text": [], "detail": []}
@@ -200,7 +205,7 @@ class _Packer:
         self.count += 1
         self._characters += len(record.turns[0].prompt) + sum(len(text or "") for text in texts)
         for row_record in record.rows:
-            self.ids.update(row_record.ids)
+            self.ids[self._files[file].run].update(row_record.ids)
             self._tokens += len(row_record.ids)
         if self._characters >= CHUNK_CHARACTERS:
             self._cut_texts()
@@ -302,7 +307,8 @@ def token_texts(tokenizer: Path, ids: Iterable[int]) -> dict[int, str]:
         loaded = Tokenizer.from_file(str(tokenizer))
     except Exception as error:  # the library raises bare Exceptions
         raise ValueError(str(error)) from error
-    return {number: _token_text(loaded, number) for number in sorted(ids)}
+    # in a damaged record an id may be any number; the library takes those of 32 bits
+    return {number: _token_text(loaded, number) if 0 <= number < 2**32 else "" for number in sorted(ids)}
 
 
 def _token_text(tokenizer: Any, number: int) -> str:

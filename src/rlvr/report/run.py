@@ -40,9 +40,9 @@ def run_page(folders: Sequence[Path], limits: Limits) -> RunPage:
     rollouts = _rollouts(folders, limits)
     notes = [note for history in histories for note in history.notes] + rollouts.notes
     chunks = dict(rollouts.chunks)
-    if rollouts.kept:
-        texts, note = _token_texts(folders, rollouts.ids)
-        chunks["tokens"] = pack(texts)
+    for run, ids in sorted(rollouts.ids.items()):
+        texts, note = _token_texts(folders[run], ids)
+        chunks[f"tokens-{run}"] = pack(texts)
         notes += [note] if note else []
     if rollouts.kept < rollouts.total:
         notes.append(
@@ -90,11 +90,11 @@ def _rollouts(folders: Sequence[Path], limits: Limits) -> PackedRollouts:
     return packed
 
 
-def _token_texts(folders: Sequence[Path], ids: set[int]) -> tuple[dict[int, str], str | None]:
-    """The texts of the tokens by the first run's tokenizer, or a sentence that says why there are none."""
-    found = [path for folder in folders for path in _tokenizers(folder)]
+def _token_texts(folder: Path, ids: set[int]) -> tuple[dict[int, str], str | None]:
+    """The texts of the tokens by the run's tokenizer, or a sentence that says why there are none."""
+    found = _tokenizers(folder)
     if not found:
-        return {}, "There is no tokenizer.json in the run yet: tokens are shown by their ids."
+        return {}, f"There is no tokenizer.json in {folder} yet: tokens are shown by their ids."
     try:
         return token_texts(found[0], ids), None
     except ValueError as error:

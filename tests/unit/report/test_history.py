@@ -19,10 +19,21 @@ def test_a_whole_run(tmp_path: Path) -> None:
 def test_pitfall_37_damaged_lines_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
     path = save_run(tmp_path / "run") / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(lines[0] + b"{broken\n" + b'{"step": "2"}\n' + b'{"step": 2, "x": "y"}\n\xff\n' + lines[2])
+    path.write_bytes(
+        lines[0]
+        + b"{broken\n"
+        + b'{"step": "2"}\n'
+        + b'{"step": 2, "x": "y"}\n\xff\n'
+        + lines[2]
+        + b'{"step": 9, "x": 1'
+        + b"0" * 400
+        + b"}\n"
+    )
     history = read_history(path.parent)
     assert [row["step"] for row in history.rows] == [1, 3]
-    assert [f"line {number}, " in note for number, note in zip((2, 3, 4, 5), history.notes, strict=True)] == [True] * 4
+    assert [f"line {number}, " in note for number, note in zip((2, 3, 4, 5, 7), history.notes, strict=True)] == [
+        True
+    ] * 5
     assert str(path) in history.notes[0]
 
 

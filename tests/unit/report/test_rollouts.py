@@ -217,7 +217,8 @@ def test_numbers_that_json_does_not_have_are_missing_in_the_page(tmp_path: Path)
 
 def test_tokens_have_the_texts_of_the_tokenizer(tmp_path: Path) -> None:
     save_tokenizer(tmp_path)
-    assert token_texts(tmp_path / "tokenizer.json", {1, 6, 99}) == {1: "3", 6: "<eoe>", 99: ""}
+    found = token_texts(tmp_path / "tokenizer.json", {1, 6, 99, -1, 2**40})
+    assert found == {1: "3", 6: "<eoe>", 99: "", -1: "", 2**40: ""}
 
 
 def test_parts_of_a_character_are_shown_as_the_vocabulary_spells_them(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The page of runs: finished, running, several, too large."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from rlvr.cli.main import main
 from rlvr.errors import UserError
 from rlvr.report.files import write_run_report
 from rlvr.report.run import Limits
-from tests.unit.report.runs import chunk_of, episode, save_run
+from tests.unit.report.runs import chunk_of, episode, save_run, save_tokenizer
 
 
 def test_a_run_becomes_one_page(tmp_path: Path) -> None:
@@ -30,7 +31,7 @@ def test_a_run_becomes_one_page(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert main_chunk["runs"][0]["steps"] == [0, 3]
     assert main_chunk["runs"][0]["settings"].startswith("name: rpn")
-    assert chunk_of(html, "tokens")["6"] == "<eoe>"
+    assert chunk_of(html, "tokens-0")["6"] == "<eoe>"
 
 
 def test_pitfall_37_a_run_that_goes_on_is_written_anew(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_pitfall_37_a_run_that_goes_on_is_written_anew(tmp_path: Path) -> None:
     first = write_run_report([run])
     text = first.path.read_text()
     assert ["step", "1 of 3, not finished"] in chunk_of(text, "main")["facts"]
-    assert first.notes == ["There is no tokenizer.json in the run yet: tokens are shown by their ids."]
+    assert first.notes == [f"There is no tokenizer.json in {run} yet: tokens are shown by their ids."]
     (run / "metrics.jsonl").unlink()
     save_run(run, metrics={1: {"reward/mean": 0.1}, 2: {"reward/mean": 0.2}}, rollouts={2: [episode()]})
     second = write_run_report([run])
@@ -60,6 +61,25 @@ def test_two_runs_share_a_page_and_keep_their_names(tmp_path: Path) -> None:
     html = report.path.read_text()
     assert [run["name"] for run in chunk_of(html, "main")["runs"]] == [str(run) for run in runs]
     assert [file["run"] for file in chunk_of(html, "index")["files"]] == [0, 0, 0, 1, 1, 1]
+
+
+def test_pitfall_06_each_run_has_the_texts_of_its_own_tokens(tmp_path: Path) -> None:
+    """Two models, two vocabularies: id 6 is another word in each."""
+    runs = [save_run(tmp_path / name) for name in ("a", "b")]
+    save_tokenizer(runs[1] / "final", [f"word{number}" for number in range(7)])
+    html = write_run_report(runs, tmp_path / "both.html").path.read_text()
+    assert chunk_of(html, "tokens-0")["6"] == "<eoe>"
+    assert chunk_of(html, "tokens-1")["6"] == "word6"
+
+
+def test_damaged_lines_are_not_counted_as_left_out_for_size(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run")
+    path = run / "rollouts" / "step_000002.jsonl.gz"
+    path.write_bytes(gzip.compress(b"{}\n" + gzip.decompress(path.read_bytes())))
+    report = write_run_report([run])
+    assert (report.num_episodes, report.num_left_out) == (3, 0)
+    assert len(report.notes) == 1
+    assert "line 1, is damaged" in report.notes[0]
 
 
 def test_pitfall_38_a_page_above_the_limits_is_a_sample_that_says_so(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ class EpisodeViews {
     const shown = [...this.shown];
     try {
       const details = await Promise.all(shown.map((number) => this.episodes.detail(number)));
-      const vocabulary = await chunk("tokens");
+      const vocabularies = await Promise.all(shown.map((number) => chunk("tokens-" + this.episodes.run(number))));
       if (shown.join() !== this.shown.join()) return; // another one was opened meanwhile
       this.node.replaceChildren(this.toolbar(), el("div", {class: "pair panes-" + shown.length},
-        shown.map((number, pane) => this.pane(number, details[pane], vocabulary, this.notes[pane]))));
+        shown.map((number, pane) => this.pane(number, details[pane], vocabularies[pane], this.notes[pane]))));
       this.node.dataset.episode = shown.join();
     } catch (error) {
       failed(this.node, error);

@@ -4,7 +4,7 @@
 //   answer, stop, status: numbers into those lists; group, sample, reward, advantage, tokens, turns},
 //   texts: [first episode of each chunk "text-0", ..], details: [the same of "detail-0", ..]}
 // Chunk "text-<n>": {prompts: [text, ..], episodes: [[number of the prompt, [completion, reply, completion, ..]], ..]}
-// Chunk "detail-<n>" and "tokens": see episode.js and tokens.js.
+// Chunk "detail-<n>" and "tokens-<run>": see episode.js and tokens.js.
 
 const ROW_HEIGHT = 58; // pixels, as in rollouts.css
 const EPISODE_ORDERS = {
@@ -48,7 +48,7 @@ class Episodes {
     return (await chunk("detail-" + part))[number - starts[part]];
   }
 
-  step(number) { return this.index.files[this.file[number]].step; }
+  run(number) { return this.index.files[this.file[number]].run; }
 
   /** "step 10", with the run's name where there are several. */
   place(file) {

@@ -3,7 +3,7 @@
 // A row of an episode: {ids: [..], runs: lengths of stretches that were not sampled, were, were not ..,
 //   behavior: logprob * 1e4 of each sampled token, trainer and reference: difference to behavior * 1e6 (absent: the
 //   algorithm needed none), advantages, values, returns}; a number instead of a list stands for all sampled tokens.
-// Chunk "tokens": {id: text}.
+// Chunk "tokens-<run>": {id: text}, by the tokenizer of that run.
 
 const MAX_TOKENS = 4000; // drawn at first; more on request
 const QUANTITIES = {
