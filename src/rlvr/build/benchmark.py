@@ -212,7 +212,7 @@ def _check_records(path: Path, inference: Inference, show: Show) -> None:
 def _summarize(folder: Path, cells: tuple[Cell, ...], failed: Sequence[Cell], show: Show) -> Benchmark:
     """Write summary.md, summary.csv and summary.json; the numbers are those of the cells that did not fail."""
     done = {(folder / cell.file).resolve() for cell in cells if cell not in failed}
-    analysis = analyze(collect([folder], only=done).records) if done else None
+    analysis = analyze(collect([folder], only=done, tokens=False).records) if done else None
     for note in () if analysis is None else analysis.notes:
         show(note)
     found = Benchmark(cells=cells, analysis=analysis, failed=tuple(failed))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import at_least
+from rlvr.cli.model_arguments import at_least, note
 
 if TYPE_CHECKING:
     from rlvr.evaluation.analysis import Analysis
@@ -43,12 +43,12 @@ def run(args: argparse.Namespace) -> int:
     from rlvr.evaluation.analysis import analyze
     from rlvr.evaluation.collect import collect
 
-    collected = collect([Path(path) for path in args.paths])
-    for note in collected.notes:
-        print(note, file=sys.stderr)
+    collected = collect([Path(path) for path in args.paths], tokens=False)
+    for line in collected.notes:
+        note(line)
     analysis = analyze(collected.records, baseline=args.baseline, num_shown=args.examples)
-    for note in analysis.notes:
-        print(note, file=sys.stderr)
+    for line in analysis.notes:
+        note(line)
     if args.output:
         _write(Path(args.output), analysis)
     if args.json:

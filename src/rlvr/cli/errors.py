@@ -2,6 +2,7 @@
 
 import errno
 
+from rlvr.cli.streaming import shown
 from rlvr.errors import UserError
 
 REMEDIES = {
@@ -16,10 +17,13 @@ REMEDIES = {
 
 
 def sentence(error: UserError | OSError) -> str:
-    """One line: a UserError as it is, `[Errno 28] No space left on device: 'runs/x'` with a remedy."""
+    """One line, control characters spelled out.
+
+    A UserError as it is, `[Errno 28] No space left on device: 'runs/x'` with a remedy.
+    """
     if isinstance(error, UserError):
-        return " ".join(str(error).split())
+        return shown(" ".join(str(error).split()))
     what = f"{error.filename}: " if error.filename is not None else ""
     reason = (error.strerror or str(error) or type(error).__name__).lower()
     remedy = REMEDIES.get(error.errno or 0)
-    return " ".join(f"{what}{reason}{f'; {remedy}' if remedy else ''}.".split())
+    return shown(" ".join(f"{what}{reason}{f'; {remedy}' if remedy else ''}.".split()))

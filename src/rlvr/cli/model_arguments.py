@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlvr.cli.signals import ended_by_sigterm
+from rlvr.cli.streaming import shown
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -199,8 +200,8 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def note(line: str) -> None:
-    """What a user should know beside the result."""
-    print(line, file=sys.stderr, flush=True)
+    """What a user should know beside the result; names out of files and from endpoints are shown, never interpreted."""
+    print(shown(line), file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -53,7 +53,7 @@ class Cost:
 class Cell:
     """One model on one task with one retriever; `name` tells it from the others of the task.
 
-    `scores`: accuracy first (not there if nothing was judged greedily), then what was sampled. `numbers`: shares of
+    `scores`: accuracy (not there if nothing was judged greedily), then what was sampled. `numbers`: shares of
     invalid, truncated and failed answers, parts of the reward and everything else that `eval` prints, by its name.
     `best` and `worst` are greedy answers: right ones of the highest reward, and wrong ones of the lowest.
     """
@@ -98,7 +98,8 @@ def analyze(
 ) -> Analysis:
     """Everything about the records. Those of different tasks, splits, retrievers, models or settings are kept apart.
 
-    A measurement that is there twice counts once. With `baseline` every other model is compared with that one only;
+    A measurement that is there twice counts once; an answer to a prompt of the user's own, whose right answer nobody
+    knows, does not count. With `baseline` every other model is compared with that one only;
     without it every two models (with the same retriever), and every two retrievers (of the same model).
 
     Raises:
@@ -109,7 +110,11 @@ def analyze(
     if baseline is not None:
         _check_baseline(baseline, [one.model for one in firsts])
     cells = [_cell(of_one, variant, num_shown, seed) for of_one, variant in zip(groups, _variants(firsts), strict=True)]
-    notes += [f"{cell.name} on {cell.task}: no greedy answer could be judged." for cell in cells if not cell.scores]
+    notes += [
+        f"{cell.name} on {cell.task}: no greedy answer could be judged."
+        for cell, of_one in zip(cells, groups, strict=True)
+        if not cell.num_examples and any(record.sample_index == 0 for record in of_one)
+    ]
     comparisons, remarks = _compare_all(cells, groups, baseline, num_shown, seed)
     adjusted = holm([one.p_value for one in comparisons])
     corrected = [
@@ -122,13 +127,18 @@ def analyze(
 def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRecord]], list[str]]:
     """The records of each model, task, split, retriever and settings; and what is odd about them."""
     groups: dict[tuple[str, ...], dict[tuple[str, int], EvaluationRecord]] = {}
-    num_twice = num_different = 0
+    num_twice = num_different = num_unknown = 0
     for record in records:
+        if record.split == "prompts" and not record.expected:
+            num_unknown += 1
+            continue
         where = (record.task, record.split, record.model, record.retriever or "", record.settings)
         known, key = groups.setdefault(where, {}), (record.example_id, record.sample_index)
         num_twice += key in known
         num_different += known.setdefault(key, record).correct != record.correct
     notes = []
+    if num_unknown:
+        notes.append(f"{num_unknown:,} answers to prompts whose right answer is not known are in no number.")
     if num_twice:
         notes.append(
             f"{num_twice:,} {'records are' if num_twice > 1 else 'record is'} there twice and counted once"
@@ -148,10 +158,18 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRec
 
 
 def _with_all_samples(records: list[EvaluationRecord]) -> list[EvaluationRecord]:
-    """Without the samples of examples that have fewer than others, as in an evaluation that was interrupted."""
-    counts = Counter(record.example_id for record in records if record.sample_index > 0)
-    most = max(counts.values(), default=0)
-    return [record for record in records if record.sample_index == 0 or counts[record.example_id] == most]
+    """With the first k samples of each example that has as many; k is such that the fewest samples are left out.
+
+    An evaluation that is interrupted while it grows from 4 samples to 8 has 4 of most examples and 8 of a few.
+    """
+    samples: dict[str, list[EvaluationRecord]] = {}
+    for record in sorted(records, key=lambda record: record.sample_index):
+        if record.sample_index > 0:
+            samples.setdefault(record.example_id, []).append(record)
+    counts = Counter(map(len, samples.values()))
+    size = max(counts, key=lambda k: (k * sum(num for count, num in counts.items() if count >= k), k), default=0)
+    kept = {record.key for of_one in samples.values() if len(of_one) >= size for record in of_one[:size]}
+    return [record for record in records if record.sample_index == 0 or record.key in kept]
 
 
 def _variants(firsts: Sequence[EvaluationRecord]) -> list[str]:
@@ -174,7 +192,7 @@ def _check_baseline(baseline: str, models: Sequence[str]) -> None:
 def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int, seed: int) -> Cell:
     one, greedy = records[0], list(judged_greedily(records).values())
     retriever = "" if one.retriever is None else f" + {one.retriever}"
-    metrics = summarize(one.task, records, seed=seed) if greedy else {}
+    metrics = summarize(one.task, records, seed=seed)
     values = {name.removeprefix(f"eval/{one.task}/"): value for name, value in metrics.items()}
     intervals = {
         name: Interval(value=value, low=values[f"{name}_low"], high=values[f"{name}_high"])
@@ -257,7 +275,7 @@ def _compare_all(
             continue
         comparison = compare(first, second, names=(one.name, two.name), seed=seed, num_shown=num_shown)
         if comparison is None:
-            notes.append(f"{one.name} and {two.name} have no judged example of {one.task} in common.")
+            notes.append(f"{one.name} and {two.name} have no example of {one.task} in common that was judged greedily.")
             continue
         found.append(comparison)
         if comparison.num_changed:

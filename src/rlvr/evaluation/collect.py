@@ -44,11 +44,12 @@ class Collected:
     notes: tuple[str, ...]
 
 
-def collect(paths: Sequence[Path], *, only: Container[Path] | None = None) -> Collected:
+def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, tokens: bool = True) -> Collected:
     """All records of files, and of the `*.jsonl` and `*.jsonl.partial` inside folders.
 
     A benchmark's folder gives its records in the order of its plan, with the names that the plan has for model and
-    task. `only`: resolved paths of the files to read.
+    task. `only`: resolved paths of the files to read. `tokens=False` leaves out what is told token by token,
+    which takes most of the memory.
 
     Raises:
         UserError: no such file or folder, or there is no record in any of them.
@@ -59,10 +60,12 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None) -> Co
     for file, planned in dict(_files(paths, notes)).items():
         if only is not None and file.resolve() not in only:
             continue
-        found, problems = read_records(file)
+        found, problems = read_records(file, tokens=tokens)
         notes += _told(file, found, problems)
         if found:
             used.append(file)
+            if file.suffix == ".partial":
+                notes.append(f"{file} is of an evaluation that has not ended: what ends early is in it first.")
         records += [record if planned is None else planned.call(record) for record in found]
     if not records:
         folder = next((path for path in paths if path.is_dir()), paths[0].parent)

@@ -25,11 +25,28 @@ def summarize(task_name: str, records: Sequence[EvaluationRecord], *, seed: int)
     """All metrics of an evaluation. `seed` is the one of the bootstrap.
 
     What could not be judged is in `error_share` only, and out of every other number: greedily its completion, among
-    samples its example. One greedy completion at least has to be judged.
+    samples its example. Where nothing was judged greedily, or sampled, there are no numbers of it.
     """
     greedy = [record for record in records if record.sample_index == 0]
     judged = [record for record in greedy if record.failure is None]
-    metrics = {"num_examples": float(len(judged))} | _accuracy("accuracy", judged)
+    metrics = {"num_examples": float(len(judged))}
+    if judged:
+        metrics |= _greedy(judged)
+    if greedy:
+        metrics["error_share"] = _mean([record.failure is not None or math.isnan(record.reward) for record in greedy])
+    samples: dict[str, list[EvaluationRecord]] = {}
+    for record in records:
+        if record.sample_index > 0:
+            samples.setdefault(record.example_id, []).append(record)
+    complete = [of_one for of_one in samples.values() if all(record.failure is None for record in of_one)]
+    if complete:
+        metrics |= _sampled(complete, seed)
+    return {f"eval/{task_name}/{name}": value for name, value in metrics.items()}
+
+
+def _greedy(judged: Sequence[EvaluationRecord]) -> dict[str, float]:
+    """Accuracy, behavior and facts, together and for each tag."""
+    metrics = _accuracy("accuracy", judged)
     tags = sorted({tag for record in judged for tag in record.tags})
     for tag in tags:
         metrics |= _accuracy(f"accuracy_{tag}", [record for record in judged if tag in record.tags])
@@ -39,15 +56,7 @@ def summarize(task_name: str, records: Sequence[EvaluationRecord], *, seed: int)
         of_tag = {f"part_{name}": _mean(found) for name, found in _parts(tagged).items()}
         of_tag |= facts([record.diagnostics for record in tagged])
         metrics |= {f"{name}_{tag}": value for name, value in of_tag.items()}
-    metrics["error_share"] = _mean([record.failure is not None or math.isnan(record.reward) for record in greedy])
-    samples: dict[str, list[EvaluationRecord]] = {}
-    for record in records:
-        if record.sample_index > 0:
-            samples.setdefault(record.example_id, []).append(record)
-    complete = [of_one for of_one in samples.values() if all(record.failure is None for record in of_one)]
-    if complete:
-        metrics |= _sampled(complete, seed)
-    return {f"eval/{task_name}/{name}": value for name, value in metrics.items()}
+    return metrics
 
 
 def _accuracy(name: str, records: Sequence[EvaluationRecord]) -> dict[str, float]:

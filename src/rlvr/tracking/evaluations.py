@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -153,11 +153,13 @@ def _schema() -> TypeAdapter[EvaluationRecord]:
     return TypeAdapter(EvaluationRecord)
 
 
-def read_records(path: Path, *, name: str | None = None) -> tuple[list[EvaluationRecord], list[str]]:
+def read_records(
+    path: Path, *, name: str | None = None, tokens: bool = True
+) -> tuple[list[EvaluationRecord], list[str]]:
     """The records of a file, and a sentence for each line that is none: the rest is used.
 
     The sentences call the file `name`, by default its path. Of records of the same measurement the last one counts; a
-    model that is there under two names was measured twice.
+    model that is there under two names was measured twice. `tokens=False`: without `token_ids` and `logprobs`.
 
     Raises:
         UserError: there is no such file, or it cannot be read.
@@ -176,6 +178,9 @@ def read_records(path: Path, *, name: str | None = None) -> tuple[list[Evaluatio
                     torn = "" if line.endswith(b"\n") else ", its end is missing"
                     problems.append(f"{name}, line {number}, is damaged ({_one_line(error)}{torn}): it is left out")
                 else:
+                    if not tokens:
+                        turns = tuple(replace(turn, token_ids=(), logprobs=()) for turn in record.turns)
+                        record = replace(record, turns=turns)
                     records[record.model, record.task, record.split, record.retriever, *record.key] = record
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror or error}.") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def test_analyze_names_what_it_leaves_out(results: Path, capsys: pytest.CaptureF
     out, err = capsys.readouterr()
     assert err == f"{results / 'c.jsonl'} holds no record of an evaluation and is left out.\n"
     assert "Best" not in out
+
+
+def test_names_out_of_records_do_not_reach_the_terminal_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "\x1b]0;owned\x07\x9b2J"
+    write_jsonl(str(tmp_path / "a.jsonl"), [replace(one, failure="no") for one in greedy([0], model=hostile)])
+    for words in (["--baseline", "b"], []):
+        main(["analyze", str(tmp_path), *words])
+        told = "".join(capsys.readouterr())
+        assert "owned" in told
+        assert not set(hostile) & {char for char in told if not char.isprintable()}
 
 
 @pytest.mark.parametrize(

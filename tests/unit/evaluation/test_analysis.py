@@ -79,13 +79,37 @@ def test_an_evaluation_that_was_interrupted_counts_whole_examples_only() -> None
     assert found.notes == ("a on rpn: of some examples there are fewer samples than of others; left out: 1.",)
 
 
+def test_an_evaluation_that_grows_counts_the_samples_that_most_examples_have() -> None:
+    few = [record(f"e{n}", n == 0, sample=s) for n in range(10) for s in (1, 2)]
+    more = [record("e1", True, sample=s) for s in (4, 3)]  # the first example that has all four
+    cell = analyze([*greedy([1] * 10), *more, *few]).cells[0]
+    assert cell.samples_per_example == 2
+    assert cell.scores["sampled_accuracy"].value == pytest.approx(0.1)
+
+
+def test_samples_count_where_nothing_was_asked_greedily() -> None:
+    found = analyze([record(f"e{n}", n % 2 == 0, sample=s) for n in range(4) for s in (1, 2)])
+    assert found.notes == ()
+    assert found.cells[0].num_examples == 0
+    assert found.cells[0].scores["sampled_accuracy"].value == 0.5
+    assert "accuracy" not in found.cells[0].scores
+
+
+def test_pitfall_38_a_prompt_without_a_known_answer_is_not_wrong() -> None:
+    own = greedy([0, 0], split="prompts", expected="")
+    found = analyze([*own, record("e2", True, split="prompts")])
+    assert [(cell.split, cell.scores["accuracy"].value) for cell in found.cells] == [("prompts", 1.0)]
+    assert found.notes == ("2 answers to prompts whose right answer is not known are in no number.",)
+    assert analyze(own).cells == ()
+
+
 def test_a_model_that_could_never_be_judged_is_named() -> None:
     failed = [replace(one, failure="timed out") for one in greedy([0, 0])]
     found = analyze([*failed, *greedy([1, 0], model="b")])
-    assert [(cell.name, len(cell.scores)) for cell in found.cells] == [("a", 0), ("b", 1)]
+    assert [(cell.name, "accuracy" in cell.scores) for cell in found.cells] == [("a", False), ("b", True)]
     assert found.notes == (
         "a on rpn: no greedy answer could be judged.",
-        "a and b have no judged example of rpn in common.",
+        "a and b have no example of rpn in common that was judged greedily.",
     )
     assert math.isnan(found.cells[0].cost.tokens_per_right)
 
