@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -137,14 +137,25 @@ def origin_of(inference: Inference, task: Task, split: str) -> Origin:
         "split": [split, config.seed if split == "train" else EVAL_SEED],
         "first": [[e.id, e.answer, [m.content for m in e.messages]] for e in task.eval_examples(1)],
     }
-    text = json.dumps(settings, sort_keys=True, default=str)
+    conditions = {
+        "task": bundle.task.model_dump(mode="json", exclude={"retriever"}),
+        "prompt": bundle.prompt.model_dump(mode="json"),
+        "markers": settings["markers"],
+        "max_completion_tokens": config.rollout.max_completion_tokens,
+    }
     return Origin(
         model=inference.source,
         task=task.name,
         split=split,
         retriever=getattr(bundle.task, "retriever", None),
-        settings=hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest(),
+        settings=_hash(settings),
+        conditions=_hash(conditions),
     )
+
+
+def _hash(settings: Mapping[str, object]) -> str:
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 
 def _bundle(config: Config, name: str) -> Config | TaskBundle:

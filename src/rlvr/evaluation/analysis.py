@@ -278,6 +278,11 @@ def _compare_all(
             notes.append(f"{one.name} and {two.name} have no example of {one.task} in common that was judged greedily.")
             continue
         found.append(comparison)
+        if one.model != two.model and _asked_otherwise(first[0], second[0]):
+            notes.append(
+                f"{one.name} and {two.name} were not asked {one.task} in the same way (prompt, settings of the task, "
+                "or rollout.max_completion_tokens): their difference is not that of the models alone."
+            )
         if comparison.num_changed:
             notes.append(
                 f"{one.name} and {two.name}: {comparison.num_changed:,} examples of {one.task} have other gold answers "
@@ -289,6 +294,11 @@ def _compare_all(
                 f"({one.num_examples:,} and {two.num_examples:,}); compare their difference, not their accuracies."
             )
     return found, notes
+
+
+def _asked_otherwise(one: EvaluationRecord, two: EvaluationRecord) -> bool:
+    """Whether two models had other conditions; records of another program may not tell theirs."""
+    return "" not in (one.conditions, two.conditions) and one.conditions != two.conditions
 
 
 def _comparable(one: Cell, two: Cell, baseline: str | None) -> bool:

@@ -233,6 +233,7 @@ async def judge(
         split=origin.split,
         retriever=origin.retriever,
         settings=origin.settings,
+        conditions=origin.conditions,
         example_id=example.id,
         sample_index=sample,
         prompt=turns[0].prompt if turns else "\n".join(message.content for message in example.messages),

@@ -32,8 +32,8 @@ class Origin:
     """Where a record comes from: `Origin(model="runs/latest/final", task="rpn", split="test")`.
 
     `settings` is a short hash of everything that decides what is asked, sampled and judged, the weights included:
-    records with equal settings, example and sample are the same measurement. `retriever` is None where nothing is
-    searched.
+    records with equal settings, example and sample are the same measurement. `conditions` is a hash of what has to be
+    equal for two models to be compared. `retriever` is None where nothing is searched.
     """
 
     model: str = ""
@@ -41,6 +41,7 @@ class Origin:
     split: str = "test"
     retriever: str | None = None
     settings: str = ""
+    conditions: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +73,7 @@ class EvaluationRecord:
     split: str = "test"
     retriever: str | None = None
     settings: str = ""
+    conditions: str = ""
     example_id: str
     sample_index: Count
     prompt: str

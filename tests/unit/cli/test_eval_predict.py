@@ -24,7 +24,7 @@ from rlvr.config.schema import RpnTask as RpnSettings
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.tasks.rpn import RpnTask
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, read_records
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason
 
@@ -90,6 +90,19 @@ def test_eval_of_the_train_split_uses_other_examples(run_folder: Path, tmp_path:
         ids[split] = {json.loads(line)["example_id"] for line in output.read_text().splitlines()}
     assert len(ids["test"]) == len(ids["train"]) == 20
     assert not ids["test"] & ids["train"]
+
+
+def test_pitfall_38_conditions_tell_how_it_was_asked_and_not_what_was_trained(run_folder: Path, tmp_path: Path) -> None:
+    changes = ([], ["rollout.max_completion_tokens=7"], ["task.max_prompt_tokens=21"], ["reward.type=correct"])
+    told = []
+    for number, lines in enumerate(changes):
+        output = tmp_path / f"{number}.jsonl"
+        words = [word for line in lines for word in ("--set", line)]
+        assert main(["eval", str(run_folder), "--num-examples", "1", "--output", str(output), "--json", *words]) == 0
+        told.append(read_records(output)[0][0])
+    assert len({one.settings for one in told}) == 4
+    assert told[0].conditions == told[3].conditions
+    assert len({one.conditions for one in told[:3]}) == 3
 
 
 def test_a_setting_can_be_changed(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,15 @@ def test_pitfall_38_a_prompt_without_a_known_answer_is_not_wrong() -> None:
     assert analyze(own).cells == ()
 
 
+def test_pitfall_38_models_that_were_asked_in_other_ways_are_compared_with_a_warning() -> None:
+    records = [*greedy([1, 0], conditions="c1"), *greedy([1, 0], model="b", conditions="c2"), *greedy([1], model="old")]
+    assert analyze(records).notes[0].startswith("a and b were not asked rpn in the same way (prompt, settings of the")
+    same = [replace(one, conditions="c1") for one in records]
+    assert not any("same way" in note for note in [*analyze(same).notes, *analyze(records).notes[1:]])
+    variants = [*greedy([1, 0], conditions="c1"), *greedy([1, 0], settings="s2", conditions="c2")]
+    assert analyze(variants).notes == ()  # what differs between them is the question
+
+
 def test_a_model_that_could_never_be_judged_is_named() -> None:
     failed = [replace(one, failure="timed out") for one in greedy([0, 0])]
     found = analyze([*failed, *greedy([1, 0], model="b")])
