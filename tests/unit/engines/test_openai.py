@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,14 +23,22 @@ PARAMS = SamplingParams(max_tokens=7, stop_ids=frozenset(), seed=2**62 + 1, temp
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
 
-def ask(url: str, *, times: int = 1, max_retries: int = 0, timeout_s: float = 30.0, **options: Any) -> list[Said]:
+def ask(
+    url: str,
+    *,
+    times: int = 1,
+    max_retries: int = 0,
+    timeout_s: float = 30.0,
+    sampling: SamplingParams = PARAMS,
+    **options: Any,
+) -> list[Said]:
     """The answers to the same question, one after another."""
 
     async def asking() -> list[Said]:
         endpoint = Endpoint(url, "policy", max_retries=max_retries, timeout_s=timeout_s)
         try:
             return [
-                await endpoint.chat([{"role": "user", "content": "3 + 4?"}], PARAMS, **options) for _ in range(times)
+                await endpoint.chat([{"role": "user", "content": "3 + 4?"}], sampling, **options) for _ in range(times)
             ]
         finally:
             await endpoint.close()
@@ -185,6 +194,31 @@ def test_pitfall_26_an_endpoint_that_never_answers_is_given_up_early() -> None:
     kinds = [type(one) for one in found]
     assert kinds[: MAX_FAILURES_AT_START - 1] == [EndpointError] * (MAX_FAILURES_AT_START - 1)
     assert kinds[MAX_FAILURES_AT_START - 1] is UserError
+
+
+def test_pitfall_26_failures_between_answers_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlvr.engines.openai.MAX_FAILURES", 3)
+
+    async def asking(url: str) -> list[Any]:
+        endpoint = Endpoint(url, "policy", max_retries=0, max_concurrent=1)
+        many = [endpoint.chat([{"role": "user", "content": "x"}], PARAMS) for _ in range(9)]
+        try:
+            return await asyncio.gather(*many, return_exceptions=True)
+        finally:
+            await endpoint.close()
+
+    with serve(seven, fault=lambda number, body: error(500, "broken") if number % 3 else None) as server:
+        found = asyncio.run(asking(server.url))
+    assert [isinstance(one, Said) for one in found] == [True, False, False] * 3
+    assert not any(isinstance(one, UserError) for one in found)
+
+
+def test_how_to_sample_is_said_where_openai_has_no_word_for_it() -> None:
+    with serve(seven) as server:
+        ask(server.url, sampling=replace(PARAMS, top_k=5, min_p=0.1))
+        ask(server.url)
+    assert (server.requests[0]["top_k"], server.requests[0]["min_p"]) == (5, 0.1)
+    assert not {"top_k", "min_p"} & set(server.requests[1])  # many endpoints refuse them
 
 
 def test_no_more_requests_than_allowed_wait_at_the_same_time() -> None:

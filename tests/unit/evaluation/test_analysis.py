@@ -167,14 +167,22 @@ def test_with_a_baseline_the_others_are_compared_with_it_only() -> None:
         analyze([*greedy([1], model="b")], baseline="bb")
 
 
-def test_one_thing_differs_in_a_comparison() -> None:
-    records = [
+def two_retrievers() -> list[EvaluationRecord]:
+    return [
         one
         for model in "ab"
         for retriever in ("bm25", "hybrid")
         for one in greedy([1, 0], model=model, retriever=retriever, settings=f"{model}{retriever}")
     ]
-    pairs = {(one.first, one.second) for one in analyze(records).comparisons}
+
+
+def test_pitfall_38_a_baseline_is_compared_with_models_that_search_as_it_does() -> None:
+    pairs = [(one.first, one.second) for one in analyze(two_retrievers(), baseline="a").comparisons]
+    assert pairs == [("a + bm25", "b + bm25"), ("a + hybrid", "b + hybrid")]
+
+
+def test_one_thing_differs_in_a_comparison() -> None:
+    pairs = {(one.first, one.second) for one in analyze(two_retrievers()).comparisons}
     assert pairs == {
         ("a + bm25", "a + hybrid"),
         ("b + bm25", "b + hybrid"),

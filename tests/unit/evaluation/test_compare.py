@@ -90,3 +90,15 @@ def test_pitfall_38_no_winner_is_named_where_chance_would_explain_the_difference
     )
     assert "better" not in said(0.032, 0.03, adjusted=0.09)
     assert "McNemar p = 0.03 (0.09 corrected for 3)" in said(0.032, 0.03, adjusted=0.09)
+
+
+def test_pitfall_26_samples_that_failed_or_have_another_gold_are_not_compared() -> None:
+    first = greedy([0, 0, 0]) + [record(f"e{n}", False, sample=1) for n in range(3)]
+    second = greedy([0, 0, 0], model="b") + [record(f"e{n}", True, sample=1, model="b") for n in range(3)]
+    second[1] = replace(second[1], expected="9")
+    second[4] = replace(second[4], expected="9", correct=False)
+    second[5] = replace(second[5], failure="timed out", correct=False)
+    found = compare(first, second, names=NAMES, seed=0)
+    assert found is not None
+    assert found.sampled is not None
+    assert found.sampled.value == 1.0  # of e0 alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 
 from rlvr.config.compose import load_task_config
 from rlvr.engines.openai import Endpoint
+from rlvr.envs.base import Reply, TurnText
 from rlvr.errors import UserError
 from rlvr.evaluation.endpoint import EndpointPlayer
 from rlvr.evaluation.evaluate import evaluate
+from rlvr.evaluation.players import Played
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.tasks.base import Task
 from rlvr.tasks.catalog import make_task
-from rlvr.types import StopReason
+from rlvr.types import Example, Message, SamplingParams, Score, StopReason
 from tests.system.openai_server import Misbehave, Model, error, never, serve
 from tests.unit.evaluation.test_evaluate import make_task as make_rpn
 
@@ -131,6 +134,48 @@ def test_a_malformed_call_is_told_to_the_model_and_counted() -> None:
     assert result.records[0].diagnostics["malformed_calls"] == 1.0
     assert "not JSON" in requests[1]["messages"][-1]["content"]
     assert result.metrics["eval/musique/accuracy"] == 1.0
+
+
+class Rewriting:
+    """Says `again` once, as the whole conversation from then on; a task whose completions end with `<eoe>`."""
+
+    max_turns, tools = None, ()
+
+    def __init__(self) -> None:
+        self.said: list[Message] = []
+
+    async def start(self) -> tuple[Message, ...]:
+        return (Message(role="user", content="first"),)
+
+    async def step(self, said: Message) -> Reply:
+        self.said.append(said)
+        return Reply(messages=(Message(role="user", content="again"),), done=len(self.said) > 1, restarts=True)
+
+    async def score(self, turns: Sequence[TurnText]) -> Score:
+        return Score(value=0.0)
+
+
+def test_pitfall_07_a_conversation_that_begins_anew_is_sent_without_what_was_before() -> None:
+    async def play(url: str) -> Played:
+        endpoint = Endpoint(url, "policy")
+        player = EndpointPlayer(endpoint=endpoint, stop_words=("<eoe>",))
+        sampling = SamplingParams(max_tokens=8, stop_ids=frozenset(), seed=0, temperature=0.0)
+        example = Example(id="e", messages=(), answer="7", metadata={})
+        try:
+            return await player.play(example, Rewriting(), lambda turn: sampling, sample_index=0, seed=0)
+        finally:
+            await endpoint.close()
+
+    def model(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        return (
+            {"content": "I look", "calls": [("look", {})]} if messages[-1]["content"] == "first" else {"content": "7"}
+        )
+
+    with serve(model) as server:
+        played = asyncio.run(play(server.url))
+    assert [[m["content"] for m in request["messages"]] for request in server.requests] == [["first"], ["again"]]
+    # a completion that ends with a call did not end with the task's word
+    assert [turn.completion for turn in played.turns] == ["I look", "7 <eoe>"]
 
 
 # ------------------------------------------------------------------------------------------------------------ failures

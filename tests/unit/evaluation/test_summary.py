@@ -109,3 +109,8 @@ def test_the_headline_of_several_tasks_counts_each_once() -> None:
         "eval/mix/accuracy_low": pytest.approx(0.7 - math.hypot(0.3, 0.4) / 2),
         "eval/mix/accuracy_high": pytest.approx(0.7 + math.hypot(0.3, 0.1) / 2),
     }
+
+
+def test_pitfall_14_only_the_token_limit_truncates() -> None:
+    records = [replace(record(str(n), 0, {}), stop_reason=reason) for n, reason in enumerate(StopReason)]
+    assert summarize("rpn", records, seed=0)["eval/rpn/truncated_share"] == 1 / len(StopReason)

@@ -143,3 +143,13 @@ def test_the_documentation_lists_exactly_the_fields(title: str, record: type) ->
     section = DOCS.read_text().split(f"{title}\n")[1].split("\n##")[0]
     named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     assert named == [field.name for field in dataclasses.fields(record)]
+
+
+def test_a_line_without_an_end_is_read_in_pieces_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlvr.tracking.evaluations.MAX_LINE_BYTES", 2000)
+    (path := tmp_path / "F.jsonl").write_bytes(b"x" * 5000 + b"\n" + to_line(RECORD))
+    records, problems = read_records(path)
+    assert records == [RECORD]
+    assert len(problems) == 3

@@ -1,0 +1,72 @@
+"""What is asked, and of whom: bounds, requests, records that are there already, the training stream."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlvr.errors import UserError
+from rlvr.evaluation.evaluate import Done, TrainSplit, attempt, check_failures
+from rlvr.evaluation.players import LocalPlayer
+from rlvr.tracking.evaluations import EvaluationRecord
+from rlvr.types import Example, SamplingParams
+from tests.unit.evaluation.records import record
+from tests.unit.evaluation.test_evaluate import ScriptedPolicy, WordCodec, make_task
+
+SAMPLING = SamplingParams(max_tokens=8, stop_ids=frozenset(), seed=0, temperature=0.7, top_p=0.9, top_k=5, min_p=0.1)
+
+
+def ask(policy: ScriptedPolicy, num: int, **options: Any) -> tuple[EvaluationRecord, ...]:
+    task = make_task()
+    player = LocalPlayer(engine=policy, chat=policy.codec, max_context_tokens=64)
+    return asyncio.run(attempt(player, task, task.eval_examples(num), SAMPLING, **options))
+
+
+def scripted() -> ScriptedPolicy:
+    return ScriptedPolicy(task := make_task(), WordCodec(task))
+
+
+def test_no_more_episodes_than_allowed_run_at_the_same_time() -> None:
+    policy = scripted()
+    ask(policy, 20, samples=(0,), max_running=3)
+    assert len(policy.requests) == 20
+    assert policy.most_waiting <= 3
+
+
+def test_pitfall_38_a_greedy_request_has_nothing_left_of_chance() -> None:
+    policy = scripted()
+    ask(policy, 1, samples=(0, 1))
+    drawn = {params.temperature: (params.top_p, params.top_k, params.min_p) for _, params in policy.requests}
+    assert drawn == {0.0: (1.0, 0, 0.0), 0.7: (0.9, 5, 0.1)}
+
+
+def test_pitfall_38_a_known_record_of_another_gold_is_asked_again() -> None:
+    first = ask(scripted(), 3, samples=(0,))
+    done: Done = {(one.example_id, 0): one for one in [first[0], replace(first[1], expected="no digit")]}
+    added: list[EvaluationRecord] = []
+    again = ask(scripted(), 3, samples=(0,), done=done, on_record=added.append)
+    assert {one.example_id for one in added} == {first[1].example_id, first[2].example_id}
+    assert again[0] is first[0]
+    assert [one.expected for one in again] == [one.expected for one in first]
+
+
+def test_pitfall_26_an_accuracy_needs_a_greedy_answer() -> None:
+    greedy = replace(record("e0", False), failure="timed out")
+    samples = [record("e0", True, sample=number) for number in range(1, 10)]  # a tenth failed, fewer than the limit
+    with pytest.raises(UserError, match="failed on 1 of 10 completions"):
+        check_failures("rpn", [greedy, *samples])
+    check_failures("rpn", [replace(greedy, failure=None), *samples])
+
+
+def test_of_a_stream_that_repeats_itself_each_example_is_asked_once() -> None:
+    def example(index: int) -> Example:
+        return Example(id=f"e{index // 3}", messages=(), answer="7", metadata={})
+
+    task: Any = SimpleNamespace(train_example=example, name="few", stop_words=(), env=None, judge=None, tags=None)
+    assert [one.id for one in TrainSplit(task).eval_examples(4)] == ["e0", "e1", "e2", "e3"]
+    task.train_example = lambda index: example(0)
+    assert [one.id for one in TrainSplit(task).eval_examples(4)] == ["e0"]
