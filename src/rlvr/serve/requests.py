@@ -14,7 +14,7 @@ from rlvr.serve.errors import ApiError, invalid
 from rlvr.serve.messages import to_messages, to_tools
 from rlvr.serve.sampling import Choice, Served, Task
 from rlvr.serve.schemas import ChatRequest, CompletionRequest, Request, shown
-from rlvr.types import SamplingParams
+from rlvr.types import Message, SamplingParams, ToolSchema
 
 DEFAULT_MAX_TOKENS = 16
 """Of /v1/completions, as OpenAI has it; a chat goes on until the context is full."""
@@ -53,7 +53,7 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
         raise invalid("max_tokens", "max_completion_tokens says another number; give one of them.")
     tools = () if request.tool_choice == "none" else to_tools(request.tools or ())
     messages = to_messages(request.messages)
-    _check_length("messages", sum(len(message.content) for message in messages), served)
+    _check_length("messages", _num_chars(messages, tools), served)
     try:
         prompt = served.chat.encode_prompt(messages, tools)
     except UserError:
@@ -136,6 +136,13 @@ def _check_ids(field: str, ids: Sequence[int], served: Served) -> None:
     unknown = next((token for token in ids if token > last), None)
     if unknown is not None:
         raise invalid(field, f"the model has no token {unknown}: its ids end at {last}.")
+
+
+def _num_chars(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> int:
+    """About what a template makes of them."""
+    said = sum(len(message.content) for message in messages)
+    called = sum(len(str(call.arguments)) for message in messages for call in message.tool_calls)
+    return said + called + sum(len(str(tool)) for tool in tools)
 
 
 def _check_length(field: str, num_chars: int, served: Served) -> None:

@@ -176,6 +176,7 @@ def test_a_model_that_fails_is_an_error_and_not_the_end(qwen, monkeypatch, capsy
 
 CHATS = {"messages": [{"role": "user", "content": "x"}]}
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+LONG_JSON = '{"a": "' + "x" * 9000 + '"}'
 REFUSED = [
     (COMPLETIONS, {}, "prompt: it is missing."),
     (COMPLETIONS, {"prompt": ""}, "prompt: it is empty: there is nothing to continue."),
@@ -203,6 +204,20 @@ REFUSED = [
     (COMPLETIONS, SHORT | {"logit_bias": {"5": -100}}, "logit_bias: this server does not support it"),
     (COMPLETIONS, SHORT | {"presence_penalty": 0.5}, "presence_penalty: this server does not support it"),
     (COMPLETIONS, SHORT | {"seed": 2**64}, "seed: Input should be less than 18446744073709551616"),
+    (
+        CHAT,
+        CHATS | {"tools": [{"type": "function", "function": {"name": "f", "description": "x" * 9000}}]},
+        "messages: 9",  # characters do not fit: not even encoded
+    ),
+    (
+        CHAT,
+        {
+            "messages": [
+                {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": LONG_JSON}}]}
+            ]
+        },
+        "messages: 9",
+    ),
     (CHAT, {"messages": []}, "messages: List should have at least 1 item"),
     (CHAT, CHATS | {"response_format": {"type": "json_object"}}, "response_format: this server does not support it"),
     (CHAT, CHATS | {"tool_choice": "required"}, "tool_choice: Input should be 'auto' or 'none' (got 'required')."),
