@@ -51,6 +51,12 @@ def test_help_of_every_command_loads_nothing_heavy() -> None:
     assert python(LIST_HEAVY.format(statement=statement)).split() == []
 
 
+def test_a_run_loads_neither_the_report_nor_a_tracker_before_it_needs_them() -> None:
+    code = "import sys, rlvr.build.train; print(*sys.modules)"
+    late = ("rlvr.report.", "rlvr.tracking.trackers.worker", "mlflow", "wandb", "tensorboard")
+    assert [name for name in python(code).split() if name.startswith(late)] == []
+
+
 def test_importing_the_command_line_is_fast() -> None:
     # The best of several: a busy machine makes one run slow, hardly all of them.
     assert min(float(python(TIME_IMPORT)) for _ in range(5)) < MAX_SECONDS

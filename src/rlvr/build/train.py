@@ -32,7 +32,6 @@ from rlvr.errors import UserError
 from rlvr.evaluation.summary import combine
 from rlvr.models.loading import load_policy, value_head
 from rlvr.models.policy import Policy
-from rlvr.report.files import write_run_report
 from rlvr.rollout.source import Refill, RolloutSource
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import MetricsFile, read_metrics
@@ -212,8 +211,10 @@ def _refill(algorithm: Algorithm) -> Refill | None:
 
 
 def _write_report(folder: RunFolder, console: Console) -> None:
-    """`report.html` in the run folder. Whatever goes wrong with it is one line on the console: the run itself is done."""
+    """`report.html` in the run folder. What goes wrong with it is one line on the console: the run itself is done."""
     try:
+        from rlvr.report.files import write_run_report
+
         report = write_run_report([folder.root])
     except Exception as error:
         console.note(f"warning: no report was written ({error}); try again with: rlvr report {folder.root}")
