@@ -25,6 +25,7 @@ class Fault:
     status: int = 200
     body: bytes = b""
     silent: bool = False  # until the server ends
+    drips: bool = False  # a byte now and then, until the server ends
     content_type: str = "application/json"
 
 
@@ -94,6 +95,10 @@ def serve(model: Model, *, fault: Misbehave = never, models: Sequence[str] | Fau
             self.send_header("Content-Type", what.content_type)
             self.send_header("Content-Length", str(len(what.body)))
             self.end_headers()
+            for number in range(len(what.body) if what.drips else 0):
+                self.wfile.write(what.body[number : number + 1])
+                if end.wait(0.02):
+                    return
             self.wfile.write(what.body)
 
         def log_message(self, format: str, *args: Any) -> None:

@@ -16,6 +16,9 @@ from pydantic import BaseModel, Field, ValidationError
 from rlvr.chat.tool_calls import Reading
 from rlvr.types import Message, StopReason
 
+MAX_TOKENS = 1 << 32
+"""More than a conversation has."""
+
 
 class EndpointError(Exception):
     """A request that failed for good, in a few words."""
@@ -122,9 +125,14 @@ def read_answer(body: bytes) -> Said:
         token_ids=token_ids,
         logprobs=logprobs,
         stop_reason=_STOPS.get(choice.finish_reason or "stop", StopReason.ABORTED),
-        num_prompt_tokens=max(0, usage.prompt_tokens),
-        num_completion_tokens=max(0, usage.completion_tokens) or len(token_ids) or len(logprobs),
+        num_prompt_tokens=_count(usage.prompt_tokens),
+        num_completion_tokens=_count(usage.completion_tokens) or len(token_ids) or len(logprobs),
     )
+
+
+def _count(told: int) -> int:
+    """0 for what no conversation can have."""
+    return told if 0 <= told < MAX_TOKENS else 0
 
 
 def _message(message: _Message) -> Message:

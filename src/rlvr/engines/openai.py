@@ -160,11 +160,18 @@ class Endpoint:
         extra = {key: value for key, value in body.items() if key not in known}
         create = self._client.chat.completions.with_streaming_response.create
         found = bytearray()
-        async with create(model=self.name, **arguments, extra_body=extra) as response:
-            async for chunk in response.iter_bytes():
-                found += chunk
-                if len(found) > MAX_BODY_BYTES:
-                    raise EndpointError(f"it answered with more than {MAX_BODY_BYTES >> 20} MiB")
+        limit_s = (1 + self._max_retries) * self._timeout_s  # the client's own limit begins anew with every byte
+        try:
+            async with (
+                asyncio.timeout(limit_s),
+                create(model=self.name, **arguments, extra_body=extra) as response,
+            ):
+                async for chunk in response.iter_bytes():
+                    found += chunk
+                    if len(found) > MAX_BODY_BYTES:
+                        raise EndpointError(f"it answered with more than {MAX_BODY_BYTES >> 20} MiB")
+        except TimeoutError as error:
+            raise EndpointError(f"it timed out after {limit_s:g} s") from error
         return bytes(found)
 
     def _options(self, max_retries: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.engines.chat_completions import EndpointError, Said, to_wire
+from rlvr.engines.chat_completions import EndpointError, Said, read_answer, to_wire
 from rlvr.engines.openai import MAX_FAILURES_AT_START, Endpoint, open_endpoint
 from rlvr.errors import UserError
 from rlvr.types import Message, SamplingParams, StopReason, ToolCall
@@ -157,6 +157,24 @@ def test_a_silent_endpoint_is_given_up_in_time() -> None:
         pytest.raises(EndpointError, match="timed out"),
     ):
         ask(server.url, timeout_s=0.2)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_endpoint_that_drips_is_given_up_in_time(status: int) -> None:
+    fault = Fault(status=status, body=b" " * 100_000, drips=True)
+    with (
+        serve(seven, fault=lambda number, body: fault) as server,
+        pytest.raises(EndpointError, match=r"it timed out after 0.4 s"),
+    ):
+        ask(server.url, timeout_s=0.2, max_retries=1)
+
+
+def test_counts_that_make_no_sense_are_not_believed() -> None:
+    for told in (-3, 10**40):
+        usage = {"prompt_tokens": told, "completion_tokens": told}
+        body = {"choices": [{"message": {"content": "7"}, "token_ids": [4, 9]}], "usage": usage}
+        said = read_answer(json.dumps(body).encode())
+        assert (said.num_prompt_tokens, said.num_completion_tokens) == (0, 2)
 
 
 def test_what_passes_is_tried_again() -> None:
