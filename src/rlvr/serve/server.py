@@ -10,11 +10,15 @@ import sys
 from dataclasses import dataclass
 from ipaddress import ip_address
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.serve.app import make_app
 from rlvr.serve.endpoint import Limits
 from rlvr.serve.sampling import Pool, Served
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MORE_CONNECTIONS = 64
 """Beyond those whose requests run or wait: for /health and for those that are told that the queue is full."""
@@ -106,7 +110,7 @@ def serve(served: Served, address: Address, limits: Limits, *, api_key: str | No
             signal.signal(signal.SIGTERM, before)
 
 
-def patient_protocol(head_s: float) -> type[asyncio.Protocol]:
+def patient_protocol(head_s: float) -> type[H11Protocol]:
     """uvicorn's HTTP/1.1, which bounds the size of a request's head, with a bound on the time it takes, too.
 
     Its faster one, which it would take where httptools is installed, bounds neither.

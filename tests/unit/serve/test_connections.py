@@ -19,11 +19,12 @@ async def answer(scope, receive, send):
 
 async def talk(*pieces: bytes, pause_s: float) -> bytes:
     """What a client hears that sends the pieces with pauses between them, until the server hangs up on it."""
-    config = uvicorn.Config(answer, http=patient_protocol(HEAD_S), lifespan="off", log_config=None)
+    protocol = patient_protocol(HEAD_S)
+    config = uvicorn.Config(answer, http=protocol, lifespan="off", log_config=None)
     config.load()
     loop = asyncio.get_running_loop()
     made = await loop.create_server(
-        lambda: config.http_protocol_class(config=config, server_state=ServerState(), app_state={}), "127.0.0.1", 0
+        lambda: protocol(config=config, server_state=ServerState(), app_state={}), "127.0.0.1", 0
     )
     async with made:
         reader, writer = await asyncio.open_connection(*made.sockets[0].getsockname())
