@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
@@ -104,6 +105,11 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         inside = isinstance(value, dict) and value
         flat |= flatten(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
     return flat
+
+
+def without_password(text: str) -> str:
+    """`http://me:secret@host/x` as `http://host/x`, wherever it stands in the text."""
+    return re.sub(r"://[^/@\s]*@", "://", text)
 
 
 def split_tag(tag: str) -> tuple[str, str]:

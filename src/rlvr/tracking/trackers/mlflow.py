@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rlvr.tracking.trackers.backend import Row, RunFacts, Started, Status, flatten, split_tag
+from rlvr.tracking.trackers.backend import Row, RunFacts, Started, Status, flatten, split_tag, without_password
 
 STATUSES = {"finished": "FINISHED", "killed": "KILLED", "failed": "FAILED"}
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000  # characters that MLflow allows
@@ -43,7 +43,7 @@ class MlflowBackend:
 
     def start(self, run: RunFacts) -> Started:
         """Begin a run, or go on with the known one if its store still has it."""
-        uri, store = self._uri, _without_password(self._uri)
+        uri, store = self._uri, without_password(self._uri)
         experiment = self._experiment(run.settings["experiment"] or run.experiment, uri)
         known = self._known(run, store)
         self._run_id = known["id"] if known else self._create(run, experiment)
@@ -148,10 +148,6 @@ def _artifacts(uri: str) -> str | None:
     """Beside the database; else where the server wants them. MLflow would choose the working directory."""
     database = _database(uri)
     return None if database is None else (database.absolute().parent / "mlflow_artifacts").as_uri()
-
-
-def _without_password(uri: str) -> str:
-    return re.sub(r"://[^/@]*@", "://", uri)
 
 
 @contextmanager

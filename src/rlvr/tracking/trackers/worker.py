@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from rlvr.tracking.trackers.backend import Backend, RunFacts, Status
+from rlvr.tracking.trackers.backend import Backend, RunFacts, Status, without_password
 
 BACKENDS = {
     "mlflow": "rlvr.tracking.trackers.mlflow:MlflowBackend",
@@ -62,7 +62,7 @@ def main() -> int:
             if message["kind"] == "finish":
                 return 0
     except Exception as error:  # of the library: any kind
-        traceback.print_exc()
+        sys.stderr.write(without_password(traceback.format_exc()))
         _answer(answers, {"error": sentence(error)})
         return 1
     if ending.started:
@@ -108,7 +108,8 @@ def sentence(error: BaseException, limit: int = 120) -> str:
     root = error
     while (inner := root.__cause__ or root.__context__) is not None:
         root = inner
-    texts = [" ".join(f"{type(one).__name__}: {one}".split()).rstrip(". :") for one in dict.fromkeys((error, root))]
+    both = [without_password(f"{type(one).__name__}: {one}") for one in dict.fromkeys((error, root))]
+    texts = [" ".join(text.split()).rstrip(". :") for text in both]
     return ": ".join(text if len(text) <= limit else f"{text[:limit]}..." for text in texts)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import ConfigError
-from rlvr.tracking.trackers.backend import check_installed, flatten, split_tag
+from rlvr.tracking.trackers.backend import check_installed, flatten, split_tag, without_password
 from rlvr.tracking.trackers.mlflow import allowed
 from rlvr.tracking.trackers.wandb import has_key
 
@@ -49,6 +49,19 @@ def test_a_tag_may_have_a_value(tag: str, pair: tuple[str, str]) -> None:
 )
 def test_names_that_mlflow_refuses_are_changed_as_little_as_possible(name: str, expected: str) -> None:
     assert allowed(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("http://me:s3cret@host:5000/x", "http://host:5000/x"),
+        ("request to https://me:s3cret@host/api failed: a@b", "request to https://host/api failed: a@b"),
+        ("http://host/a@b", "http://host/a@b"),
+        ("sqlite:///a/b@c.db", "sqlite:///a/b@c.db"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(text: str, expected: str) -> None:
+    assert without_password(text) == expected
 
 
 def test_an_account_is_one_in_the_environment_or_the_netrc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

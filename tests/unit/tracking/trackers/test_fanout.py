@@ -86,6 +86,7 @@ def test_what_a_tracker_is_told(fake: Path, tmp_path: Path) -> None:
     (folder / "final").mkdir()
     words = (
         "tracker.group=sweep",
+        "tracker.run_name=mine",
         "tracker.tags=[a,b]",
         "tracker.mlflow.experiment=mine",
         f"run_dir={folder}",
@@ -95,7 +96,7 @@ def test_what_a_tracker_is_told(fake: Path, tmp_path: Path) -> None:
         trackers.begin(0)
         trackers.end("finished")
     (told,) = calls(fake, "start")
-    assert (told["name"], told["group"], told["tags"], told["experiment"]) == ("my-run", "sweep", ["a", "b"], "rpn")
+    assert (told["name"], told["group"], told["tags"], told["experiment"]) == ("mine", "sweep", ["a", "b"], "rpn")
     assert told["settings"] == {"tracking_uri": None, "experiment": "mine", "log_model": True}
     assert (told["config"]["seed"], told["config"]["run_dir"]) == (5, None)  # as config.yaml has it
     assert calls(fake, "files") == [[str(folder / "config.yaml")]]
@@ -120,6 +121,14 @@ def test_pitfall_37_how_a_run_ended_is_told(error: Exception | None, status: str
             run()
     assert calls(fake, "finish") == [status]
     assert calls(fake, "model") == []
+
+
+def test_a_run_without_a_name_is_called_as_its_folder(fake: Path, tmp_path: Path) -> None:
+    with Trackers(configured(), tmp_path, lambda text: None) as trackers:
+        trackers.begin(0)
+        trackers.end("finished")
+    (told,) = calls(fake, "start")
+    assert told["name"] == tmp_path.name
 
 
 def test_a_run_that_ends_before_its_first_number_begins_nowhere(fake: Path, tmp_path: Path) -> None:

@@ -250,6 +250,11 @@ def test_the_state_survives_as_plain_json(start: Open, tmp_path: Path) -> None:
     assert state == {"id": "fake", "store": "memory", "where": "look here", "last_step": 4}
 
 
+def test_an_error_tells_no_password() -> None:
+    error = RuntimeError("API request to http://me:s3cret@host/api failed")
+    assert sentence(error) == "RuntimeError: API request to http://host/api failed"
+
+
 def test_an_error_is_one_line_with_its_root() -> None:
     error = ValueError("x" * 500)
     error.__cause__ = OSError("disk\nfull")

@@ -38,6 +38,10 @@ def test_pitfall_37_steps_that_are_made_again_replace_those_of_the_first_time(tm
         7: 17.0,
     }
     assert second.id == first.id
+    again = TensorboardBackend().start(
+        replace(facts(tmp_path, 3), settings={"folder": None}, known=replace(first, last_step=5).to_json())
+    )
+    assert again.last_step == 2  # what is replaced must be sent again
 
 
 def test_what_a_model_writes_is_never_read_as_markdown(tmp_path: Path) -> None:
