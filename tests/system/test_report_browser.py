@@ -189,6 +189,10 @@ def test_filters_narrow_the_list(opened: Opener, report: Path) -> None:
     assert count(page) == "40 of 121"
     page.fill("[aria-label='lowest reward']", "0.5")
     assert count(page) == "20 of 121"
+    page.fill("[aria-label='lowest reward']", "1")  # a bound is inside
+    assert count(page) == "20 of 121"
+    page.fill("[aria-label='highest reward']", "1")
+    assert count(page) == "20 of 121"
     page.select_option("[aria-label='stop reason']", label="length")
     assert count(page) == "7 of 121"
     page.fill("[type=search]", "ANSWER 3 ")

@@ -53,6 +53,13 @@ def test_the_line_that_is_being_written_is_not_damaged(tmp_path: Path) -> None:
     assert history.notes == []
 
 
+def test_of_a_step_that_stands_twice_the_last_line_counts(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", metrics={1: {"reward/mean": 0.1}, 2: {"reward/mean": 0.2}})
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 1, "reward/mean": 0.9}\n')
+    assert [(row["step"], row["reward/mean"]) for row in read_history(run).rows] == [(1, 0.9), (2, 0.2)]
+
+
 def test_null_is_no_number(tmp_path: Path) -> None:
     run = save_run(tmp_path / "run", metrics={1: {"loss/total": math.nan}})
     assert math.isnan(read_history(run).rows[0]["loss/total"])
