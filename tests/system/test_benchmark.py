@@ -175,7 +175,7 @@ def test_retrained_weights_under_the_same_name_are_not_mixed_with_the_old_ones(
     ("words", "code", "said"),
     [
         (["--models", "{run}x", "--tasks", "rpn"], 1, "did you mean {run}?"),
-        (["--models", "{run},{damaged}", "--tasks", "rpn"], 1, "the model {damaged} is damaged"),
+        (["--models", "{run},{damaged}", "--tasks", "rpn"], 1, "{damaged}/model.safetensors is damaged"),
         (["--models", "{run}", "--tasks", "rpn,rnp"], 2, "--tasks rnp: there is no such configuration; did you mean"),
         (["--models", "{run}", "--tasks", "musique", "--retrievers", "bm52"], 2, "did you mean bm25?"),
         (["--models", "{run}", "--tasks", "rpn", "--retrievers", "bm25"], 2, "none of rpn searches documents"),

@@ -23,6 +23,7 @@ from rlvr.evaluation.analysis import Cell as FoundCell
 from rlvr.evaluation.collect import collect
 from rlvr.evaluation.evaluate import Progress
 from rlvr.evaluation.tables import differences, plain, summary_rows, table
+from rlvr.models.export import check_weights
 from rlvr.models.hub import locate
 from rlvr.tracking.evaluations import read_records
 from rlvr.tracking.files import write_atomically
@@ -112,19 +113,8 @@ def check_model(model: str) -> None:
         return
     source = weights_of(Path(model), run_of(Path(model)))
     locate(source)
-    for file in sorted(Path(source).glob("*.safetensors")):
-        _check_tensors(model, file)
-
-
-def _check_tensors(model: str, file: Path) -> None:
-    """The header says how long the file is."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="pt"):
-            pass
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"the model {model} is damaged: {file} cannot be read ({error}); copy it again.") from error
+    if Path(source).is_dir():
+        check_weights(Path(source), sorted(Path(source).glob("*.safetensors")))
 
 
 # ------------------------------------------------------------------------------------------------------------ measuring

@@ -17,10 +17,10 @@ from typing import Any
 
 from rlvr.config.compose import load_config, load_task_config
 from rlvr.config.lines import override_lines
-from rlvr.config.messages import nearest
 from rlvr.config.schema import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.collect import MAX_PLAN_BYTES, PLAN
+from rlvr.retrieval.factory import check_name
 from rlvr.tracking.files import write_atomically, writing
 
 NONE = "-"
@@ -79,7 +79,8 @@ def make_cells(plan: Plan) -> tuple[Cell, ...]:
     Raises:
         ConfigError: there is no such task or retriever, a setting does not fit a task, or no task searches.
     """
-    _check_retrievers(plan.retrievers)
+    for retriever in plan.retrievers:
+        check_name(retriever, "--retrievers")
     configs = {task: _config(plan, task, None) for task in plan.tasks}
     searching = [task for task, config in configs.items() if hasattr(config.task, "retriever")]
     if plan.retrievers and not searching:
@@ -117,19 +118,6 @@ def _config(plan: Plan, task: str, retriever: str | None) -> Config:
     except ConfigError as error:
         # compose speaks of the option that names a configuration for `rlvr train`
         raise ConfigError(str(error).replace("--config-name", "--tasks")) from error
-
-
-def _check_retrievers(names: Sequence[str]) -> None:
-    from rlvr.retrieval.factory import NAMES
-
-    plain = [name for name in NAMES if "/" not in name]
-    for name in names:
-        kind, slash, model = name.partition("/")
-        if name in plain or (kind in ("semantic", "hybrid") and slash and model):
-            continue
-        near = nearest(kind, plain)
-        hint = f"did you mean {near}?" if near else f"there are {', '.join(NAMES)}."
-        raise ConfigError(f"--retrievers {name}: there is no such retriever; {hint}")
 
 
 # --------------------------------------------------------------------------------------------------------- the folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from rlvr.build.chats import Speaker, make_chat
 from rlvr.build.policies import context_tokens, set_threads
 from rlvr.build.tasks import Functions, Tasks, open_tasks
 from rlvr.config.compose import load_config, load_task_config
+from rlvr.config.messages import nearest
 from rlvr.config.schema import Config, MixTask, PretrainedModel
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
@@ -193,8 +193,8 @@ def _near(path: Path) -> str:
     """` (did you mean runs/latest?)`, where a folder beside has nearly this name."""
     folder = path.parent
     names = [one.name for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return f" (did you mean {folder / near[0]}?)" if near else ""
+    near = nearest(path.name, names)
+    return f" (did you mean {folder / near}?)" if near else ""
 
 
 def run_of(path: Path) -> Path | None:

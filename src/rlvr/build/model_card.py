@@ -15,6 +15,7 @@ from typing import Any
 
 from rlvr import __version__
 from rlvr.config.schema import Config, PretrainedModel
+from rlvr.evaluation.tables import score_name
 from rlvr.tracking.episodes import visible
 
 MAX_CHARS = 2_000  # of one text from a model
@@ -171,18 +172,13 @@ def _scores(card: Card) -> Iterator[str]:
         interval = f"{score.low:.1%} to {score.high:.1%}"
         # a share of the examples has its own, smaller number of them: only the interval knows it
         count = str(score.num_examples) if not _is_share(score.name) else ""
-        cells = (score.task, _readable(score.name), start, f"{score.value:.1%}", interval, count)
+        cells = (score.task, score_name(score.name), start, f"{score.value:.1%}", interval, count)
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
     yield "\n".join(lines)
 
 
 def _is_share(name: str) -> bool:
     return name.startswith("accuracy_")
-
-
-def _readable(name: str) -> str:
-    name = re.sub(r"^accuracy_(?=.)", "accuracy, ", name)
-    return re.sub(r"\b1 (operator|hop)s\b", r"1 \1", re.sub(r"\b(pass|maj)_at_", r"\1@", name).replace("_", " "))
 
 
 # ------------------------------------------------------------------------------------------------- the other sections

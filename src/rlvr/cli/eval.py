@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -104,6 +103,8 @@ def failures(records: Sequence[EvaluationRecord], limit: int) -> str:
 
 def table(source: str, task: str, split: str, metrics: Mapping[str, float]) -> str:
     """The metrics for a reader: scores in percent with their interval, everything else, then what is told by kind."""
+    from rlvr.evaluation.tables import number, score_name
+
     values = {name.removeprefix(f"eval/{task}/"): value for name, value in metrics.items()}
     examples = "held-out examples" if split == "test" else "training examples"
     lines = [f"{source} on {task}, {values.pop('num_examples'):.0f} {examples}", f"{'':32}{'':>8}   95 % interval"]
@@ -112,8 +113,8 @@ def table(source: str, task: str, split: str, metrics: Mapping[str, float]) -> s
     by_kind = {name: value for name, value in values.items() if name not in scores and _kind(name, values, kinds)}
     for name in scores:
         value, low, high = values.pop(name), values.pop(f"{name}_low"), values.pop(f"{name}_high")
-        lines.append(f"{_readable(name):32}{value:>8.1%}   {low:.1%} to {high:.1%}")
-    lines += [f"{_readable(name):32}{_number(name, value):>8}" for name, value in values.items() if name not in by_kind]
+        lines.append(f"{score_name(name):32}{value:>8.1%}   {low:.1%} to {high:.1%}")
+    lines += [f"{score_name(name):32}{number(name, value):>8}" for name, value in values.items() if name not in by_kind]
     return "\n".join([*lines, *_table_by_kind(kinds, by_kind)]) + "\n"
 
 
@@ -124,33 +125,21 @@ def _kind(name: str, values: Mapping[str, float], kinds: Sequence[str]) -> str |
 
 def _table_by_kind(kinds: Sequence[str], values: Mapping[str, float]) -> list[str]:
     """A column for each kind of example, a row for each number: `part citation   0.40   0.25`"""
+    from rlvr.evaluation.tables import number, score_name
+
     rows = dict.fromkeys(
         name.removesuffix(f"_{kind}") for name in values for kind in kinds if name.endswith(f"_{kind}")
     )
     if not rows:
         return []
-    widths = [max(len(_readable(kind)), 6) for kind in kinds]
+    widths = [max(len(score_name(kind)), 6) for kind in kinds]
     cells = {
-        row: [_number(row, values[name]) if (name := f"{row}_{kind}") in values else "" for kind in kinds]
+        row: [number(row, values[name]) if (name := f"{row}_{kind}") in values else "" for kind in kinds]
         for row in rows
     }
-    head = f"{'':32}" + "  ".join(_readable(kind).rjust(width) for kind, width in zip(kinds, widths, strict=True))
+    head = f"{'':32}" + "  ".join(score_name(kind).rjust(width) for kind, width in zip(kinds, widths, strict=True))
     return ["", head] + [
-        f"{_readable(row):32}"
+        f"{score_name(row):32}"
         + "  ".join(cell.rjust(width) for cell, width in zip(of_row, widths, strict=True)).rstrip()
         for row, of_row in cells.items()
     ]
-
-
-def _readable(name: str) -> str:
-    """`pass_at_4` as `pass@4`, `accuracy_3_operators` as `accuracy, 3 operators`."""
-    if name.startswith("accuracy_"):
-        name = "accuracy, " + name.removeprefix("accuracy_")
-    name = name.replace("pass_at_", "pass@").replace("maj_at_", "maj@")
-    return re.sub(r"\b1_(operator|hop)s\b", r"1 \1", name).replace("_", " ")
-
-
-def _number(name: str, value: float) -> str:
-    if name.endswith("_share") or name == "valid_steps":
-        return f"{value:.1%}"
-    return f"{value:.0f}" if value == int(value) else f"{value:.2f}"

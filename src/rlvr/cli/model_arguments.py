@@ -140,6 +140,7 @@ def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
     """The settings to try the model with; ConfigError for a retriever where nothing is searched."""
     from rlvr.build import inference_config
     from rlvr.config.lines import override_lines
+    from rlvr.retrieval.factory import check_name
 
     if args.retriever is None:
         return inference_config(args.model, changes, task=args.task)
@@ -149,18 +150,8 @@ def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
             f"--retriever {args.retriever}: task {task.name} searches no documents; leave this out, or name a task "
             "that does, e.g. --task musique."
         )
-    _check_retriever(args.retriever)
+    check_name(args.retriever, "--retriever")
     return inference_config(args.model, [*changes, *override_lines({"task.retriever": args.retriever})], task=args.task)
-
-
-def _check_retriever(name: str) -> None:
-    from rlvr.retrieval.factory import NAMES
-
-    kind = name.partition("/")[0]
-    if kind not in (*NAMES, "lexical"):
-        near = difflib.get_close_matches(kind, NAMES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMES)}."
-        raise ConfigError(f"--retriever {name}: there is no such retriever; {hint}")
 
 
 def split(text: str) -> str:

@@ -7,7 +7,6 @@ Everything that comes back is untrusted: of bounded size, and read by `chat_comp
 from __future__ import annotations
 
 import asyncio
-import difflib
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from rlvr.config.messages import nearest
 from rlvr.engines.chat_completions import EndpointError, Said, read_answer
 from rlvr.errors import UserError
 from rlvr.types import SamplingParams, ToolSchema
@@ -227,8 +227,8 @@ class Endpoint:
             ) from error
         if self.name in names or not names:
             return
-        near = difflib.get_close_matches(self.name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names[:10])}"
+        near = nearest(self.name, names)
+        hint = f"did you mean {near}?" if near else f"there are {', '.join(names[:10])}"
         raise UserError(f"the endpoint {self.url} has no model {self.name!r}: {_printable(hint, 500)}")
 
     def refusal(self, error: Any) -> UserError:

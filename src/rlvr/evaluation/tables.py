@@ -51,6 +51,12 @@ def readable(name: str) -> str:
     return re.sub(r"\b1_(operator|hop)s\b", r"1 \1", name).replace("_", " ")
 
 
+def score_name(name: str) -> str:
+    """`accuracy_3_operators` as `accuracy, 3 operators`, others as `readable`."""
+    kind = name.removeprefix("accuracy_")
+    return readable(name) if kind == name else f"accuracy, {readable(kind)}"
+
+
 # -------------------------------------------------------------------------------------------------------- tables
 
 

@@ -69,7 +69,7 @@ def check_weights(folder: Path, files: list[Path]) -> None:
             with safe_open(path, framework="pt"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} is damaged ({error}): export another checkpoint") from error
+            raise UserError(f"{path} is damaged ({error}): copy it again, or name another checkpoint") from error
 
 
 def num_parameters(folder: Path) -> int:

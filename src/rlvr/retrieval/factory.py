@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rlvr.config.messages import nearest
 from rlvr.config.schema.tasks import Retrieval
 from rlvr.errors import ConfigError
 from rlvr.retrieval.base import Indexer, Retriever
@@ -17,6 +18,17 @@ from rlvr.retrieval.text import TextSettings
 
 INDEXERS = ("bm25", "lexical", "semantic", "semantic/MODEL", "hybrid", "hybrid/MODEL")
 NAMES = (*INDEXERS, "golden", "rerank", "search")
+
+
+def check_name(name: str, option: str) -> None:
+    """ConfigError unless `make_retriever` knows `name`; `option` is where the user wrote it."""
+    plain = [known for known in NAMES if "/" not in known]
+    kind, slash, model = name.partition("/")
+    if name in plain or (f"{kind}/MODEL" in NAMES and slash and model):
+        return
+    near = nearest(kind, plain)
+    hint = f"did you mean {near}?" if near else f"there are {', '.join(NAMES)}."
+    raise ConfigError(f"{option} {name}: there is no such retriever; {hint}")
 
 
 def make_retriever(name: str, settings: Retrieval) -> Retriever:
