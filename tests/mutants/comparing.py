@@ -73,6 +73,27 @@ MUTANTS = [
         new="common = list(shared)",
         test=f"{COMPARE}::test_pitfall_38_an_example_whose_gold_has_changed_is_another_example",
     ),
+    Mutant(  # an unknown answer is a wrong one
+        pitfall="38",
+        file="evaluation/analysis.py",
+        old='if record.split == "prompts" and not record.expected:',
+        new="if False:",
+        test=f"{ANALYSIS}::test_pitfall_38_a_prompt_without_a_known_answer_is_not_wrong",
+    ),
+    Mutant(
+        pitfall="38",
+        file="evaluation/analysis.py",
+        old="if one.model != two.model and _asked_otherwise(first[0], second[0]):",
+        new="if False:",
+        test=f"{ANALYSIS}::test_pitfall_38_models_that_were_asked_in_other_ways_are_compared_with_a_warning",
+    ),
+    Mutant(  # another retriever is taken for another model
+        pitfall="38",
+        file="evaluation/analysis.py",
+        old="return one.model == baseline and two.model != baseline and one.retriever == two.retriever",
+        new="return one.model == baseline and two.model != baseline",
+        test=f"{ANALYSIS}::test_pitfall_38_a_baseline_is_compared_with_models_that_search_as_it_does",
+    ),
     Mutant(  # the uncorrected value decides
         pitfall="38",
         file="evaluation/compare.py",

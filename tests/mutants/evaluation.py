@@ -53,8 +53,8 @@ MUTANTS = [
     Mutant(
         pitfall="38",
         file="evaluation/summary.py",
-        old='{"num_examples": float(len(judged))} | ',
-        new="",
+        old='metrics = {"num_examples": float(len(judged))}',
+        new="metrics: dict[str, float] = {}",
         test=f"{EVALUATE}::test_pitfall_38_every_accuracy_has_its_interval_and_n",
     ),
     Mutant(
@@ -150,6 +150,20 @@ MUTANTS = [
         old="turns = turn_texts(chat, episode.turns, tools)",
         new="turns = turn_texts(chat, episode.turns)",
         test=f"{EVALUATE}::test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tokens_are_counted",
+    ),
+    Mutant(  # where all greedy answers failed the samples hide it
+        pitfall="26",
+        file="evaluation/evaluate.py",
+        old="len(failures) > MAX_FAILURE_SHARE * len(records) or all_greedy_failed",
+        new="len(failures) > MAX_FAILURE_SHARE * len(records)",
+        test="tests/unit/evaluation/test_attempt.py::test_pitfall_26_an_accuracy_needs_a_greedy_answer",
+    ),
+    Mutant(  # an episode that ran out of turns looks like a truncated one
+        pitfall="14",
+        file="evaluation/summary.py",
+        old="record.stop_reason == StopReason.LENGTH",
+        new="record.stop_reason != StopReason.STOP",
+        test="tests/unit/evaluation/test_summary.py::test_pitfall_14_only_the_token_limit_truncates",
     ),
     Mutant(  # every turn of an evaluation draws the same numbers
         pitfall="38",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from rlvr.build.benchmark import Benchmark
-from rlvr.build.benchmark_plan import Cell
+from rlvr.build.benchmark_plan import Cell, Plan, join, make_cells, write_plan
 from rlvr.config.compose import load_config
 from rlvr.evaluation.analysis import analyze
 from tests.unit.evaluation.records import greedy
@@ -36,6 +37,15 @@ def test_nothing_measured_is_a_table_of_failures() -> None:
     assert "failed" in found.table()
     assert found.table(markdown=True).count("\n") == 3
     assert found.lines() == [{"kind": "failed", "model": "a", "task": "rpn", "retriever": "-"}]
+
+
+def test_the_retriever_that_a_task_has_by_itself_stays_when_another_one_is_added(tmp_path: Path) -> None:
+    plan = join(tmp_path, Plan(models=("a",), tasks=("musique",)))
+    write_plan(tmp_path, plan, make_cells(plan))
+    more = join(tmp_path, Plan(models=(), tasks=(), retrievers=("golden",)))
+    assert more.retrievers == (*plan.retrievers, "golden")
+    assert [one.retriever for one in make_cells(more)] == [*plan.retrievers, "golden"]
+    assert len(plan.retrievers) == 1
 
 
 def test_every_cell_has_a_file_of_its_own_that_any_system_can_hold() -> None:

@@ -1,0 +1,41 @@
+"""What makes two measurements the same."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from rlvr.build.evaluation import origin_of
+from rlvr.config.compose import load_config
+from rlvr.tracking.evaluations import Origin
+from rlvr.types import Example, Message
+
+
+def origin(
+    *changes: str, question: str = "3 4 +", weights: str = "f", name: str = "rpn", split: str = "test"
+) -> Origin:
+    config = load_config(list(changes), config_name="rpn_test")
+    example = Example(id="e", messages=(Message(role="user", content=question),), answer="7", metadata={})
+    inference: Any = SimpleNamespace(config=config, source="runs/a", loaded=SimpleNamespace(fingerprint=weights))
+    task: Any = SimpleNamespace(name=name, eval_examples=lambda num: [example])
+    return origin_of(inference, task, split)
+
+
+def test_pitfall_38_whatever_decides_an_answer_makes_other_settings() -> None:
+    others = [
+        origin(question="what is 3 4 + ?"),  # the data have changed under the same id
+        origin(weights="g"),
+        origin(name="twin"),  # a second set of the same kind, in one file with the first
+        origin(split="train"),
+        origin("seed=1", split="train"),  # another stream
+        origin("reward.type=correct"),
+        origin("rollout.temperature=0.5"),
+    ]
+    assert len({one.settings for one in [origin(), *others]}) == 8
+    assert origin().settings == origin("seed=1").settings == origin("trainer.learning_rate=1e-5").settings
+
+
+def test_pitfall_38_only_how_it_is_asked_makes_other_conditions() -> None:
+    same = [origin(weights="g"), origin("reward.type=correct"), origin("rollout.temperature=0.5"), origin("seed=1")]
+    assert {one.conditions for one in same} == {origin().conditions}
+    assert origin("rollout.max_completion_tokens=7").conditions != origin().conditions
