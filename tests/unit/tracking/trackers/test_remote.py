@@ -165,6 +165,21 @@ def test_pitfall_37_a_tracker_that_is_too_slow_does_not_fill_the_memory(
     assert [note for note in notes if "it is slower than the run" in note] == notes[-1:]
 
 
+def test_what_has_been_sent_waits_no_more(
+    start: Open, tmp_path: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long run may send more than may wait at one time."""
+    monkeypatch.setattr(remote, "MAX_BACKLOG", 2_000)
+    tracker = start()
+    tracker.begin(facts(tmp_path), tmp_path / "absent")
+    for step in range(100):
+        tracker.log(step, {"x": step})
+        if step % 10 == 9:
+            wait_for(lambda num=step + 1: len(calls(tmp_path / "fake.jsonl", "log")) == num)
+    finish(tracker)
+    assert notes == ["fake: look here"]
+
+
 def test_what_a_library_prints_is_no_answer_and_goes_to_the_log(
     start: Open, tmp_path: Path, notes: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
