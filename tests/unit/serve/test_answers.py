@@ -270,3 +270,34 @@ def test_a_stop_text_within_an_answer_with_tools_cuts_it(chain):
     assert one(ask(chain, CHAT, **body, stop="look"))["message"]["content"] is None  # the call was whole
     plain = ask(chain, COMPLETIONS, prompt="<", stop="c", max_tokens=20)
     assert one(plain)["text"] == "ab"
+
+
+# ------------------------------------------------------------------------------------------------------ what is counted
+
+
+def test_a_prompt_counts_once_however_many_completions_it_has(qwen):
+    answer = ask(qwen, COMPLETIONS, prompt=[IDS, IDS[:2]], n=3, max_tokens=2, seed=1, ignore_eos=True)
+    assert answer.json["usage"] == {"prompt_tokens": 6, "completion_tokens": 12, "total_tokens": 18}
+
+
+def test_words_stand_at_their_offsets_also_in_a_stream(qwen):
+    body = {"prompt": IDS, "max_tokens": 8, "seed": 1, "ignore_eos": True, "logprobs": 0}
+    whole = one(ask(qwen, COMPLETIONS, **body))["logprobs"]
+    lengths = [len(word) for word in whole["tokens"]]
+    assert max(lengths) > 1, "every word is one character: choose another prompt"
+    assert whole["text_offset"] == [sum(lengths[:place]) for place in range(8)]
+    events = ask(qwen, COMPLETIONS, **body, stream=True).events
+    pieces = [event["choices"][0]["logprobs"]["text_offset"] for event in events]
+    assert [offset for piece in pieces for offset in piece] == whole["text_offset"]
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_a_stream_tells_the_ids_of_the_prompt_once_and_each_sampled_one_once(qwen, path):
+    asked = {"prompt": IDS} if path == COMPLETIONS else {"messages": HELLO}
+    body = asked | {"max_tokens": 8, "seed": 1, "ignore_eos": True, "return_token_ids": True}
+    whole = one(ask(qwen, path, **body))
+    choices = [event["choices"][0] for event in ask(qwen, path, **body, stream=True).events]
+    assert [choice["prompt_token_ids"] for choice in choices if "prompt_token_ids" in choice] == [
+        whole["prompt_token_ids"]
+    ]
+    assert [token for choice in choices for token in choice.get("token_ids", [])] == whole["token_ids"]
