@@ -34,7 +34,7 @@ def write_evaluation_report(
     analysis = analyze(collected.records)
     made = evaluation_pages(
         collected.records,
-        title=" and ".join(source.resolve().name for source in sources),
+        title=_title([source.resolve().name for source in sources]),
         kind="benchmark" if any((source / PLAN).is_file() for source in sources) else "evaluations",
         cells={_player(cell): _cell(cell) for cell in analysis.cells},
         comparisons=[_comparison(one) for one in analysis.comparisons],
@@ -45,6 +45,10 @@ def write_evaluation_report(
     path = output or default_path(sources[0])
     size = write_page(path, made.page)
     return Report(path=path, size=size, num_episodes=made.kept, num_left_out=made.total - made.kept, notes=made.notes)
+
+
+def _title(names: Sequence[str]) -> str:
+    return " and ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _player(cell: Cell) -> Player:
