@@ -169,6 +169,10 @@ def test_retrained_weights_under_the_same_name_are_not_mixed_with_the_old_ones(
     done = rlvr(*words)
     assert done.code == 1
     assert "was measured with other weights, data or settings" in done.err
+    lines = json.loads((tmp_path / "bench" / "summary.json").read_text())
+    assert [line["kind"] for line in lines] == [
+        "failed"
+    ]  # the numbers of the old weights are not told for the new ones
 
 
 @pytest.mark.parametrize(
