@@ -18,7 +18,7 @@ from rlvr.config.compose import load_config
 from rlvr.config.tool_rules import tool_formats
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.openai import PREFIX
-from rlvr.errors import UserError
+from rlvr.errors import ConfigError, UserError
 from rlvr.serve.sampling import Served
 from rlvr.tasks.rpn import RpnTask
 from rlvr.tasks.two_hop import TwoHopTask
@@ -65,7 +65,7 @@ def open_served(model: str, settings: ServeSettings) -> Iterator[tuple[Served, l
             model=policy.model,
             tool_format=settings.tool_format or own_format,
         )
-        context = min(settings.max_context_tokens or context_tokens(policy), context_tokens(policy))
+        context = _context(settings.max_context_tokens, context_tokens(policy))
         engine = LocalEngine(policy.model, max_batch_size=settings.max_batch_size, max_context_tokens=context)
         served = Served(
             names=settings.names or (model,),
@@ -79,6 +79,12 @@ def open_served(model: str, settings: ServeSettings) -> Iterator[tuple[Served, l
             yield served, _notes(chat)
         finally:
             engine.close()
+
+
+def _context(wanted: int | None, most: int) -> int:
+    if wanted is not None and wanted > most:
+        raise ConfigError(f"--max-context-tokens {wanted}: the model can do with {most}; ask for that or fewer.")
+    return wanted or most
 
 
 def stop_words(config: schema.Config) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def _serve(args: argparse.Namespace, address: object, key: str | None) -> None:
 
     from rlvr.build.serving import ServeSettings, open_served
     from rlvr.serve.endpoint import Limits
-    from rlvr.serve.server import Address, serve
+    from rlvr.serve.server import Address, reserve, serve
 
     assert isinstance(address, Address)
     disable_progress_bar()
@@ -85,7 +85,7 @@ def _serve(args: argparse.Namespace, address: object, key: str | None) -> None:
         tool_format=args.tool_format,
     )
     limits = Limits(max_body_bytes=args.max_body_mib * MIB, request_s=float(args.request_timeout))
-    with open_served(args.model, settings) as (served, notes):
+    with reserve(address) as listening, open_served(args.model, settings) as (served, notes):
         if not address.is_loopback and key is None:
             notes = [*notes, f"everybody who reaches {args.host} can use the model: give an --api-key"]
         for note in notes:
@@ -94,7 +94,7 @@ def _serve(args: argparse.Namespace, address: object, key: str | None) -> None:
         print(
             f"rlvr: serving {names} ({served.max_context_tokens:,} tokens of context); Ctrl-C stops it", file=sys.stderr
         )
-        serve(served, address, limits, api_key=key, shutdown_s=float(args.shutdown_timeout))
+        serve(served, address, listening, limits, api_key=key, shutdown_s=float(args.shutdown_timeout))
 
 
 def _check_tool_format(name: str | None) -> None:

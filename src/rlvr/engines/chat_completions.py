@@ -114,6 +114,8 @@ def read_answer(body: bytes) -> Said:
         place = ".".join(map(str, first["loc"][:6])) or "the whole"
         raise EndpointError(f"what it answered is no chat completion ({place}: {first['msg'][:200]})") from error
     choice, usage = answer.choices[0], answer.usage or _Usage()
+    if choice.finish_reason is None and choice.message == _Message():
+        raise EndpointError("what it answered says nothing, and not why it ended")
     token_ids = tuple(choice.token_ids or ())
     content = choice.logprobs.content if choice.logprobs else None
     logprobs = tuple(one.logprob for one in content or ())

@@ -175,12 +175,10 @@ class Endpoint:
         return bytes(found)
 
     def _options(self, max_retries: int) -> dict[str, Any]:
-        import httpx
-
         return {
             "base_url": self.url,
             "api_key": os.environ.get("OPENAI_API_KEY") or "none",
-            "timeout": httpx.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
+            "timeout": _openai().Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
             "max_retries": max_retries,
         }
 

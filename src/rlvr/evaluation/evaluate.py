@@ -28,6 +28,9 @@ EVAL_SEED = 0
 MAX_FAILURE_SHARE = 0.2
 """Of completions that the metric could not judge; above it an accuracy of the others would say little."""
 
+MAX_EPISODES = 1_000_000
+"""Of one evaluation: they are all in memory."""
+
 UNNAMED = Origin()
 """Of records that nobody keeps, as in evaluations while training."""
 
@@ -171,6 +174,11 @@ async def attempt(
     the same time. The draw of each is a function of `sampling.seed`, the example's id, the sample's index and the
     turn. What `done` has, of the same example, is taken from there.
     """
+    if (num := len(examples) * len(samples)) > MAX_EPISODES:
+        raise UserError(
+            f"{num:,} episodes are asked for ({len(examples):,} examples, {len(samples):,} completions each), and "
+            f"{MAX_EPISODES:,} are the most: ask for fewer samples or examples."
+        )
     requests = [(example, sample) for example in examples for sample in samples]
     known = {key: record for key in ((e.id, s) for e, s in requests) if (record := done.get(key)) is not None}
     num_done = 0

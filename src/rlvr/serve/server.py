@@ -50,14 +50,15 @@ def check_installed() -> None:
         raise ConfigError("rlvr serve needs starlette and uvicorn; install them with: pip install 'rlvr[serve]'")
 
 
-def serve(served: Served, address: Address, limits: Limits, *, api_key: str | None, shutdown_s: float) -> None:
+def serve(
+    served: Served, address: Address, listening: socket.socket, limits: Limits, *, api_key: str | None, shutdown_s: float
+) -> None:
     """Answer requests until Ctrl-C or SIGTERM; then new ones get 503, and running ones `shutdown_s` to finish.
 
     The endpoint's address is printed on stdout once it accepts connections, everything else on stderr. A second signal
     ends the server at once.
 
     Raises:
-        UserError: the address cannot be used.
         KeyboardInterrupt, SystemExit: after the signal, with status 143 for SIGTERM.
     """
     import uvicorn
@@ -97,17 +98,17 @@ def serve(served: Served, address: Address, limits: Limits, *, api_key: str | No
             self.should_exit = True
 
     tasks: list[asyncio.Task[None]] = []
-    with _listen(address) as listening:
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        print(f"http://{host}:{listening.getsockname()[1]}/v1", flush=True)
-        # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
-        before = signal.signal(signal.SIGTERM, _exit)
-        loop = asyncio.new_event_loop()
-        try:
-            with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                runner.run(Server(config).serve(sockets=[listening]))
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    listening.listen(1024)
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    print(f"http://{host}:{listening.getsockname()[1]}/v1", flush=True)
+    # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
+    before = signal.signal(signal.SIGTERM, _exit)
+    loop = asyncio.new_event_loop()
+    try:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(Server(config).serve(sockets=[listening]))
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def patient_protocol(head_s: float) -> type[H11Protocol]:
@@ -148,7 +149,8 @@ def patient_protocol(head_s: float) -> type[H11Protocol]:
     return Protocol
 
 
-def _listen(address: Address) -> socket.socket:
+def reserve(address: Address) -> socket.socket:
+    """The address, taken before a model is loaded; nobody can connect yet. UserError if it cannot be used."""
     try:
         (family, kind, protocol, _, where), *_ = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -159,7 +161,6 @@ def _listen(address: Address) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
-        listening.listen(1024)
     except OSError as error:
         listening.close()
         raise UserError(

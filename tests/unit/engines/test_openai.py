@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -175,6 +176,19 @@ def test_counts_that_make_no_sense_are_not_believed() -> None:
         body = {"choices": [{"message": {"content": "7"}, "token_ids": [4, 9]}], "usage": usage}
         said = read_answer(json.dumps(body).encode())
         assert (said.num_prompt_tokens, said.num_completion_tokens) == (0, 2)
+
+
+def test_an_answer_that_says_nothing_and_not_why_is_a_failure_and_no_wrong_answer() -> None:
+    with pytest.raises(EndpointError, match="says nothing, and not why it ended"):
+        read_answer(b'{"choices": [{"message": {"content": null}, "finish_reason": null}]}')
+    silent = read_answer(b'{"choices": [{"message": {"content": null}, "finish_reason": "stop"}]}')
+    assert silent.message.content == ""
+
+
+def test_the_official_client_is_all_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)  # the client's own is httpx2
+    with serve(seven) as server:
+        assert ask(server.url)[0].message.content == "7"
 
 
 def test_what_passes_is_tried_again() -> None:

@@ -261,6 +261,11 @@ def test_no_examples_is_a_clear_error() -> None:
         run(make_task(), num_examples=0)
 
 
+def test_more_episodes_than_memory_holds_are_refused() -> None:
+    with pytest.raises(UserError, match=r"2,000,000,002 episodes are asked for \(2 examples, 1,000,000,001 comp"):
+        run(make_task(), num_examples=2, samples=10**9)
+
+
 def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_once() -> None:
     task = make_task()
     [example] = task.eval_examples(1)
