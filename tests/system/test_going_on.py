@@ -82,13 +82,16 @@ def test_a_sweep_goes_on_with_what_was_not_started(model: Path, tmp_path: Path) 
 
 
 def test_an_output_replaces_the_file_behind_a_link_and_no_device(model: Path, tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "file").write_text("old")
+    (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "file")
     task = [word for setting in TASK for word in ("--set", setting)]
     words = ["predict", str(model), "--task", "rpn", *task, "--num-examples", "1"]
     assert main([*words, "--output", str(tmp_path / "link")]) == 0
     assert (tmp_path / "link").is_symlink()
-    assert "old" not in (tmp_path / "file").read_text()
+    assert (tmp_path / "file").read_text().startswith('{"model"')
+    (tmp_path / "file").write_text("old")
+    refused([*words, "--output", str(tmp_path / "link")], 1, "holds no records of an evaluation", capsys)
+    assert (tmp_path / "file").read_text() == "old"
     os.mkfifo(tmp_path / "pipe")
     refused([*words, "--output", str(tmp_path / "pipe")], 1, "no ordinary file", capsys)
 

@@ -45,7 +45,7 @@ def command_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_run_folder_holds_what_is_promised_and_nothing_else(command_run: Path) -> None:
     visible = {path.name for path in command_run.iterdir() if not path.name.startswith(".")}
-    assert visible == {"config.yaml", "metrics.jsonl", "rollouts", "checkpoints", "warm_start", "final"}
+    assert visible == {"config.yaml", "metrics.jsonl", "rollouts", "checkpoints", "warm_start", "final", "report.html"}
     assert {path.name for path in command_run.iterdir() if path.name.startswith(".")} <= {".lock"}
     names = sorted(path.name for path in (command_run / "checkpoints").iterdir())
     assert names[-1] == "step_000004"
