@@ -182,7 +182,7 @@ REFUSED = [
     (COMPLETIONS, {"prompt": ""}, "prompt: it is empty: there is nothing to continue."),
     (COMPLETIONS, {"prompt": []}, "prompt: there is none; give a text, token ids, or a list of either."),
     (COMPLETIONS, {"prompt": [[]]}, "prompt: it is empty: there is nothing to continue."),
-    (COMPLETIONS, {"prompt": [400]}, "prompt: the model has no token 400: its ids end at 335."),
+    (COMPLETIONS, {"prompt": [336]}, "prompt: the model has no token 336: its ids end at 335."),
     (COMPLETIONS, {"prompt": [1] * 256}, "prompt: 256 tokens leave no room in the model's context of 256 tokens."),
     (COMPLETIONS, {"prompt": "x" * 9000}, "prompt: 9000 characters do not fit into the model's context of 256 tokens."),
     (COMPLETIONS, SHORT | {"temperature": -1}, "temperature: Input should be greater than or equal to 0 (got -1)."),

@@ -61,6 +61,28 @@ def test_pitfall_37_nobody_hears_of_tokens_of_a_request_that_was_given_up():
     assert engine.num_running == engine.num_waiting == 0
 
 
+def test_a_call_that_is_given_up_leaves_the_batch_at_the_next_step():
+    """Not only when the others are done, or when it would have come to its own end."""
+    engine = make_engine()
+    running: list[int] = []
+
+    def count(token: int, logprob: float) -> None:
+        running.append(engine.num_running)
+
+    async def run():
+        calls = [
+            asyncio.create_task(engine.generate(prompt(4), sampling(seed, max_tokens=30), on_token=count))
+            for seed in (0, 1)
+        ]
+        while len(running) < 6:
+            await asyncio.sleep(0)
+        calls[0].cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    asyncio.run(run())
+    assert running.count(1) > 20
+
+
 def test_who_does_not_listen_pays_nothing(monkeypatch: pytest.MonkeyPatch):
     """No id leaves its tensor and no likely token is looked for: on a GPU each would wait for the device."""
     engine = make_engine()

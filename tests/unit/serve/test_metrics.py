@@ -1,0 +1,14 @@
+"""Counts in Prometheus' words."""
+
+from rlvr.serve.metrics import Metrics
+
+
+def test_a_bucket_of_the_histogram_holds_those_below_it_too() -> None:
+    metrics = Metrics()
+    for seconds in (0.02, 0.02, 0.3, 1000.0):
+        metrics.took(seconds)
+    lines = metrics.text(running=1, waiting=2).splitlines()
+    buckets = [line.split()[1] for line in lines if line.startswith("rlvr_request_seconds_bucket")]
+    assert buckets == ["0", "2", "2", "2", "3", "3", "3", "3", "3", "3", "3", "3", "4"]
+    assert "rlvr_request_seconds_count 4" in lines
+    assert "rlvr_request_seconds_sum 1000.34" in lines
