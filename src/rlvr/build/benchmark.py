@@ -192,7 +192,8 @@ def _check_records(path: Path, inference: Inference, show: Show) -> None:
     if any(record.settings not in settings for record in records):
         raise UserError(
             f"{path} was measured with other weights, data or settings than there are now (perhaps the model was "
-            "trained on): delete this file, or choose another --output-dir."
+            "trained on, or runs/latest is another run by now): name the model that was measured, or choose another "
+            "--output-dir."
         )
 
 

@@ -51,7 +51,13 @@ def check_installed() -> None:
 
 
 def serve(
-    served: Served, address: Address, listening: socket.socket, limits: Limits, *, api_key: str | None, shutdown_s: float
+    served: Served,
+    address: Address,
+    listening: socket.socket,
+    limits: Limits,
+    *,
+    api_key: str | None,
+    shutdown_s: float,
 ) -> None:
     """Answer requests until Ctrl-C or SIGTERM; then new ones get 503, and running ones `shutdown_s` to finish.
 
@@ -133,6 +139,16 @@ def patient_protocol(head_s: float) -> type[H11Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             self.stop_watching()
+
+        def send_400_response(self, msg: str) -> None:
+            """Of a body that is no HTTP: whoever answers the request must not answer once more."""
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            if self.cycle is None or not self.cycle.response_started:
+                super().send_400_response(msg)
+            else:
+                self.transport.close()
 
         def watch_head(self) -> None:
             """The clock runs from the first byte of a head, or from the connection on, to its last byte."""
