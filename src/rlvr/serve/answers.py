@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ LEAST_LOGPROB = -9999.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(ABC):
     """What the choices of a request have in common, and how a choice is worded."""
 
     chat: Chat
@@ -43,17 +44,17 @@ class Answer:
         more = {} if counts is None else {"usage": counts}
         return self._head(self.chunk_kind) | {"choices": list(choices)} | more
 
+    @abstractmethod
     def choice(self, choice: Choice) -> Json:
         """A choice that is over."""
-        raise NotImplementedError
 
     def opening(self, choice: Choice) -> Json | None:
         """What a stream begins with, if anything."""
         return None
 
+    @abstractmethod
     def news(self, choice: Choice) -> Json | None:
         """What a stream has to say of a choice beyond what it said before; None if nothing."""
-        raise NotImplementedError
 
     def _head(self, kind: str) -> Json:
         return {"id": f"{self.prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
