@@ -86,7 +86,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="rlvr", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument("--version", action="version", version=f"rlvr {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for module in (train, report, eval_command, predict, score, retrieve, export, benchmark, analyze, serve):
+    for module in (train, eval_command, predict, score, benchmark, analyze, report, serve, retrieve, export):
         module.add_parser(subparsers)
     return parser, subparsers.choices  # type: ignore[return-value]
 
