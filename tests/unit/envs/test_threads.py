@@ -70,7 +70,7 @@ def test_an_asynchronous_tool_that_hangs_is_cancelled_and_leaves_no_task() -> No
 def test_pitfall_27_an_asynchronous_tool_that_refuses_to_be_cancelled_is_not_waited_for() -> None:
     async def stubborn() -> str:
         """Stay."""
-        end = time.monotonic() + 1.0
+        end = time.monotonic() + 5.0
         while time.monotonic() < end:
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(1.0)
@@ -82,7 +82,7 @@ def test_pitfall_27_an_asynchronous_tool_that_refuses_to_be_cancelled_is_not_wai
         assert result.failure == "timeout"
         return time.monotonic() - start
 
-    assert asyncio.run(alone()) < 0.9
+    assert asyncio.run(alone()) < 4.5
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])
@@ -235,7 +235,7 @@ print(asyncio.run(make_tool(hang, timeout_s=0.05).call({}, None)).failure)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + 20.0
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.005)

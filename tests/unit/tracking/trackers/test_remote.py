@@ -123,9 +123,9 @@ def test_a_damaged_memory_begins_a_new_run(start: Open, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("misbehavior", "reason"),
     [
-        ("log:hang", "no answer to `log` within 0.3 s"),
-        ("start:hang", "no answer to `start` within 0.3 s"),
-        ("finish:hang", "0.3 s"),
+        ("log:hang", "no answer to `log` within 1 s"),
+        ("start:hang", "no answer to `start` within 1 s"),
+        ("finish:hang", "1 s"),
         ("log:exit", "its process has ended"),
         ("load:exit", "its process has ended"),
         ("log:fail", "RuntimeError: the request failed: ConnectionRefusedError: nobody is there"),
@@ -134,18 +134,18 @@ def test_a_damaged_memory_begins_a_new_run(start: Open, tmp_path: Path) -> None:
 def test_pitfall_37_a_tracker_that_fails_is_given_up_with_one_note_and_never_waited_for(
     misbehavior: str, reason: str, start: Open, tmp_path: Path, notes: list[str]
 ) -> None:
-    tracker = start(misbehavior, timeout_s=0.3)
+    tracker = start(misbehavior, timeout_s=1.0)
     begin = time.perf_counter()
     tracker.begin(facts(tmp_path), tmp_path / "absent")
     for step in range(100):
         tracker.log(step, {"x": step})
         tracker.completions(step, [{"step": step}])
-    assert time.perf_counter() - begin < 0.2
+    assert time.perf_counter() - begin < 0.9  # an answer is waited for longer than that
     if not misbehavior.startswith("finish"):
         wait_for(lambda: notes[-1:] != [] and notes[-1].startswith("warning"))
     begin = time.perf_counter()
     finish(tracker)
-    assert time.perf_counter() - begin < 3
+    assert time.perf_counter() - begin < 10
     (warning,) = [note for note in notes if note.startswith("warning: ")]
     assert reason in warning
     assert "the run goes on" in warning
@@ -194,13 +194,12 @@ def test_what_a_library_prints_is_no_answer_and_goes_to_the_log(
 
 
 def test_pitfall_37_a_run_that_is_being_killed_does_not_wait_and_is_marked(start: Open, tmp_path: Path) -> None:
-    tracker = start()
+    tracker = start("finish:late")
     tracker.begin(facts(tmp_path), tmp_path / "absent")
     tracker.log(0, {"x": 0})
     wait_for(lambda: len(calls(tmp_path / "fake.jsonl", "log")) == 1)
-    begin = time.perf_counter()
     tracker.leave()
-    assert time.perf_counter() - begin < 0.1
+    assert calls(tmp_path / "fake.jsonl", "finish") == []  # who waits sees the mark, which is late
     wait_for(lambda: calls(tmp_path / "fake.jsonl", "finish") == ["killed"])
 
 
