@@ -46,7 +46,9 @@ from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.models.loading import load_pretrained
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_model, build_tokenizer
-from rlvr.rollout.source import Rollouts, RolloutSource
+from rlvr.rollout.executor import Inline
+from rlvr.rollout.schedule import Rollouts, RolloutSchedule
+from rlvr.rollout.source import RolloutSource
 from rlvr.tasks.rpn import RpnTask
 from rlvr.training.layout import choose_layout
 from rlvr.training.loop import Run, train
@@ -243,14 +245,19 @@ def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_s
     if case.lengths is not None:
         engine = FixedLengths(engine, case.lengths)
     algorithm = make_algorithm(config.algorithm, max_completion_tokens=case.max_tokens)
-    rollouts = RolloutSource(
+    source = RolloutSource(
         task=task if case.lengths is None else FirstWordTask(task),
         engine=engine,
         chat=Chat(tokenizer, task.stop_words, model=model),
         settings=config.rollout,
-        refill=None,
         seed=config.seed,
         max_context_tokens=context,
+    )
+    rollouts = RolloutSchedule(
+        source=source,
+        engine=engine,
+        executor=Inline(),
+        refill=None,
         max_error_share=config.reward.max_error_share,
     )
     trainer = Trainer(
@@ -266,7 +273,6 @@ def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_s
         max_steps=max_steps,
         evaluate_every=max_steps,
         rollouts=rollouts,
-        engine=engine,
         algorithm=algorithm,
         trainer=trainer,
         evaluate=no_evaluation,

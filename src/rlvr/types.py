@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -97,6 +98,9 @@ class Completion:
     `behavior_logprobs[i]` is the log-probability of `token_ids[i]` under softmax(logits / temperature) over the whole
     vocabulary; `sampling_logprobs[i]` the one under the truncated distribution that was really sampled from (the same
     number where nothing is truncated). For greedy requests both are taken at temperature 1.
+
+    `policy_version` is that of the weights the first token was sampled with. Weights that were loaded while the
+    completion was sampled stand in `version_changes`: `((5, 4),)` says that tokens 5, 6, ... are of version 4.
     """
 
     token_ids: tuple[int, ...]
@@ -104,6 +108,13 @@ class Completion:
     sampling_logprobs: tuple[float, ...]
     stop_reason: StopReason
     policy_version: int
+    version_changes: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def policy_versions(self) -> tuple[int, ...]:
+        """The version each token was sampled with."""
+        starts = ((0, self.policy_version), *self.version_changes, (len(self.token_ids), -1))
+        return tuple(version for (start, version), (end, _) in pairwise(starts) for _ in range(start, end))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,6 +240,7 @@ class TokenBatch:
     episodes: Tensor  # [B] int64, index of the row's episode: rows of one episode stand together and share a reward
     valid: Tensor  # [B] bool, False for verifier errors: out of group statistics and loss
     truncated: Tensor  # [B] bool, the episode stopped for length
+    policy_versions: Tensor | None = None  # [B, T] int64, of the weights each token was sampled with; -1 elsewhere
     potentials: Tensor | None = None  # [B, T] how far the episode was before each sampled token, 0 elsewhere
     old_logprobs: Tensor | None = None  # [B, T] the policy before the update, recomputed by the trainer
     reference_logprobs: Tensor | None = None  # [B, T] the frozen reference

@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 EVALUATE = "tests/unit/evaluation/test_evaluate.py"
 ORACLE = "tests/system/test_oracle.py"
-SOURCE = "tests/unit/rollout/test_source.py"
+SOURCE = "tests/unit/rollout/test_schedule.py"
 EPISODE = "tests/unit/rollout/test_episode.py"
 
 MUTANTS = [

@@ -5,7 +5,7 @@ from tests.mutants.mutant import Mutant
 PACKING = "tests/unit/training/test_packing.py::"
 TRAINER = "tests/unit/training/test_trainer.py::"
 BATCH = "tests/unit/rollout/test_batch.py::"
-SOURCE = "tests/unit/rollout/test_source.py::"
+SOURCE = "tests/unit/rollout/test_schedule.py::"
 WARM = "tests/unit/training/test_warm_start.py::"
 STATE = "tests/unit/training/test_state.py::"
 LOOP = "tests/unit/training/test_loop.py::"

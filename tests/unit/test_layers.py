@@ -10,6 +10,7 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("types", "errors", "seeding"),
+    ("world",),
     ("config", "conf"),
     ("rewards", "retrieval", "chat", "tracking"),
     ("envs", "models", "algorithms"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +33,9 @@ from rlvr.errors import UserError
 from rlvr.evaluation.summary import combine
 from rlvr.models.loading import load_policy, value_head
 from rlvr.models.policy import Policy
-from rlvr.rollout.source import Refill, RolloutSource
+from rlvr.rollout.executor import Background, Inline
+from rlvr.rollout.schedule import Refill, RolloutSchedule
+from rlvr.rollout.source import RolloutSource
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import MetricsFile, read_metrics
 from rlvr.tracking.rollouts import Reader, cut_back
@@ -119,19 +122,20 @@ def assemble(
     task = tasks.own
     context = context_tokens(policy)
     chat = make_chat(config, policy, task)
-    engine = LocalEngine(policy.model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
+    engine = make_engine(config, policy, context)
     algorithm = make_algorithm(config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
     if "values" in algorithm.needs:
         policy = replace(policy, value_head=value_head(policy.model.config.get_text_config().hidden_size))
-    rollouts = RolloutSource(
-        task=task,
+    background = config.rollout.max_staleness > 0
+    rollouts = RolloutSchedule(
+        source=RolloutSource(
+            task=task, engine=engine, chat=chat, settings=config.rollout, seed=config.seed, max_context_tokens=context
+        ),
         engine=engine,
-        chat=chat,
-        settings=config.rollout,
+        executor=Background(num_threads=torch.get_num_threads()) if background else Inline(),
         refill=_refill(algorithm),
-        seed=config.seed,
-        max_context_tokens=context,
         max_error_share=config.reward.max_error_share,
+        max_staleness=config.rollout.max_staleness,
     )
     trainer = Trainer(
         policy=policy,
@@ -160,7 +164,6 @@ def assemble(
         max_steps=config.trainer.max_steps,
         evaluate_every=config.evaluation.every,
         rollouts=rollouts,
-        engine=engine,
         algorithm=algorithm,
         trainer=trainer,
         evaluate=partial(_evaluate, config, tasks, policy, engine, context),
@@ -175,6 +178,18 @@ def assemble(
         ),
         checkpoints=checkpoints,
         train_on_tool_tokens=config.algorithm.train_on_tool_tokens,
+    )
+
+
+def make_engine(config: Config, policy: Policy, context: int) -> LocalEngine:
+    """The engine that samples for training: over the policy's own weights, or over a copy of them where it samples
+    while they change."""
+    alone = config.rollout.max_staleness == 0
+    return LocalEngine(
+        policy.model if alone else copy.deepcopy(policy.model).requires_grad_(False),
+        max_batch_size=config.engine.max_batch_size,
+        max_context_tokens=context,
+        weights=None if alone else policy.trained_weights,
     )
 
 

@@ -54,6 +54,10 @@ class Policy:
         if self.value_head is not None:
             yield from self.value_head.parameters()
 
+    def trained_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and value of every tensor of the model that training changes, tied ones once."""
+        yield from ((name, p.detach()) for name, p in self.model.named_parameters() if p.requires_grad)
+
     @property
     def num_parameters(self) -> int:
         """Trainable numbers, tied ones once."""

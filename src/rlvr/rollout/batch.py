@@ -18,6 +18,7 @@ class Row:
     ids: tuple[int, ...]
     loss_mask: tuple[bool, ...]
     behavior_logprobs: tuple[float, ...]
+    policy_versions: tuple[int, ...]
     potentials: tuple[float, ...]
 
     @property
@@ -28,13 +29,14 @@ class Row:
 
 def _append(row: Row | None, turn: Turn, potential: float) -> Row:
     """The row with the turn's new prompt tokens (mask 0) and its completion (mask 1) behind it."""
-    row = row or Row(ids=(), loss_mask=(), behavior_logprobs=(), potentials=())
+    row = row or Row(ids=(), loss_mask=(), behavior_logprobs=(), policy_versions=(), potentials=())
     fresh = turn.prompt_ids[len(row.ids) :]
     sampled = turn.completion.token_ids
     return Row(
         ids=row.ids + fresh + sampled,
         loss_mask=row.loss_mask + (False,) * len(fresh) + (True,) * len(sampled),
         behavior_logprobs=row.behavior_logprobs + (0.0,) * len(fresh) + turn.completion.behavior_logprobs,
+        policy_versions=row.policy_versions + (-1,) * len(fresh) + turn.completion.policy_versions,
         potentials=row.potentials + (0.0,) * len(fresh) + (potential,) * len(sampled),
     )
 
@@ -96,6 +98,7 @@ def to_batch(groups: Sequence[Group], *, train_on_tool_tokens: bool = False) -> 
         prompt_lengths=torch.tensor([row.prompt_length for row in rows]),
         loss_mask=padded("loss_mask", False, torch.bool),
         behavior_logprobs=padded("behavior_logprobs", 0.0, torch.float32),
+        policy_versions=padded("policy_versions", -1, torch.int64),
         rewards=torch.tensor([e.score.value if ok else 0.0 for e, ok in zip(episodes, valid, strict=True)]).float(),
         groups=torch.tensor([index for index, _, _ in owners]),
         episodes=torch.tensor([number for _, number, _ in owners]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import resource
 import sys
 import time
@@ -12,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rlvr.algorithms.algorithm import Algorithm
-from rlvr.engines.base import Engine
 from rlvr.rollout.batch import to_batch
 from rlvr.rollout.metrics import rollout_metrics
-from rlvr.rollout.source import Rollouts, RolloutSource
+from rlvr.rollout.schedule import Rollouts, RolloutSchedule
 from rlvr.training.trainer import NonFiniteError, Trainer
 from rlvr.types import TokenBatch
 
@@ -51,8 +49,7 @@ class Run:
     start_step: int
     max_steps: int
     evaluate_every: int
-    rollouts: RolloutSource
-    engine: Engine
+    rollouts: RolloutSchedule
     algorithm: Algorithm
     trainer: Trainer
     evaluate: Callable[[], Coroutine[None, None, dict[str, float]]]
@@ -66,11 +63,11 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
 
     Line `step` of the metrics tells of update number `step`, so line 0 holds the evaluation before the first one.
     """
-    with asyncio.Runner() as loop:
+    with run.rollouts as rollouts:
         if run.start_step == 0:
             clock = Clock()
             with clock("evaluation"):
-                metrics = loop.run(run.evaluate())
+                metrics = rollouts.run(run.evaluate())
             run.recorder.log(0, metrics | clock.metrics(num_sampled=0))
             run.checkpoints.save_if_due(0, metrics, now=False)
         if stopped():
@@ -78,18 +75,19 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
         for step in range(run.start_step, run.max_steps):
             clock = Clock()
             with clock("generation"):
-                rollouts = loop.run(run.rollouts.next_batch())
-            batch = to_batch(rollouts.groups, train_on_tool_tokens=run.train_on_tool_tokens)
+                sampled = rollouts.next_batch(step, last=run.max_steps)
+            batch = to_batch(sampled.groups, train_on_tool_tokens=run.train_on_tool_tokens)
             with clock("scoring"):
                 batch = run.algorithm.advantages(run.trainer.score(batch))
             with clock("update"):
                 metrics, batch = _update(run, batch, step)
-            run.engine.load_weights(step + 1)
-            metrics |= rollout_metrics(rollouts.groups, rollouts.num_refilled)
+            with clock("sync"):
+                rollouts.advance(step + 1)
+            metrics |= rollout_metrics(sampled.groups, sampled.num_refilled)
             if (step + 1) % run.evaluate_every == 0 or step + 1 == run.max_steps:
                 with clock("evaluation"):
-                    metrics |= loop.run(run.evaluate())
-            run.recorder.rollouts(step + 1, rollouts, batch)
+                    metrics |= rollouts.run(run.evaluate())
+            run.recorder.rollouts(step + 1, sampled, batch)
             run.recorder.log(step + 1, metrics | clock.metrics(num_sampled=int(batch.loss_mask.sum())))
             stopping = stopped()  # asked once: a signal that comes while saving stops after the next step, saved too
             run.checkpoints.save_if_due(step + 1, metrics, now=stopping or step + 1 == run.max_steps)

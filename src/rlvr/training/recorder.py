@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlvr.config.schema import Tracker
 from rlvr.errors import UserError
-from rlvr.rollout.source import Rollouts
+from rlvr.rollout.schedule import Rollouts
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.files import writing

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlvr.config.schema import Trainer as TrainerSettings
 from rlvr.models.policy import Policy
-from rlvr.rollout.source import RolloutSource
+from rlvr.rollout.schedule import RolloutSchedule
 from rlvr.training.checkpoint import Checkpoint, prune, save_checkpoint
 from rlvr.training.checkpoint_state import flatten, random_state, set_random_state, unflatten
 from rlvr.training.trainer import Trainer
@@ -23,7 +23,7 @@ class CheckpointSchedule:
         settings: TrainerSettings,
         policy: Policy,
         trainer: Trainer,
-        rollouts: RolloutSource,
+        rollouts: RolloutSchedule,
         headline: str,
         before_save: Callable[[], None],
     ) -> None:
@@ -48,7 +48,7 @@ class CheckpointSchedule:
             tensors |= {f"value_head/{name}": t for name, t in self._policy.value_head.state_dict().items()}
         state = {
             "structure": structure,
-            "cursor": self._rollouts.cursor,
+            "rollouts": self._rollouts.state(),
             "best": self._best,
             "bf16": self._trainer.bf16,  # precision=auto is decided once: another machine must not change the numbers
         }
@@ -62,7 +62,7 @@ class CheckpointSchedule:
         tree = unflatten(checkpoint.state["structure"], checkpoint.tensors)
         self._trainer.optimizer.load_state_dict(tree["optimizer"])
         set_random_state(tree["random"])
-        self._rollouts.cursor = checkpoint.state["cursor"]
+        self._rollouts.restore(checkpoint.state["rollouts"])
         self._trainer.bf16 = checkpoint.state["bf16"]
         best = checkpoint.state["best"]
         self._best = None if best is None else (best[0], best[1])

@@ -1,12 +1,14 @@
 """The order of things in a step, on parts that only note what is called."""
 
+import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
 
-from rlvr.rollout.source import Rollouts
+from rlvr.rollout.schedule import Rollouts
 from rlvr.training.loop import Run, train
 from rlvr.training.trainer import NonFiniteError
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, TokenBatch, Turn
@@ -47,7 +49,16 @@ class Parts:
     def stopped(self) -> bool:
         return self.stopping
 
-    async def next_batch(self) -> Rollouts:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def run(self, work: Coroutine[Any, Any, dict[str, float]]) -> dict[str, float]:
+        return asyncio.run(work)
+
+    def next_batch(self, step: int, *, last: int) -> Rollouts:
         self.note("sample")
         return Rollouts(groups=(one_group(),), num_refilled=0)
 
@@ -69,7 +80,7 @@ class Parts:
             raise NonFiniteError("the loss", [0])
         return {"loss/total": 0.25}, batch
 
-    def load_weights(self, version: int) -> None:
+    def advance(self, version: int) -> None:
         self.note(f"weights {version}")
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -93,7 +104,6 @@ def make_run(parts: Any, *, start: int = 0, steps: int = 3, every: int = 2) -> R
         max_steps=steps,
         evaluate_every=every,
         rollouts=parts,
-        engine=parts,
         algorithm=parts,
         trainer=parts,
         evaluate=parts.evaluate,

@@ -19,9 +19,15 @@ HEADLINE = "eval/rpn/accuracy"
 
 
 class Cursor:
-    """What the schedule needs of a rollout source."""
+    """What checkpoints need of the rollouts."""
 
     cursor = 0
+
+    def state(self) -> dict[str, int]:
+        return {"cursor": self.cursor}
+
+    def restore(self, state: dict[str, int]) -> None:
+        self.cursor = state["cursor"]
 
 
 def schedule(

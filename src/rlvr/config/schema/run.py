@@ -16,6 +16,10 @@ class Rollout(Section):
         description="examples per step; a step samples group_size completions of each"
     )
     group_size: PositiveInt = Field(description="completions of one example, compared with each other")
+    max_staleness: NonNegativeInt = Field(
+        description="updates that the weights which sampled a token may be behind those that train on it; 0: sampling "
+        "and training take turns, k: the next k batches are sampled while the trainer works"
+    )
     max_completion_tokens: PositiveInt = Field(description="longest completion; longer ones are truncated")
     temperature: PositiveFloat = Field(description="sampling temperature; the trainer's logprobs use it too")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(description="nucleus sampling; 1 turns it off")
@@ -47,7 +51,12 @@ class Trainer(Section):
     num_threads: PositiveInt | None = Field(
         description="CPU threads; null: one for models under 500k parameters, else all cores"
     )
-    strategy: Literal["single"] = Field(description="how training is spread over processes")
+    strategy: Literal["single", "ddp", "fsdp2"] = Field(
+        description="single: one process; ddp: every process holds the model; fsdp2: each holds a part of it"
+    )
+    world_size: PositiveInt | None = Field(
+        description="processes that have to be there, or the run is refused; null: as many as the launcher started"
+    )
     checkpoint_every: PositiveInt | None = Field(description="steps between checkpoints; null: only at the end")
     keep_last: PositiveInt = Field(description="checkpoints to keep, newest first")
     keep_best: bool = Field(description="also keep the checkpoint with the best held-out accuracy")

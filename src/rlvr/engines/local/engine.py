@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlvr.engines.base import Alternatives, OnToken
@@ -25,13 +26,21 @@ class LocalEngine:
     work, and lets other tasks run between two steps.
 
     After the weights have changed call `load_weights(version)`: until then cached keys and values are the old ones.
+    A model that is a copy of the one in training gets `weights`, which it copies by name at every load.
     """
 
-    def __init__(self, model: PreTrainedModel, *, max_batch_size: int, max_context_tokens: int):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_batch_size: int,
+        max_context_tokens: int,
+        weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None,
+    ):
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         if limit is not None and max_context_tokens > limit:
             raise ValueError(f"max_context_tokens={max_context_tokens} exceeds the model's {limit} positions")
-        self._model = model
+        self._model, self._weights = model, weights
         self._modules = list(model.modules())
         self._max_context_tokens = max_context_tokens
         with self._serving():
@@ -112,8 +121,13 @@ class LocalEngine:
     def load_weights(self, version: int) -> None:
         """The weights have changed: drop every cached key and value.
 
-        Completions in flight go on under the new weights, and keep the version they began with.
+        Completions in flight go on under the new weights; `Completion.version_changes` says from which token on.
         """
+        if self._weights is not None:
+            own = dict(self._model.named_parameters())
+            with torch.no_grad():
+                for name, value in self._weights():
+                    own[name].copy_(value)
         self._scheduler.new_weights(version)
         self._modules = list(self._model.modules())
 

@@ -32,6 +32,7 @@ class Request:
     on_token: OnToken | None = None
     alternatives: Alternatives | None = None
     policy_version: int = -1  # of the weights its first token was sampled with
+    version_changes: list[tuple[int, int]] = field(default_factory=list)  # later ones: token from which on, version
     aborted: bool = False
 
 
@@ -164,6 +165,14 @@ class Rows:
         sampled = self.sampled_ids[row, : int(self.num_sampled[row]) - 1].tolist()
         return self.requests[row].prompt_ids + tuple(sampled)
 
+    def note_version(self, version: int) -> None:
+        """The tokens that running rows get from now on are sampled with other weights."""
+        for request, num_sampled in zip(self.requests, self.num_sampled[: self.count].tolist(), strict=True):
+            changes = request.version_changes
+            if changes and changes[-1][0] == num_sampled:  # two loads between two tokens
+                changes.pop()
+            changes.append((num_sampled, version))
+
     def clear(self) -> None:
         """Forget every row."""
         self.count = self.longest = self.most_sampled = 0
@@ -186,6 +195,7 @@ class Rows:
                 sampling_logprobs=tuple(sampling[i][:count]),
                 stop_reason=StopReason.STOP if stopped[i] else StopReason.LENGTH,
                 policy_version=request.policy_version,
+                version_changes=tuple(request.version_changes),
             )
             finished.append(Finished(request=request, row=row, completion=completion, num_cached=lengths[i]))
         return finished

@@ -89,6 +89,7 @@ class Scheduler:
         """Forget every key and value. Rows in flight are computed anew and go on under the new weights."""
         self._parked.clear()
         self._stale = self._rows.count > 0
+        self._rows.note_version(version)
         self.policy_version = version
 
     def drop_all(self) -> list[Request]:

@@ -1,4 +1,4 @@
-import asyncio
+import json
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
@@ -7,11 +7,20 @@ import pytest
 from rlvr.config.schema import Rollout
 from rlvr.envs.base import Env, Reply, TurnText
 from rlvr.errors import UserError
-from rlvr.rollout.source import Refill, RolloutSource
+from rlvr.rollout.executor import Executor, Inline
+from rlvr.rollout.schedule import Refill, Rollouts, RolloutSchedule
+from rlvr.rollout.source import RolloutSource
 from rlvr.types import Completion, Example, Message, SamplingParams, Score, StopReason, ToolSchema
 
 SETTINGS = Rollout(
-    prompts_per_step=3, group_size=2, max_completion_tokens=4, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0
+    prompts_per_step=3,
+    group_size=2,
+    max_staleness=0,
+    max_completion_tokens=4,
+    temperature=1.0,
+    top_p=1.0,
+    top_k=0,
+    min_p=0.0,
 )
 
 
@@ -106,7 +115,7 @@ class ParityTask:
         return [ParityEnv(example.metadata["index"] in self.failing, self.num_turns) for _ in range(count)]
 
 
-def source(
+def schedule(
     *,
     seed: int = 0,
     refill: Refill | None = None,
@@ -115,19 +124,32 @@ def source(
     settings: Rollout = SETTINGS,
     task: ParityTask | None = None,
     max_error_share: float = 0.2,
-) -> tuple[RolloutSource, EchoEngine]:
+    max_staleness: int = 0,
+    executor: Executor | None = None,
+) -> tuple[RolloutSchedule, EchoEngine]:
     engine = EchoEngine()
-    made = RolloutSource(
+    source = RolloutSource(
         task=task or ParityTask(failing, num_turns),
         engine=engine,
         chat=PlainChat(),
         settings=settings,
-        refill=refill,
         seed=seed,
         max_context_tokens=16,
+    )
+    made = RolloutSchedule(
+        source=source,
+        engine=engine,
+        executor=executor or Inline(),
+        refill=refill,
         max_error_share=max_error_share,
+        max_staleness=max_staleness,
     )
     return made, engine
+
+
+def batches(made: RolloutSchedule, count: int = 1, *, first: int = 0) -> list[Rollouts]:
+    with made:
+        return [made.next_batch(step) for step in range(first, first + count)]
 
 
 def all_equal(rewards: Sequence[float]) -> bool:
@@ -135,28 +157,30 @@ def all_equal(rewards: Sequence[float]) -> bool:
 
 
 def test_groups_come_in_issue_order_and_the_cursor_is_the_whole_state() -> None:
-    first, _ = source()
-    batches = [asyncio.run(first.next_batch()) for _ in range(3)]
-    assert [g.example.id for b in batches for g in b.groups] == [str(i) for i in range(9)]
-    resumed, _ = source()
-    resumed.cursor = 6
-    assert asyncio.run(resumed.next_batch()) == batches[2]
+    first, _ = schedule()
+    found = batches(first, 2)
+    state = first.state()
+    third, _ = schedule()
+    found.append(batches(third, 3)[2])
+    assert [g.example.id for b in found for g in b.groups] == [str(i) for i in range(9)]
+    resumed, _ = schedule()
+    resumed.restore(json.loads(json.dumps(state)))
+    assert batches(resumed, first=2) == found[2:]
 
 
 def test_pitfall_36_every_completion_has_a_seed_of_its_own_and_the_run_seed_reaches_it() -> None:
     seeds = []
     for run_seed in (0, 1):
-        made, engine = source(seed=run_seed)
-        for _ in range(4):
-            asyncio.run(made.next_batch())
+        made, engine = schedule(seed=run_seed)
+        batches(made, 4)
         seeds += engine.seeds
     assert len(seeds) == 2 * 4 * 3 * 2
     assert len(set(seeds)) == len(seeds)
 
 
 def test_pitfall_36_every_turn_of_an_episode_has_a_seed_of_its_own() -> None:
-    made, engine = source(num_turns=3)
-    groups = asyncio.run(made.next_batch()).groups
+    made, engine = schedule(num_turns=3)
+    groups = batches(made)[0].groups
     assert [len(e.turns) for g in groups for e in g.episodes] == [3] * 6
     assert len(engine.seeds) == len(set(engine.seeds)) == 3 * 6
 
@@ -165,8 +189,8 @@ def test_pitfall_20_the_engine_samples_with_the_settings() -> None:
     settings = SETTINGS.model_copy(
         update={"max_completion_tokens": 5, "temperature": 0.7, "top_p": 0.9, "top_k": 11, "min_p": 0.05}
     )
-    made, engine = source(settings=settings)
-    asyncio.run(made.next_batch())
+    made, engine = schedule(settings=settings)
+    batches(made)
     expected = SamplingParams(
         max_tokens=5, stop_ids=PlainChat.stop_ids, seed=0, temperature=0.7, top_p=0.9, top_k=11, min_p=0.05
     )
@@ -174,14 +198,14 @@ def test_pitfall_20_the_engine_samples_with_the_settings() -> None:
 
 
 def test_pitfall_13_dead_groups_are_replaced_by_new_prompts_which_are_counted() -> None:
-    plain, _ = source()
-    dead = [all_equal([e.score.value for e in g.episodes]) for g in asyncio.run(plain.next_batch()).groups]
+    plain, _ = schedule()
+    dead = [all_equal([e.score.value for e in g.episodes]) for g in batches(plain)[0].groups]
     assert any(dead)
-    made, _ = source(refill=Refill(is_dead=all_equal, max_rounds=20))
-    rollouts = asyncio.run(made.next_batch())
+    made, _ = schedule(refill=Refill(is_dead=all_equal, max_rounds=20))
+    rollouts = batches(made)[0]
     assert len(rollouts.groups) == 3
     assert not any(all_equal([e.score.value for e in g.episodes]) for g in rollouts.groups)
-    assert rollouts.num_refilled == made.cursor - 3 > 0
+    assert rollouts.num_refilled == made.state()["cursor"] - 3 > 0
 
 
 def test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life() -> None:
@@ -198,42 +222,42 @@ def test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life() -> No
             return Score(value=1.0)
 
     settings = SETTINGS.model_copy(update={"prompts_per_step": 1, "group_size": 6})
-    made, _ = source(refill=Refill(is_dead=all_equal, max_rounds=1), settings=settings, task=OneFailure())
-    assert asyncio.run(made.next_batch()).num_refilled == 1
+    made, _ = schedule(refill=Refill(is_dead=all_equal, max_rounds=1), settings=settings, task=OneFailure())
+    assert batches(made)[0].num_refilled == 1
 
 
 def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
-    made, _ = source(refill=Refill(is_dead=all_equal, max_rounds=0))
-    rollouts = asyncio.run(made.next_batch())
+    made, _ = schedule(refill=Refill(is_dead=all_equal, max_rounds=0))
+    rollouts = batches(made)[0]
     assert 0 < len(rollouts.groups) < 3
-    assert made.cursor == 3
+    assert made.state()["cursor"] == 3
 
 
 def test_pitfall_26_verifier_errors_above_the_limit_stop_the_run_with_their_message() -> None:
-    few, _ = source(failing=[])
-    asyncio.run(few.next_batch())
-    many, _ = source(failing=[0, 1])
+    few, _ = schedule(failing=[])
+    batches(few)
+    many, _ = schedule(failing=[0, 1])
     with pytest.raises(UserError, match=r"4 of 6 episodes .*sandbox died"):
-        asyncio.run(many.next_batch())
+        batches(many)
 
 
 def test_the_limit_of_verifier_errors_is_the_settings() -> None:
-    patient, _ = source(failing=[0, 1], max_error_share=0.7)
-    asyncio.run(patient.next_batch())
-    strict, _ = source(failing=[0], max_error_share=0.1)
+    patient, _ = schedule(failing=[0, 1], max_error_share=0.7)
+    batches(patient)
+    strict, _ = schedule(failing=[0], max_error_share=0.1)
     with pytest.raises(UserError, match=r"2 of 6 episodes .*reward\.max_error_share=0\.1"):
-        asyncio.run(strict.next_batch())
+        batches(strict)
 
 
 def test_pitfall_26_verifier_errors_of_replacements_count_too() -> None:
-    made, _ = source(refill=Refill(is_dead=lambda rewards: True, max_rounds=1), failing=[3, 4, 5])
+    made, _ = schedule(refill=Refill(is_dead=lambda rewards: True, max_rounds=1), failing=[3, 4, 5])
     with pytest.raises(UserError, match="6 of 12 episodes"):
-        asyncio.run(made.next_batch())
+        batches(made)
 
 
 def test_pitfall_26_just_as_many_verifier_errors_as_the_limit_allows_do_not_stop_the_run() -> None:
     settings = SETTINGS.model_copy(update={"prompts_per_step": 4})
-    made, _ = source(failing=[0], max_error_share=0.25, settings=settings)
-    assert len(asyncio.run(made.next_batch()).groups) == 4
-    clean, _ = source(max_error_share=0.0)
-    assert len(asyncio.run(clean.next_batch()).groups) == 3
+    made, _ = schedule(failing=[0], max_error_share=0.25, settings=settings)
+    assert len(batches(made)[0].groups) == 4
+    clean, _ = schedule(max_error_share=0.0)
+    assert len(batches(clean)[0].groups) == 3

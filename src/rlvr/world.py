@@ -1,0 +1,117 @@
+"""The processes that train together: who this one is, and what it can ask the others.
+
+A run of one process is a world of size 1, and every function here then gives back what it was given: no other file
+asks how many there are. All ranks must call them in the same order, from one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rlvr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+
+TIMEOUT_S = 1800.0
+"""A rank that waits so long for the others gives up: evaluation and verifiers of one rank may take their time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """`World(rank=1, size=2, local_rank=1, local_size=2)`: the second of two processes on one machine."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the one that writes and talks."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """This rank's items: r, r + W, r + 2W, ..."""
+        return items[self.rank :: self.size]
+
+    def gather(self, item: T) -> list[T]:
+        """Every rank's item, in the order of the ranks, on every rank."""
+        if self.size == 1:
+            return [item]
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, item)
+        return found
+
+    def join(self, items: Sequence[T]) -> list[T]:
+        """The inverse of `share`: what each rank made of its share, in the order of the whole."""
+        parts = self.gather(list(items))
+        total = sum(map(len, parts))
+        return [parts[index % self.size][index // self.size] for index in range(total)]
+
+    def first(self, item: T) -> T:
+        """The first rank's item, on every rank."""
+        return self.gather(item)[0]
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true on any rank."""
+        return any(self.gather(flag))
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Sum over the ranks, in place."""
+        if self.size > 1:
+            import torch.distributed as dist
+
+            dist.all_reduce(tensor)
+        return tensor
+
+
+ALONE = World()
+
+
+@contextmanager
+def open_world(strategy: str, *, wanted: int | None = None) -> Iterator[World]:
+    """The world that torchrun, or accelerate, has started this process in; a process group while the block runs.
+
+    Raises ConfigError if it is not the one that was asked for: a launcher that starts one process says nothing.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if wanted is not None and wanted != size:
+        raise ConfigError(
+            f"trainer.world_size={wanted}: {size} process{'es train' if size > 1 else ' trains'} here; start them with "
+            f"torchrun --nproc-per-node {wanted} -m rlvr train ... (accelerate launch on a CPU starts one, in silence)."
+        )
+    if strategy == "single":
+        if size > 1:
+            raise ConfigError(
+                f"trainer.strategy=single: {size} processes were started, and each would train by itself; set "
+                "trainer.strategy=fsdp2 or ddp."
+            )
+        yield ALONE
+        return
+    import torch
+    import torch.distributed as dist
+
+    names = {"rank": "RANK", "local_rank": "LOCAL_RANK"}
+    ranks = {name: int(os.environ.get(variable, "0")) for name, variable in names.items()}
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    if size == 1:  # no launcher: a world of one needs no address
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    else:
+        dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_S))
+    try:
+        yield World(size=size, local_size=local_size, **ranks)
+        if size > 1:
+            dist.barrier()  # a rank that leaves early makes the others abort at exit
+    finally:
+        dist.destroy_process_group()
