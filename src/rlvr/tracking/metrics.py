@@ -116,6 +116,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("time/generation_share", "share", "part of the step spent sampling", "-"),
     Metric("time/scoring_share", "share", "part of the step spent on old and reference logprobs and values", "-"),
     Metric("time/update_share", "share", "part of the step spent on forward, backward and the optimizer", "-"),
+    Metric("time/sync_share", "share", "part of the step spent on giving the engine the new weights", "over 0.2"),
     Metric("time/evaluation_share", "share", "part of the step spent on held-out evaluation", "over 0.5 in most steps: raise evaluation.every"),
     Metric("time/other_share", "share", "the rest", "over 0.2"),
     Metric("time/tokens_per_s", "tokens/s", "sampled tokens per second of the step", "falling"),
