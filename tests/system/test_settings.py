@@ -201,6 +201,7 @@ MODEL = [
     *of_scratch("hidden_size", 32, 48, shape("hidden_size"), COLD),
     *of_scratch("num_layers", 2, 1, shape("num_hidden_layers"), COLD),
     *of_scratch("num_heads", 2, 4, start, *FEW),
+    *of_scratch("head_dim", "null", 32, shape("head_dim"), COLD),
     *of_scratch("intermediate_size", 64, 80, shape("intermediate_size"), COLD),
     *of_scratch("init_std", 0.06, 0.2, start, COLD),
     *of_scratch("rope_theta", 100, 10000, start, *FEW),

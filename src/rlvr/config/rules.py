@@ -48,7 +48,9 @@ def _context_too_small(c: Config) -> bool:
 
 
 def _heads_do_not_fit(c: Config) -> bool:
-    return isinstance(c.model, ScratchModel) and c.model.hidden_size % (2 * c.model.num_heads) != 0
+    """Rotary embeddings turn pairs of dimensions, so that a head has an even number of them."""
+    m = c.model
+    return isinstance(m, ScratchModel) and m.hidden_size % (m.num_heads if m.head_dim else 2 * m.num_heads) != 0
 
 
 def _dapo(c: Config) -> Dapo | None:
@@ -60,6 +62,10 @@ MODEL_RULES = (
         _heads_do_not_fit,
         "model.num_heads={c.model.num_heads}: model.hidden_size={c.model.hidden_size} does not split into so many "
         "heads of even size; choose hidden_size as a multiple of 2 x num_heads.",
+    ),
+    Rule(
+        lambda c: isinstance(c.model, ScratchModel) and (c.model.head_dim or 0) % 2 == 1,
+        "model.head_dim={c.model.head_dim}: rotary embeddings turn pairs of dimensions; choose an even number.",
     ),
     Rule(
         _context_too_small,

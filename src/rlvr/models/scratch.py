@@ -98,6 +98,7 @@ def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed
         num_hidden_layers=settings.num_layers,
         num_attention_heads=settings.num_heads,
         num_key_value_heads=settings.num_heads,
+        head_dim=settings.head_dim,
         max_position_embeddings=settings.max_context_tokens,
         initializer_range=settings.init_std,
         rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
@@ -123,8 +124,13 @@ def _id(tokenizer: PreTrainedTokenizerFast, role: str) -> int | None:
 
 def check_heads(settings: ScratchModel) -> None:
     """Rotary embeddings turn pairs of dimensions, so each head has an even number of them."""
-    width, heads = settings.hidden_size, settings.num_heads
-    if width % (2 * heads):
+    width, heads, size = settings.hidden_size, settings.num_heads, settings.head_dim
+    if size is not None and (size % 2 or width % heads):
+        raise ConfigError(
+            f"model.head_dim={size} does not fit: it must be even, and model.num_heads={heads} must divide "
+            f"model.hidden_size={width}."
+        )
+    if size is None and width % (2 * heads):
         raise ConfigError(
             f"model.num_heads={heads} does not divide model.hidden_size={width} into heads of an even size: "
             f"set hidden_size to a multiple of {2 * heads}."

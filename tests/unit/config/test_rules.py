@@ -46,6 +46,8 @@ BROKEN = {
     # model and warm start
     "model.num_heads=5": "model.num_heads=5",
     "model.num_heads=64": "model.num_heads=64",
+    "model.head_dim=32 model.num_heads=5": "model.num_heads=5: model.hidden_size=64 does not split",
+    "model.head_dim=31": "model.head_dim=31: rotary embeddings turn pairs of dimensions; choose an even number",
     "model.max_context_tokens=39": "model.max_context_tokens=39",
     "model=hf model.name_or_path=x warm_start.num_steps=10": "warm_start.num_steps=10: has no effect with model=hf",
     "warm_start.enabled=false warm_start.num_steps=10": "warm_start.num_steps=10: has no effect",

@@ -25,6 +25,7 @@ def scratch(**changes: object) -> ScratchModel:
         "hidden_size": 16,
         "num_layers": 2,
         "num_heads": 4,
+        "head_dim": None,
         "intermediate_size": 24,
         "init_std": 0.06,
         "rope_theta": 100.0,
@@ -117,6 +118,23 @@ def test_heads_must_have_an_even_size(width: int, heads: int) -> None:
     message = f"model.num_heads={heads} does not divide model.hidden_size={width}.*multiple of {2 * heads}"
     with pytest.raises(ConfigError, match=message):
         model(hidden_size=width, num_heads=heads)
+
+
+def test_heads_are_as_wide_as_asked() -> None:
+    built = model(head_dim=32)  # 4 heads of 32 over a residual stream of 16
+    attention = built.model.layers[0].self_attn
+    assert tuple(attention.q_proj.weight.shape) == tuple(attention.k_proj.weight.shape) == (128, 16)
+    assert tuple(attention.o_proj.weight.shape) == (16, 128)
+    ids = torch.tensor([[1, 8, 9, 4, 3]])
+    assert built(ids).logits.isfinite().all()
+    same, default = model(head_dim=4).state_dict(), model().state_dict()
+    assert all(torch.equal(same[name], default[name]) for name in default)
+
+
+@pytest.mark.parametrize(("size", "heads"), [(31, 4), (32, 3)])
+def test_a_head_size_must_fit(size: int, heads: int) -> None:
+    with pytest.raises(ConfigError, match=f"model.head_dim={size} does not fit.*model.num_heads={heads}"):
+        model(head_dim=size, num_heads=heads)
 
 
 # ---------------------------------------------------------------------------------------------------- byte-level BPE

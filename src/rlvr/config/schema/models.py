@@ -13,7 +13,10 @@ class ScratchModel(Section):
     name: Literal["scratch"]
     hidden_size: PositiveInt = Field(description="width of the residual stream")
     num_layers: PositiveInt = Field(description="decoder blocks")
-    num_heads: PositiveInt = Field(description="attention heads; divides hidden_size into even head sizes")
+    num_heads: PositiveInt = Field(description="attention heads; divides hidden_size")
+    head_dim: PositiveInt | None = Field(
+        description="width of an attention head, an even number; null: hidden_size / num_heads"
+    )
     intermediate_size: PositiveInt = Field(description="width of the gated MLP")
     init_std: PositiveFloat = Field(description="standard deviation of the initial weights")
     rope_theta: PositiveFloat = Field(description="base of the rotary embedding; small for short contexts")
