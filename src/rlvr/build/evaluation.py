@@ -12,7 +12,7 @@ from rlvr import __version__
 from rlvr.build.chats import make_chat
 from rlvr.build.inference import Inference
 from rlvr.config.schema import Config, MixTask, TaskBundle
-from rlvr.engines.local import LocalEngine
+from rlvr.engines.base import Engine
 from rlvr.evaluation.evaluate import (
     EVAL_SEED,
     NOTHING,
@@ -38,7 +38,7 @@ async def evaluate_all(
     config: Config,
     tasks: Sequence[EvalTask],
     policy: Policy,
-    engine: LocalEngine,
+    engine: Engine,
     context: int,
     on_progress: Progress | None = None,
 ) -> dict[str, EvaluationResult]:

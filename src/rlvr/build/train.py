@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +13,7 @@ from rlvr.algorithms.algorithm import Algorithm
 from rlvr.algorithms.table import make_algorithm
 from rlvr.build.chats import make_chat
 from rlvr.build.debugging import episode_printer
+from rlvr.build.engines import make_engine
 from rlvr.build.evaluation import evaluate_all
 from rlvr.build.policies import (
     Stopped,
@@ -28,7 +28,7 @@ from rlvr.build.tasks import Functions, Tasks, family_of, open_tasks
 from rlvr.config.penalties import penalties
 from rlvr.config.plan import plan
 from rlvr.config.schema import Config, PretrainedModel
-from rlvr.engines.local import LocalEngine
+from rlvr.engines.base import Engine
 from rlvr.errors import UserError
 from rlvr.evaluation.summary import combine
 from rlvr.models.loading import load_policy, value_head
@@ -122,7 +122,7 @@ def assemble(
     task = tasks.own
     context = context_tokens(policy)
     chat = make_chat(config, policy, task)
-    engine = make_engine(config, policy, context)
+    engine = make_engine(config, policy, context, folder.root)
     algorithm = make_algorithm(config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
     if "values" in algorithm.needs:
         policy = replace(policy, value_head=value_head(policy.model.config.get_text_config().hidden_size))
@@ -181,19 +181,7 @@ def assemble(
     )
 
 
-def make_engine(config: Config, policy: Policy, context: int) -> LocalEngine:
-    """The engine that samples for training: over the policy's own weights, or over a copy of them where it samples
-    while they change."""
-    alone = config.rollout.max_staleness == 0
-    return LocalEngine(
-        policy.model if alone else copy.deepcopy(policy.model).requires_grad_(False),
-        max_batch_size=config.engine.max_batch_size,
-        max_context_tokens=context,
-        weights=None if alone else policy.trained_weights,
-    )
-
-
-def _restore(folder: RunFolder, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: LocalEngine) -> int:
+def _restore(folder: RunFolder, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: Engine) -> int:
     """Go back to the last complete checkpoint, or to the start; numbers and rollouts written after it are cut off."""
     latest = latest_checkpoint(folder.checkpoints)
     if latest is None and folder.final.is_dir():
@@ -209,9 +197,7 @@ def _restore(folder: RunFolder, checkpoints: CheckpointSchedule, metrics_file: M
     return step
 
 
-async def _evaluate(
-    config: Config, tasks: Tasks, policy: Policy, engine: LocalEngine, context: int
-) -> dict[str, float]:
+async def _evaluate(config: Config, tasks: Tasks, policy: Policy, engine: Engine, context: int) -> dict[str, float]:
     """The metrics of all evaluation sets; those of a mix together under its own name."""
     found = await evaluate_all(config, tasks.eval_sets, policy, engine, context)
     metrics = {name: value for result in found.values() for name, value in result.metrics.items()}
