@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -65,17 +66,22 @@ class Inline:
 
 
 class Background:
-    """A thread with an event loop: what is started runs while the caller does something else."""
+    """A thread with an event loop: what is started runs while the caller does something else.
 
-    def __init__(self, *, num_threads: int | None = None) -> None:
-        """`num_threads` is what torch computes with in that thread; None: as everywhere."""
+    Errors of the work, SystemExit too, are raised where its result is asked for; the loop goes on until the block ends.
+    Then everything that still runs is cancelled.
+    """
+
+    def __init__(self, *, num_threads: int) -> None:
+        """`num_threads` is what torch computes with in that thread."""
         self._num_threads = num_threads
-        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="rollouts", daemon=True)
+        self._ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._over = asyncio.Event()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
         """See `Executor.start`."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result
+        return asyncio.run_coroutine_threadsafe(work, self._ready.result()).result
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """See `Executor.run`."""
@@ -83,39 +89,27 @@ class Background:
 
     def call(self, function: Callable[[], T]) -> T:
         """See `Executor.call`."""
-        done: Future[T] = Future()
 
-        def run() -> None:
-            try:
-                done.set_result(function())
-            except BaseException as error:
-                done.set_exception(error)
+        async def call() -> T:
+            return function()
 
-        self._loop.call_soon_threadsafe(run)
-        return done.result()
+        return self.run(call())
 
     def __enter__(self) -> Self:
+        torch.get_num_threads()  # a thread that never asked gets the number that any other one has set last
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.run(_cancel_others())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._ready.result().call_soon_threadsafe(self._over.set)
         self._thread.join()
-        self._loop.close()
 
     def _serve(self) -> None:
-        if self._num_threads is not None:
-            torch.set_num_threads(self._num_threads)  # of this thread: OpenMP keeps the number for each
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-
-async def _cancel_others() -> None:
-    """End what nobody waits for any more."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+        torch.set_num_threads(self._num_threads)  # of this thread: OpenMP keeps the number for each
+        with asyncio.Runner() as runner:
+            self._ready.set_result(runner.get_loop())
+            while not self._over.is_set():
+                with suppress(SystemExit, KeyboardInterrupt):  # of a task: they stop a loop beside ending the task
+                    runner.run(self._over.wait())

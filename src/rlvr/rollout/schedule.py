@@ -75,8 +75,7 @@ class RolloutSchedule:
         self.max_staleness, self._world = max_staleness, world
         self._cursor = 0  # index of the next prompt that no batch has
         self._again: deque[range] = deque()  # batches that were issued before a resume
-        self._issued: deque[_Issued] = deque()
-        self._num_issued: int | None = None  # number of the next batch to issue
+        self._issued: deque[_Issued] = deque()  # the batch of the next step, the one after it, ...
 
     def __enter__(self) -> Self:
         self._executor.__enter__()
@@ -95,10 +94,8 @@ class RolloutSchedule:
         Dead groups are replaced in place while rounds are left, then dropped. Raises UserError when verifiers fail too
         often.
         """
-        if self._num_issued is None:
-            self._num_issued = step
-        newest = step + self.max_staleness if last is None else min(step + self.max_staleness, last - 1)
-        while self._num_issued <= max(step, newest):
+        ahead = self.max_staleness if last is None else min(self.max_staleness, last - 1 - step)
+        while len(self._issued) <= ahead:
             self._issue()
         groups = self._world.join(self._issued.popleft().groups())
         return self._finish(groups)
@@ -112,10 +109,8 @@ class RolloutSchedule:
         return self._executor.run(work)
 
     def _issue(self) -> None:
-        assert self._num_issued is not None
         indices = self._again.popleft() if self._again else self._take(self._source.prompts_per_step)
         self._issued.append(_Issued(indices=indices, groups=self._start(indices)))
-        self._num_issued += 1
 
     def _take(self, count: int) -> range:
         self._cursor += count

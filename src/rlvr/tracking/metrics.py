@@ -41,6 +41,8 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("rollout/completion_tokens_max", "tokens", "sampled tokens of the longest episode", "always max_completion_tokens"),
     Metric("rollout/empty_mask_share", "share", "episodes of which no token was sampled, so that none can be trained on", "anything above 0: the engine gave requests up"),
     Metric("rollout/entropy", "nats", "minus the mean behavior logprob of the sampled tokens", "near 0 at low reward: the model no longer explores"),
+    Metric("rollout/staleness_mean", "updates", "with max_staleness > 0: updates between the weights that sampled a token and those it is trained on, mean over sampled tokens", "equal to max_staleness in every step: the sampler is always done early, so a larger bound only makes tokens older; over 1 while mismatch_kl rises: lower max_staleness"),
+    Metric("rollout/staleness_max", "updates", "the same of the oldest token; never above max_staleness, which is checked", "-"),
     # episodes with tools
     Metric("rollout/turns_mean", "count", "with tools: completions per episode, mean", "1 where the question needs a search; always task.max_turns"),
     Metric("rollout/tool_calls_mean", "count", "with tools: calls per episode, mean, failed ones included", "near 0: the model does not call; rising without the reward: it pays to fetch everything"),
