@@ -20,6 +20,7 @@ from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
 from rlvr.errors import UserError
 from rlvr.evaluation.endpoint import EndpointPlayer
 from rlvr.evaluation.players import LocalPlayer, Player
+from rlvr.models.devices import choose_device
 from rlvr.models.fingerprint import fingerprint
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import Policy
@@ -133,11 +134,11 @@ def _only(config: Config, name: str) -> Config:
 
 
 @contextmanager
-def open_model(model: str, settings: PretrainedModel | None = None) -> Iterator[Loaded]:
+def open_model(model: str, settings: PretrainedModel | None = None, device: str = "auto") -> Iterator[Loaded]:
     """A run folder, checkpoint, model folder or Hub id with its weights loaded, or an endpoint that answers.
 
     `openai:http://127.0.0.1:8000/v1#NAME` is a model behind the chat completions of an endpoint. `settings` say how
-    the weights under an adapter are kept; whole models are float32.
+    the weights under an adapter are kept; whole models are float32. `device` is what `trainer.device` may be.
 
     Raises:
         UserError: there is no such model, it is damaged, or the endpoint does not answer.
@@ -147,7 +148,7 @@ def open_model(model: str, settings: PretrainedModel | None = None) -> Iterator[
         yield Loaded(name=model, source=model, model=endpoint, fingerprint=endpoint.fingerprint)
         return
     source = weights_of(Path(model), run_of(Path(model)))
-    policy = load_for_inference(source, settings)
+    policy = load_for_inference(source, settings, choose_device(device))
     yield Loaded(name=model, source=source, model=policy, fingerprint=fingerprint(policy))
 
 
@@ -162,7 +163,7 @@ def open_inference(model: str | Loaded, config: Config, functions: Functions | N
     with ExitStack() as stack:
         if isinstance(model, str):
             settings = config.model if isinstance(config.model, PretrainedModel) else None
-            model = stack.enter_context(open_model(model, settings))
+            model = stack.enter_context(open_model(model, settings, config.trainer.device))
         if isinstance(model.model, Endpoint):
             tasks = stack.enter_context(open_tasks(config, MARKS_OF, functions or {}))
             yield Inference(loaded=model, config=config, tasks=tasks, engine=None, max_context_tokens=None)

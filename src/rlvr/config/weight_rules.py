@@ -39,9 +39,20 @@ WEIGHT_RULES = (
         "trainer.precision=fp32: model.dtype=bfloat16 computes in bfloat16; set one of them to the other.",
     ),
     Rule(
-        lambda c: (m := _hf(c)) is not None and m.attn_implementation == "flash_attention_2",
-        "model.attn_implementation=flash_attention_2: needs a GPU, and this version of rlvr trains on CPUs; choose "
-        "sdpa or eager.",
+        lambda c: (
+            (m := _hf(c)) is not None and m.attn_implementation == "flash_attention_2" and c.trainer.device == "cpu"
+        ),
+        "model.attn_implementation=flash_attention_2: needs a GPU, and trainer.device=cpu; choose sdpa or eager.",
+    ),
+    Rule(
+        lambda c: (
+            (m := _hf(c)) is not None
+            and m.attn_implementation == "flash_attention_2"
+            and c.trainer.precision == "fp32"
+            and m.dtype == "float32"
+        ),
+        "trainer.precision=fp32: model.attn_implementation=flash_attention_2 computes in bfloat16; set "
+        "trainer.precision=bf16, or choose sdpa or eager.",
     ),
     Rule(
         lambda c: _whole(c) is not None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlvr.config.schema import PretrainedModel
-from rlvr.errors import UserError
+from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
 from rlvr.models.hub import ADAPTER, Located, from_hub, locate, sentence
 from rlvr.models.policy import Adapters, Policy, check_trainable
@@ -19,6 +20,7 @@ from rlvr.models.quantization import Bits, is_quantized, make_exact, settings_fo
 from rlvr.models.recompute import recompute_in_backward
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +32,10 @@ class Base:
     dtype: torch.dtype = torch.float32
     attention: str = "sdpa"
     bits: Bits | None = None
+    device: torch.device = CPU
 
     @classmethod
-    def of(cls, settings: PretrainedModel) -> Base:
+    def of(cls, settings: PretrainedModel, device: torch.device = CPU) -> Base:
         """What the settings say of the model under the adapters."""
         return cls(
             name=settings.name_or_path,
@@ -40,13 +43,14 @@ class Base:
             dtype=getattr(torch, settings.dtype),
             attention=settings.attn_implementation,
             bits=4 if settings.load_in_4bit else 8 if settings.load_in_8bit else None,
+            device=device,
         )
 
 
 # ------------------------------------------------------------------------------------------------------ to be trained
 
 
-def load_policy(settings: PretrainedModel, *, seed: int) -> Policy:
+def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = CPU) -> Policy:
     """The policy that training starts from: everything float32 and trained, or a frozen model with trained adapters.
 
     A folder that holds an adapter is one to go on with if `lora.enabled`, else it is merged into its model at once, in
@@ -54,7 +58,8 @@ def load_policy(settings: PretrainedModel, *, seed: int) -> Policy:
 
     Raises UserError if there is no such model, ConfigError for settings that do not fit it or this machine.
     """
-    base, lora = Base.of(settings), settings.lora
+    base, lora = Base.of(settings, device), settings.lora
+    _check_attention(base)
     located = locate(settings.name_or_path)
     adapter = _adapter_folder(located) if located.is_adapter else None
     if adapter is not None and lora.enabled:
@@ -76,13 +81,13 @@ def load_policy(settings: PretrainedModel, *, seed: int) -> Policy:
     return policy
 
 
-def load_for_inference(name: str, settings: PretrainedModel | None = None) -> Policy:
+def load_for_inference(name: str, settings: PretrainedModel | None = None, device: torch.device = CPU) -> Policy:
     """A model folder, adapter folder or Hub id, to sample from.
 
     An adapter gets the model it was trained on, with the weights as `settings`, those of its run, keep them: what is
     measured is what was trained. Whole models are float32. Errors as in `load_policy`.
     """
-    base = Base(name=name) if settings is None else replace(Base.of(settings), name=name)
+    base = Base(name=name, device=device) if settings is None else replace(Base.of(settings, device), name=name)
     located = locate(name)
     if not located.is_adapter:
         base = replace(base, dtype=torch.float32, bits=None)
@@ -175,8 +180,8 @@ def _load_model(base: Base, located: Located) -> PreTrainedModel:
     config = _config(base, located)
     options: dict[str, Any] = {}
     if base.bits is not None:
-        # on the CPU, where everything else is: left to itself a quantized model goes to the GPU
-        options = {"device_map": {"": "cpu"}}
+        # rounded where it will be; without a map a quantized model would go to the GPU
+        options = {"device_map": {"": str(base.device)}}
         if _saved_bits(base.name, config) is None:
             options["quantization_config"] = settings_for(base.bits, base.dtype)
     _check_saved_bits(base, config)
@@ -196,7 +201,20 @@ def _load_model(base: Base, located: Located) -> PreTrainedModel:
         # resumed process must not differ from the one that made these weights
         if not is_quantized(parameter):
             parameter.data = parameter.data.clone()
+    if base.bits is None:
+        model.to(base.device)
     return model.eval()
+
+
+def _check_attention(base: Base) -> None:
+    if base.attention != "flash_attention_2":
+        return
+    reason = "the model is on the CPU here" if base.device.type == "cpu" else "the package flash-attn is not installed"
+    if base.device.type == "cpu" or importlib.util.find_spec("flash_attn") is None:
+        raise ConfigError(
+            f"model.attn_implementation=flash_attention_2: needs a GPU and flash-attn, and {reason}; choose sdpa (on a "
+            "GPU torch has kernels of the same kind for it) or eager."
+        )
 
 
 def _config(base: Base, located: Located) -> Any:
@@ -255,13 +273,13 @@ def _again(base: Base) -> Any:
 
 
 def _load_float32(base: Base) -> PreTrainedModel:
-    """The numbers of the base as training saw them, rounded and quantized, in float32."""
-    model = _load_model(base, locate(base.name))
+    """The numbers of the base as training saw them, rounded and quantized, in float32 on the CPU."""
+    model = _load_model(base if base.bits else replace(base, device=CPU), locate(base.name))
     if base.bits is None:
         return model.float()
     dequantized: Any = model.dequantize(dtype=torch.float32)
     dequantized.config.dtype = torch.float32
-    return dequantized.float()
+    return dequantized.float().to(CPU)
 
 
 def _merge_for_good(model: PreTrainedModel) -> None:

@@ -21,7 +21,11 @@ class TokenScores:
 
 
 def forward(policy: Policy, microbatch: Microbatch, temperature: float, *, entropy_grad: bool = False) -> TokenScores:
-    """One pass over the packed lines; head and critic run on the predicting positions only."""
+    """One pass over the packed lines; head and critic run on the predicting positions only.
+
+    Here is the border between the batch, which stays on the CPU with all that algorithms see, and the model's device.
+    """
+    home, microbatch = microbatch.ids.device, microbatch.to(policy.model.device)
     allowed = microbatch.allowed()
     positions = None if allowed is None else microbatch.positions
     hidden = policy.hidden(microbatch.ids, positions, allowed)
@@ -30,7 +34,9 @@ def forward(policy: Policy, microbatch: Microbatch, temperature: float, *, entro
     logprobs, entropy = policy.token_scores(before, targets, temperature, entropy_grad=entropy_grad)
     with torch.autocast(before.device.type, enabled=False):  # the critic's targets are too fine for bf16
         values = None if policy.value_head is None else policy.value_head(before.float())[:, 0]
-    return TokenScores(logprobs=logprobs, entropy=entropy, values=values)
+    return TokenScores(
+        logprobs=logprobs.to(home), entropy=entropy.to(home), values=None if values is None else values.to(home)
+    )
 
 
 def scatter(flat: Tensor, place: tuple[Tensor, Tensor], shape: torch.Size) -> Tensor:

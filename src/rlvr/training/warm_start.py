@@ -159,7 +159,7 @@ def _loss_sum(policy: Policy, rows: Sequence[Row], loss_on: str) -> Tensor:
     width = max(map(_length, rows))
     ids = torch.tensor([[*chain(*row), *[0] * (width - _length(row))] for row in rows])
     places = [i * width + place for i, row in enumerate(rows) for place in _trained(row, loss_on)]
-    index = torch.tensor(places)
+    ids, index = ids.to(policy.model.device), torch.tensor(places, device=policy.model.device)
     targets = ids.flatten()[index]
     hidden = policy.hidden(ids).flatten(0, 1)[index - 1]
     return -policy.token_scores(hidden, targets, temperature=1.0)[0].sum()

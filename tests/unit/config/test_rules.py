@@ -61,7 +61,8 @@ BROKEN = {
     f"{HF} model.load_in_8bit=true": "weights of 8 bits cannot be trained; set model.lora.enabled=true",
     f"{HF} model.dtype=bfloat16": "set model.lora.enabled=true, or model.dtype=float32",
     f"{HF} {LORA} model.dtype=bfloat16 trainer.precision=fp32": "model.dtype=bfloat16 computes in bfloat16",
-    f"{HF} model.attn_implementation=flash_attention_2": "needs a GPU, and this version of rlvr trains on CPUs",
+    f"{HF} model.attn_implementation=flash_attention_2 trainer.device=cpu": "needs a GPU, and trainer.device=cpu",
+    f"{HF} model.attn_implementation=flash_attention_2 trainer.precision=fp32": "computes in bfloat16; set trainer",
     f"{HF} model.lora.r=8": "model.lora.r=8: has no effect with model.lora.enabled=false; set it to true",
     f"{HF} model.lora.merge_final=true": "model.lora.merge_final=true: has no effect",
     # reward

@@ -52,8 +52,7 @@ class PretrainedModel(Section):
         description="numbers of the weights; what is trained is float32 always, so bfloat16 needs adapters"
     )
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = Field(
-        description="attention of transformers; flash_attention_2 is refused: it needs a GPU, and this version trains "
-        "on CPUs"
+        description="attention of transformers; flash_attention_2 needs a GPU and the package flash-attn"
     )
     gradient_checkpointing: bool = Field(description="recompute activations in backward: less memory, more time")
     load_in_4bit: bool = Field(description="bitsandbytes nf4 weights; needs adapters and the extra rlvr[quantization]")

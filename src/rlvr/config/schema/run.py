@@ -44,9 +44,13 @@ class Trainer(Section):
     microbatch_tokens: PositiveInt = Field(
         description="tokens per forward and backward pass; gradients accumulate exactly, only memory and speed change"
     )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        description="where the model is trained and the local engine samples; auto: this process's GPU (number "
+        "LOCAL_RANK) where torch sees one, else the CPU"
+    )
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        description="autocast of forward and backward; auto: bf16 on a CPU with bf16 instructions from hidden size "
-        "128 on, where it is faster"
+        description="autocast of forward and backward; auto: bf16 on a GPU, and on a CPU with bf16 instructions from "
+        "hidden size 128 on, where it is faster"
     )
     num_threads: PositiveInt | None = Field(
         description="CPU threads; null: one for models under 500k parameters, else all cores"
@@ -56,6 +60,9 @@ class Trainer(Section):
     )
     world_size: PositiveInt | None = Field(
         description="processes that have to be there, or the run is refused; null: as many as the launcher started"
+    )
+    cpu_offload: bool = Field(
+        description="fsdp2 on GPUs: weights, gradients and moments stay in the CPU's memory until they are needed; slower"
     )
     checkpoint_every: PositiveInt | None = Field(description="steps between checkpoints; null: only at the end")
     keep_last: PositiveInt = Field(description="checkpoints to keep, newest first")
