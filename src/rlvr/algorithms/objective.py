@@ -11,7 +11,7 @@ from rlvr.algorithms.algorithm import LossTerms
 from rlvr.algorithms.kl import k3
 from rlvr.algorithms.losses import Surrogate
 from rlvr.algorithms.masking import keep, longest_turn, sampled_tokens, trained_tokens
-from rlvr.algorithms.ratios import MIN_LOGPROB, bounded_log_ratio, mismatch_log_weight
+from rlvr.algorithms.ratios import MIN_LOGPROB, Correction, bounded_log_ratio, mismatch_log_weight
 from rlvr.types import TokenBatch
 
 KlEstimator = Callable[[Tensor], Tensor]
@@ -64,7 +64,7 @@ class Objective:
 
     old_is_given: bool  # else the old policy is the current one, detached: right for the one update of a batch
     surrogate: Callable[[Tensor, Tensor, Tensor, Tensor], Surrogate]
-    correction: Callable[[Tensor], Tensor]  # of the old / behavior weights
+    mismatch: Correction  # of the old / behavior weights
     mismatch_cap: float
     kl_estimator: KlEstimator
     kl_coef: float  # of the KL in the loss
@@ -78,7 +78,8 @@ def total_loss(
 ) -> LossTerms:
     """sum over tokens of weight x (policy + kl_coef KL - entropy_coef entropy + value_coef value).
 
-    Tokens of weight 0 are not looked at. The mismatch weight multiplies the policy term alone. Gradient flows through
+    Tokens of weight 0 are not looked at. The mismatch factor multiplies the policy term alone; what it takes out of the
+    loss stays in the denominator, and metrics show the mismatch weights before any cap. Gradient flows through
     `logprobs`, `entropy` and `values` alone. Raises ValueError if the rows lack what a term needs.
     """
     mask = weights > 0
@@ -88,9 +89,15 @@ def total_loss(
     log_weight, odd = mismatch_log_weight(old.detach(), keep(rows.behavior_logprobs, mask))
     policy = objective.surrogate(log_ratio, current, keep(required(rows.advantages), mask), mask)
 
-    policy_loss = policy.loss * objective.correction(log_weight.exp())
+    weight = objective.mismatch.weight(log_weight, mask)
+    factor = objective.mismatch.factor(weight)
+    policy_loss = policy.loss * factor
     per_token, clamped = policy_loss, extreme | odd
-    logged = policy_metrics(policy, log_ratio, log_weight, objective.mismatch_cap)
+    logged = policy_metrics(policy, log_ratio) | {
+        "mismatch_kl": k3(-log_weight),
+        "mismatch_weight": weight,
+        "mismatch_capped": (weight > objective.mismatch_cap) | (factor == 0),
+    }
     logged |= {"policy_loss": policy_loss, "entropy": entropy, "tokens": torch.ones_like(weights)}
     if objective.entropy_coef > 0:
         per_token = per_token - objective.entropy_coef * entropy
@@ -108,18 +115,14 @@ def total_loss(
     return LossTerms(loss=(weights * per_token).sum(), sums=sums)
 
 
-def policy_metrics(policy: Surrogate, log_ratio: Tensor, log_weight: Tensor, mismatch_cap: float) -> dict[str, Tensor]:
-    """What to log of the ratio and the mismatch weight, per token [b, T]; both as they are before any clip or cap."""
-    weight = log_weight.exp()
+def policy_metrics(policy: Surrogate, log_ratio: Tensor) -> dict[str, Tensor]:
+    """What to log of the ratio, per token [b, T], as it is before any clip."""
     return {
         "ratio": policy.ratio,
         "clip_low": policy.clipped_low,
         "clip_high": policy.clipped_high,
         "clip_fraction": policy.clipped_low | policy.clipped_high,
         "approx_kl": k3(-log_ratio.detach()),
-        "mismatch_kl": k3(-log_weight),
-        "mismatch_weight": weight,
-        "mismatch_capped": weight > mismatch_cap,
     }
 
 

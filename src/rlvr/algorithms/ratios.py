@@ -1,6 +1,7 @@
 """Probability ratios that cannot overflow, and the correction for a sampler that differs from the trainer."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
@@ -38,6 +39,31 @@ def mismatch_log_weight(old_logprobs: Tensor, behavior_logprobs: Tensor) -> tupl
     return log_weight, clamped | missing
 
 
+# ------------------------------------------------------------------------------------- what the weight of a token is
+
+
+def token_weight(log_weight: Tensor, mask: Tensor) -> Tensor:
+    """The token's own weight [b, T]."""
+    return log_weight.exp()
+
+
+def sequence_weight(log_weight: Tensor, mask: Tensor) -> Tensor:
+    """The product of the weights of a row's masked tokens, at every token [b, T]: what importance sampling asks for.
+
+    It grows with the length: at 0.01 per token it is 1.03 for 3 tokens and 20 for 300.
+    """
+    total = torch.where(mask, log_weight, 0.0).sum(1, keepdim=True)
+    return total.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().expand_as(log_weight)
+
+
+def geometric_weight(log_weight: Tensor, mask: Tensor) -> Tensor:
+    """Their geometric mean, at every token [b, T]: how far a row is from the sampler's policy, whatever its length."""
+    return sequence_log_ratio(log_weight, mask).exp()
+
+
+# -------------------------------------------------------------------------------------------- what is made of a weight
+
+
 def uncorrected(weight: Tensor) -> Tensor:
     """1 for every token."""
     return torch.ones_like(weight)
@@ -49,10 +75,33 @@ def truncated_weight(weight: Tensor, *, mismatch_cap: float) -> Tensor:
 
 
 def masked_weight(weight: Tensor, *, mismatch_cap: float) -> Tensor:
-    """w where w <= C, else 0: the token leaves the policy loss; the upper side of IcePop, arXiv:2510.18855."""
+    """w where w <= C, else 0: the token leaves the policy loss; the upper side of IcePop, arXiv:2510.18855.
+
+    Of sequence weights it is masked importance sampling (MIS), richardli.xyz/post/rl-collapse-training-inference.
+    """
     return torch.where(weight <= mismatch_cap, weight, 0.0)
 
 
-CORRECTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
-    {"none": uncorrected, "truncate": truncated_weight, "mask": masked_weight}
+def banded_weight(weight: Tensor, *, mismatch_cap: float) -> Tensor:
+    """w where 1 / C <= w <= C, else 0. For a mean, whose small values do not take themselves out of the loss."""
+    return torch.where((weight <= mismatch_cap) & (weight * mismatch_cap >= 1), weight, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """What the weight of a token is, before anything is cut off, and what the policy loss is multiplied by."""
+
+    weight: Callable[[Tensor, Tensor], Tensor]  # (log weights of tokens [b, T], mask [b, T]) -> weights [b, T]
+    factor: Callable[..., Tensor]  # weights [b, T] -> factors [b, T]
+
+
+CORRECTIONS: Mapping[str, Correction] = MappingProxyType(
+    {
+        "none": Correction(weight=token_weight, factor=uncorrected),
+        "truncate": Correction(weight=token_weight, factor=truncated_weight),
+        "mask": Correction(weight=token_weight, factor=masked_weight),
+        "sequence_truncate": Correction(weight=sequence_weight, factor=truncated_weight),
+        "sequence_mask": Correction(weight=sequence_weight, factor=masked_weight),
+        "geometric_mask": Correction(weight=geometric_weight, factor=banded_weight),
+    }
 )

@@ -6,7 +6,7 @@ A function's keyword-only parameters are settings of the same name: `token_clip(
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter, signature
 from types import MappingProxyType
@@ -104,10 +104,11 @@ def make_shaping(settings: AlgorithmConfig, row: Row, numbers: Mapping[str, Any]
 
 def make_objective(settings: AlgorithmConfig, row: Row, numbers: Mapping[str, Any], needs: frozenset[str]) -> Objective:
     """The terms of this row's loss."""
+    mismatch = CORRECTIONS[settings.mismatch_correction]
     return Objective(
         old_is_given="old_logprobs" in needs,
         surrogate=bind(row.surrogate, numbers),
-        correction=bind(CORRECTIONS[settings.mismatch_correction], numbers),
+        mismatch=replace(mismatch, factor=bind(mismatch.factor, numbers)),
         mismatch_cap=settings.mismatch_cap,
         kl_estimator=ESTIMATORS[settings.kl_estimator],
         kl_coef=settings.kl_coef if settings.kl_placement == "loss" else 0.0,
@@ -120,13 +121,13 @@ def make_objective(settings: AlgorithmConfig, row: Row, numbers: Mapping[str, An
 def needed_tensors(settings: AlgorithmConfig) -> frozenset[str]:
     """What the trainer has to compute before `advantages`.
 
-    With one update per batch the old policy is the current one, and recomputing it would be a wasted forward pass;
-    unless something compares it with another policy: the sampler's (mismatch) or the reference (KL in the reward).
+    With one update per batch the old policy is the current one, and recomputing it would be a wasted forward pass:
+    the update's own pass gives the ratio (1) and the mismatch weights. A KL in the reward is needed before it.
     """
     kl_in_reward = settings.kl_coef > 0 and settings.kl_placement == "reward"
     several_updates = settings.num_epochs * settings.num_minibatches > 1
     wanted = {
-        "old_logprobs": several_updates or settings.mismatch_correction != "none" or kl_in_reward,
+        "old_logprobs": several_updates or kl_in_reward,
         "reference_logprobs": settings.kl_coef > 0,
         "values": TABLE[settings.name].critic is not None,
     }

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rlvr.algorithms import LossTerms
+from rlvr.algorithms.ratios import CORRECTIONS
 from rlvr.types import TokenBatch
 from tests.unit.algorithms.cases import MODES, NAMES, algorithm, batch_of, noisy, ragged_batch
 
@@ -93,7 +94,7 @@ def test_pitfall_16_extreme_logprobs_stay_finite_and_are_counted(name: str, esti
         assert terms.sums["clamped_tokens"] == 2
 
 
-@pytest.mark.parametrize("correction", ["none", "truncate", "mask"])
+@pytest.mark.parametrize("correction", CORRECTIONS)
 def test_pitfall_16_missing_behavior_logprobs_are_weight_one_and_counted(correction: str):
     batch = ragged_batch()
     assert batch.old_logprobs is not None
@@ -199,7 +200,50 @@ def test_pitfall_23_metrics_report_weights_before_the_cap():
         assert terms.sums["mismatch_kl"].item() == pytest.approx(20.0855369 - 1 - 3)
 
 
-@pytest.mark.parametrize(("correction", "factors"), [("none", [1, 1]), ("truncate", [1, 2]), ("mask", [1, 0])])
+@pytest.mark.parametrize(
+    ("correction", "weight", "capped"),
+    [("sequence_truncate", 20.0855369, 2), ("sequence_mask", 20.0855369, 2), ("geometric_mask", 4.4816891, 2)],
+)
+def test_pitfall_23_metrics_report_weights_of_sequences_before_the_cap(correction: str, weight: float, capped: int):
+    for sign in (1, -1):
+        behavior = torch.tensor([[-1.0, -1.0 - 3 * sign]]).double()
+        batch = batch_of([[1, 1]], [1.0], behavior_logprobs=behavior)
+        chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=2.0)
+        scored = chosen.advantages(batch)
+        terms = chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones(1, 2), None)
+        assert terms.sums["mismatch_weight"].item() == pytest.approx(2 * weight**sign)
+        # a small product takes itself out of the loss; a mean is near 1 anyway, and its rows are left out on both sides
+        assert terms.sums["mismatch_capped"].item() == (capped if sign == 1 or correction == "geometric_mask" else 0)
+
+
+def test_pitfall_22_with_one_update_the_correction_acts_alone_and_needs_no_pass_of_its_own():
+    behavior = torch.tensor([[-1.0, -1.5]]).double()
+    batch = replace(batch_of([[1, 1]], [1.0], behavior_logprobs=behavior), advantages=torch.ones(1, 2).double())
+    found = []
+    for num_epochs in (1, 2):
+        chosen = algorithm("grpo", num_epochs=num_epochs, mismatch_correction="truncate")
+        assert ("old_logprobs" in chosen.needs) == (num_epochs == 2)
+        scored = batch if num_epochs == 2 else replace(batch, old_logprobs=None)
+        logprobs = current(batch)
+        terms = chosen.loss(scored, chosen.weights(scored), logprobs, torch.ones(1, 2), None)
+        terms.loss.backward()
+        assert terms.sums["ratio"].item() == 2  # of two tokens
+        torch.testing.assert_close(logprobs.grad, -0.5 * torch.tensor([[1.0, math.exp(0.5)]]).double())
+        found.append(terms)
+    assert found[0].loss == found[1].loss
+
+
+@pytest.mark.parametrize(
+    ("correction", "factors"),
+    [
+        ("none", [1, 1]),
+        ("truncate", [1, 2]),
+        ("mask", [1, 0]),
+        ("sequence_truncate", [2, 2]),
+        ("sequence_mask", [0, 0]),
+        ("geometric_mask", [0, 0]),
+    ],
+)
 def test_the_mismatch_weight_multiplies_the_policy_term_alone(correction: str, factors: list[float]):
     behavior = torch.tensor([[-1.0, -4.0]]).double()
     batch = replace(batch_of([[1, 1]], [1.0], behavior_logprobs=behavior), advantages=torch.ones(1, 2).double())

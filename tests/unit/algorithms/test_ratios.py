@@ -6,11 +6,16 @@ import pytest
 import torch
 
 from rlvr.algorithms.ratios import (
+    CORRECTIONS,
     MAX_LOG_RATIO,
+    banded_weight,
     bounded_log_ratio,
+    geometric_weight,
     masked_weight,
     mismatch_log_weight,
     sequence_log_ratio,
+    sequence_weight,
+    token_weight,
     truncated_weight,
     uncorrected,
 )
@@ -31,6 +36,43 @@ def test_pitfall_23_sequence_ratio_is_the_exponential_of_the_mean(num_tokens: in
     torch.testing.assert_close(found[1, 0].item(), by_hand, rtol=1e-8, atol=0)
     total = (log_ratio * mask).sum(1).exp()[0].item()  # what exp(sum) would give
     assert total == pytest.approx({3: 1.0304545, 300: 20.0855369}[num_tokens])
+
+
+@pytest.mark.parametrize(("num_tokens", "product"), [(3, 1.0304545), (300, 20.0855369)])
+def test_pitfall_23_weights_of_tokens_sequences_and_their_mean_by_hand(num_tokens: int, product: float):
+    log_weight = torch.full((2, 400), 5.0, dtype=torch.float64)  # what is masked counts nowhere
+    mask = torch.zeros(2, 400, dtype=torch.bool)
+    mask[:, 10 : 10 + num_tokens] = True
+    log_weight[0, mask[0]] = 0.01
+    log_weight[1, mask[1]] = -0.01
+    for row, sign in ((0, 1), (1, -1)):
+        expected = {token_weight: 1.010050167, geometric_weight: 1.010050167, sequence_weight: product}
+        for function, value in expected.items():
+            found = function(log_weight, mask)[row, mask[row]]
+            torch.testing.assert_close(found, torch.full_like(found, value**sign), rtol=1e-7, atol=0)
+
+
+def test_pitfall_23_a_product_that_overflows_is_bounded():
+    found = sequence_weight(torch.full((1, 300), 20.0), torch.ones(1, 300, dtype=torch.bool))
+    assert found.isfinite().all()
+    assert found[0, 0].item() == pytest.approx(math.exp(MAX_LOG_RATIO), rel=1e-5)
+
+
+def test_pitfall_23_each_correction_has_the_weight_and_the_limit_of_its_name():
+    log_weight = torch.tensor([[2.0, 0.6, 1.0]]).log()  # product 1.2, mean 1.0627
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    found = {}
+    for name, correction in CORRECTIONS.items():
+        cap = {} if name == "none" else {"mismatch_cap": 1.1}
+        found[name] = correction.factor(correction.weight(log_weight, mask), **cap)[0].tolist()
+    assert found == {
+        "none": [1, 1, 1],
+        "truncate": pytest.approx([1.1, 0.6, 1.0]),
+        "mask": pytest.approx([0, 0.6, 1.0]),
+        "sequence_truncate": pytest.approx([1.1] * 3),
+        "sequence_mask": [0, 0, 0],
+        "geometric_mask": pytest.approx([1.2 ** (1 / 3)] * 3),
+    }
 
 
 def test_bounds_and_their_count():
@@ -58,3 +100,5 @@ def test_corrections_by_hand():
     assert uncorrected(weight).tolist() == [1, 1, 1, 1]
     torch.testing.assert_close(truncated_weight(weight, mismatch_cap=2.0), torch.tensor([0.1, 1.0, 2.0, 2.0]))
     torch.testing.assert_close(masked_weight(weight, mismatch_cap=2.0), torch.tensor([0.1, 1.0, 2.0, 0.0]))
+    torch.testing.assert_close(banded_weight(weight, mismatch_cap=2.0), torch.tensor([0.0, 1.0, 2.0, 0.0]))
+    assert banded_weight(torch.tensor([0.5, 0.49]), mismatch_cap=2.0).tolist() == [0.5, 0.0]

@@ -7,6 +7,7 @@ from pydantic import Field
 from rlvr.config.schema.base import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section, Share
 
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "fixed_length"]
+Mismatch = Literal["none", "truncate", "mask", "sequence_truncate", "sequence_mask", "geometric_mask"]
 
 
 class Algorithm(Section):
@@ -25,10 +26,13 @@ class Algorithm(Section):
     )
     num_epochs: PositiveInt = Field(description="passes over each batch of rollouts")
     num_minibatches: PositiveInt = Field(description="optimizer steps per pass; divides the rows of a batch")
-    mismatch_correction: Literal["none", "truncate", "mask"] = Field(
-        description="weight tokens by old / behavior probability: clipped at mismatch_cap (TIS) or dropped above it"
+    mismatch_correction: Mismatch = Field(
+        description="weight the policy loss by old / behavior probability, of the token or of its whole sequence "
+        "(product; geometric: mean), truncated at mismatch_cap (TIS) or dropped above it (geometric: below 1 / cap, too)"
     )
-    mismatch_cap: Annotated[float, Field(gt=1)] = Field(description="cap of the mismatch correction")
+    mismatch_cap: Annotated[float, Field(gt=1)] = Field(
+        description="cap of the mismatch correction; geometric_mask needs one close to 1, such as 1.05"
+    )
     train_on_tool_tokens: bool = Field(
         description="wrong, and there to show it: train on what tools and templates wrote, too (docs/tools.md)"
     )
