@@ -230,7 +230,7 @@ class NoCheckpoints:
         """Nothing."""
 
 
-async def no_evaluation() -> dict[str, float]:
+def no_evaluation() -> dict[str, float]:
     """TRL's half makes none either."""
     return {}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,8 +74,37 @@ class World:
             dist.all_reduce(tensor)
         return tensor
 
+    def copy_first(self, tensor: Tensor) -> Tensor:
+        """Take the first rank's numbers, in place."""
+        if self.size > 1:
+            import torch.distributed as dist
+
+            dist.broadcast(tensor, src=0)
+        return tensor
+
 
 ALONE = World()
+
+
+def num_processes() -> int:
+    """How many processes the launcher says that it has started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def speaks() -> bool:
+    """Whether this is the process of its machine that says what all of them know."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """Around what fails alike in all processes before they know of each other: one of each machine says it."""
+    try:
+        yield
+    except UserError as error:
+        if not speaks():
+            raise SystemExit(error.exit_code) from error
+        raise
 
 
 @contextmanager
@@ -84,7 +113,7 @@ def open_world(strategy: str, *, wanted: int | None = None) -> Iterator[World]:
 
     Raises ConfigError if it is not the one that was asked for: a launcher that starts one process says nothing.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = num_processes()
     if wanted is not None and wanted != size:
         raise ConfigError(
             f"trainer.world_size={wanted}: {size} process{'es train' if size > 1 else ' trains'} here; start them with "
@@ -104,7 +133,10 @@ def open_world(strategy: str, *, wanted: int | None = None) -> Iterator[World]:
     names = {"rank": "RANK", "local_rank": "LOCAL_RANK"}
     ranks = {name: int(os.environ.get(variable, "0")) for name, variable in names.items()}
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    backend = "gloo"
+    if torch.cuda.is_available():
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(ranks["local_rank"])
     if size == 1:  # no launcher: a world of one needs no address
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     else:

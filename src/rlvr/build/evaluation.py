@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rlvr import __version__
 from rlvr.build.chats import make_chat
@@ -21,7 +21,9 @@ from rlvr.evaluation.evaluate import (
     EvalTask,
     OnRecord,
     Progress,
+    Records,
     TrainSplit,
+    conclude,
     evaluate,
 )
 from rlvr.evaluation.players import LocalPlayer, Player
@@ -30,24 +32,36 @@ from rlvr.evaluation.summary import EvaluationResult
 from rlvr.models.policy import Policy
 from rlvr.tasks.base import Task
 from rlvr.tracking.evaluations import Origin
+from rlvr.world import ALONE, World
 
 Split = Literal["test", "train"]
+Found = dict[str, Records]
+"""What was played of each set."""
 
 
-async def evaluate_all(
+def evaluate_all(
     config: Config,
     tasks: Sequence[EvalTask],
     policy: Policy,
     engine: Engine,
     context: int,
-    on_progress: Progress | None = None,
+    *,
+    run: Callable[[Coroutine[Any, Any, Found]], Found],
+    world: World = ALONE,
 ) -> dict[str, EvaluationResult]:
-    """The result of each task by its name, while training: nothing is kept."""
-    found = {}
-    for task in tasks:
-        player = LocalPlayer(engine=engine, chat=make_chat(config, policy, task), max_context_tokens=context)
-        found[task.name] = await _evaluate(config, player, task, on_progress=on_progress)
-    return found
+    """The result of each task by its name, while training: nothing is kept, and the result is the same on all ranks.
+
+    `run` gives the result of what asks the engine: each rank plays its share there, and they meet here.
+    """
+
+    async def play() -> Found:
+        found = {}
+        for task in tasks:
+            player = LocalPlayer(engine=engine, chat=make_chat(config, policy, task), max_context_tokens=context)
+            found[task.name] = await _evaluate(config, player, task, world=world)
+        return found
+
+    return {name: conclude(name, records, world=world) for name, records in run(play()).items()}
 
 
 def evaluate_into(
@@ -74,7 +88,7 @@ def evaluate_into(
         found = {}
         for task in tasks:
             origin = origins[task.name]
-            found[task.name] = await _evaluate(
+            records = await _evaluate(
                 inference.config,
                 inference.player(task),
                 TrainSplit(task) if split == "train" else task,
@@ -83,6 +97,7 @@ def evaluate_into(
                 on_record=None if file is None else file.add,
                 on_progress=on_progress,
             )
+            found[task.name] = conclude(task.name, records)
         return found
 
     if path is None:
@@ -105,7 +120,8 @@ async def _evaluate(
     done: Done = NOTHING,
     on_record: OnRecord | None = None,
     on_progress: Progress | None = None,
-) -> EvaluationResult:
+    world: World = ALONE,
+) -> Records:
     return await evaluate(
         player,
         task,
@@ -120,6 +136,7 @@ async def _evaluate(
         done=done,
         on_record=on_record,
         on_progress=on_progress,
+        world=world,
     )
 
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rlvr.build.tasks import Tasks, family_of
 from rlvr.config.schema import Config, MixTask, PretrainedModel, ScratchBpeModel, ScratchModel
+from rlvr.models.devices import choose_device
 from rlvr.models.loading import load_pretrained
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
@@ -22,6 +23,7 @@ from rlvr.tracking.files import writing
 from rlvr.training.checkpoint import clean_leftovers, replace_folder, temporary_folder
 from rlvr.training.run_folder import RunFolder
 from rlvr.training.warm_start import warm_start
+from rlvr.world import ALONE, World
 
 ONE_THREAD_BELOW = 500_000
 """Parameters below which one thread beats two: in prototypes two were 1.5x slower at 150k and 1.5x faster at 900k."""
@@ -30,20 +32,22 @@ Stopped = Callable[[], bool]
 
 
 def initial_policy(
-    config: Config, tasks: Tasks, folder: RunFolder, console: Console, stopped: Stopped
+    config: Config, tasks: Tasks, folder: RunFolder, console: Console, stopped: Stopped, world: World = ALONE
 ) -> Policy | None:
     """The warm-started policy; None if the warm start was stopped, which leaves nothing to save.
 
-    Leaves out of the tasks what does not fit into the model's context: it is not demonstrated either.
+    Leaves out of the tasks what does not fit into the model's context: it is not demonstrated either. Every rank makes
+    the same steps; the first one writes.
     """
     assert isinstance(config.model, ScratchModel)
-    clean_leftovers(folder.root)
-    if folder.warm_start.is_dir():
+    if world.is_first:
+        clean_leftovers(folder.root)
+    if world.first(folder.warm_start.is_dir()):
         model, tokenizer = load_pretrained(str(folder.warm_start))
-        policy = Policy(model=model, tokenizer=tokenizer)
+        policy = Policy(model=model.to(choose_device(config.trainer.device)), tokenizer=tokenizer)
         fit(config, tasks, policy)
         return policy
-    return make_policy(config, config.model, tasks, folder, console, stopped)
+    return make_policy(config, config.model, tasks, folder, console, stopped, world)
 
 
 def fit(config: Config, tasks: Tasks, policy: Policy) -> None:
@@ -52,14 +56,21 @@ def fit(config: Config, tasks: Tasks, policy: Policy) -> None:
 
 
 def make_policy(
-    config: Config, settings: ScratchModel, tasks: Tasks, folder: RunFolder, console: Console, stopped: Stopped
+    config: Config,
+    settings: ScratchModel,
+    tasks: Tasks,
+    folder: RunFolder,
+    console: Console,
+    stopped: Stopped,
+    world: World,
 ) -> Policy | None:
     """As `initial_policy`, from random weights."""
     task = tasks.own
     tokenizer = _make_tokenizer(config, settings, task)
-    policy = Policy(model=build_model(settings, tokenizer, config.seed).eval(), tokenizer=tokenizer)
+    model = build_model(settings, tokenizer, config.seed).eval().to(choose_device(config.trainer.device))
+    policy = Policy(model=model, tokenizer=tokenizer)
     fit(config, tasks, policy)
-    set_threads(config, policy)
+    set_threads(config, policy, world)
     if config.warm_start.enabled:
         console.stage("warm start", config.warm_start.num_steps)
         progress = partial(_show_loss, console)
@@ -68,7 +79,8 @@ def make_policy(
             policy, task, config.warm_start, microbatch_tokens=microbatch_tokens, progress=progress, stopped=stopped
         ):
             return None
-    save_atomically(policy.save, folder.warm_start)
+    if world.is_first:
+        save_atomically(policy.save, folder.warm_start)
     return policy
 
 
@@ -90,9 +102,10 @@ def _show_loss(console: Console, step: int, loss: float) -> None:
     console.advance(step, {"loss": loss})
 
 
-def set_threads(config: Config, policy: Policy) -> None:
-    """Let torch compute with trainer.num_threads; where that is null, with one for a small model, else all cores."""
-    automatic = 1 if policy.num_weights < ONE_THREAD_BELOW else os.cpu_count() or 1
+def set_threads(config: Config, policy: Policy, world: World = ALONE) -> None:
+    """Let torch compute with trainer.num_threads; where that is null, with one for a small model, else with all cores,
+    shared by the ranks on this machine."""
+    automatic = 1 if policy.num_weights < ONE_THREAD_BELOW else max(1, (os.cpu_count() or 1) // world.local_size)
     torch.set_num_threads(config.trainer.num_threads or automatic)
 
 
@@ -101,13 +114,15 @@ def context_tokens(policy: Policy) -> int:
     return int(policy.model.config.get_text_config().max_position_embeddings)
 
 
-def save_atomically(save: Callable[[Path], None], final: Path) -> None:
-    """Let `save` fill a new folder that then takes the place of `final`."""
+def save_atomically(save: Callable[[Path], None], final: Path, *, writes: bool = True) -> None:
+    """Let `save` fill a new folder that then takes the place of `final`. Only one of several ranks `writes`."""
     temporary = temporary_folder(final)
     with writing(final):
-        temporary.mkdir(parents=True)
+        if writes:
+            temporary.mkdir(parents=True)
         save(temporary)
-        replace_folder(temporary, final)
+        if writes:
+            replace_folder(temporary, final)
 
 
 def with_absolute_model(config: Config) -> Config:

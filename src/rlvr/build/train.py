@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,7 @@ from rlvr.build.policies import (
     set_threads,
     with_absolute_model,
 )
+from rlvr.build.ranks import agreed, check_shares, one_voice, quiet, shared_folder
 from rlvr.build.tasks import Functions, Tasks, family_of, open_tasks
 from rlvr.config.penalties import penalties
 from rlvr.config.plan import plan
@@ -31,6 +34,7 @@ from rlvr.config.schema import Config, PretrainedModel
 from rlvr.engines.base import Engine
 from rlvr.errors import UserError
 from rlvr.evaluation.summary import combine
+from rlvr.models.devices import choose_device
 from rlvr.models.loading import load_policy, value_head
 from rlvr.models.policy import Policy
 from rlvr.rollout.executor import Background, Inline
@@ -45,10 +49,11 @@ from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.layout import choose_layout
 from rlvr.training.loop import Run
 from rlvr.training.loop import train as run_loop
-from rlvr.training.recorder import FolderRecorder
+from rlvr.training.recorder import FolderRecorder, SilentRecorder
 from rlvr.training.run_folder import RunFolder, open_run_folder
 from rlvr.training.state import CheckpointSchedule
 from rlvr.training.trainer import Trainer
+from rlvr.world import ALONE, World, open_world, said_once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,7 @@ class TrainResult:
     finished: bool
     before: dict[str, float]  # metrics of the evaluation before the first update
     metrics: dict[str, float]  # of the last evaluation
+    is_first: bool = True  # whether this is the process that speaks for all that trained
 
 
 def train(config: Config, stopped: Stopped = lambda: False, functions: Functions | None = None) -> TrainResult:
@@ -68,33 +74,42 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
     `functions` are those that the configuration names but no other process could import. Raises UserError for
     everything that is the user's to mend.
     """
-    check_installed(config.tracker.report_to)
-    with _console(config) as console:
+    with ExitStack() as stack:
+        with said_once():
+            world = stack.enter_context(open_world(config.trainer.strategy, wanted=config.trainer.world_size))
+        stack.enter_context(one_voice(world))
+        check_shares(config, world)
+        check_installed(config.tracker.report_to)
+        console = stack.enter_context(_console(config if world.is_first else quiet(config)))
         for line in plan(config):
             console.note(line)
         config = with_absolute_model(config)
-        with open_tasks(config, family_of(config), functions or {}) as tasks:
-            tasks.check_training()
-            return _train(config, tasks, console, stopped)
+        tasks = stack.enter_context(open_tasks(config, family_of(config), functions or {}))
+        tasks.check_training()
+        return _train(config, tasks, console, agreed(stopped, world, console.note), world)
 
 
-def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> TrainResult:
+def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, world: World) -> TrainResult:
     # first of all what may be refused: nothing is written, and runs/latest is not moved, before all of it is there
-    pretrained = load_policy(config.model, seed=config.seed) if isinstance(config.model, PretrainedModel) else None
+    device = choose_device(config.trainer.device)
+    pretrained = None
+    if isinstance(config.model, PretrainedModel):
+        pretrained = load_policy(config.model, seed=config.seed, device=device)
     if pretrained is not None:
         fit(config, tasks, pretrained)
-    with open_run_folder(config) as folder, Trackers(config, folder.root, console.note) as trackers:
+    shown = config if world.is_first else quiet(config)
+    with _open_folder(config, world) as folder, Trackers(shown, folder.root, console.note) as trackers:
         console.note(f"run folder: {folder.root}")
-        policy = pretrained or initial_policy(config, tasks, folder, console, stopped)
+        policy = pretrained or initial_policy(config, tasks, folder, console, stopped, world)
         if policy is None:
             return TrainResult(folder=folder.root, num_steps=0, finished=False, before={}, metrics={})
         for note in tasks.notes:
             console.note(note)
         console.note(policy.trainable)
-        set_threads(config, policy)
-        run = assemble(config, tasks, policy, folder, console, trackers)
+        set_threads(config, policy, world)
+        run = assemble(config, tasks, policy, folder, console, trackers, world)
         trackers.begin(run.start_step + 1 if run.start_step else 0)
-        if run.start_step < run.max_steps:
+        if run.start_step < run.max_steps and world.is_first:
             shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end: it is not this run's result any more
         console.stage("training", config.trainer.max_steps, done=run.start_step)
         num_steps = run_loop(run, stopped)
@@ -102,30 +117,48 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped) -> 
             console.diagnose()
         finished = num_steps == config.trainer.max_steps
         if finished:
-            save_atomically(policy.save_final, folder.final)
-        _write_report(folder, console)
+            save = partial(policy.save_final, writes=world.is_first)
+            save_atomically(save, folder.final, writes=world.is_first)
+        if world.is_first:
+            _write_report(folder, console)
         trackers.end("finished" if finished else "killed")  # behind all that writes into the folder
-        evaluations = _evaluations(folder.metrics)
+        evaluations = world.first(_evaluations(folder.metrics) if world.is_first else [])
         return TrainResult(
             folder=folder.root,
             num_steps=num_steps,
             finished=finished,
             before=evaluations[0],
             metrics=evaluations[-1],
+            is_first=world.is_first,
         )
 
 
+@contextmanager
+def _open_folder(config: Config, world: World) -> Iterator[RunFolder]:
+    """The run's folder, which the first rank chooses and locks."""
+    with open_run_folder(config) if world.is_first else nullcontext() as own:
+        root = shared_folder(own and own.root, world)
+        yield own or RunFolder(root=root)
+
+
 def assemble(
-    config: Config, tasks: Tasks, policy: Policy, folder: RunFolder, console: Console, trackers: Trackers
+    config: Config,
+    tasks: Tasks,
+    policy: Policy,
+    folder: RunFolder,
+    console: Console,
+    trackers: Trackers,
+    world: World = ALONE,
 ) -> Run:
     """Everything the loop needs, at the state of the last complete checkpoint if there is one."""
     task = tasks.own
     context = context_tokens(policy)
     chat = make_chat(config, policy, task)
-    engine = make_engine(config, policy, context, folder.root)
+    engine = make_engine(config, policy, context, folder.root, world)
     algorithm = make_algorithm(config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
     if "values" in algorithm.needs:
-        policy = replace(policy, value_head=value_head(policy.model.config.get_text_config().hidden_size))
+        critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
+        policy = replace(policy, value_head=critic)
     background = config.rollout.max_staleness > 0
     rollouts = RolloutSchedule(
         source=RolloutSource(
@@ -136,6 +169,7 @@ def assemble(
         refill=_refill(algorithm),
         max_error_share=config.reward.max_error_share,
         max_staleness=config.rollout.max_staleness,
+        world=world,
     )
     trainer = Trainer(
         policy=policy,
@@ -144,6 +178,7 @@ def assemble(
         temperature=config.rollout.temperature,
         seed=config.seed,
         layout=choose_layout(policy),
+        world=world,
     )
     metrics_file = MetricsFile(folder.metrics)
     checkpoints = CheckpointSchedule(
@@ -154,8 +189,9 @@ def assemble(
         rollouts=rollouts,
         headline=f"eval/{task.name}/{config.evaluation.headline}",
         before_save=metrics_file.sync,
+        world=world,
     )
-    start_step = _restore(folder, checkpoints, metrics_file, engine)
+    start_step = _restore(folder, checkpoints, metrics_file, engine, world)
     if note := chat.note(task.train_example(0).messages):
         console.note(note)
     console.note(f"training in {trainer.precision} on {torch.get_num_threads()} thread(s)")
@@ -166,7 +202,7 @@ def assemble(
         rollouts=rollouts,
         algorithm=algorithm,
         trainer=trainer,
-        evaluate=partial(_evaluate, config, tasks, policy, engine, context),
+        evaluate=partial(_evaluate, config, tasks, policy, engine, context, rollouts, world),
         recorder=FolderRecorder(
             folder=folder.root,
             metrics_file=metrics_file,
@@ -175,31 +211,44 @@ def assemble(
             reader=Reader(decode=chat.decode, parse=chat.parse, tools=lambda example: task.env(example).tools),
             printer=episode_printer(config, task, chat, console),
             trackers=trackers,
-        ),
+        )
+        if world.is_first
+        else SilentRecorder(folder=folder.root),
         checkpoints=checkpoints,
         train_on_tool_tokens=config.algorithm.train_on_tool_tokens,
     )
 
 
-def _restore(folder: RunFolder, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: Engine) -> int:
+def _restore(
+    folder: RunFolder, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: Engine, world: World
+) -> int:
     """Go back to the last complete checkpoint, or to the start; numbers and rollouts written after it are cut off."""
-    latest = latest_checkpoint(folder.checkpoints)
+    latest = world.first(latest_checkpoint(folder.checkpoints) if world.is_first else None)
     if latest is None and folder.final.is_dir():
         raise UserError(f"{folder.root} has a final model but no checkpoint to go on from: choose another run_dir.")
     step = 0
     if latest is not None:
-        checkpoint = load_checkpoint(latest)
+        checkpoint = load_checkpoint(latest, world)
         checkpoints.restore(checkpoint)
         step = checkpoint.step
-    metrics_file.cut_back(step if step > 0 else -1)  # line 0 is written again: the loop starts with an evaluation
-    cut_back(folder.rollouts, step)
+    if world.is_first:
+        metrics_file.cut_back(step if step > 0 else -1)  # line 0 is written again: the loop starts with an evaluation
+        cut_back(folder.rollouts, step)
     engine.load_weights(step)
     return step
 
 
-async def _evaluate(config: Config, tasks: Tasks, policy: Policy, engine: Engine, context: int) -> dict[str, float]:
+def _evaluate(
+    config: Config,
+    tasks: Tasks,
+    policy: Policy,
+    engine: Engine,
+    context: int,
+    rollouts: RolloutSchedule,
+    world: World,
+) -> dict[str, float]:
     """The metrics of all evaluation sets; those of a mix together under its own name."""
-    found = await evaluate_all(config, tasks.eval_sets, policy, engine, context)
+    found = evaluate_all(config, tasks.eval_sets, policy, engine, context, run=rollouts.run, world=world)
     metrics = {name: value for result in found.values() for name, value in result.metrics.items()}
     parts = [found[part.name].metrics for part in tasks.own.eval_sets()]
     return metrics | (combine(tasks.own.name, parts) if tasks.own.name not in found else {})

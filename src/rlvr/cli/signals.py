@@ -41,15 +41,21 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[StopFlag]:
-    """Within the block, the first signal sets the flag; the second raises SystemExit with its exit code."""
+def stop_on_signals(*, quiet: bool = False) -> Iterator[StopFlag]:
+    """Within the block, the first signal sets the flag; the second raises SystemExit with its exit code.
+
+    `quiet`: one of several processes that get the signal; the run itself says once that it stops.
+    """
     flag = StopFlag()
 
     def handle(number: int, frame: FrameType | None) -> None:
         if flag.requested is not None:
             raise SystemExit(128 + number)
         flag.requested = number
-        print("rlvr: stopping after this step; once more stops at once, without saving", file=sys.stderr, flush=True)
+        if not quiet:
+            print(
+                "rlvr: stopping after this step; once more stops at once, without saving", file=sys.stderr, flush=True
+            )
 
     previous = {number: signal.signal(number, handle) for number in SIGNALS}
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import ConfigError
+from rlvr.world import num_processes, said_once, speaks
 
 if TYPE_CHECKING:
     from rlvr.build import TrainResult
@@ -52,20 +52,25 @@ def run(args: argparse.Namespace) -> int:
 
     if args.multirun:
         args.config_name = args.config_name or DEFAULT_CONFIG
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ConfigError("--multirun: does not work under torchrun; start one run per launch.")
+        with said_once():
+            if num_processes() > 1:
+                raise ConfigError("--multirun: does not work under torchrun; start one run per launch.")
         return run_sweep(args)
-    config = _config(args.overrides, args.config_name, args.config_dir)
+    with said_once():
+        config = _config(args.overrides, args.config_name, args.config_dir)
     if args.cfg:
-        sys.stdout.write(to_yaml(config))
+        if speaks():
+            sys.stdout.write(to_yaml(config))
         return 0
 
     from rlvr.build import train
     from rlvr.cli.signals import stop_on_signals
 
-    with stop_on_signals() as stop:
+    with stop_on_signals(quiet=num_processes() > 1) as stop:
         result = train(config, stop.stopped)
-    sys.stdout.write(summary(result, config.task.name, config.evaluation.headline))
+        if result.is_first:
+            sys.stdout.write(summary(result, config.task.name, config.evaluation.headline))
+            sys.stdout.flush()  # inside: where other processes have ended already, torchrun's signal may come now
     return 0 if result.finished else stop.exit_code
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain, groupby
 from typing import Protocol
 
 from rlvr.envs.base import Env, TurnText
@@ -21,6 +22,7 @@ from rlvr.evaluation.summary import EvaluationResult, summarize
 from rlvr.seeding import derive_seed
 from rlvr.tracking.evaluations import EvaluationRecord, Origin
 from rlvr.types import Example, SamplingParams, Verdict
+from rlvr.world import ALONE, World
 
 EVAL_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""
@@ -44,6 +46,9 @@ Done = Mapping[tuple[str, int], EvaluationRecord]
 """Records that there are already, by example id and sample index."""
 
 NOTHING: Done = {}
+
+Records = tuple[EvaluationRecord, ...]
+"""The samples of each example, one example after another."""
 
 
 class EvalTask(Protocol):
@@ -92,15 +97,17 @@ async def evaluate(
     done: Done = NOTHING,
     on_record: OnRecord | None = None,
     on_progress: Progress | None = None,
-) -> EvaluationResult:
-    """Greedy on `num_examples` held-out examples, plus `samples_per_example` samples of each.
+    world: World = ALONE,
+) -> Records:
+    """Greedy on `num_examples` held-out examples, plus `samples_per_example` samples of each: what `conclude` takes.
 
     Temperature, top_p, top_k and min_p are those of the samples. `done` has the records of an earlier evaluation with
-    the same settings; only what it lacks is asked for, and given to `on_record` as it comes.
+    the same settings; only what it lacks is asked for, and given to `on_record` as it comes. In a world of several
+    processes each plays its share of the examples, and none waits for another here.
 
     Raises:
         ConfigError: the task has no held-out example.
-        UserError: more than `MAX_FAILURE_SHARE` of the completions could not be judged, or an example's data is bad.
+        UserError: an example's data is bad.
     """
     examples = task.eval_examples(num_examples)
     if not examples:
@@ -116,10 +123,10 @@ async def evaluate(
         top_k=top_k,
         min_p=min_p,
     )
-    records = await attempt(
+    return await attempt(
         player,
         task,
-        examples,
+        world.share(examples),
         sampling,
         samples=range(samples_per_example + 1),
         origin=origin,
@@ -127,8 +134,18 @@ async def evaluate(
         on_record=on_record,
         on_progress=on_progress,
     )
-    check_failures(task.name, records)
-    return EvaluationResult(metrics=summarize(task.name, records, seed=seed), records=records)
+
+
+def conclude(task_name: str, records: Records, *, seed: int = EVAL_SEED, world: World = ALONE) -> EvaluationResult:
+    """The result of what all processes have played, the same on each. Call it in the main thread, outside any engine.
+
+    UserError if more than `MAX_FAILURE_SHARE` of the completions could not be judged.
+    """
+    if world.size > 1:  # the samples of an example stand together; examples were dealt out
+        of_examples = [list(group) for _, group in groupby(records, key=lambda record: record.example_id)]
+        records = tuple(chain.from_iterable(world.join(of_examples)))
+    check_failures(task_name, records)
+    return EvaluationResult(metrics=summarize(task_name, records, seed=seed), records=records)
 
 
 def check_failures(task_name: str, records: Sequence[EvaluationRecord]) -> None:

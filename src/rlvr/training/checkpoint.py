@@ -5,9 +5,10 @@
         state.json            counters, cursors, scalars
         tensors.safetensors   optimizer moments, random states, whatever else is a tensor
         model/                the policy in Hub format
+        shards/               where the weights are sharded: their rows and those of their moments (shards.py)
 
 A checkpoint is written into a hidden sibling folder, pushed to the disk, and renamed. Only safetensors and JSON:
-loading one never runs code.
+loading one never runs code. Any number of processes, with sharded weights or whole ones, goes on from it.
 """
 
 import hashlib
@@ -20,14 +21,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import sync_file, sync_folder, writing
+from rlvr.training.shards import INDEX, Shards, shard_name, write_shards
+from rlvr.world import ALONE, World
 
-FORMAT = 1
-MANIFEST, STATE, TENSORS, MODEL = "manifest.json", "state.json", "tensors.safetensors", "model"
+FORMAT, SHARDED = 1, 2
+"""Versions of the format: without `shards/` and with it."""
+
+MANIFEST, STATE, TENSORS, MODEL, SHARDS = "manifest.json", "state.json", "tensors.safetensors", "model", "shards"
+
+
+NO_TENSORS: Mapping[str, Tensor] = {}
+Entry = dict[str, Any]
+"""What the manifest says of a file: `{"size": 1234, "sha256": "..."}`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +49,7 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     state: dict[str, Any]
     model_path: Path
+    shards: Shards
 
 
 # ---------------------------------------------------------------------------------------------------------- save
@@ -50,37 +62,59 @@ def save_checkpoint(
     model_saver: Callable[[Path], None],
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
+    sharded: Mapping[str, Tensor] = NO_TENSORS,
+    world: World = ALONE,
 ) -> Path:
     """Write `folder/step_000050` and return it. `model_saver` fills the folder it is given.
+
+    Every rank calls this with the same names. The first one writes `tensors`, the `state` and what says that the
+    checkpoint is complete; of the `sharded` tensors each writes its rows.
 
     Raises:
         UserError: no space, or not writable; earlier checkpoints are untouched and nothing half is left.
     """
     final = folder / f"step_{step:06d}"
-    temporary = temporary_folder(final)
+    temporary = Path(world.first(str(temporary_folder(final))))
     with writing(final):
         try:
-            (temporary / MODEL).mkdir(parents=True)
+            if world.is_first:
+                for name in (MODEL, SHARDS) if sharded else (MODEL,):
+                    (temporary / name).mkdir(parents=True)
+            known = _write_shards(temporary, sharded, world) if sharded else {}
             model_saver(temporary / MODEL)
-            # clones: safetensors refuses tensors that share memory, and wants them contiguous
-            save_file(
-                {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, temporary / TENSORS
-            )
-            (temporary / STATE).write_text(json.dumps(state, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            (temporary / MANIFEST).write_text(_manifest(temporary, step), encoding="utf-8")
-            replace_folder(temporary, final)
+            if world.is_first:
+                # clones: safetensors refuses tensors that share memory, and wants them contiguous
+                save_file(
+                    {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()},
+                    temporary / TENSORS,
+                )
+                (temporary / STATE).write_text(json.dumps(state, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+                (temporary / MANIFEST).write_text(_manifest(temporary, step, known), encoding="utf-8")
+                replace_folder(temporary, final)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            if world.is_first:
+                shutil.rmtree(temporary, ignore_errors=True)
     return final
 
 
-def _manifest(folder: Path, step: int) -> str:
-    files = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    return json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1) + "\n"
+def _write_shards(temporary: Path, sharded: Mapping[str, Tensor], world: World) -> dict[str, Entry]:
+    """All ranks' files; on the first rank what the manifest says of them, which each found out about its own."""
+    world.any(False)  # the first rank has made the folder
+    write_shards(temporary / SHARDS, sharded, world)
+    own = temporary / SHARDS / shard_name(world.rank)
+    sync_file(own)  # here: another machine's file cannot be pushed to the disk by the first rank
+    entries = world.gather(_entry(own))
+    return {f"{SHARDS}/{shard_name(rank)}": entry for rank, entry in enumerate(entries)}
+
+
+def _manifest(folder: Path, step: int, known: Mapping[str, Entry]) -> str:
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = {name: known.get(name) or _entry(path) for name, path in paths.items()}
+    return json.dumps({"format": SHARDED if known else FORMAT, "step": step, "files": files}, indent=1) + "\n"
+
+
+def _entry(path: Path) -> Entry:
+    return {"size": path.stat().st_size, "sha256": _sha256(path)}
 
 
 def _sha256(path: Path) -> str:
@@ -159,32 +193,44 @@ def prune(folder: Path, keep_last: int, keep: int | None = None) -> None:
 # ---------------------------------------------------------------------------------------------------------- load
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Verify a checkpoint against its manifest and read it.
+def load_checkpoint(path: Path, world: World = ALONE) -> Checkpoint:
+    """Verify a checkpoint against its manifest and read it; of several ranks each verifies a share of the files.
 
     Raises:
         UserError: a file is missing, cut short or changed; the sentence names it and says how to go on.
     """
-    step = verify(path)
+    step = verify(path, world)
     return Checkpoint(
         step=step,
         tensors=load_file(path / TENSORS),
         state=json.loads((path / STATE).read_text(encoding="utf-8")),
         model_path=path / MODEL,
+        shards=_open_shards(path),
     )
 
 
-def verify(path: Path) -> int:
+def _open_shards(path: Path) -> Shards:
+    if not (path / SHARDS).is_dir():
+        return Shards(None)
+    try:
+        return Shards(path / SHARDS)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, SafetensorError) as error:
+        raise _damage(path, f"{SHARDS}/{INDEX}", " ".join(str(error).split())) from error
+
+
+def verify(path: Path, world: World = ALONE) -> int:
     """Compare every file of a checkpoint with its manifest; the checkpoint's step. Errors as in `load_checkpoint`."""
     if not path.is_dir():
         raise UserError(f"There is no checkpoint {path}.")
     manifest = _read_manifest(path)
     files = manifest["files"]
-    for name in [STATE, TENSORS]:
+    index = [f"{SHARDS}/{INDEX}"] if manifest["format"] == SHARDED else []
+    for name in [STATE, TENSORS, *index]:
         if name not in files:
             raise _damage(path, MANIFEST, f"does not list {name}")
-    for name, entry in files.items():
-        problem = _file_problem(path / name, entry)
+    shares = world.share(list(files.items()))
+    problems = world.join([_file_problem(path / name, entry) for name, entry in shares])
+    for name, problem in zip(files, problems, strict=True):
         if problem:
             raise _damage(path, name, problem)
     return manifest["step"]
@@ -201,9 +247,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise _damage(path, MANIFEST, "is missing") from error
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise _damage(path, MANIFEST, "cannot be read") from error
-    if version != FORMAT:
+    if version not in (FORMAT, SHARDED):
         raise UserError(
-            f"Checkpoint {path} has format {version!r}, this version of rlvr reads format {FORMAT}: "
+            f"Checkpoint {path} has format {version!r}, this version of rlvr reads formats {FORMAT} and {SHARDED}: "
             "use the version that wrote it."
         )
     if not well_formed or path.name != f"step_{step:06d}":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,6 +14,7 @@ from rlvr.algorithms.algorithm import Algorithm
 from rlvr.rollout.batch import to_batch
 from rlvr.rollout.metrics import rollout_metrics
 from rlvr.rollout.schedule import Rollouts, RolloutSchedule
+from rlvr.rollout.staleness import check_staleness
 from rlvr.training.trainer import NonFiniteError, Trainer
 from rlvr.types import TokenBatch
 
@@ -52,7 +53,7 @@ class Run:
     rollouts: RolloutSchedule
     algorithm: Algorithm
     trainer: Trainer
-    evaluate: Callable[[], Coroutine[None, None, dict[str, float]]]
+    evaluate: Callable[[], dict[str, float]]
     recorder: Recorder
     checkpoints: Checkpoints
     train_on_tool_tokens: bool = False  # wrong, and there to show it (docs/tools.md)
@@ -67,7 +68,7 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
         if run.start_step == 0:
             clock = Clock()
             with clock("evaluation"):
-                metrics = rollouts.run(run.evaluate())
+                metrics = run.evaluate()
             run.recorder.log(0, metrics | clock.metrics(num_sampled=0))
             run.checkpoints.save_if_due(0, metrics, now=False)
         if stopped():
@@ -77,16 +78,17 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
             with clock("generation"):
                 sampled = rollouts.next_batch(step, last=run.max_steps)
             batch = to_batch(sampled.groups, train_on_tool_tokens=run.train_on_tool_tokens)
+            ages = check_staleness(batch, step, rollouts.max_staleness)
             with clock("scoring"):
                 batch = run.algorithm.advantages(run.trainer.score(batch))
             with clock("update"):
                 metrics, batch = _update(run, batch, step)
             with clock("sync"):
                 rollouts.advance(step + 1)
-            metrics |= rollout_metrics(sampled.groups, sampled.num_refilled)
+            metrics |= rollout_metrics(sampled.groups, sampled.num_refilled) | ages
             if (step + 1) % run.evaluate_every == 0 or step + 1 == run.max_steps:
                 with clock("evaluation"):
-                    metrics |= rollouts.run(run.evaluate())
+                    metrics |= run.evaluate()
             run.recorder.rollouts(step + 1, sampled, batch)
             run.recorder.log(step + 1, metrics | clock.metrics(num_sampled=int(batch.loss_mask.sum())))
             stopping = stopped()  # asked once: a signal that comes while saving stops after the next step, saved too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,23 @@ from rlvr.tracking.rollouts import Reader, make_records, rollouts_path, write_ro
 from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.trainer import NonFiniteError
 from rlvr.types import TokenBatch
+
+
+class SilentRecorder:
+    """The recorder of a rank that only trains: the first one writes what all have in common."""
+
+    def __init__(self, *, folder: Path) -> None:
+        self._folder = folder
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Nothing."""
+
+    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+        """Nothing."""
+
+    def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
+        """Keep the batch, as the first rank does: the one that is done with it first ends the run."""
+        return keep_batch(self._folder, step, batch, error)
 
 
 class FolderRecorder:
@@ -64,14 +82,22 @@ class FolderRecorder:
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         """Keep the batch in `non_finite/step_000012.safetensors`."""
-        path = self._folder / "non_finite" / f"step_{step:06d}.safetensors"
-        fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_file({name: value.contiguous() for name, value in fields.items() if isinstance(value, Tensor)}, path)
-        rows = ", ".join(map(str, error.rows[:8])) + (", ..." if len(error.rows) > 8 else "")
-        return UserError(
-            f"{error.what} of step {step} is not finite; the batch is kept in {path} (rows {rows}): look at them, "
-            "or start another run with a lower trainer.learning_rate, from the last checkpoint if you like "
-            "(model=hf model.name_or_path=CHECKPOINT/model)"
-        )
+        return keep_batch(self._folder, step, batch, error)
+
+
+def keep_batch(folder: Path, step: int, batch: TokenBatch, error: NonFiniteError) -> UserError:
+    """Write `folder/non_finite/step_000012.safetensors`; the error that names it."""
+    path = folder / "non_finite" / f"step_{step:06d}.safetensors"
+    fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")  # all ranks write the same
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tensors = {name: value.contiguous() for name, value in fields.items() if isinstance(value, Tensor)}
+        save_file(tensors, temporary)
+        temporary.replace(path)
+    rows = ", ".join(map(str, error.rows[:8])) + (", ..." if len(error.rows) > 8 else "")
+    return UserError(
+        f"{error.what} of step {step} is not finite; the batch is kept in {path} (rows {rows}): look at them, "
+        "or start another run with a lower trainer.learning_rate, from the last checkpoint if you like "
+        "(model=hf model.name_or_path=CHECKPOINT/model)"
+    )

@@ -220,9 +220,11 @@ def _unusable(folder: RunFolder, reason: str) -> UserError:
     return UserError(f"{folder.config} cannot be used ({reason}): start a new run in another run_dir.")
 
 
-# What may change on resume: where things are shown and kept. Everything else changes numbers.
+# What may change on resume: where things are shown and kept, and how many processes train (which changes numbers in
+# their last digits only). Everything else changes numbers.
 _FREE = (
     "run_dir", "resume", "name", "tracker.", "trainer.checkpoint_every", "trainer.keep_last", "trainer.keep_best",
+    "trainer.strategy", "trainer.world_size",
     "evaluation.headline", "reward.max_error_share", "reward.timeout_s", "reward.num_workers", "reward.max_memory_mb",
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from rlvr.engines.openai import Endpoint
 from rlvr.envs.base import Reply, TurnText
 from rlvr.errors import UserError
 from rlvr.evaluation.endpoint import EndpointPlayer
-from rlvr.evaluation.evaluate import evaluate
+from rlvr.evaluation.evaluate import conclude, evaluate
 from rlvr.evaluation.players import Played
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.tasks.base import Task
@@ -35,9 +35,10 @@ def run(
         endpoint = Endpoint(url, "policy", max_retries=0, max_concurrent=1)
         player = EndpointPlayer(endpoint=endpoint, stop_words=task.stop_words)
         try:
-            return await evaluate(
+            records = await evaluate(
                 player, task, num_examples=num_examples, samples_per_example=samples, max_completion_tokens=64
             )
+            return conclude(task.name, records)
         finally:
             await endpoint.close()
 

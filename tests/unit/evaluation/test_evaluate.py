@@ -16,7 +16,7 @@ import rlvr
 from rlvr.config.schema import RpnTask as RpnSettings
 from rlvr.envs.base import TurnText
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.evaluate import evaluate, judge
+from rlvr.evaluation.evaluate import conclude, evaluate, judge
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.summary import EvaluationResult
@@ -129,7 +129,7 @@ def run(task: RpnTask, *, num_examples: int = 60, samples: int = 0) -> tuple[Eva
         samples_per_example=samples,
         max_completion_tokens=8,
     )
-    return asyncio.run(evaluation), policy
+    return conclude(task.name, asyncio.run(evaluation)), policy
 
 
 def recorded(

@@ -1,7 +1,5 @@
 """The order of things in a step, on parts that only note what is called."""
 
-import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -14,13 +12,13 @@ from rlvr.training.trainer import NonFiniteError
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, TokenBatch, Turn
 
 
-def one_group() -> Group:
+def one_group(version: int) -> Group:
     completion = Completion(
         token_ids=(5, 2),
         behavior_logprobs=(-0.5, -0.1),
         sampling_logprobs=(-0.5, -0.1),
         stop_reason=StopReason.STOP,
-        policy_version=0,
+        policy_version=version,
     )
     episode = Episode(
         example_id="x",
@@ -39,6 +37,8 @@ class Parts:
 
     diary: list[str] = field(default_factory=list)
     fail_at: int | None = None
+    max_staleness: int = 0
+    age: int = 0  # of what is sampled
     stop_when: str | None = None
     stopping: bool = False
 
@@ -55,14 +55,11 @@ class Parts:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def run(self, work: Coroutine[Any, Any, dict[str, float]]) -> dict[str, float]:
-        return asyncio.run(work)
-
     def next_batch(self, step: int, *, last: int) -> Rollouts:
         self.note("sample")
-        return Rollouts(groups=(one_group(),), num_refilled=0)
+        return Rollouts(groups=(one_group(step - self.age),), num_refilled=0)
 
-    async def evaluate(self) -> dict[str, float]:
+    def evaluate(self) -> dict[str, float]:
         self.note("evaluate")
         return {"eval/x/accuracy": 0.5}
 
@@ -191,3 +188,24 @@ def test_time_and_machine_have_prefixes_of_their_own() -> None:
     shares = [value for name, value in seen[1].items() if name.startswith("time/") and name.endswith("_share")]
     assert sum(shares) == pytest.approx(1.0)
     assert seen[1]["loss/total"] == 0.25
+
+
+def test_pitfall_24_tokens_that_are_too_old_are_not_trained_on() -> None:
+    parts = Parts(max_staleness=1, age=1)
+    assert train(make_run(parts, start=2, steps=3), parts.stopped) == 3
+    parts = Parts(max_staleness=1, age=2)
+    with pytest.raises(RuntimeError, match="step 2 would train on tokens sampled with weights of versions 0 to 0"):
+        train(make_run(parts, start=2, steps=3), parts.stopped)
+    assert parts.diary == ["sample"]
+
+
+def test_the_ages_of_tokens_are_logged_where_they_may_differ_from_0() -> None:
+    seen: list[dict[str, float]] = []
+
+    class Keeps(Parts):
+        def log(self, step: int, metrics: dict[str, float]) -> None:
+            seen.append({name: value for name, value in metrics.items() if "staleness" in name})
+
+    for parts in (Keeps(max_staleness=3, age=2), Keeps()):
+        train(make_run(parts, start=2, steps=3), parts.stopped)
+    assert seen == [{"rollout/staleness_mean": 2.0, "rollout/staleness_max": 2.0}, {}]

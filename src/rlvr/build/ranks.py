@@ -1,0 +1,97 @@
+"""What processes that train together agree on: who speaks, when to stop, and how the failure of one ends all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlvr.config.schema import Config
+from rlvr.errors import ConfigError, UserError
+from rlvr.world import World
+
+LOST = ("gloo", "NCCL", "Connection", "connection", "Broken pipe", "timed out", "Timed out")
+"""Words of which torch's errors have one when another process does not answer any more."""
+
+
+@contextmanager
+def one_voice(world: World) -> Iterator[None]:
+    """What ends one rank ends all of them, and is said once.
+
+    The rank that fails first raises what it was; its connections close, so the others fail wherever they wait for it,
+    and leave with SystemExit, in silence. A rank that was killed says nothing: then the first that misses it speaks.
+    """
+    if world.size == 1:
+        yield
+        return
+    try:
+        yield
+    except Exception as error:
+        if not _is_first():
+            raise SystemExit(error.exit_code if isinstance(error, UserError) else 1) from error
+        if isinstance(error, RuntimeError) and any(word in str(error) for word in LOST):
+            raise UserError(
+                f"process {world.rank} of {world.size} has lost another one, which ended without a word (killed, or "
+                "out of memory?): look at what was said before, and go on with the same command, its run_dir and "
+                f"resume=true ({_first_line(error)})"
+            ) from error
+        raise
+
+
+def _is_first() -> bool:
+    """Whether no other rank has failed before: a count in the launcher's store, which outlives the ranks."""
+    from torch.distributed import DistError
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    try:
+        return _get_default_store().add("rlvr/failed", 1) == 1
+    except (DistError, RuntimeError, ValueError):  # the store has gone with the process that held it
+        return True
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def quiet(config: Config) -> Config:
+    """The configuration of a rank that shows, tracks and prints nothing."""
+    tracker = config.tracker.model_copy(update={"console": "none", "report_to": ()})
+    return config.model_copy(update={"tracker": tracker, "debug": False})
+
+
+def agreed(stopped: Callable[[], bool], world: World, note: Callable[[str], None]) -> Callable[[], bool]:
+    """Whether any rank was asked to stop; to be asked on all of them at the same points."""
+    if world.size == 1:
+        return stopped
+
+    def asked() -> bool:
+        stopping = world.any(stopped())
+        if stopping:
+            note("stopping after this step")
+        return stopping
+
+    return asked
+
+
+def check_shares(config: Config, world: World) -> None:
+    """ConfigError if prompts cannot be dealt out evenly: some processes would wait for the others in every step."""
+    prompts = config.rollout.prompts_per_step
+    if prompts % world.size:
+        above = -(-prompts // world.size) * world.size
+        near = " or ".join(str(number) for number in (above - world.size, above) if number)
+        raise ConfigError(
+            f"rollout.prompts_per_step={prompts}: does not split into equal parts for {world.size} processes; choose "
+            f"{near}, or start another number of processes."
+        )
+
+
+def shared_folder(root: Path | None, world: World) -> Path:
+    """The first rank's run folder, on every rank. UserError if a machine does not see it."""
+    found = Path(world.first(root and str(root)) or "")
+    unseen = [rank for rank, seen in enumerate(world.gather(found.is_dir())) if not seen]
+    if unseen:
+        raise UserError(
+            f"run_dir={found}: process {unseen[0]} does not see this folder of process 0; choose one on a file system "
+            "that all machines share, and start the command in the same folder on each."
+        )
+    return found
