@@ -28,10 +28,22 @@ def plan(config: Config) -> list[str]:
         f"model: {_model(config)}",
         f"reward: {_reward(config)}",
         f"training: {config.algorithm.name}, {steps}, learning rate {config.trainer.learning_rate:g}",
+        *_staleness(config),
         f"evaluation: every {config.evaluation.every} steps, {config.evaluation.num_examples} examples"
         + (f", also {', '.join(also)}" if also else ""),
         *(f"note: {note}" for note in prompt_notes(config)),
     ]
+
+
+def _staleness(config: Config) -> list[str]:
+    """What is sampled while the trainer works, and what corrects for its age."""
+    limit, correction = config.rollout.max_staleness, config.algorithm.mismatch_correction
+    if limit == 0:
+        return []
+    said = f"corrected by {correction}"
+    if correction == "none":
+        said = "not corrected (algorithm.mismatch_correction=none): watch policy/mismatch_kl"
+    return [f"rollouts: sampled while the trainer works, by weights at most {limit} updates old, {said}"]
 
 
 def _tasks(config: Config) -> str:

@@ -9,9 +9,11 @@ from rlvr.config.catalog import value_of
 from rlvr.config.data_rules import ALSO_RULES, DATA_RULES
 from rlvr.config.messages import shown
 from rlvr.config.multihop_rules import MULTIHOP_RULES, PROGRESS_RULES
+from rlvr.config.parallel_rules import PARALLEL_RULES
 from rlvr.config.prompt_rules import PROMPT_RULES
 from rlvr.config.rpn_rules import RPN_RULES
 from rlvr.config.rule import Rule
+from rlvr.config.scale_rules import SCALE_RULES
 from rlvr.config.schema import Config, Dapo, MixTask, PretrainedModel, RpnReward, ScratchModel, WarmStart
 from rlvr.config.tool_rules import TOOL_RULES
 from rlvr.config.tracker_rules import TRACKER_RULES
@@ -225,7 +227,7 @@ TRAINER_RULES = (
 # those that hold inside a configuration, too
 TASK_RULES = RPN_RULES + TWO_HOP_RULES + VERIFIERS_RULES + MULTIHOP_RULES + DATA_RULES + PROMPT_RULES
 RUN_RULES = WEIGHT_RULES + REWARD_RULES + ALGORITHM_RULES + TOOL_RULES + PROGRESS_RULES + TRAINER_RULES + TRACKER_RULES
-RULES = TASK_RULES + MODEL_RULES + RUN_RULES
+RULES = TASK_RULES + MODEL_RULES + RUN_RULES + PARALLEL_RULES + SCALE_RULES
 
 
 def check(config: Config, changed: Changed, changed_inside: ChangedInside) -> None:

@@ -91,7 +91,21 @@ _RULES = (  # causes before what they cause
     _Rule(
         "mismatch", "policy/mismatch_kl", lambda x: x > 0.05,
         "Sampler and trainer disagree about the same tokens (policy/mismatch_kl over 0.05): gradients are biased. "
-        "Set algorithm.mismatch_correction=truncate, and use the same precision on both sides.",
+        "Set algorithm.mismatch_correction=truncate, use the same precision on both sides, and lower "
+        "rollout.max_staleness where it is above 0.",
+    ),
+    _Rule(
+        "capped", "policy/mismatch_capped", lambda x: x > 0.3,
+        "Over 30 % of the trained tokens had a mismatch weight beyond algorithm.mismatch_cap in {steps} "
+        "(policy/mismatch_capped). Lower rollout.max_staleness, or weigh tokens instead of sequences "
+        "(algorithm.mismatch_correction=truncate).",
+        unless=_above("policy/mismatch_kl", 0.05),
+    ),
+    _Rule(
+        "weighted_away", "policy/mismatch_weight", lambda x: x < 0.3,
+        "The mean weight of the mismatch correction was below 0.3 in {steps} (policy/mismatch_weight): most of the "
+        "batch counts for little. Products over long completions vanish: set algorithm.mismatch_correction=truncate.",
+        unless=_above("policy/mismatch_kl", 0.05),
     ),
     _Rule(
         "no_gradient", "policy/grad_norm", lambda x: x == 0,

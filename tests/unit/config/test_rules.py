@@ -135,6 +135,12 @@ BROKEN = {
     "algorithm=dapo algorithm.overlong_buffer_tokens=0 algorithm.overlong_penalty=2": "overlong_penalty=2.0: has",
     "algorithm=dapo algorithm.overlong_penalty=0 algorithm.overlong_buffer_tokens=2": "buffer_tokens=2: has no effect",
     "algorithm=dapo algorithm.overlong_buffer_tokens=24": "algorithm.overlong_buffer_tokens=24",
+    "rollout.max_staleness=1 algorithm.num_epochs=2": "rollout.max_staleness=1: with algorithm.num_epochs=2",
+    "rollout.max_staleness=1 algorithm=ppo": "set algorithm.mismatch_correction=truncate",
+    "rollout.max_staleness=1 algorithm=gspo": "num_minibatches=4 updates per batch",
+    "algorithm.mismatch_correction=geometric_mask": "algorithm.mismatch_cap=2.0: algorithm.mismatch_correction=geometric_mask",
+    "rollout.max_staleness=1 rollout.top_p=0.9 algorithm.mismatch_correction=truncate": "top_p=0.9",
+    "rollout.max_staleness=1 algorithm.clip_low=0.1": "algorithm.clip_low=0.1: has no effect with one update per",
     # trainer and tracker
     "trainer.final_learning_rate_share=0.5": "final_learning_rate_share=0.5: has no effect with trainer.schedule",
     "trainer.warmup_steps=70": "trainer.warmup_steps=70",
@@ -181,6 +187,10 @@ SILENT = (
     "algorithm.kl_coef=0.1 algorithm.kl_estimator=k1 algorithm.kl_placement=reward",
     "task.modulus=null task.max_abs_value=20 task.operand_range=[0,4]",
     "algorithm.mismatch_correction=truncate algorithm.mismatch_cap=3",
+    "algorithm.mismatch_correction=geometric_mask algorithm.mismatch_cap=1.2",
+    "rollout.max_staleness=1",  # a plain policy gradient on slightly old data
+    "rollout.max_staleness=1 rollout.top_p=0.9",
+    "rollout.max_staleness=4 algorithm=ppo algorithm.mismatch_correction=truncate",
     f"{HF} {LORA} model.lora.r=8 model.load_in_4bit=true model.dtype=bfloat16 trainer.precision=bf16",
     "trainer.checkpoint_every=null",
     f"task=finqa {HF} reward.parts.correct.relative_tolerance=0",

@@ -15,6 +15,8 @@ HEALTHY = {
     "policy/entropy": 0.5,
     "policy/clip_fraction": 0.05,
     "policy/mismatch_kl": 1e-8,
+    "policy/mismatch_weight": 1.0,
+    "policy/mismatch_capped": 0.01,
     "policy/grad_norm": 0.6,
     "policy/changed_weight_share": 1.0,
     "policy/trained_token_share": 0.7,
@@ -56,6 +58,8 @@ def test_nothing_is_said_about_a_healthy_run() -> None:
         ("policy/entropy", 0.001, "collapse"),
         ("policy/clip_fraction", 0.5, "clipped"),
         ("policy/mismatch_kl", 0.1, "mismatch"),
+        ("policy/mismatch_capped", 0.5, "capped"),
+        ("policy/mismatch_weight", 0.1, "weighted_away"),
         ("policy/grad_norm", 0.0, "no_gradient"),
         ("policy/changed_weight_share", 0.001, "rounding"),
         ("policy/grad_norm", 1e-7, "tiny_gradient"),
@@ -115,6 +119,8 @@ def test_one_trouble_is_told_once() -> None:
     assert keys([cut] * WINDOW) == ["truncated", "no_reward"]
     nothing = HEALTHY | {"reward/mean": 0.0, "rollout/zero_advantage_share": 1.0}
     assert keys([nothing] * WINDOW) == ["no_reward"]
+    old = HEALTHY | {"policy/mismatch_kl": 0.2, "policy/mismatch_capped": 0.4, "policy/mismatch_weight": 0.1}
+    assert keys([old] * WINDOW) == ["mismatch"]
     masked = HEALTHY | {"policy/grad_norm": 0.0, "policy/changed_weight_share": 0.0}
     assert keys([masked] * WINDOW) == ["no_gradient"]
 

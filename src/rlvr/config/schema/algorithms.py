@@ -28,7 +28,7 @@ class Algorithm(Section):
     num_minibatches: PositiveInt = Field(description="optimizer steps per pass; divides the rows of a batch")
     mismatch_correction: Mismatch = Field(
         description="weight the policy loss by old / behavior probability, of the token or of its whole sequence "
-        "(product; geometric: mean), truncated at mismatch_cap (TIS) or dropped above it (geometric: below 1 / cap, too)"
+        "(product; geometric: mean), truncated at mismatch_cap (TIS) or dropped above it (geometric: below 1/cap, too)"
     )
     mismatch_cap: Annotated[float, Field(gt=1)] = Field(
         description="cap of the mismatch correction; geometric_mask needs one close to 1, such as 1.05"
