@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlvr.config.schema import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.world import World
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+PATIENCE_S = 120.0
+"""How long a rank waits for the one that failed first to close what it has open, trackers too, and to say why."""
 
 LOST = ("gloo", "NCCL", "Connection", "connection", "Broken pipe", "timed out", "Timed out")
 """Words of which torch's errors have one when another process does not answer any more."""
@@ -19,7 +28,8 @@ def one_voice(world: World) -> Iterator[None]:
     """What ends one rank ends all of them, and is said once.
 
     The rank that fails first raises what it was; its connections close, so the others fail wherever they wait for it,
-    and leave with SystemExit, in silence. A rank that was killed says nothing: then the first that misses it speaks.
+    and leave with SystemExit, in silence. They wait until it has spoken: a launcher that sees one process end kills
+    the others. A rank that was killed says nothing: then the first that misses it speaks.
     """
     if world.size == 1:
         yield
@@ -27,7 +37,7 @@ def one_voice(world: World) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_first():
+        if not _may_speak():
             raise SystemExit(error.exit_code if isinstance(error, UserError) else 1) from error
         if isinstance(error, RuntimeError) and any(word in str(error) for word in LOST):
             raise UserError(
@@ -38,15 +48,26 @@ def one_voice(world: World) -> Iterator[None]:
         raise
 
 
-def _is_first() -> bool:
-    """Whether no other rank has failed before: a count in the launcher's store, which outlives the ranks."""
-    from torch.distributed import DistError
+def _may_speak() -> bool:
+    """Whether no other rank has failed before, as a count in the launcher's store says, which outlives the ranks; else
+    waits until that rank's process is about to end."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     try:
-        return _get_default_store().add("rlvr/failed", 1) == 1
-    except (DistError, RuntimeError, ValueError):  # the store has gone with the process that held it
+        store = _get_default_store()
+        if store.add("rlvr/failed", 1) == 1:
+            atexit.register(_tell, store)
+            return True
+    except (RuntimeError, ValueError):  # the store has gone with the process that held it
         return True
+    with suppress(RuntimeError):  # that process has gone without a word, or takes too long
+        store.wait(["rlvr/said"], timedelta(seconds=PATIENCE_S))
+    return False
+
+
+def _tell(store: Store) -> None:
+    with suppress(RuntimeError):
+        store.set("rlvr/said", "1")
 
 
 def _first_line(error: Exception) -> str:
