@@ -133,12 +133,10 @@ def open_world(strategy: str, *, wanted: int | None = None) -> Iterator[World]:
     names = {"rank": "RANK", "local_rank": "LOCAL_RANK"}
     ranks = {name: int(os.environ.get(variable, "0")) for name, variable in names.items()}
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
-    backend = "gloo"
-    if torch.cuda.is_available():
-        backend = "cpu:gloo,cuda:nccl"
-        torch.cuda.set_device(ranks["local_rank"])
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if size == 1:  # no launcher: a world of one needs no address
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
     else:
         dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_S))
     try:

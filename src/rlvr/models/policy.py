@@ -25,6 +25,7 @@ from rlvr.models.adapters import (
 )
 from rlvr.models.attention import attention_mask
 from rlvr.models.quantization import num_weights
+from rlvr.models.sharding import copy_into, is_sharded, whole
 
 LOGITS_PER_CHUNK = 1 << 24
 """Logits held at once (64 MiB in fp32); longer selections are computed chunk by chunk and recomputed in backward."""
@@ -48,15 +49,39 @@ class Policy:
     value_head: nn.Linear | None = None
     adapters: Adapters | None = None  # None: the whole model is trained
 
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Everything that is trained by name, the model's first, tied tensors once; the critic's are `value_head.*`."""
+        yield from ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
+        if self.value_head is not None:
+            yield from self.value_head.named_parameters(prefix="value_head")
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """Everything that is trained, the model's first."""
-        yield from (p for p in self.model.parameters() if p.requires_grad)
-        if self.value_head is not None:
-            yield from self.value_head.parameters()
+        yield from (parameter for _, parameter in self.named_parameters())
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this process holds only a part of the model's weights."""
+        return any(map(is_sharded, self.model.parameters()))
 
     def trained_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and value of every tensor of the model that training changes, tied ones once."""
-        yield from ((name, p.detach()) for name, p in self.model.named_parameters() if p.requires_grad)
+        """Name and whole value of every tensor of the model that training changes, tied ones once.
+
+        Those of a sharded model are gathered one by one: every rank has to go through all of them.
+        """
+        yield from ((name, whole(p)) for name, p in self.model.named_parameters() if p.requires_grad)
+
+    def full_state(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and whole value of every tensor that belongs into a model folder, frozen ones too, tied ones once.
+
+        Those of a sharded model are gathered one by one: every rank has to go through all of them.
+        """
+        kept = self.model.state_dict().keys()  # without the buffers that are computed from the configuration
+        yield from ((name, whole(weight)) for name, weight in self._tensors() if name in kept)
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.model.named_parameters()
+        yield from self.model.named_buffers()
 
     @property
     def num_parameters(self) -> int:
@@ -133,20 +158,25 @@ class Policy:
 
     # --------------------------------------------------------------------------------------------- on and off the disk
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, writes: bool = True) -> None:
         """Write model, or adapter, and tokenizer in Hub format; the value head, which is no part of either, stays out.
 
-        transformers and peft load both: an adapter's configuration names the model under it.
+        transformers and peft load both: an adapter's configuration names the model under it. Every rank that holds a
+        part of the model has to call it, and only one of them `writes`.
         """
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        state: dict[str, Tensor] | None = None
+        if self.adapters is None and self.is_sharded:  # adapters are never cut
+            state = {name: weight.cpu() for name, weight in self.full_state() if writes}
+        if writes:
+            self.model.save_pretrained(folder, state_dict=state)
+            self.tokenizer.save_pretrained(folder)
 
-    def save_final(self, folder: Path) -> None:
+    def save_final(self, folder: Path, *, writes: bool = True) -> None:
         """As `save`, but adapters are merged if the settings say so."""
         if self.adapters is None or not self.adapters.merge_final:
-            self.save(folder)
-            return
-        self.merged().save(folder)
+            self.save(folder, writes=writes)
+        elif writes:
+            self.merged().save(folder)
 
     def merged(self) -> Policy:
         """The same policy without adapters, in float32; ValueError if it has none.
@@ -167,7 +197,12 @@ class Policy:
             load_adapters(self.model, folder)
             return
         saved = type(self.model).from_pretrained(folder, dtype=self.dtype).state_dict()
-        self.model.load_state_dict(saved)
+        if not self.is_sharded:
+            self.model.load_state_dict(saved)
+            return
+        for name, tensor in self._tensors():
+            if name in saved:
+                copy_into(tensor, saved[name])
 
     # ------------------------------------------------------------------------------------------------------- reference
 
@@ -175,7 +210,7 @@ class Policy:
         """The policy as it is now, for later: `with frozen() as reference:`.
 
         With adapters nothing big is copied: it is the same model with the adapters off, or with those that training
-        started from. Only use it inside the block.
+        started from. Only use it inside the block. A model is frozen before it is sharded, and its copy by itself.
         """
         if self.adapters is None:
             frozen = Policy(model=copy.deepcopy(self.model).requires_grad_(False), tokenizer=self.tokenizer)

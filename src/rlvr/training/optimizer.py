@@ -6,6 +6,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from rlvr.models.sharding import is_sharded
+
 
 def learning_rate(
     step: int,
@@ -30,11 +32,17 @@ def learning_rate(
 
 
 def adamw(parameters: Iterable[nn.Parameter], *, beta1: float, beta2: float, weight_decay: float) -> torch.optim.AdamW:
-    """Fused AdamW; weight decay applies to matrices, not to norms and biases. The learning rate is set per step."""
-    parameters = list(parameters)
-    decayed = {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay}
-    plain = {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}
-    return torch.optim.AdamW([g for g in (decayed, plain) if g["params"]], lr=0.0, betas=(beta1, beta2), fused=True)
+    """Fused AdamW; weight decay applies to matrices, not to norms and biases. The learning rate is set per step.
+
+    Sharded parameters and whole ones are in groups of their own: no kernel takes them together.
+    """
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault((parameter.dim() < 2, not is_sharded(parameter)), []).append(parameter)
+    named = [
+        {"params": groups[key], "weight_decay": 0.0 if key[0] else weight_decay} for key in sorted(groups)
+    ]  # matrices first
+    return torch.optim.AdamW(named, lr=0.0, betas=(beta1, beta2), fused=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

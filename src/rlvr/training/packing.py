@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from rlvr.types import TokenBatch
+from rlvr.world import ALONE, World
 
 Layout = Literal["shared", "packed", "rows"]
 """shared: as above; packed: several rows a line, prompts not shared; rows: one right-padded row a line, for models that
@@ -194,9 +195,20 @@ def _stack(lines: Sequence[_Line], layout: Layout) -> Microbatch:
 
 
 def microbatches(
-    batch: TokenBatch, chosen: Sequence[int], *, budget_tokens: int, layout: Layout = "shared"
+    batch: TokenBatch,
+    chosen: Sequence[int],
+    *,
+    budget_tokens: int,
+    layout: Layout = "shared",
+    world: World = ALONE,
+    in_lockstep: bool = False,
 ) -> Iterator[Microbatch]:
-    """Lay out the chosen rows of the batch in microbatches of at most budget_tokens tokens (at least one line each)."""
+    """Lay out this rank's share of the chosen rows in microbatches of at most budget_tokens tokens (at least one line
+    each).
+
+    Every rank gets whole units, about as many tokens as the others; which ones is a function of the arguments. With
+    `in_lockstep` it also gets as many microbatches: the missing ones are empty.
+    """
     if not chosen:
         return
     rows = _Rows(
@@ -209,13 +221,52 @@ def microbatches(
     longest = max(rows.lengths[row] for row in chosen)
     line_tokens = max(longest, min(MIN_LINE_TOKENS, budget_tokens))
     units = _units(rows, chosen, line_tokens, layout)
-    if layout == "rows":
-        lines = [[unit] for unit in sorted(units, key=lambda u: u.num_tokens)]  # by length: little padding
-    else:
-        bins = first_fit([unit.num_tokens for unit in units], line_tokens)
-        lines = [[units[i] for i in bin_] for bin_ in bins]
-    for part in _budgeted(lines, budget_tokens):
+    shares = share_out([unit.num_tokens for unit in units], world.size)
+    plans = [
+        list(_budgeted(_lines([units[i] for i in share], line_tokens, layout), budget_tokens))
+        for rank, share in enumerate(shares)
+        if in_lockstep or rank == world.rank
+    ]
+    plan = plans[world.rank] if in_lockstep else plans[0]
+    for part in plan:
         yield _stack([_build_line(units, rows) for units in part], layout)
+    for _ in range(max(map(len, plans)) - len(plan)):
+        yield _empty(layout)
+
+
+def share_out(sizes: Sequence[int], num_shares: int) -> list[list[int]]:
+    """Indices of `sizes` in shares of about equal sums: largest first, each to the share that has least, ties to the
+    first of them. `share_out([3, 5, 2, 1], 2)` is `[[1, 3], [0, 2]]`; within a share they keep their order."""
+    shares: list[list[int]] = [[] for _ in range(num_shares)]
+    sums = [0] * num_shares
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        least = sums.index(min(sums))
+        shares[least].append(index)
+        sums[least] += sizes[index]
+    return [sorted(share) for share in shares]
+
+
+def _lines(units: Sequence[_Unit], line_tokens: int, layout: Layout) -> list[list[_Unit]]:
+    if layout == "rows":
+        return [[unit] for unit in sorted(units, key=lambda u: u.num_tokens)]  # by length: little padding
+    bins = first_fit([unit.num_tokens for unit in units], line_tokens)
+    return [[units[i] for i in bin_] for bin_ in bins]
+
+
+def _empty(layout: Layout) -> Microbatch:
+    """One token that nothing is predicted from: a pass over it takes part in what the ranks do together, no more."""
+    token, nothing = torch.zeros(1, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    return Microbatch(
+        ids=token,
+        positions=token,
+        segments=token,
+        parents=token,
+        layout=layout,
+        predictors=nothing,
+        rows=nothing,
+        tokens=nothing,
+        targets=nothing,
+    )
 
 
 def _budgeted(lines: Sequence[list[_Unit]], budget_tokens: int) -> Iterator[list[list[_Unit]]]:
@@ -229,7 +280,8 @@ def _budgeted(lines: Sequence[list[_Unit]], budget_tokens: int) -> Iterator[list
             part, longest = [], 0
         part.append(line)
         longest = max(longest, length)
-    yield part
+    if part:
+        yield part
 
 
 def _build_line(units: Sequence[_Unit], rows: _Rows) -> _Line:

@@ -13,12 +13,15 @@ from torch import Tensor
 
 from rlvr.algorithms.algorithm import Algorithm, LossTerms
 from rlvr.config.schema import Trainer as TrainerSettings
+from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
 from rlvr.seeding import derive_seed
-from rlvr.training.forward import forward, scatter
+from rlvr.training.forward import scatter
 from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
 from rlvr.training.packing import Layout, Microbatch, microbatches
+from rlvr.training.parallel import Spread, start_alike
 from rlvr.types import TokenBatch
+from rlvr.world import ALONE, World
 
 BF16_PAYS_FROM_WIDTH = 128
 """Hidden size from which bf16 autocast is faster than fp32: updates were 1.3x to 1.5x faster at 128 (docs/log.md); an
@@ -29,7 +32,10 @@ ALWAYS_LOGGED = ("policy_loss", "clip_fraction", "approx_kl")
 
 
 class NonFiniteError(Exception):
-    """Loss or gradient is NaN or infinite; `rows` are the rows of the batch whose microbatch it came from."""
+    """Loss or gradient is NaN or infinite; `rows` are the rows of the batch whose microbatch it came from.
+
+    Raised on all ranks alike.
+    """
 
     def __init__(self, what: str, rows: Sequence[int]) -> None:
         super().__init__(f"{what} is not finite")
@@ -40,7 +46,9 @@ class Trainer:
     """Owns the optimizer, the frozen reference and the random order of minibatches.
 
     The gradient of a minibatch is the same however it is cut into microbatches: token weights carry the global
-    denominator, and microbatch losses are added up.
+    denominator, and microbatch losses are added up. So it is the same on any number of ranks: each holds the whole
+    batch, makes the passes over its share of the rows, and gets the sums of what all found. `score` and `update` must
+    be called on all of them, with the same batch.
     """
 
     def __init__(
@@ -52,24 +60,47 @@ class Trainer:
         temperature: float,
         seed: int,
         layout: Layout = "shared",
+        world: World = ALONE,
     ) -> None:
         self.policy, self.algorithm = policy, algorithm
+        start_alike(policy, world)
+        # before the model is spread: a part of it could not be copied
+        self.reference = policy.freeze() if "reference_logprobs" in algorithm.needs else None
+        self._bf16 = settings.precision == "bf16" or (settings.precision == "auto" and bf16_pays(policy))
+        self._world, self._spread = world, Spread(settings, world, bf16=self._bf16)
+        self._spread.add(policy)
+        if self.reference is not None:
+            with self.reference() as reference:
+                self._spread.add(reference)
         self.optimizer = adamw(
             policy.parameters(),
             beta1=settings.adam_beta1,
             beta2=settings.adam_beta2,
             weight_decay=settings.weight_decay,
         )
-        self.reference = policy.freeze() if "reference_logprobs" in algorithm.needs else None
         self._settings, self._temperature, self._seed = settings, temperature, seed
         self._layout: Layout = layout
-        self.bf16 = settings.precision == "bf16" or (settings.precision == "auto" and bf16_pays(policy))
+
+    @property
+    def bf16(self) -> bool:
+        """Whether products are computed in bfloat16."""
+        return self._bf16
+
+    @bf16.setter
+    def bf16(self, wanted: bool) -> None:
+        if self._spread.in_lockstep and wanted != self._bf16:  # the weights are sharded with it
+            precision = "bf16" if wanted else "fp32"
+            raise ConfigError(
+                f"trainer.precision={self._settings.precision}: the run was begun in {precision}, and this machine "
+                f"would go on in another one; set trainer.precision={precision}."
+            )
+        self._bf16 = wanted
 
     @property
     def precision(self) -> str:
         """In words: what the weights that are frozen are, and what products are computed in."""
         if self.bf16:
-            return "bf16 autocast"
+            return "bf16" if self._spread.casts else "bf16 autocast"
         return "float32" if self.policy.dtype == torch.float32 else "bfloat16, its adapters in float32,"
 
     # ------------------------------------------------------------------------------------------------- scoring
@@ -91,12 +122,12 @@ class Trainer:
         values = None if policy.value_head is None else torch.zeros_like(logprobs)
         for microbatch in self._microbatches(batch, range(len(batch.ids))):
             with self._autocast():
-                scores = forward(policy, microbatch, self._temperature)
+                scores = self._spread.scores(policy, microbatch, self._temperature)
             place = (microbatch.rows, microbatch.tokens)
             logprobs[place] = scores.logprobs
             if values is not None and scores.values is not None:
                 values[place] = scores.values
-        return logprobs, values
+        return self._world.add(logprobs), None if values is None else self._world.add(values)
 
     # ------------------------------------------------------------------------------------------------ updating
 
@@ -111,16 +142,16 @@ class Trainer:
         set_learning_rate(self.optimizer, rate)
         sums = _Sums()
         seen = torch.full_like(batch.behavior_logprobs, math.nan)
-        before = _weight_sample(self.policy)
+        before = self._spread.weight_sample(self.policy)
         for rows in self._minibatches(batch, step):
             approx_kl = self._update_minibatch(_take(batch, rows), rows, seen, sums)
             target = self.algorithm.target_kl
             if target is not None and approx_kl > 1.5 * target:
                 break
-        changed = (_weight_sample(self.policy) != before).float().mean().item()
+        changed = self._spread.changed_share(before, self._spread.weight_sample(self.policy))
         metrics = sums.metrics() | critic_metrics(batch)
         metrics |= {"policy/learning_rate": rate, "policy/changed_weight_share": changed}
-        return metrics, batch if batch.old_logprobs is not None else replace(batch, old_logprobs=seen)
+        return metrics, batch if batch.old_logprobs is not None else replace(batch, old_logprobs=self._merged(seen))
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the updates of `step`."""
@@ -160,10 +191,17 @@ class Trainer:
         chosen = torch.nonzero(self.algorithm.trainable(batch))[:, 0].tolist()
         for parameter in self.policy.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
-        part = _Sums()
+        part, bad = _Sums(), list[int]()
         for microbatch in self._microbatches(batch, chosen):
-            self._backward(batch, weights, microbatch, rows, seen, part)
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self._settings.max_grad_norm).item()
+            bad += self._backward(batch, weights, microbatch, rows, seen, part)
+        parts = self._world.gather((part, bad))
+        if bad := sorted(row for _, found in parts for row in found):
+            raise NonFiniteError("the loss", bad)
+        part = _Sums()
+        for of_rank, _ in parts:
+            part.add(of_rank)
+        self._spread.add_gradients(self.policy)
+        norm = self._spread.clip(self.policy, self._settings.max_grad_norm)
         if not math.isfinite(norm):
             raise NonFiniteError("the gradient norm", [rows[i] for i in chosen])
         self.optimizer.step()
@@ -179,9 +217,15 @@ class Trainer:
         rows: Sequence[int],
         seen: Tensor,
         sums: _Sums,
-    ) -> None:
+    ) -> list[int]:
+        """Add a microbatch's gradient; its rows if its loss is not finite. The pass is made to its end in any case:
+        other ranks may wait for this one in it."""
+        entropy_grad = self.algorithm.entropy_coef > 0
         with self._autocast():
-            scores = forward(self.policy, microbatch, self._temperature, entropy_grad=self.algorithm.entropy_coef > 0)
+            scores = self._spread.scores(self.policy, microbatch, self._temperature, entropy_grad=entropy_grad)
+        if not len(microbatch.targets):  # a share without rows
+            scores.logprobs.sum().backward()
+            return []
         present, local = torch.unique(
             microbatch.rows, return_inverse=True
         )  # rows are never cut: all their tokens are here
@@ -190,21 +234,32 @@ class Trainer:
         logprobs, entropy = (scatter(x, place, token_weights.shape) for x in (scores.logprobs, scores.entropy))
         values = None if scores.values is None else scatter(scores.values, place, token_weights.shape)
         terms = self.algorithm.loss(part, token_weights, logprobs, entropy, values)
-        if not torch.isfinite(terms.loss):
-            raise NonFiniteError("the loss", [rows[i] for i in present.tolist()])
         terms.loss.backward()
         seen[torch.as_tensor(rows)[microbatch.rows], microbatch.tokens] = scores.logprobs.detach()
         sums.add_terms(terms)
+        return [] if torch.isfinite(terms.loss) else [rows[i] for i in present.tolist()]
 
     # ------------------------------------------------------------------------------------------------- helpers
 
     def _microbatches(self, batch: TokenBatch, rows: Sequence[int]) -> Iterator[Microbatch]:
-        budget = self._settings.microbatch_tokens
-        yield from microbatches(batch, rows, budget_tokens=budget, layout=self._layout)
+        yield from microbatches(
+            batch,
+            rows,
+            budget_tokens=self._settings.microbatch_tokens,
+            layout=self._layout,
+            world=self._world,
+            in_lockstep=self._spread.in_lockstep,
+        )
+
+    def _merged(self, seen: Tensor) -> Tensor:
+        """Numbers that each rank has for some places, NaN elsewhere, as one array."""
+        known = self._world.add((~seen.isnan()).int()) > 0
+        return torch.where(known, self._world.add(seen.nan_to_num(0.0)), math.nan)
 
     def _autocast(self) -> AbstractContextManager[object]:
-        device = self.policy.model.device.type
-        return torch.autocast(device, dtype=torch.bfloat16) if self.bf16 else nullcontext()
+        if not self.bf16 or self._spread.casts:
+            return nullcontext()
+        return torch.autocast(self.policy.model.device.type, dtype=torch.bfloat16)
 
 
 class _Sums:
@@ -275,8 +330,3 @@ def _take(batch: TokenBatch, rows: Sequence[int] | Tensor) -> TokenBatch:
     arrays = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
     taken: dict[str, Any] = {name: None if array is None else array[index] for name, array in arrays.items()}
     return TokenBatch(**taken)
-
-
-def _weight_sample(policy: Policy, per_tensor: int = 4096) -> Tensor:
-    """Up to per_tensor weights of every trained tensor: enough to see whether updates are rounded away."""
-    return torch.cat([p.detach().flatten()[:per_tensor].float() for p in policy.parameters()])

@@ -62,7 +62,7 @@ class Trainer(Section):
         description="processes that have to be there, or the run is refused; null: as many as the launcher started"
     )
     cpu_offload: bool = Field(
-        description="fsdp2 on GPUs: weights, gradients and moments stay in the CPU's memory until they are needed; slower"
+        description="fsdp2 on GPUs: weights, gradients and moments wait in the CPU's memory; slower"
     )
     checkpoint_every: PositiveInt | None = Field(description="steps between checkpoints; null: only at the end")
     keep_last: PositiveInt = Field(description="checkpoints to keep, newest first")
