@@ -83,9 +83,9 @@ def save_checkpoint(
             known = _write_shards(temporary, sharded, world) if sharded else {}
             model_saver(temporary / MODEL)
             if world.is_first:
-                # clones: safetensors refuses tensors that share memory, and wants them contiguous
+                # copies, not on a GPU: safetensors refuses tensors that share memory, and wants them contiguous
                 save_file(
-                    {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()},
+                    {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()},
                     temporary / TENSORS,
                 )
                 (temporary / STATE).write_text(json.dumps(state, indent=1, allow_nan=False) + "\n", encoding="utf-8")

@@ -82,7 +82,7 @@ def _together(policy: Policy, batch: TokenBatch, layout: Layout) -> Tensor | Non
     out = torch.zeros_like(batch.behavior_logprobs)
     for microbatch in microbatches(batch, range(4), budget_tokens=64, layout=layout):
         try:
-            scores = forward(policy, microbatch.to(policy.model.device), temperature=1.0)
+            scores = forward(policy, microbatch, temperature=1.0)
         except torch.OutOfMemoryError:
             raise
         except (TypeError, ValueError, RuntimeError):  # an architecture that does not know our arguments or mask
