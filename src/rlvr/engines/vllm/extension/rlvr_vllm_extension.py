@@ -1,0 +1,322 @@
+"""Runs inside every worker of a vLLM server: loads weights from safetensors files, and checks that they arrived.
+
+Start the server with this folder on its PYTHONPATH and `--worker-extension-cls rlvr_vllm_extension.RlvrExtension`. It
+imports nothing of rlvr, which is not installed where vLLM is. Methods answer JSON-able dictionaries through
+`/collective_rpc`; what goes wrong is `{"error": ...}`, never an exception, which could end the server.
+
+A checkpoint's tensors are not the server's: query, key and value are one tensor there (as are gate and up), a worker
+of several holds slices, and on a CPU the weights of linear layers live packed inside a kernel. So each tensor of a
+file is looked up as a piece of the model, and what cannot be compared byte by byte is read back through the layer: the
+product with a unit vector is a column of the weights, exactly.
+
+Tensor parallel workers each check their own slices. That was written from vLLM's layers and never run: the checks were
+run on one CPU worker.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import vllm
+from safetensors import safe_open
+from torch import Tensor, nn
+from vllm.model_executor.layers.linear import (
+    ColumnParallelLinear,
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    RowParallelLinear,
+    UnquantizedLinearMethod,
+)
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
+from vllm.model_executor.models.utils import is_pp_missing_parameter
+
+NUM_COLUMNS = 64
+"""Columns read back from a packed weight: one that was not loaded differs in nearly all of them."""
+NUM_NAMED = 5
+"""Names in an answer."""
+
+
+class FileError(Exception):
+    """The files cannot be what the model should load."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """`size` entries from `start` on, of `total`, along a dimension of the checkpoint's tensor."""
+
+    dim: int
+    start: int
+    size: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where a tensor of the checkpoint lies in this worker: in rows of `module.<attr>`.
+
+    `part` is what this worker has of it (None: all); without `rows` it cannot be compared.
+    """
+
+    module: nn.Module
+    attr: str
+    shape: tuple[int, ...]  # in the checkpoint
+    rows: tuple[int, int] | None  # first row and number of rows
+    part: Slice | None = None
+
+    def local(self, tensor: Tensor) -> Tensor:
+        """This worker's part of the checkpoint's tensor."""
+        return tensor if self.part is None else tensor.narrow(self.part.dim, self.part.start, self.part.size)
+
+
+class RlvrExtension:
+    """Mixed into vLLM's worker: `self.model_runner` and `self.rank` are the worker's."""
+
+    model_runner: Any
+    rank: int
+
+    def describe(self) -> dict[str, Any]:
+        """What a client must know to tell whether this is the server it wants."""
+        config = self.model_runner.model_config
+        text = config.hf_text_config
+        lora = self.model_runner.lora_config
+        return {
+            "vllm": vllm.__version__,
+            "architecture": type(self.model_runner.get_model()).__name__,
+            "vocab_size": int(text.vocab_size),
+            "hidden_size": int(text.hidden_size),
+            "num_layers": int(text.num_hidden_layers),
+            "dtype": str(config.dtype).removeprefix("torch."),
+            "quantization": config.quantization,
+            "max_model_len": int(config.max_model_len),
+            "logprobs_mode": str(config.logprobs_mode),
+            "max_logprobs": int(config.max_logprobs),
+            "max_lora_rank": int(lora.max_lora_rank) if lora else 0,
+            "tokenizer": _tokenizer_digest(config),
+        }
+
+    def load_policy(self, path: str) -> dict[str, Any]:
+        """Load the safetensors file, or all of a folder, in place of the model's weights, and compare.
+
+        `{"rank": 0, "loaded": 26, "verified": 26, "unverifiable": [], "num_unverifiable": 0}`; or `{"error": ...}`
+        before anything is changed if the files are not exactly the model's tensors, and afterwards if some of them
+        did not arrive.
+        """
+        model = self.model_runner.get_model()
+        try:
+            files = _files(path)
+            pieces, tied = pieces_of(model)
+            names = _check(files, pieces, tied, model)
+        except FileError as error:
+            return {"rank": self.rank, "error": str(error)}
+        try:
+            self.model_runner.reload_weights(weights_iterator=_stream(files, names))
+            with torch.inference_mode():
+                _renew_tied(pieces, tied)
+                wrong, unverifiable = _compare(files, names, pieces, tied, self.model_runner.model_config.dtype)
+        except Exception as error:  # of the loader, for what no check foresees: the client must hear of it
+            return {"rank": self.rank, "error": f"loading failed in between: {type(error).__name__}: {error}"[:2000]}
+        if wrong:
+            return {"rank": self.rank, "error": f"{len(wrong)} tensors kept other weights: {_some(wrong)}"}
+        return {
+            "rank": self.rank,
+            "loaded": len(names),
+            "verified": len(names) + len(tied) - len(unverifiable),
+            "unverifiable": unverifiable[:NUM_NAMED],
+            "num_unverifiable": len(unverifiable),
+        }
+
+
+# --------------------------------------------------------------------------------------------- the model, in pieces
+
+
+def pieces_of(model: nn.Module) -> tuple[dict[str, Piece], dict[str, str]]:
+    """Name in a checkpoint -> piece; and which names are only another name's tensor (`lm_head.weight`, tied)."""
+    fused = getattr(model, "packed_modules_mapping", None) or {}
+    pieces: dict[str, Piece] = {}
+    tied: dict[str, str] = {}
+    owners: dict[int, str] = {}
+    for path, module in model.named_modules():
+        if hasattr(module, "base_layer"):  # LoRA's layer around the model's own, which comes by itself
+            continue
+        name = path.replace(".base_layer", "")
+        for attr, parameter in module.named_parameters(recurse=False):
+            found = dict(_pieces(name, module, attr, parameter, fused))
+            if id(parameter) in owners and len(found) == 1:
+                tied[next(iter(found))] = owners[id(parameter)]
+            elif len(found) == 1:
+                owners[id(parameter)] = next(iter(found))
+            pieces.update(found)
+    return pieces, tied
+
+
+def _pieces(
+    name: str, module: nn.Module, attr: str, parameter: Tensor, fused: dict[str, list[str]]
+) -> Iterator[tuple[str, Piece]]:
+    parent, _, leaf = name.rpartition(".")
+    parts = fused.get(leaf, [leaf])
+    prefix = f"{parent}." if parent else ""
+    if isinstance(module, MergedColumnParallelLinear | QKVParallelLinear) and len(parts) > 1:
+        first = 0
+        for part, (rows, total, start) in zip(parts, _outputs(module), strict=True):
+            cut = None if rows == total else Slice(0, start, rows, total)
+            shape = (total, module.input_size) if attr == "weight" else (total,)
+            yield f"{prefix}{part}.{attr}", Piece(module, attr, shape, (first, rows), cut)
+            first += rows
+        return
+    yield f"{prefix}{leaf}.{attr}", _whole(module, attr, parameter)
+
+
+def _outputs(module: Any) -> Iterator[tuple[int, int, int]]:
+    """Of each part of a fused layer: rows in this worker, rows in all, and the first one of this worker's."""
+    if isinstance(module, QKVParallelLinear):
+        heads = [module.num_heads, module.num_kv_heads, module.num_kv_heads]
+        totals = [module.total_num_heads, module.total_num_kv_heads, module.total_num_kv_heads]
+        sizes = [module.head_size, module.head_size, module.v_head_size]
+        shards = [module.tp_rank, *[module.tp_rank // module.num_kv_head_replicas] * 2]
+        for count, total, size, shard in zip(heads, totals, sizes, shards, strict=True):
+            yield count * size, total * size, shard * count * size
+        return
+    for total in module.output_sizes:
+        yield total // module.tp_size, total, module.tp_rank * total // module.tp_size
+
+
+def _whole(module: Any, attr: str, parameter: Tensor) -> Piece:
+    """A tensor that is one in the checkpoint, too."""
+    if isinstance(module, VocabParallelEmbedding):
+        first, last = module.shard_indices.org_vocab_start_index, module.shard_indices.org_vocab_end_index
+        total, rows = module.org_vocab_size, last - first
+        cut = None if rows == total else Slice(0, first, rows, total)
+        shape = (total, module.embedding_dim) if attr == "weight" else (total,)
+        return Piece(module, attr, shape, (0, rows), cut)
+    if isinstance(module, RowParallelLinear) and attr == "weight":
+        rows, total, columns = module.output_size, module.input_size, module.input_size_per_partition
+        cut = None if columns == total else Slice(1, module.tp_rank * columns, columns, total)
+        return Piece(module, attr, (rows, total), (0, rows), cut)
+    if isinstance(module, MergedColumnParallelLinear | QKVParallelLinear):  # fused in the checkpoint as well
+        total = sum(total for _, total, _ in _outputs(module))
+        rows = (0, total) if module.tp_size == 1 else None
+        return Piece(module, attr, (total, module.input_size) if attr == "weight" else (total,), rows)
+    if isinstance(module, ColumnParallelLinear):
+        rows, total = module.output_size_per_partition, module.output_size
+        cut = None if rows == total else Slice(0, module.tp_rank * rows, rows, total)
+        return Piece(module, attr, (total, module.input_size) if attr == "weight" else (total,), (0, rows), cut)
+    if attr == "weight" and hasattr(module, "output_size") and hasattr(module, "input_size"):  # replicated
+        return Piece(module, attr, (module.output_size, module.input_size), (0, module.output_size))
+    shape = tuple(parameter.shape)
+    return Piece(module, attr, shape, (0, shape[0]) if shape else None)
+
+
+def _tokenizer_digest(config: Any) -> str | None:
+    """Of which id every token has; None where the server has no tokenizer."""
+    if config.skip_tokenizer_init:
+        return None
+    from vllm.tokenizers import cached_tokenizer_from_config
+
+    ids = cached_tokenizer_from_config(config).get_vocab()
+    text = "\n".join(f"{index}\t{token}" for token, index in sorted(ids.items(), key=lambda item: (item[1], item[0])))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def _files(path: str) -> list[Path]:
+    given = Path(path)
+    files = sorted(given.glob("*.safetensors")) if given.is_dir() else [given]
+    if not files or not all(file.is_file() for file in files):
+        raise FileError(f"there is no safetensors file at {path} on the server's side")
+    return files
+
+
+def _check(files: Iterable[Path], pieces: dict[str, Piece], tied: dict[str, str], model: nn.Module) -> dict[str, Path]:
+    """Name -> file of the tensors to load. FileError unless they are exactly the model's, in name and shape."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    names: dict[str, Path] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 - no dictionary
+                    shapes[name] = tuple(opened.get_slice(name).get_shape())
+                    names[name] = file
+        except Exception as error:  # safetensors has its own kinds for damaged files
+            raise FileError(f"{file.name} is no whole safetensors file ({error})"[:500]) from error
+    unknown = sorted(name for name in names if name not in pieces and not is_pp_missing_parameter(name, model))
+    missing = sorted(name for name in pieces if name not in names and name not in tied)
+    if unknown or missing:
+        what = [f"{len(unknown)} tensors that the model has not: {_some(unknown)}"] if unknown else []
+        what += [f"not {len(missing)} tensors of the model: {_some(missing)}"] if missing else []
+        raise FileError(f"the files hold {' and '.join(what)}")
+    odd = sorted(name for name in names if name in pieces and shapes[name] != pieces[name].shape)
+    if odd:
+        raise FileError(f"{odd[0]} has shape {shapes[odd[0]]}, the model's has {pieces[odd[0]].shape}")
+    return names
+
+
+def _stream(files: Iterable[Path], names: dict[str, Path]) -> Iterator[tuple[str, Tensor]]:
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - no dictionary
+                if names[name] == file:
+                    yield name, opened.get_tensor(name)
+
+
+# -------------------------------------------------------------------------------------------------------- comparison
+
+
+def _renew_tied(pieces: dict[str, Piece], tied: dict[str, str]) -> None:
+    """Pack a tied head anew: vLLM 0.32 does it for the embedding alone, and on a CPU the head keeps its old copy."""
+    for name in tied:
+        module: Any = pieces[name].module
+        if "cpu_linear" in vars(module):
+            module.quant_method.process_weights_after_loading(module)
+
+
+def _compare(
+    files: Iterable[Path], names: dict[str, Path], pieces: dict[str, Piece], tied: dict[str, str], dtype: torch.dtype
+) -> tuple[list[str], list[str]]:
+    """The tensors that are not what the files say, and those that cannot be told."""
+    wrong: list[str] = []
+    unverifiable: list[str] = []
+    others: dict[str, list[str]] = {}
+    for alias, owner in tied.items():
+        others.setdefault(owner, []).append(alias)
+    for name, tensor in _stream(files, names):
+        if name not in pieces:  # another pipeline stage's
+            continue
+        for place in [name, *others.get(name, [])]:
+            same = _is(pieces[place], tensor, dtype)
+            if same is None:
+                unverifiable.append(place)
+            elif not same:
+                wrong.append(place)
+    return wrong, unverifiable
+
+
+def _is(piece: Piece, tensor: Tensor, dtype: torch.dtype) -> bool | None:
+    """Whether the model has this tensor in this place; None: nothing there can be compared."""
+    module: Any = piece.module
+    method = getattr(module, "quant_method", None)
+    plain = method is None or isinstance(method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod)
+    if piece.rows is None or not plain:
+        return None
+    own: Tensor = getattr(module, piece.attr)
+    wanted = piece.local(tensor).to(device=own.device, dtype=dtype)
+    first, count = piece.rows
+    results: list[bool] = []
+    if own.shape[:1] >= (first + count,) and own[first : first + count].shape == wanted.shape:
+        results.append(torch.equal(own[first : first + count].to(dtype), wanted))
+    if piece.attr == "weight" and "cpu_linear" in vars(module):
+        columns = torch.linspace(0, wanted.shape[1] - 1, min(NUM_COLUMNS, wanted.shape[1])).long()
+        units = torch.zeros(len(columns), wanted.shape[1], dtype=dtype)
+        units[torch.arange(len(columns)), columns] = 1
+        read = method.apply(module, units, None)[:, first : first + count]
+        results.append(torch.equal(read.to(dtype).T, wanted[:, columns]))
+    return all(results) if results else None
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - NUM_NAMED} more" if len(names) > NUM_NAMED else ""
+    return ", ".join(names[:NUM_NAMED]) + more
