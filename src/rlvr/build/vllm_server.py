@@ -224,6 +224,7 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
         *("--logprobs-mode", "processed_logprobs"),  # of the distribution that is sampled from
         *("--worker-extension-cls", "rlvr_vllm_extension.RlvrExtension"),
         *("--middleware", "rlvr_vllm_launch.RequireKey"),
+        "--enable-scale-out",  # token ids in and out, and which weights sampled each: what engine=vllm asks
     ]
     if weights.tokenizer is not None:
         options += ["--tokenizer", weights.tokenizer]
@@ -241,6 +242,8 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
         options += ["--dtype", "float32"]  # as the trainer's numbers are
     if build.cpu and not given & {"--enforce-eager", "--no-enforce-eager"}:
         options += ["--enforce-eager"]
+    if build.cpu and not given & {"--enable-chunked-prefill", "--no-enable-chunked-prefill"}:
+        options += ["--no-enable-chunked-prefill"]  # vLLM 0.32 dies of a request with a seed whose prompt is cut
     return [str(LAUNCHER), "serve", str(os.getpid()), *options, *settings.arguments]
 
 
