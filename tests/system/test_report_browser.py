@@ -91,6 +91,7 @@ def episodes(step: int, count: int) -> list[EpisodeRecord]:
             stop="length" if number % 3 == 0 else "stop",
             behavior=(-0.25, -2.5),
             trainer=(-0.25, -2.6),
+            versions=(3, 3 + number % 2),
         )
         for number in range(count)
     ]
@@ -226,6 +227,9 @@ def test_an_episode_opens_by_turn_and_by_token(opened: Opener, report: Path) -> 
     text = numbers.inner_text()
     for part in ("id 6", "mask 1", "advantage 0.5", "ratio 0.90484", "behavior logprob -2.5", "trainer logprob -2.6"):
         assert part in text, part
+    assert "policy version 4" in text
+    page.select_option("[aria-label='color by']", label="policy version")
+    assert "the stronger, the older; the newest is 4" in page.locator(".legend").first.inner_text()
     page.keyboard.press("Tab")
     tokens.nth(6).focus()
     page.keyboard.press("ArrowLeft")
@@ -234,6 +238,11 @@ def test_an_episode_opens_by_turn_and_by_token(opened: Opener, report: Path) -> 
     assert "mask 0" in numbers.inner_text()
     page.click("text=As a table")
     assert page.locator("tbody tr").count() == 7
+    assert "policy version" in page.locator("thead").last.inner_text()
+    page.click(".row >> nth=0")
+    page.wait_for_selector(".panes[data-episode='0']")
+    page.click("text=By token")
+    assert "policy version" not in page.locator(".tokens-view").inner_text()  # it is one for all tokens
     assert found.complaints == []
 
 

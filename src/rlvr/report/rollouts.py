@@ -278,6 +278,8 @@ def _row(row: RowRecord) -> dict[str, Any]:
     for name, values in (("advantages", row.advantages), ("values", row.values), ("returns", row.returns)):
         if values is not None:
             packed[name] = _one([values[place] for place in sampled])
+    if row.policy_versions is not None:
+        packed["versions"] = _one([row.policy_versions[place] for place in sampled])
     return packed
 
 
@@ -285,7 +287,7 @@ def _scaled(values: Numbers, scale: float) -> Numbers:
     return [None if value is None or not math.isfinite(value) else round(value * scale) for value in values]
 
 
-def _one(values: Numbers) -> Any:
+def _one(values: Sequence[float | None]) -> Any:
     """Numbers with 5 digits; a list of equal ones as that number."""
     if values and len(set(values)) == 1:
         return finite(values[0], 5)

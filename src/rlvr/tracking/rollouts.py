@@ -78,6 +78,7 @@ class RowRecord:
     values: Numbers | None
     advantages: Numbers | None
     returns: Numbers | None
+    policy_versions: list[int] | None = None  # older files have none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,7 +205,7 @@ def _json(value: Any, depth: int) -> Any:
 
 
 def _row_record(batch: TokenBatch, row: int, logprobs: Tensor | None) -> RowRecord:
-    length = int(batch.lengths[row])
+    length, versions = int(batch.lengths[row]), batch.policy_versions
 
     def numbers(tensor: Tensor | None) -> Numbers | None:
         return None if tensor is None else _short_floats(tensor[row, :length])
@@ -218,6 +219,7 @@ def _row_record(batch: TokenBatch, row: int, logprobs: Tensor | None) -> RowReco
         values=numbers(batch.values),
         advantages=numbers(batch.advantages),
         returns=numbers(batch.returns),
+        policy_versions=None if versions is None else versions[row, :length].tolist(),
     )
 
 

@@ -35,6 +35,7 @@ def episode(
     trace: Sequence[TraceStep] = (),
     behavior: Sequence[float | None] = (-0.25, -0.125),
     trainer: Sequence[float | None] | None = (-0.25, -0.126),
+    versions: Sequence[int] | None = None,
 ) -> EpisodeRecord:
     """An episode of 5 tokens of prompt and 2 sampled ones; with a reply it has a second turn that says the same."""
     turn = TurnRecord(
@@ -61,6 +62,7 @@ def episode(
         values=None,
         advantages=[*zeros, advantage, advantage],
         returns=None,
+        policy_versions=None if versions is None else [-1] * 5 + list(versions),
     )
     return EpisodeRecord(
         example_id=example,

@@ -95,6 +95,12 @@ def test_pitfall_21_a_ratio_near_one_is_not_rounded_to_one(tmp_path: Path) -> No
     assert detail["rows"][0]["trainer"] == [-20, 0]  # exp(-0.00002): both logprobs rounded alone would give 1
 
 
+def test_pitfall_24_versions_of_tokens_are_a_list_only_where_they_differ(tmp_path: Path) -> None:
+    records = [episode(versions=(3, 3)), episode(versions=(3, 4)), episode()]
+    rows = [one["rows"][0] for one in data(packed(tmp_path, {1: records}), "detail-0")]
+    assert [row.get("versions") for row in rows] == [3, [3, 4], None]
+
+
 def test_pitfall_05_masks_come_back_as_they_were(tmp_path: Path) -> None:
     masks = [[0, 1, 1, 0, 0, 1, 0], [1, 0, 0, 0, 0, 0, 1], [0] * 7, [1] * 7]
     details = data(packed(tmp_path, {1: [with_row(loss_mask=mask) for mask in masks]}), "detail-0")

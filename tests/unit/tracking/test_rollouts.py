@@ -254,3 +254,26 @@ def test_tracking_does_not_import_torch() -> None:
         "import sys, rlvr.tracking.rollouts, rlvr.tracking.console, rlvr.tracking.jsonl; print('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_pitfall_24_each_token_of_a_row_has_the_version_that_sampled_it(tmp_path: Path) -> None:
+    """New weights came between the two tokens of the first completion."""
+    first, second = group().episodes
+    (turn,) = first.turns
+    changed = dataclasses.replace(turn.completion, version_changes=((1, 6),))
+    mixed = dataclasses.replace(first, turns=(dataclasses.replace(turn, completion=changed),))
+    both = dataclasses.replace(group(), episodes=(mixed, second))
+    path = rollouts_path(tmp_path, 8)
+    write_rollouts(path, make_records([both], to_batch([both]), READER))
+    found = [record.rows[0].policy_versions for record in read_rollouts(path)]
+    assert found == [[-1, -1, 4, 6], [-1, -1, 4, 4]]
+
+
+def test_a_file_from_before_there_were_versions_of_tokens_is_read(tmp_path: Path) -> None:
+    path = rollouts_path(tmp_path, 1)
+    write_rollouts(path, make_records([group()], batch(), READER))
+    lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    for line in lines:
+        del line["rows"][0]["policy_versions"]
+    path.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
+    assert read_rollouts(path)[0].rows[0].policy_versions is None

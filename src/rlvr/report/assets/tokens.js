@@ -2,7 +2,7 @@
 //
 // A row of an episode: {ids: [..], runs: lengths of stretches that were not sampled, were, were not ..,
 //   behavior: logprob * 1e4 of each sampled token, trainer and reference: difference to behavior * 1e6 (absent: the
-//   algorithm needed none), advantages, values, returns}; a number instead of a list stands for all sampled tokens.
+//   algorithm needed none), advantages, values, returns, versions of the policy (absent in old files)}; a number instead of a list stands for all sampled tokens.
 // Chunk "tokens-<run>": {id: text}, by the tokenizer of that run.
 
 const MAX_TOKENS = 4000; // drawn at first; more on request
@@ -14,6 +14,7 @@ const QUANTITIES = {
   reference: {label: "reference logprob"},
   value: {label: "value", diverging: true},
   return: {label: "return", diverging: true},
+  version: {label: "policy version", older: true}, // only where the tokens of an episode are of several
 };
 let colored = "advantage"; // stays chosen from one episode to the next
 
@@ -32,7 +33,7 @@ function unpackRow(row, vocabulary) {
         const difference = at(row.trainer, sampled);
         Object.assign(token, {behavior: behavior === null ? null : behavior / 1e4, trainer: beyond(row.trainer), reference: beyond(row.reference),
           ratio: difference === null ? null : Math.exp(difference / 1e6), advantage: at(row.advantages, sampled),
-          value: at(row.values, sampled), return: at(row.returns, sampled)});
+          value: at(row.values, sampled), return: at(row.returns, sampled), version: at(row.versions, sampled)});
         sampled++;
       }
       tokens.push(token);
@@ -42,7 +43,9 @@ function unpackRow(row, vocabulary) {
 }
 
 function tokenView(rows, vocabulary) {
-  const known = (name) => rows.some((row) => unpackRow(row, vocabulary).some((token) => typeof token[name] === "number"));
+  const all = rows.flatMap((row) => unpackRow(row, vocabulary));
+  const values = (name) => new Set(all.map((token) => token[name]).filter((value) => typeof value === "number"));
+  const known = (name) => values(name).size > (QUANTITIES[name].older ? 1 : 0);
   const names = Object.keys(QUANTITIES).filter(known);
   const body = el("div");
   let table = false;
@@ -140,15 +143,17 @@ function tokenTable(tokens, names) {
 
 /** How far a token's value lies from the middle: [-1, 1] for what has two sides, [0, 1] for logprobs (1: unlikely). */
 function measure(tokens, name) {
-  const {diverging, center} = QUANTITIES[name] || {};
+  const {diverging, center, older} = QUANTITIES[name] || {};
+  const newest = older ? tokens.reduce((best, token) => Math.max(best, token[name] ?? best), 0) : 0;
   const distance = (token) => {
     const value = token[name];
     if (typeof value !== "number") return 0;
+    if (older) return newest - value;
     return diverging ? (center ? Math.log(Math.max(value, 1e-9)) : value) : -value;
   };
   const most = tokens.reduce((best, token) => (token.mask ? Math.max(best, Math.abs(distance(token))) : best), 0);
-  const whole = Math.max(most, center ? 0.05 : diverging ? 1e-9 : 3); // a ratio of 1.0001 is no strong color
-  return {of: (token) => distance(token) / whole, whole};
+  const whole = Math.max(most, center ? 0.05 : diverging ? 1e-9 : older ? 1 : 3); // a ratio of 1.0001 is no strong color
+  return {of: (token) => distance(token) / whole, whole, newest};
 }
 
 function painter(tokens, name) {
@@ -165,8 +170,10 @@ function painter(tokens, name) {
 
 function legendOf(tokens, name) {
   if (!name) return el("p", {class: "muted legend"}, "Underlined tokens were sampled.");
-  const {diverging, center, label} = QUANTITIES[name];
-  const {whole} = measure(tokens, name);
+  const {diverging, center, older, label} = QUANTITIES[name];
+  const {whole, newest} = measure(tokens, name);
+  if (older) return el("p", {class: "muted legend"}, ` ${label}: `, el("span", {class: "key minus solid"}, number(newest - whole)),
+    ` the stronger, the older; the newest is ${number(newest)}. Gray tokens were not sampled.`);
   const sides = center ? [`${exact(Math.exp(-whole))}`, "1", `${exact(Math.exp(whole))}`] : [number(-whole), "0", number(whole)];
   const text = diverging
     ? [` ${label}: `, el("span", {class: "key minus"}, sides[0]), " orange, dashed: below " + sides[1] + " ", el("span", {class: "key plus"}, sides[2]), " blue, solid: above " + sides[1] + ". "]
