@@ -82,8 +82,8 @@ MUTANTS = [
     Mutant(  # only the update does
         pitfall="19",
         file="training/trainer.py",
-        old="scores = forward(self.policy, microbatch, self._temperature,",
-        new="scores = forward(self.policy, microbatch, 1.0,",
+        old="scores = self._spread.scores(self.policy, microbatch, self._temperature,",
+        new="scores = self._spread.scores(self.policy, microbatch, 1.0,",
         test=TRAINER + "test_pitfall_19_the_trainer_scores_at_the_sampling_temperature",
     ),
     Mutant(  # behavior logprobs of the truncated distribution
@@ -96,8 +96,8 @@ MUTANTS = [
     Mutant(  # the reference is scored at another temperature
         pitfall="21",
         file="training/trainer.py",
-        old="scores = forward(policy, microbatch, self._temperature)",
-        new="scores = forward(policy, microbatch, 1.0)",
+        old="scores = self._spread.scores(policy, microbatch, self._temperature)",
+        new="scores = self._spread.scores(policy, microbatch, 1.0)",
         test=STEP_0,
     ),
     Mutant(  # old is always the current policy

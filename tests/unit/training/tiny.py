@@ -27,6 +27,7 @@ from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_tokenizer
 from rlvr.training.trainer import Trainer
 from rlvr.types import TokenBatch
+from rlvr.world import ALONE, World
 
 VOCABULARY = ("<pad>", "<boe>", "<eoe>", "=", "+", *map(str, range(12)))
 SIZES: dict[str, Any] = {
@@ -126,7 +127,9 @@ def tiny_algorithm(config: Config) -> Algorithm:
     return make_algorithm(config.algorithm, max_completion_tokens=16)
 
 
-def tiny_trainer(policy: Policy, *overrides: str, temperature: float = 1.0, layout: Any = "shared") -> Trainer:
+def tiny_trainer(
+    policy: Policy, *overrides: str, temperature: float = 1.0, layout: Any = "shared", world: World = ALONE
+) -> Trainer:
     """A trainer whose gradient is not clipped, so that it can be compared."""
     config = tiny_config("trainer.max_grad_norm=1e9", "trainer.warmup_steps=0", *overrides)
     return Trainer(
@@ -136,6 +139,7 @@ def tiny_trainer(policy: Policy, *overrides: str, temperature: float = 1.0, layo
         temperature=temperature,
         seed=0,
         layout=layout,
+        world=world,
     )
 
 

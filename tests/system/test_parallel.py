@@ -1,0 +1,353 @@
+"""Training spread over real ranks: whatever their number, the losses are those of one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlvr.models import policy as policy_module
+from rlvr.models.adapters import adapter_weights
+from rlvr.models.policy import Policy
+from rlvr.models.recompute import recompute_in_backward
+from rlvr.models.sharding import is_sharded, own_rows, whole
+from rlvr.training.trainer import NonFiniteError, Trainer
+from rlvr.types import TokenBatch
+from rlvr.world import ALONE, World
+from tests.ranks import Ranks
+from tests.unit.models.checkpoints import adapted, save_model
+from tests.unit.training.tiny import take, tiny_batch, tiny_policy, tiny_trainer
+
+AGGREGATIONS = ("token_mean", "sequence_mean", "sequence_sum", "fixed_length")
+ARCHITECTURES = ("llama", "qwen2", "mixtral", "gemma3")
+GRPO = ("algorithm=grpo", "algorithm.kl_coef=0.1", "trainer.max_grad_norm=0.5")
+PPO = (
+    "algorithm=ppo",
+    "algorithm.num_epochs=2",
+    "algorithm.num_minibatches=2",
+    "algorithm.entropy_coef=0.01",
+    "trainer.max_grad_norm=0.5",
+)
+NUM_UPDATES = {GRPO: 1, PPO: 4}
+"""Of one step."""
+
+Lines = list[dict[str, float]]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    pool = Ranks()
+    yield pool
+    pool.close()
+
+
+# ------------------------------------------------------------------------------------------------ what the ranks run
+
+
+def one_layer(*, critic: bool = False, architecture: str = "qwen2") -> Policy:
+    """Qwen2 ties its head to its embeddings."""
+    more = {"layer_types": ["full_attention"]} if architecture == "gemma3" else {}
+    return tiny_policy(architecture, critic=critic, num_hidden_layers=1, **more)
+
+
+def trainer_of(policy: Policy, strategy: str, world: World, *overrides: str) -> Trainer:
+    small = ("trainer.microbatch_tokens=60", "trainer.learning_rate=0.003", "trainer.precision=fp32")
+    return tiny_trainer(policy, f"trainer.strategy={strategy}", *small, *overrides, world=world)
+
+
+def step_on(trainer: Trainer, batch: TokenBatch, step: int = 0) -> tuple[dict[str, float], TokenBatch]:
+    return trainer.update(trainer.algorithm.advantages(trainer.score(batch)), step)
+
+
+def gradient_of(trainer: Trainer) -> list[float]:
+    return torch.cat([whole(p.grad).flatten() for p in trainer.policy.parameters() if p.grad is not None]).tolist()
+
+
+def weights_of(policy: Policy) -> list[float]:
+    return torch.cat([whole(p).flatten() for p in policy.parameters()]).tolist()
+
+
+def train(world: World, strategy: str, overrides: tuple[str, ...]) -> tuple[Lines, list[float]]:
+    """20 updates on recorded episodes: what they log, and the weights that they end with."""
+    policy = one_layer(critic=overrides == PPO)
+    batches = [tiny_batch(policy, seed=seed) for seed in range(20 // NUM_UPDATES[overrides])]
+    trainer = trainer_of(policy, strategy, world, *overrides)
+    lines = [step_on(trainer, batch, step)[0] for step, batch in enumerate(batches)]
+    return lines, weights_of(policy)
+
+
+def aggregated_gradients(world: World, strategy: str) -> list[list[float]]:
+    """The gradient of one batch for every way to aggregate."""
+    batch = tiny_batch(one_layer())
+    trainers = [
+        trainer_of(one_layer(), strategy, world, f"algorithm.aggregation={mode}", "trainer.max_grad_norm=1e9")
+        for mode in AGGREGATIONS
+    ]
+    for trainer in trainers:
+        step_on(trainer, batch)
+    return [gradient_of(trainer) for trainer in trainers]
+
+
+def gradients_of_architectures(world: World, strategy: str, *, spare: bool) -> list[list[float]]:
+    """`spare`: layers are computed again in the backward pass, and so are logits, in chunks of three tokens."""
+    found = []
+    for name in ARCHITECTURES:
+        policy = one_layer(architecture=name)
+        batch = tiny_batch(policy)
+        if spare:
+            recompute_in_backward(policy.model)
+        chunk, policy_module.LOGITS_PER_CHUNK = policy_module.LOGITS_PER_CHUNK, 51 if spare else 1 << 24
+        trainer = trainer_of(policy, strategy, world, "trainer.max_grad_norm=1e9")
+        step_on(trainer, batch)
+        policy_module.LOGITS_PER_CHUNK = chunk
+        found.append(gradient_of(trainer))
+    return found
+
+
+def few_rows(world: World, strategy: str) -> tuple[dict[str, float], list[float], list[list[float]]]:
+    """Two rows that can be trained on, of one prompt, critic and all; the logprobs that come back, too."""
+    policy = one_layer(critic=True)
+    batch = take(tiny_batch(policy), [4, 5])
+    trainer = trainer_of(policy, strategy, world, "algorithm=ppo", "trainer.max_grad_norm=1e9")
+    metrics, after = step_on(trainer, batch)
+    assert after.old_logprobs is not None
+    return metrics, gradient_of(trainer), after.old_logprobs.tolist()
+
+
+def own_logprobs(world: World, strategy: str) -> list[list[float]]:
+    """The logprobs of the update itself, NaN where no rank made a pass."""
+    policy = one_layer()
+    batch = tiny_batch(policy)
+    _, after = step_on(trainer_of(policy, strategy, world), batch)
+    assert after.old_logprobs is not None
+    return after.old_logprobs.tolist()
+
+
+def apart(world: World, strategy: str) -> list[float]:
+    """Ranks whose weights differ in the last bits, as after a warm start on different machines."""
+    policy = one_layer()
+    batch = tiny_batch(policy)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(1 + 1e-3 * world.rank)
+    step_on(trainer_of(policy, strategy, world), batch)
+    return weights_of(policy)
+
+
+def poisoned(world: World, strategy: str, where: str) -> tuple[str, list[int], bool]:
+    """An update on a batch with one bad row: what was raised, its rows, and whether the weights stayed."""
+    policy = one_layer()
+    batch = tiny_batch(policy)
+    trainer = trainer_of(policy, strategy, world)
+    ready = trainer.algorithm.advantages(trainer.score(batch))
+    before = weights_of(policy)
+    assert ready.advantages is not None
+    if where == "loss":
+        ready.advantages[5, :] = math.nan
+    else:  # finite, but not its square
+        ready.advantages[5, :] = 1e30
+    try:
+        trainer.update(ready, 0)
+    except NonFiniteError as error:
+        return error.what, error.rows, weights_of(policy) == before
+    return "nothing", [], False
+
+
+def in_precision(world: World, strategy: str, precision: str) -> tuple[Lines, bool]:
+    """Four updates; whether all weights are float32 between them."""
+    policy = one_layer()
+    batches = [tiny_batch(policy, seed=seed) for seed in range(4)]
+    trainer = trainer_of(policy, strategy, world, *GRPO, f"trainer.precision={precision}")
+    lines = [step_on(trainer, batch, step)[0] for step, batch in enumerate(batches)]
+    return lines, all(p.dtype is torch.float32 for p in policy.parameters())
+
+
+def with_adapters(world: World, strategy: str, folder: str) -> dict[str, Any]:
+    """20 updates of adapters, with a KL to the model without them."""
+    policy = adapted(Path(folder))
+    batches = [tiny_batch(policy, seed=seed) for seed in range(20)]
+    frozen = {name: p.detach().clone() for name, p in policy.model.named_parameters() if not p.requires_grad}
+    trainer = trainer_of(policy, strategy, world, *GRPO)
+    start = trainer.score(batches[0]).reference_logprobs
+    lines = [step_on(trainer, batch, step)[0] for step, batch in enumerate(batches)]
+    after = trainer.score(batches[0]).reference_logprobs
+    assert start is not None and after is not None
+    parameters = dict(policy.model.named_parameters())
+    return {
+        "lines": lines,
+        "adapters": [weight.tolist() for weight in adapter_weights(policy.model).values()],
+        "reference stays": torch.equal(start, after),
+        "base stays": all(torch.equal(whole(parameters[name]), weight) for name, weight in frozen.items()),
+        "base is cut": all(is_sharded(parameters[name]) for name in frozen),
+        "adapters are cut": any(map(is_sharded, adapter_weights(policy.model).values())),
+    }
+
+
+def save_and_load(world: World, strategy: str, folder: str) -> dict[str, Any]:
+    """Train, write, train on, and go back to what was written."""
+    policy = one_layer()
+    batch = tiny_batch(policy)
+    trainer = trainer_of(policy, strategy, world)
+    step_on(trainer, batch)
+    policy.save(Path(folder) / strategy, writes=world.is_first)
+    world.gather(None)
+    written = weights_of(policy)
+    step_on(trainer, batch)
+    further = weights_of(policy)
+    policy.load_weights(Path(folder) / strategy)
+    full = dict(policy.full_state())
+    return {
+        "written": written,
+        "further": further,
+        "loaded": weights_of(policy),
+        "names": sorted(full),
+        "whole": all(not is_sharded(weight) for weight in [*full.values(), *dict(policy.trained_weights()).values()]),
+        "rows": [own_rows(p).shape[0] for p in policy.parameters()],
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------- the tests
+
+
+def largest_gap(a: Any, b: Any) -> float:
+    """Largest difference of two nested lists; NaN is equal to NaN."""
+    return (torch.tensor(a) - torch.tensor(b)).nan_to_num(0.0).abs().max().item()
+
+
+def check_alike(name: str, answers: list[Any]) -> Any:
+    """Ranks must agree to the last bit, or they drift apart; what they agree on."""
+    assert all(answer == answers[0] for answer in answers), name
+    return answers[0]
+
+
+def check_same_lines(lines: Lines, alone: Lines) -> None:
+    for line, expected in zip(lines, alone, strict=True):
+        assert line.keys() == expected.keys()
+        for name, value in expected.items():
+            assert line[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+        assert abs(line["loss/total"] - expected["loss/total"]) < 1e-5
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("overrides", [GRPO, PPO], ids=["grpo", "ppo"])
+def test_pitfall_09_any_number_of_ranks_gives_the_losses_of_one_process(
+    overrides: tuple[str, ...], strategy: str, size: int, ranks: Ranks
+) -> None:
+    """20 updates, to 1e-5: with a KL to a frozen copy, and with critic, epochs, minibatches and an entropy bonus."""
+    alone, weights = train(ALONE, "single", overrides)
+    assert sum(line["policy/updates"] for line in alone) == 20
+    assert max(line["policy/grad_norm"] for line in alone) > 0.5  # so that gradients are clipped
+    lines, spread_weights = check_alike("lines", ranks(size, strategy, train, strategy, overrides))
+    check_same_lines(lines, alone)
+    assert largest_gap(spread_weights, weights) < 1e-3
+    assert largest_gap(weights, weights_of(one_layer(critic=overrides == PPO))) > 0.02
+
+
+@pytest.mark.parametrize(("size", "strategy"), [(2, "ddp"), (3, "fsdp2"), (1, "fsdp2")])
+def test_pitfall_09_the_gradient_of_every_aggregation_has_the_denominator_of_all_ranks(
+    size: int, strategy: str, ranks: Ranks
+) -> None:
+    alone = aggregated_gradients(ALONE, "single")
+    gradients = check_alike("gradients", ranks(size, strategy, aggregated_gradients, strategy))
+    for mode, gradient, expected in zip(AGGREGATIONS, gradients, alone, strict=True):
+        assert max(map(abs, expected)) > 1e-3
+        assert largest_gap(gradient, expected) < 1e-5, mode
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_layers_and_logits_that_are_computed_twice_have_the_same_gradient_where_weights_are_cut(
+    spare: bool, ranks: Ranks
+) -> None:
+    alone = gradients_of_architectures(ALONE, "single", spare=False)
+    gradients = check_alike("gradients", ranks(2, "fsdp2", partial(gradients_of_architectures, spare=spare), "fsdp2"))
+    for name, gradient, expected in zip(ARCHITECTURES, gradients, alone, strict=True):
+        assert largest_gap(gradient, expected) < 1e-5 * max(1.0, max(map(abs, expected))), name
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_ranks_without_rows_take_part_in_what_the_others_do(strategy: str, ranks: Ranks) -> None:
+    metrics, gradient, logprobs = few_rows(ALONE, "single")
+    found = check_alike("answers", ranks(4, strategy, few_rows, strategy))
+    check_same_lines([found[0]], [metrics])
+    assert max(map(abs, gradient)) > 1e-3
+    assert largest_gap(found[1], gradient) < 1e-5
+    assert largest_gap(found[2], logprobs) < 1e-5
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_every_rank_gets_the_logprobs_that_the_others_computed(strategy: str, ranks: Ranks) -> None:
+    alone = torch.tensor(own_logprobs(ALONE, "single"))
+    for answer in ranks(2, strategy, own_logprobs, strategy):
+        logprobs = torch.tensor(answer)
+        assert torch.equal(logprobs.isnan(), alone.isnan())
+        assert largest_gap(answer, alone.tolist()) < 1e-5
+    assert alone.isnan().any()
+    assert not alone.isnan().all()
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_pitfall_30_all_ranks_start_from_the_weights_of_the_first(strategy: str, ranks: Ranks) -> None:
+    weights = check_alike("weights", ranks(2, strategy, apart, strategy))
+    assert largest_gap(weights, apart(ALONE, "single")) < 1e-5
+
+
+@pytest.mark.parametrize("where", ["loss", "norm"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_a_loss_that_is_not_finite_ends_all_ranks_alike(strategy: str, where: str, ranks: Ranks) -> None:
+    what, rows, untouched = check_alike("errors", ranks(2, strategy, poisoned, strategy, where))
+    assert what == ("the loss" if where == "loss" else "the gradient norm")
+    assert 5 in rows
+    assert len(rows) < (8 if where == "loss" else 9)
+    assert untouched
+
+
+def test_pitfall_33_weights_stay_float32_where_cut_ones_compute_in_bf16(ranks: Ranks) -> None:
+    alone, _ = in_precision(ALONE, "single", "bf16")
+    exact, _ = in_precision(ALONE, "single", "fp32")
+    lines, float32 = check_alike("lines", ranks(2, "fsdp2", in_precision, "fsdp2", "bf16"))
+    assert float32
+    for line, expected, precise in zip(lines, alone, exact, strict=True):
+        for name in ("policy/entropy", "policy/grad_norm", "loss/total"):
+            assert line[name] == pytest.approx(expected[name], rel=0.1, abs=0.02), name
+        assert line["policy/entropy"] != precise["policy/entropy"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_pitfall_09_adapters_on_two_ranks_learn_what_they_learn_on_one(
+    strategy: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    save_model(tmp_path, "qwen2", num_hidden_layers=1)
+    alone = with_adapters(ALONE, "single", str(tmp_path))
+    found = check_alike("answers", ranks(2, strategy, with_adapters, strategy, str(tmp_path)))
+    check_same_lines(found["lines"], alone["lines"])
+    for weight, expected in zip(found["adapters"], alone["adapters"], strict=True):
+        assert largest_gap(weight, expected) < 1e-3
+    assert found["reference stays"]
+    assert found["base stays"]
+    assert found["base is cut"] == (strategy == "fsdp2")
+    assert not found["adapters are cut"]
+
+
+def test_what_two_ranks_hold_is_saved_whole_and_loaded_in_parts(ranks: Ranks, tmp_path: Path) -> None:
+    alone = save_and_load(ALONE, "single", str(tmp_path))
+    found = ranks(2, "fsdp2", save_and_load, "fsdp2", str(tmp_path))
+    for answer, other in zip(found, reversed(found), strict=True):
+        assert answer["names"] == alone["names"]
+        assert answer["whole"]
+        assert answer["written"] == answer["loaded"] == other["loaded"]
+        assert largest_gap(answer["further"], answer["written"]) > 1e-3
+        assert largest_gap(answer["written"], alone["written"]) < 1e-5
+    rows = [answer["rows"] for answer in (*found, alone)]
+    assert all(first + second == both for first, second, both in zip(*rows, strict=True))
+    names = [sorted(path.name for path in (tmp_path / strategy).iterdir()) for strategy in ("single", "fsdp2")]
+    assert names[0] == names[1]
+    config = [(tmp_path / strategy / "config.json").read_text() for strategy in ("single", "fsdp2")]
+    assert config[0] == config[1]
+    reloaded = type(one_layer().model).from_pretrained(tmp_path / "fsdp2")
+    assert torch.cat([p.flatten() for p in reloaded.parameters()]).tolist() == found[0]["written"]
