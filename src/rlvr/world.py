@@ -7,6 +7,9 @@ asks how many there are. All ranks must call them in the same order, from one th
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +25,9 @@ T = TypeVar("T")
 
 TIMEOUT_S = 1800.0
 """A rank that waits so long for the others gives up: evaluation and verifiers of one rank may take their time."""
+
+PATIENCE_S = 60.0
+"""How long a process that fails like another one waits for the launcher to end it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +107,21 @@ def said_once() -> Iterator[None]:
     """Around what fails alike in all processes before they know of each other: one of each machine says it."""
     try:
         yield
-    except UserError as error:
+    except UserError:
         if not speaks():
-            raise SystemExit(error.exit_code) from error
+            wait_for_the_end()
         raise
+
+
+def wait_for_the_end() -> None:
+    """Where another process is about to say why all fail: wait until the launcher sees it end, and ends this one.
+
+    To leave first would make it end the other one instead, in the middle of its sentence. Returns only if nobody ends
+    this process: then the other has not failed, and this one has to speak.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(PATIENCE_S)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -43,7 +44,7 @@ def one_voice(world: World) -> Iterator[None]:
             raise UserError(
                 f"process {world.rank} of {world.size} has lost another one, which ended without a word (killed, or "
                 "out of memory?): look at what was said before, and go on with the same command, its run_dir and "
-                f"resume=true ({_first_line(error)})"
+                f"resume=true (torch says: {_short(error)})"
             ) from error
         raise
 
@@ -70,8 +71,11 @@ def _tell(store: Store) -> None:
         store.set("rlvr/said", "1")
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def _short(error: Exception) -> str:
+    """`[/x/gloo/transport/tcp/pair.cc:537] Read error [::1]:4321: Connection reset by peer. This is ...` without its
+    source file and its advice."""
+    first = str(error).strip().splitlines()[0].split(". ")[0]
+    return re.sub(r"^\[[^\]]*\] ", "", first)
 
 
 def quiet(config: Config) -> Config:

@@ -13,6 +13,7 @@ from typing import NoReturn
 from rlvr import __version__
 from rlvr.cli.errors import sentence
 from rlvr.errors import UserError
+from rlvr.world import speaks, wait_for_the_end
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
 EXAMPLE = """example:
@@ -29,6 +30,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options)  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
+        if not speaks():
+            wait_for_the_end()
         self.exit(2, f"rlvr: error: {message}; see `{self.prog} --help`\n")
 
 

@@ -44,8 +44,8 @@ def ended_by_sigterm() -> Iterator[None]:
 def stop_on_signals(*, quiet: bool = False) -> Iterator[StopFlag]:
     """Within the block, the first signal sets the flag; the second raises SystemExit with its exit code.
 
-    `quiet`: one of several processes that get the signal; the run itself says once that it stops. If it fails, the
-    signal by which a launcher ends the others must not cut off what it says last.
+    `quiet`: one of several processes that get the signal; the run itself says once that it stops. Signals are ignored
+    after the block: a launcher ends the others as soon as one has ended, and must not cut off what they say last.
     """
     flag = StopFlag()
 
@@ -59,10 +59,8 @@ def stop_on_signals(*, quiet: bool = False) -> Iterator[StopFlag]:
             )
 
     previous = {number: signal.signal(number, handle) for number in SIGNALS}
-    failed = True
     try:
         yield flag
-        failed = False
     finally:
         for number, handler in previous.items():
-            signal.signal(number, signal.SIG_IGN if quiet and failed else handler)
+            signal.signal(number, signal.SIG_IGN if quiet else handler)

@@ -70,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
         result = train(config, stop.stopped)
         if result.is_first:
             sys.stdout.write(summary(result, config.task.name, config.evaluation.headline))
-            sys.stdout.flush()  # inside: where other processes have ended already, torchrun's signal may come now
-    return 0 if result.finished else stop.exit_code
+    return 0 if result.finished else stop.exit_code or 143  # another process got the signal: torchrun sends SIGTERM
 
 
 def summary(result: TrainResult, task: str, headline: str) -> str:
