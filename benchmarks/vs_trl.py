@@ -50,6 +50,7 @@ from rlvr.rollout.executor import Inline
 from rlvr.rollout.schedule import Rollouts, RolloutSchedule
 from rlvr.rollout.source import RolloutSource
 from rlvr.tasks.rpn import RpnTask
+from rlvr.training.budget import cpu_tokens
 from rlvr.training.layout import choose_layout
 from rlvr.training.loop import Run, train
 from rlvr.training.trainer import NonFiniteError, Trainer
@@ -294,7 +295,7 @@ def make_checkpoint(config: Config, folder: Path) -> None:
     assert config.model.name == "scratch"
     policy = Policy(model=build_model(config.model, tokenizer, config.seed).eval(), tokenizer=tokenizer)
     show = lambda step, loss: print(f"warm start, step {step}: loss {loss:.3f}", file=sys.stderr)  # noqa: E731
-    microbatch_tokens = config.trainer.microbatch_tokens
+    microbatch_tokens = cpu_tokens(config.trainer.microbatch_tokens)
     warm_start(
         policy, task, config.warm_start, microbatch_tokens=microbatch_tokens, progress=show, stopped=lambda: False
     )

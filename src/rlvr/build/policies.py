@@ -20,6 +20,7 @@ from rlvr.tasks.base import Task
 from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import writing
+from rlvr.training.budget import cpu_tokens
 from rlvr.training.checkpoint import clean_leftovers, replace_folder, temporary_folder
 from rlvr.training.run_folder import RunFolder
 from rlvr.training.warm_start import warm_start
@@ -74,7 +75,7 @@ def make_policy(
     if config.warm_start.enabled:
         console.stage("warm start", config.warm_start.num_steps)
         progress = partial(_show_loss, console)
-        microbatch_tokens = config.trainer.microbatch_tokens
+        microbatch_tokens = cpu_tokens(config.trainer.microbatch_tokens)
         if not warm_start(
             policy, task, config.warm_start, microbatch_tokens=microbatch_tokens, progress=progress, stopped=stopped
         ):
@@ -104,8 +105,10 @@ def _show_loss(console: Console, step: int, loss: float) -> None:
 
 def set_threads(config: Config, policy: Policy, world: World = ALONE) -> None:
     """Let torch compute with trainer.num_threads; where that is null, with one for a small model, else with all cores,
-    shared by the ranks on this machine."""
-    automatic = 1 if policy.num_weights < ONE_THREAD_BELOW else max(1, (os.cpu_count() or 1) // world.local_size)
+    shared by the ranks on this machine and, where the local engine samples beside the trainer, by these two."""
+    beside = config.rollout.max_staleness > 0 and config.engine.name == "local"
+    sharing = world.local_size * (2 if beside else 1)
+    automatic = 1 if policy.num_weights < ONE_THREAD_BELOW else max(1, (os.cpu_count() or 1) // sharing)
     torch.set_num_threads(config.trainer.num_threads or automatic)
 
 

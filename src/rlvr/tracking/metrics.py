@@ -123,6 +123,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("time/other_share", "share", "the rest", "over 0.2"),
     Metric("time/tokens_per_s", "tokens/s", "sampled tokens per second of the step", "falling"),
     Metric("system/peak_memory_mb", "MB", "largest resident memory of the process so far", "rising without end"),
+    Metric("system/microbatch_tokens", "tokens", "most tokens of one forward and backward pass; half as many since memory ran out", "falling: set trainer.microbatch_tokens to what it came down to"),
 )  # fmt: skip
 
 _PLACEHOLDERS = {

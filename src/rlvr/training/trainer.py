@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from rlvr.config.schema import Trainer as TrainerSettings
 from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
 from rlvr.seeding import derive_seed
+from rlvr.training.budget import Budget, cpu_tokens
 from rlvr.training.forward import scatter
 from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
 from rlvr.training.packing import Layout, Microbatch, microbatches
@@ -26,6 +28,8 @@ from rlvr.world import ALONE, World
 BF16_PAYS_FROM_WIDTH = 128
 """Hidden size from which bf16 autocast is faster than fp32: updates were 1.3x to 1.5x faster at 128 (docs/log.md); an
 earlier prototype lost 2x at 64. Both on a CPU with bf16 instructions."""
+
+log = logging.getLogger(__name__)
 
 ALWAYS_LOGGED = ("policy_loss", "clip_fraction", "approx_kl")
 """Names that a step logs even if no row could move the gradient: a curve without holes."""
@@ -61,12 +65,13 @@ class Trainer:
         seed: int,
         layout: Layout = "shared",
         world: World = ALONE,
+        note: Callable[[str], None] | None = None,
     ) -> None:
         self.policy, self.algorithm = policy, algorithm
         start_alike(policy, world)
         # before the model is spread: a part of it could not be copied
         self.reference = policy.freeze() if "reference_logprobs" in algorithm.needs else None
-        self._bf16 = settings.precision == "bf16" or (settings.precision == "auto" and bf16_pays(policy))
+        self._bf16 = in_bf16(settings, policy)
         self._world, self._spread = world, Spread(settings, world, bf16=self._bf16)
         self._spread.add(policy)
         if self.reference is not None:
@@ -80,6 +85,9 @@ class Trainer:
         )
         self._settings, self._temperature, self._seed = settings, temperature, seed
         self._layout: Layout = layout
+        self._budget = Budget(
+            cpu_tokens(settings.microbatch_tokens), note=note or log.warning, alone=not self._spread.in_lockstep
+        )
 
     @property
     def bf16(self) -> bool:
@@ -118,16 +126,22 @@ class Trainer:
 
     @torch.no_grad()
     def _score(self, policy: Policy, batch: TokenBatch) -> tuple[Tensor, Tensor | None]:
+        longest = int(batch.lengths.max())
+        logprobs, values = self._budget.run(lambda tokens: self._own_scores(policy, batch, tokens), longest=longest)
+        return self._world.add(logprobs), None if values is None else self._world.add(values)
+
+    def _own_scores(self, policy: Policy, batch: TokenBatch, tokens: int) -> tuple[Tensor, Tensor | None]:
+        """Those of this rank's share, 0 elsewhere."""
         logprobs = torch.zeros_like(batch.behavior_logprobs)
         values = None if policy.value_head is None else torch.zeros_like(logprobs)
-        for microbatch in self._microbatches(batch, range(len(batch.ids))):
+        for microbatch in self._microbatches(batch, range(len(batch.ids)), tokens):
             with self._autocast():
                 scores = self._spread.scores(policy, microbatch, self._temperature)
             place = (microbatch.rows, microbatch.tokens)
             logprobs[place] = scores.logprobs
             if values is not None and scores.values is not None:
                 values[place] = scores.values
-        return self._world.add(logprobs), None if values is None else self._world.add(values)
+        return logprobs, values
 
     # ------------------------------------------------------------------------------------------------ updating
 
@@ -151,6 +165,7 @@ class Trainer:
         changed = self._spread.changed_share(before, self._spread.weight_sample(self.policy))
         metrics = sums.metrics() | critic_metrics(batch)
         metrics |= {"policy/learning_rate": rate, "policy/changed_weight_share": changed}
+        metrics["system/microbatch_tokens"] = float(min(self._world.gather(self._budget.tokens)))
         return metrics, batch if batch.old_logprobs is not None else replace(batch, old_logprobs=self._merged(seen))
 
     def learning_rate(self, step: int) -> float:
@@ -189,12 +204,11 @@ class Trainer:
         """
         weights = self.algorithm.weights(batch)
         chosen = torch.nonzero(self.algorithm.trainable(batch))[:, 0].tolist()
-        for parameter in self.policy.parameters():
-            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
-        part, bad = _Sums(), list[int]()
-        for microbatch in self._microbatches(batch, chosen):
-            bad += self._backward(batch, weights, microbatch, rows, seen, part)
-        parts = self._world.gather((part, bad))
+        own = self._budget.run(
+            lambda tokens: self._own_gradient(batch, weights, chosen, rows, seen, tokens),
+            longest=int(batch.lengths.max()),
+        )
+        parts = self._world.gather(own)
         if bad := sorted(row for _, found in parts for row in found):
             raise NonFiniteError("the loss", bad)
         part = _Sums()
@@ -208,6 +222,18 @@ class Trainer:
         part.add_update(norm, num_sampled=int(batch.loss_mask.sum()))
         sums.add(part)
         return part.mean("approx_kl")
+
+    def _own_gradient(
+        self, batch: TokenBatch, weights: Tensor, chosen: Sequence[int], rows: Sequence[int], seen: Tensor, tokens: int
+    ) -> tuple[_Sums, list[int]]:
+        """The gradient of this rank's share of the chosen rows, from zero; what the loss reported, and the rows whose
+        loss was not finite."""
+        for parameter in self.policy.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
+        part, bad = _Sums(), list[int]()
+        for microbatch in self._microbatches(batch, chosen, tokens):
+            bad += self._backward(batch, weights, microbatch, rows, seen, part)
+        return part, bad
 
     def _backward(
         self,
@@ -241,11 +267,11 @@ class Trainer:
 
     # ------------------------------------------------------------------------------------------------- helpers
 
-    def _microbatches(self, batch: TokenBatch, rows: Sequence[int]) -> Iterator[Microbatch]:
+    def _microbatches(self, batch: TokenBatch, rows: Sequence[int], tokens: int) -> Iterator[Microbatch]:
         yield from microbatches(
             batch,
             rows,
-            budget_tokens=self._settings.microbatch_tokens,
+            budget_tokens=tokens,
             layout=self._layout,
             world=self._world,
             in_lockstep=self._spread.in_lockstep,
@@ -305,8 +331,15 @@ class _Sums:
         }
 
 
+def in_bf16(settings: TrainerSettings, policy: Policy) -> bool:
+    """Whether products are computed in bfloat16, as `trainer.precision` says."""
+    return settings.precision == "bf16" or (settings.precision == "auto" and bf16_pays(policy))
+
+
 def bf16_pays(policy: Policy) -> bool:
-    """Whether autocast to bf16 makes an update of this model faster on this CPU."""
+    """Whether autocast to bf16 makes an update of this model faster on this device."""
+    if policy.model.device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
     # newer than the oldest torch we support; without it a CPU's bf16 instructions cannot be told
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     wide = policy.model.config.get_text_config().hidden_size >= BF16_PAYS_FROM_WIDTH

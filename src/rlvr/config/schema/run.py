@@ -41,8 +41,9 @@ class Trainer(Section):
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW")
     weight_decay: NonNegativeFloat = Field(description="AdamW")
     max_grad_norm: PositiveFloat = Field(description="the gradient is clipped to this norm")
-    microbatch_tokens: PositiveInt = Field(
-        description="tokens per forward and backward pass; gradients accumulate exactly, only memory and speed change"
+    microbatch_tokens: PositiveInt | Literal["auto"] = Field(
+        description="tokens per forward and backward pass; gradients accumulate exactly, only memory and speed change; "
+        "auto: on a GPU the most that fit by the memory plan (docs/gpu.md), on a CPU 2048"
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         description="where the model is trained and the local engine samples; auto: this process's GPU (number "
@@ -53,7 +54,8 @@ class Trainer(Section):
         "hidden size 128 on, where it is faster"
     )
     num_threads: PositiveInt | None = Field(
-        description="CPU threads; null: one for models under 500k parameters, else all cores"
+        description="CPU threads, of the trainer and of the local engine beside it (rollout.max_staleness > 0) each; "
+        "null: one for models under 500k parameters, else all cores, shared by both"
     )
     strategy: Literal["single", "ddp", "fsdp2"] = Field(
         description="single: one process; ddp: every process holds the model; fsdp2: each holds a part of it"

@@ -1,0 +1,97 @@
+"""How many tokens go through the model at once, and what is done when memory runs out: half as many.
+
+The gradient of a minibatch does not depend on how it is cut, so cutting it finer is all that there is to do. What a
+failed pass has added to the gradient is thrown away: an attempt begins at zero.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+import torch
+
+from rlvr.errors import UserError
+from rlvr.training.packing import MIN_LINE_TOKENS
+
+Result = TypeVar("Result")
+
+CPU_TOKENS = 2048
+"""What `trainer.microbatch_tokens=auto` means on a CPU: more is not faster there, and takes more memory."""
+
+SAYINGS = (
+    "can't allocate memory",  # torch's allocator on the CPU
+    "out of memory",  # CUDA, where it is no torch.OutOfMemoryError
+    "std::bad_alloc",
+    "alloc_failed",  # cuBLAS and cuDNN, which allocate by themselves
+    "could not create a memory object",  # oneDNN
+)
+
+log = logging.getLogger(__name__)
+
+
+def cpu_tokens(setting: int | Literal["auto"]) -> int:
+    """`trainer.microbatch_tokens` as a number where there is no GPU whose memory could be asked."""
+    return CPU_TOKENS if setting == "auto" else setting
+
+
+class Budget:
+    """Tokens per forward and backward pass; fewer from the moment when they did not fit.
+
+    With `alone=False` other ranks wait for this one inside a pass, so that it cannot be made anew.
+    """
+
+    def __init__(self, tokens: int, *, note: Callable[[str], None] = log.warning, alone: bool = True) -> None:
+        self.tokens = tokens
+        self._note, self._alone = note, alone
+
+    def run(self, attempt: Callable[[int], Result], *, longest: int) -> Result:
+        """`attempt(tokens)`, made anew from its beginning with half the tokens each time that memory runs out.
+
+        `longest` is the longest row in tokens: a single line that does not fit cannot be cut. UserError then.
+        """
+        while True:
+            try:
+                return attempt(self.tokens)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            # out here the error is gone, and with it the frames that held the tensors of the failed pass
+            free()
+            self._halve(longest, reason)
+
+    def _halve(self, longest: int, reason: str) -> None:
+        tokens = self.tokens
+        if not self._alone:
+            raise UserError(
+                f"out of memory at {tokens:,} tokens per microbatch ({reason}), where other processes wait in the same "
+                f"pass: set trainer.microbatch_tokens={max(MIN_LINE_TOKENS, tokens // 2)}"
+            )
+        # finer than a line, or than what all ranks agree to cut lines to, is no cut
+        if tokens <= max(longest, MIN_LINE_TOKENS):
+            raise UserError(
+                f"a line of {longest:,} tokens does not fit into memory, even alone in its microbatch ({reason}): lower "
+                "rollout.max_completion_tokens, set model.gradient_checkpointing=true, or train adapters with "
+                "model.lora.enabled=true"
+            )
+        self.tokens = max(MIN_LINE_TOKENS, tokens // 2)
+        self._note(
+            f"out of memory at {tokens:,} tokens per microbatch: going on with {self.tokens:,}, which changes no result"
+        )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, on any device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(saying in str(error).lower() for saying in SAYINGS)
+
+
+def free() -> None:
+    """Give back what nothing refers to any more, to the device, too."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
