@@ -13,6 +13,8 @@ Tensor parallel workers each check their own slices. That was written from vLLM'
 run on one CPU worker.
 """
 
+# pyright: reportMissingImports=false
+
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -84,6 +86,7 @@ class RlvrExtension:
         lora = self.model_runner.lora_config
         return {
             "vllm": vllm.__version__,
+            "device": self.model_runner.device.type,
             "architecture": type(self.model_runner.get_model()).__name__,
             "vocab_size": int(text.vocab_size),
             "hidden_size": int(text.hidden_size),
@@ -93,6 +96,7 @@ class RlvrExtension:
             "max_model_len": int(config.max_model_len),
             "logprobs_mode": str(config.logprobs_mode),
             "max_logprobs": int(config.max_logprobs),
+            "chunked_prefill": bool(self.model_runner.scheduler_config.enable_chunked_prefill),
             "max_lora_rank": int(lora.max_lora_rank) if lora else 0,
             "tokenizer": _tokenizer_digest(config),
         }
@@ -159,10 +163,11 @@ def _pieces(
     parts = fused.get(leaf, [leaf])
     prefix = f"{parent}." if parent else ""
     if isinstance(module, MergedColumnParallelLinear | QKVParallelLinear) and len(parts) > 1:
+        fused_layer: Any = module
         first = 0
-        for part, (rows, total, start) in zip(parts, _outputs(module), strict=True):
+        for part, (rows, total, start) in zip(parts, _outputs(fused_layer), strict=True):
             cut = None if rows == total else Slice(0, start, rows, total)
-            shape = (total, module.input_size) if attr == "weight" else (total,)
+            shape = (total, fused_layer.input_size) if attr == "weight" else (total,)
             yield f"{prefix}{part}.{attr}", Piece(module, attr, shape, (first, rows), cut)
             first += rows
         return
@@ -298,7 +303,7 @@ def _compare(
 def _is(piece: Piece, tensor: Tensor, dtype: torch.dtype) -> bool | None:
     """Whether the model has this tensor in this place; None: nothing there can be compared."""
     module: Any = piece.module
-    method = getattr(module, "quant_method", None)
+    method: Any = getattr(module, "quant_method", None)
     plain = method is None or isinstance(method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod)
     if piece.rows is None or not plain:
         return None
@@ -312,7 +317,7 @@ def _is(piece: Piece, tensor: Tensor, dtype: torch.dtype) -> bool | None:
         columns = torch.linspace(0, wanted.shape[1] - 1, min(NUM_COLUMNS, wanted.shape[1])).long()
         units = torch.zeros(len(columns), wanted.shape[1], dtype=dtype)
         units[torch.arange(len(columns)), columns] = 1
-        read = method.apply(module, units, None)[:, first : first + count]
+        read = module.quant_method.apply(module, units, None)[:, first : first + count]
         results.append(torch.equal(read.to(dtype).T, wanted[:, columns]))
     return all(results) if results else None
 

@@ -1,0 +1,397 @@
+"""The engine that samples on vLLM servers: the least busy one gets the next request, all get the new weights.
+
+A server may die at any time. Its requests are issued again, with their seeds, to another one, or to itself once it is
+back; what a server sampled with other weights than it should have is thrown away. So no completion is lost or doubled,
+and every token's version is what the server itself said.
+
+`load_weights` blocks the event loop, while the servers hold still; answers wait in the sockets until it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from rlvr.engines.base import OnToken
+from rlvr.engines.vllm.probe import make_probe, probe_prompts
+from rlvr.engines.vllm.push import Expected, Member, Push, join, push_to, push_to_all
+from rlvr.engines.vllm.server import Server, auth_headers
+from rlvr.engines.vllm.weights import WeightsFolder, full_weights
+from rlvr.engines.vllm.wire import (
+    GENERATE,
+    RefusedError,
+    Sampled,
+    ServerGoneError,
+    max_answer_bytes,
+    read_sampled,
+    request_body,
+    to_completion,
+)
+from rlvr.errors import UserError
+from rlvr.models.policy import Policy
+from rlvr.types import Completion, SamplingParams, StopReason
+from rlvr.world import ALONE, World
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
+POLL_S = 1.0
+START = "start it with: rlvr serve MODEL --engine vllm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """See `engine` in docs/configuration.md."""
+
+    urls: tuple[str, ...]
+    sync: Literal["folder", "adapter"]
+    weights_dir: Path
+    max_batch_size: int
+    timeout_s: float
+    wait_s: float
+    max_retries: int
+    max_logprob_gap: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Connection:
+    """What belongs to one event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    client: AsyncClient
+    gate: asyncio.Semaphore
+    turns: dict[Member, asyncio.Lock] = field(default_factory=dict)  # one look at a broken server at a time
+    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class VllmEngine:
+    """A client of `settings.urls`. Nothing is sampled before the first `load_weights`.
+
+    Raises UserError at once for a server that is not there or does not fit the policy.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        settings: Settings,
+        *,
+        max_context_tokens: int,
+        world: World = ALONE,
+        on_note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._policy, self._settings, self._world, self._on_note = policy, settings, world, on_note
+        self._expected = _expected(policy, settings)
+        servers = [Server(url, timeout_s=settings.timeout_s) for url in dict.fromkeys(settings.urls)]
+        first = world.rank % len(servers)  # ranks that are all idle do not all choose the same
+        self._members = [self._join(server) for server in servers[first:] + servers[:first]]
+        self._max_context_tokens = min(max_context_tokens, *(m.facts.max_model_len for m in self._members))
+        self._folder = WeightsFolder(settings.weights_dir)
+        self._run = world.first(uuid.uuid4().hex[:12])  # two runs call their versions differently
+        self._version = 0
+        self._push: Push | None = None
+        self._up = dict.fromkeys(self._members, True)
+        self._looks = dict.fromkeys(self._members, 0)  # how often it was seen to
+        self._sessions: dict[Hashable, Member] = {}
+        self._connection: _Connection | None = None
+        self._gave_up: UserError | None = None
+
+    @property
+    def policy_version(self) -> int:
+        """Of the weights the next token is sampled with."""
+        return self._version
+
+    @property
+    def max_context_tokens(self) -> int:
+        """Tokens that prompt and completion may have together, on every server."""
+        return self._max_context_tokens
+
+    # ---------------------------------------------------------------------------------------------------- sampling
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        session: Hashable | None = None,
+        on_token: OnToken | None = None,
+    ) -> Completion:
+        """Sample one completion; see `Engine.generate`. A session's calls go to one server, which has its prefix.
+
+        `on_token` hears of all tokens at the end. A completion that does not fit the context is cut, with
+        `StopReason.LENGTH`.
+
+        Raises:
+            ValueError: the prompt is empty, or longer than the context.
+            UserError: no server is there any more, or one keeps giving answers that are none.
+        """
+        if not len(prompt_ids):
+            raise ValueError("the prompt is empty: there is nothing to continue")
+        room = self._max_context_tokens - len(prompt_ids)
+        if room < 0:
+            raise ValueError(
+                f"the prompt has {len(prompt_ids)} tokens, more than max_context_tokens={self._max_context_tokens}"
+            )
+        sampling = replace(sampling, max_tokens=min(room, sampling.max_tokens))
+        if sampling.max_tokens <= 0:
+            return _nothing(self._version)
+        connection = self._connected()
+        async with connection.gate:
+            sampled, versions = await self._sample(connection, prompt_ids, sampling, session)
+        completion = to_completion(sampled, sampling, versions)
+        if on_token is not None:
+            for token, logprob in zip(completion.token_ids, completion.behavior_logprobs, strict=True):
+                on_token(token, logprob)
+        return completion
+
+    async def _sample(
+        self,
+        connection: _Connection,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        session: Hashable | None,
+    ) -> tuple[Sampled, list[int]]:
+        """The completion and its spans' versions, from whichever server gives one."""
+        for attempt in itertools.count(1):
+            member = await self._choose(connection, session)
+            looks, oldest = self._looks[member], self._version
+            member.load += 1
+            try:
+                sampled = await self._ask(connection.client, member, prompt_ids, sampling)
+                return sampled, [self._version_of(span.version, oldest) for span in sampled.spans]
+            except (ServerGoneError, RefusedError) as error:
+                problem = error
+            finally:
+                member.load -= 1
+            if attempt > self._settings.max_retries:
+                raise UserError(
+                    f"the server {member.url} did not give a completion in {attempt} attempts ({problem}); see its "
+                    "log, mend it, and go on with resume=true."
+                )
+            await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S))
+            await self._see_to(connection, member, looks, problem)
+        raise AssertionError("count() does not end")
+
+    async def _ask(
+        self, client: AsyncClient, member: Member, prompt_ids: Sequence[int], sampling: SamplingParams
+    ) -> Sampled:
+        body = request_body(member.model, prompt_ids, sampling)
+        limit = self._settings.timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                answer = await member.server.sample(client, GENERATE, body, max_answer_bytes(sampling.max_tokens))
+        except TimeoutError as error:
+            raise ServerGoneError(f"nothing within engine.timeout_s={limit:g}") from error
+        return read_sampled(answer, sampling, self._expected.vocab_size)
+
+    def _version_of(self, name: str, oldest: int) -> int:
+        """Our number of what the server calls its weights. ServerGoneError for others than should be there."""
+        run, _, number = name.rpartition("/")
+        if run != self._run or not number.isdecimal():
+            hint = "" if name == "default" else "; is another run pushing weights to it?"
+            raise ServerGoneError(f"it sampled with weights {name[:80]!r} that are not this run's{hint}")
+        if not oldest <= int(number) <= self._version:
+            raise ServerGoneError(f"it sampled with the weights of version {number}, not {oldest}")
+        return int(number)
+
+    def release(self, session: Hashable) -> None:
+        """Forget which server a session has; unknown ones are ignored."""
+        self._sessions.pop(session, None)
+
+    # ----------------------------------------------------------------------------------------------------- servers
+
+    async def _choose(self, connection: _Connection, session: Hashable | None) -> Member:
+        """The session's server if it is there, else the one with the fewest requests."""
+        if not any(self._up.values()):
+            await self._wait(connection)
+        member = self._sessions.get(session)
+        if member is None or not self._up[member]:
+            member = min((m for m in self._members if self._up[m]), key=lambda m: m.load)
+        if session is not None:
+            self._sessions[session] = member
+        return member
+
+    async def _see_to(self, connection: _Connection, member: Member, looks: int, problem: Exception) -> None:
+        """Look whether a server that failed has our weights; push them if it was started anew. Once for all."""
+        async with connection.turns.setdefault(member, asyncio.Lock()):
+            if self._looks[member] != looks:
+                return
+            if not await asyncio.to_thread(self._bring_up, member):
+                self._on_note(f"lost the server {member.url} ({problem})")
+
+    def _bring_up(self, member: Member) -> bool:
+        """Whether the server is there and up to date now."""
+        assert self._push is not None, "load_weights comes first"
+        try:
+            push_to(member, self._push, self._expected)
+        except ServerGoneError:
+            self._up[member] = False
+        else:
+            self._up[member] = True
+        self._looks[member] += 1
+        return self._up[member]
+
+    async def _wait(self, connection: _Connection) -> None:
+        """Until a server is there. UserError if none comes back in time."""
+        async with connection.waiting:
+            deadline = time.monotonic() + self._settings.wait_s
+            told = False
+            while not any(self._up.values()):
+                if self._gave_up is not None:
+                    raise self._gave_up
+                for member in self._members:
+                    if await asyncio.to_thread(self._bring_up, member):
+                        self._on_note(f"the server {member.url} is back, with the weights of version {self._version}")
+                        return
+                if time.monotonic() >= deadline:
+                    self._gave_up = self._none_left("")
+                    raise self._gave_up
+                if not told:
+                    self._on_note(f"no server is left: waiting {self._settings.wait_s:g} s for one to come back")
+                told = True
+                await asyncio.sleep(POLL_S)
+
+    def _none_left(self, reasons: str) -> UserError:
+        urls = reasons or ", ".join(member.url for member in self._members)
+        return UserError(
+            f"no server answers for engine.wait_s={self._settings.wait_s:g} s: {urls}; start one again at the same "
+            "address and go on with resume=true."
+        )
+
+    def _join(self, server: Server) -> Member:
+        try:
+            return join(server, self._expected)
+        except (ServerGoneError, RefusedError) as error:
+            raise UserError(f"the server {server.url} does not answer ({error}); {START}") from error
+
+    # ----------------------------------------------------------------------------------------------------- weights
+
+    def load_weights(self, version: int) -> None:
+        """Give every server the policy's weights, and compare what they compute with what the policy does.
+
+        What is being sampled stands still meanwhile and goes on with the new weights. Ranks of one world call it
+        together: one writes and pushes. A server that is not there gets the weights when it is back.
+
+        Raises:
+            UserError: see `push_to`; or no server is there after `engine.wait_s`.
+        """
+        problem = None
+        try:
+            self._push = self._publish(version)
+            self._version, self._gave_up = version, None
+            if self._world.is_first:
+                self._deliver(self._push)
+        except UserError as error:
+            problem = str(error)
+        problem = self._world.first(problem) or problem
+        if problem is not None:
+            raise UserError(problem)
+
+    def _publish(self, version: int) -> Push:
+        """Write the weights where the servers find them, and what the trainer says with them."""
+        adapter = self._settings.sync == "adapter"
+        if adapter:
+            files = self._folder.of(version)
+            if self._world.is_first:
+                self._folder.write_adapter(version, self._policy)
+        else:
+            files = self._write(version)
+        prompts = probe_prompts(self._expected.vocab_size, self._max_context_tokens)
+        return Push(
+            name=f"{self._run}/{version}",
+            files=files,
+            is_adapter=adapter,
+            probe=make_probe(self._policy, prompts),
+            tolerance=self._settings.max_logprob_gap,
+        )
+
+    def _write(self, version: int) -> Path:
+        """Every rank goes through all tensors: a cut one is put together by all of them."""
+        weights = full_weights(self._policy)
+        try:
+            if self._world.is_first:
+                self._folder.write(version, weights, self._dtype)
+        finally:
+            for _ in weights:
+                pass
+        return self._folder.of(version)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """As all servers keep the weights; float32 where they differ."""
+        names = {member.facts.dtype for member in self._members}
+        return getattr(torch, names.pop()) if len(names) == 1 else torch.float32
+
+    def _deliver(self, push: Push) -> None:
+        deadline = time.monotonic() + self._settings.wait_s
+        while True:
+            gone = push_to_all(self._members, push, self._expected)
+            for member in self._members:
+                up = member.pushed == push.name
+                if self._up[member] and not up:
+                    self._on_note(f"lost the server {member.url}: it gets the weights when it is back")
+                self._up[member] = up
+                self._looks[member] += 1
+            if any(self._up.values()):
+                return
+            if time.monotonic() >= deadline:
+                raise self._none_left(", ".join(gone))
+            time.sleep(POLL_S)
+
+    def close(self) -> None:
+        """Remove the files of the weights; servers keep what they have."""
+        if self._world.is_first:
+            self._folder.clear()
+
+    def _connected(self) -> _Connection:
+        import httpx2
+
+        loop = asyncio.get_running_loop()
+        if self._connection is None or self._connection.loop is not loop:
+            # no connection outlives its request: nothing is left to be closed in a loop that is gone. No time limit of
+            # httpx's: they are for each read, and a completion is silent until its end
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+            verify = any(member.url.startswith("https:") for member in self._members)
+            client = httpx2.AsyncClient(verify=verify, timeout=None, limits=limits, headers=auth_headers())
+            gate = asyncio.Semaphore(self._settings.max_batch_size)
+            self._connection = _Connection(loop=loop, client=client, gate=gate)
+        return self._connection
+
+
+def _expected(policy: Policy, settings: Settings) -> Expected:
+    config = policy.model.config.get_text_config()
+    rank = None
+    if settings.sync == "adapter":
+        if policy.adapters is None:
+            raise ValueError("engine.sync=adapter: the policy has no adapters")
+        settings_of_adapters: Any = policy.model.peft_config
+        rank = max(one.r for one in settings_of_adapters.values())
+    return Expected(
+        vocab_size=int(config.vocab_size),
+        hidden_size=int(config.hidden_size),
+        num_layers=int(config.num_hidden_layers),
+        tokenizer=vocabulary_digest(policy.tokenizer.get_vocab()),
+        is_float32=policy.dtype == torch.float32,
+        adapter_rank=rank,
+    )
+
+
+def vocabulary_digest(ids: dict[str, int]) -> str:
+    """Of which id every token has; as the extension computes it on the server's side."""
+    text = "\n".join(f"{index}\t{token}" for token, index in sorted(ids.items(), key=lambda item: (item[1], item[0])))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _nothing(version: int) -> Completion:
+    return Completion(
+        token_ids=(), behavior_logprobs=(), sampling_logprobs=(), stop_reason=StopReason.LENGTH, policy_version=version
+    )

@@ -1,0 +1,88 @@
+"""Whether a server's next-token logprobs are the trainer's: asked after every push of weights.
+
+The trainer's numbers are computed once a version, so a server that comes back later is asked the same. The prompts are
+always the same ones, too, and longer than a block of the prefix cache: stale keys and values would be found.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlvr.engines.vllm.wire import GENERATE, ServerGoneError, max_answer_bytes, read_sampled, request_body
+from rlvr.models.policy import Policy
+from rlvr.types import SamplingParams
+
+LENGTHS = (5, 140, 300)
+"""Tokens of the prompts; a block of vLLM's cache has 16 on a GPU and 128 on a CPU."""
+TEMPERATURE = 0.7
+"""Not 1, at which logprobs before and after the temperature could not be told apart."""
+MAX_TOP = 20
+"""vLLM's own limit of alternatives."""
+FP32_TOLERANCE, HALF_TOLERANCE = 1e-4, 0.25
+"""Largest difference of a logprob; numbers of half precision are rounded differently by every kernel."""
+
+Ask = Callable[[str, Mapping[str, Any], int], bytes]
+"""Posts a body to a path and gives the answer, of at most so many bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """The largest difference that a probe found: `theirs` and `ours` are logprobs of `token` after prompt `prompt`."""
+
+    size: float
+    prompt: int
+    token: int
+    theirs: float
+    ours: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Fixed prompts, and what the trainer says of the token after each."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    logprobs: Tensor  # [P, V] float32, on the CPU
+
+    def gap(self, ask: Ask, model: str, *, top: int) -> Gap:
+        """Ask a server under the name `model` for its `top` likeliest tokens after each prompt.
+
+        Raises ServerGoneError, RefusedError.
+        """
+        worst = Gap(size=-1.0, prompt=0, token=0, theirs=0.0, ours=0.0)
+        params = SamplingParams(max_tokens=1, stop_ids=frozenset(), seed=0, temperature=TEMPERATURE)
+        for index, prompt in enumerate(self.prompts):
+            body = request_body(model, prompt, params, top=top)
+            sampled = read_sampled(ask(GENERATE, body, max_answer_bytes(64)), params, vocab_size=self.logprobs.shape[1])
+            for token, theirs in (*sampled.top, (sampled.token_ids[0], sampled.logprobs[0])):
+                if not 0 <= token < self.logprobs.shape[1]:
+                    raise ServerGoneError(f"it knows a token {token}, outside of the vocabulary")
+                ours = float(self.logprobs[index, token])
+                size = abs(theirs - ours)
+                if not size <= worst.size:  # NaN is worst
+                    worst = Gap(size=size, prompt=index, token=token, theirs=theirs, ours=ours)
+        return worst
+
+
+def probe_prompts(vocab_size: int, max_tokens: int) -> tuple[tuple[int, ...], ...]:
+    """Ids drawn from the whole vocabulary, always the same; none leaves less than a token of the context."""
+    lengths = sorted({min(length, max_tokens - 1) for length in LENGTHS})
+    draw = random.Random(0)
+    return tuple(tuple(draw.randrange(vocab_size) for _ in range(length)) for length in lengths)
+
+
+def make_probe(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> Probe:
+    """What the policy says now, in the precision of its weights; one forward pass a prompt."""
+    device = next(policy.model.parameters()).device
+    rows = []
+    with torch.no_grad():
+        for prompt in prompts:
+            hidden = policy.hidden(torch.tensor([prompt], device=device))
+            logits = policy.logits(hidden[:, -1])
+            rows.append(torch.log_softmax(logits.float() / TEMPERATURE, dim=-1)[0].cpu())
+    return Probe(prompts=tuple(prompts), logprobs=torch.stack(rows))

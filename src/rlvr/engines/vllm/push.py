@@ -1,0 +1,179 @@
+"""New weights for servers: written once, loaded by each while it stands still, and compared with the trainer's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlvr.engines.vllm.probe import FP32_TOLERANCE, HALF_TOLERANCE, MAX_TOP, Gap, Probe
+from rlvr.engines.vllm.server import Facts, Server
+from rlvr.engines.vllm.wire import RefusedError, ServerGoneError
+from rlvr.errors import UserError
+
+ADAPTER = "rlvr"
+"""What the servers call the adapter that is trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What the policy is, and what a server must therefore be."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    tokenizer: str  # digest, as the extension computes it
+    is_float32: bool  # the trainer's numbers
+    adapter_rank: int | None  # None: whole weights are pushed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """A version of the weights, ready for any server at any time."""
+
+    name: str  # what servers call the version
+    files: Path
+    is_adapter: bool
+    probe: Probe
+    tolerance: float | None  # None: by the precision
+
+
+class Member:
+    """A server of the set: what is known of it, and how busy it is."""
+
+    def __init__(self, server: Server, facts: Facts, model: str) -> None:
+        self.server, self.facts, self.model = server, facts, model
+        self.load = 0  # requests that it has
+        self.pushed: str | None = None  # the last version that is known to have arrived; None: to be found out
+        self.lock = threading.Lock()  # one push at a time
+
+    @property
+    def url(self) -> str:
+        """For people."""
+        return self.server.url
+
+    @property
+    def is_float32(self) -> bool:
+        """Whether it computes in float32."""
+        return self.facts.dtype == "float32"
+
+
+def join(server: Server, expected: Expected) -> Member:
+    """A server that fits. UserError naming what does not; ServerGoneError."""
+    facts = server.describe()
+    check_fits(server.url, facts, expected)
+    return Member(server, facts, model=server.served_names()[0] if expected.adapter_rank is None else ADAPTER)
+
+
+def check_fits(url: str, facts: Facts, expected: Expected) -> None:
+    """UserError unless the server's model, tokenizer and flags are what training needs."""
+    ours = f"start it on the policy's model (now it has {facts.architecture})"
+    for what, theirs, wanted in (
+        ("vocab_size", facts.vocab_size, expected.vocab_size),
+        ("hidden_size", facts.hidden_size, expected.hidden_size),
+        ("num_hidden_layers", facts.num_layers, expected.num_layers),
+    ):
+        if theirs != wanted:
+            raise UserError(f"the server {url} has a model with {what}={theirs}, the policy has {wanted}: {ours}.")
+    if facts.tokenizer is not None and facts.tokenizer != expected.tokenizer:
+        raise UserError(f"the server {url} has another tokenizer than the policy: {ours}.")
+    if facts.quantization is not None:
+        raise UserError(
+            f"the server {url} keeps its weights quantized ({facts.quantization}), and nobody could tell whether "
+            "pushed ones arrived: start it without quantization."
+        )
+    if facts.logprobs_mode != "processed_logprobs":
+        raise UserError(
+            f"the server {url} gives {facts.logprobs_mode}, not the logprobs of the distribution it samples from: "
+            "start it with --logprobs-mode processed_logprobs."
+        )
+    if facts.device == "cpu" and facts.chunked_prefill:
+        raise UserError(
+            f"the server {url} cuts long prompts, and on a CPU vLLM dies of that where requests have seeds: start it "
+            "with --no-enable-chunked-prefill."
+        )
+    if expected.adapter_rank is not None and facts.max_lora_rank < expected.adapter_rank:
+        now = f"takes adapters up to rank {facts.max_lora_rank}" if facts.max_lora_rank else "takes no adapters"
+        raise UserError(
+            f"the server {url} {now}, model.lora.r={expected.adapter_rank}: start it with --enable-lora "
+            f"--max-lora-rank {expected.adapter_rank}, or set engine.sync=folder."
+        )
+
+
+def push_to(member: Member, push: Push, expected: Expected) -> None:
+    """Bring a server up to date. What it samples just now goes on with the new weights.
+
+    It may be another process than at the last push, so nothing that was known of it is taken for granted.
+
+    Raises:
+        UserError: it does not fit any more, cannot read the files, or gives other logprobs than the trainer.
+        ServerGoneError: it is not there.
+    """
+    with member.lock:
+        member.pushed = None
+        try:
+            if member.server.weight_version() == push.name:
+                member.server.resume()  # whoever pushed may have been cut off before
+            else:
+                check_fits(member.url, member.server.describe(), expected)
+                _load(member.server, push)
+            gap = push.probe.gap(
+                member.server.sample_now, member.model, top=_top(member.facts.max_logprobs, push.probe)
+            )
+        except RefusedError as error:
+            raise UserError(_refusal(member.url, push, str(error))) from error
+        _check_gap(member, push, gap, expected)
+        member.pushed = push.name
+
+
+def _load(server: Server, push: Push) -> None:
+    server.pause()
+    try:
+        if push.is_adapter:
+            server.load_adapter(ADAPTER, str(push.files))
+        else:
+            server.load_policy(str(push.files))
+        server.forget_prefixes()
+        server.name_version(push.name)
+    finally:
+        server.resume()
+
+
+def _top(limit: int, probe: Probe) -> int:
+    return min(MAX_TOP if limit < 0 else limit, MAX_TOP, probe.logprobs.shape[1])
+
+
+def _check_gap(member: Member, push: Push, gap: Gap, expected: Expected) -> None:
+    exact = member.is_float32 and expected.is_float32
+    allowed = push.tolerance if push.tolerance is not None else FP32_TOLERANCE if exact else HALF_TOLERANCE
+    if not gap.size <= allowed:
+        raise UserError(
+            f"the server {member.url} does not sample from the pushed weights: after probe {gap.prompt} token "
+            f"{gap.token} has logprob {gap.theirs:.5f} there and {gap.ours:.5f} in the trainer, {gap.size:.2g} apart, "
+            f"and at most {allowed:g} is allowed (engine.max_logprob_gap); see that it has the policy's model."
+        )
+
+
+def _refusal(url: str, push: Push, reason: str) -> str:
+    if "there is no safetensors file" in reason or "LoRAConfig" in reason or "not found" in reason.lower():
+        return (
+            f"the server {url} cannot use the weights in {push.files} ({reason}): let engine.weights_dir name a folder "
+            "that trainer and servers share, and start it as docs/vllm.md says."
+        )
+    return f"the server {url} does not take the weights ({reason}): start it on the policy's model (docs/vllm.md)."
+
+
+def push_to_all(members: Sequence[Member], push: Push, expected: Expected) -> list[str]:
+    """Push to all servers at the same time; why those that are not there did not get it. UserError as `push_to`."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def try_one(member: Member) -> str | None:
+        try:
+            push_to(member, push, expected)
+        except ServerGoneError as error:
+            return f"{member.url} ({error})"
+        return None
+
+    with ThreadPoolExecutor(len(members)) as pool:
+        return [problem for problem in pool.map(try_one, members) if problem is not None]

@@ -1,0 +1,243 @@
+"""One vLLM server, as HTTP: requests that sample, and the few that give it new weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, Field, ValidationError
+
+from rlvr.engines.vllm.wire import RefusedError, ServerGoneError
+from rlvr.errors import UserError
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient, Response
+
+T = TypeVar("T", bound=BaseModel)
+
+KEY_VARIABLE = "VLLM_API_KEY"
+CONNECT_TIMEOUT_S = 10.0
+MAX_ADMIN_BYTES = 1 << 20
+TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class Facts(BaseModel):
+    """What the server's extension says of it; see `rlvr_vllm_extension.describe`."""
+
+    vllm: str = Field(max_length=100)
+    architecture: str = Field(max_length=200)
+    device: str = Field(max_length=50)
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    dtype: str = Field(max_length=50)
+    quantization: str | None = Field(max_length=100)
+    max_model_len: int = Field(gt=1)
+    logprobs_mode: str = Field(max_length=100)
+    max_logprobs: int = Field(ge=-1)
+    max_lora_rank: int
+    chunked_prefill: bool
+    tokenizer: str | None = Field(max_length=200)
+
+
+class _Report(BaseModel):
+    error: str | None = None
+    loaded: int = 0
+    verified: int = 0
+    num_unverifiable: int = 0
+    unverifiable: list[str] = Field(default=[], max_length=100)
+
+
+class _Results(BaseModel):
+    results: list[dict[str, Any]] = Field(min_length=1, max_length=10_000)
+
+
+class _Models(BaseModel):
+    class _Model(BaseModel):
+        id: str
+        parent: str | None = None
+
+    data: list[_Model] = Field(min_length=1, max_length=10_000)
+
+
+class _Info(BaseModel):
+    weight_version: str = Field(max_length=200)
+
+
+class _Reset(BaseModel):
+    success: bool
+
+
+def checked_url(url: str) -> str:
+    """`http://127.0.0.1:8000/v1/` -> `http://127.0.0.1:8000`. UserError for what is no such address."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UserError(f"engine.urls: {url!r} is no address of a server; write e.g. http://127.0.0.1:8000.")
+    if parts.username or parts.password:
+        raise UserError(f"engine.urls: an address with a password would be written down; set {KEY_VARIABLE} instead.")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def auth_headers() -> dict[str, str]:
+    """The key of servers that want one."""
+    key = os.environ.get(KEY_VARIABLE)
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+class Server:
+    """A server's address and the calls it answers. Synchronous ones are for the few seconds of a weight push.
+
+    All raise ServerGoneError for whatever another try may mend, RefusedError for what it says no to.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float) -> None:
+        self.url = checked_url(url)
+        self._timeout_s = timeout_s
+
+    # ---------------------------------------------------------------------------------------------------- sampling
+
+    async def sample(self, client: AsyncClient, path: str, body: Mapping[str, Any], max_bytes: int) -> bytes:
+        """The answer to a request, read while it comes and never beyond `max_bytes`. Cancel it to end the request."""
+        import httpx2
+
+        found = bytearray()
+        try:
+            async with client.stream("POST", self.url + path, json=body) as response:
+                async for block in response.aiter_bytes():
+                    found += block
+                    if len(found) > max_bytes:
+                        raise ServerGoneError(f"it answered with more than {max_bytes:,} bytes")
+        except httpx2.HTTPError as error:
+            raise ServerGoneError(_reason(error)) from error
+        _check_status(response, bytes(found))
+        return bytes(found)
+
+    # ------------------------------------------------------------------------------------------------------ weights
+
+    def describe(self) -> Facts:
+        """What the server is. UserError if it was started without what training needs."""
+        try:
+            return Facts.model_validate(self._rpc("describe")[0])
+        except RefusedError as error:
+            raise UserError(
+                f"the server {self.url} cannot take weights ({error}): start it with rlvr serve MODEL --engine vllm, "
+                "or as docs/vllm.md says."
+            ) from error
+        except ValidationError as error:
+            raise UserError(
+                f"the server {self.url} has another version of our extension than this one: start it with the "
+                "rlvr that trains."
+            ) from error
+
+    def served_names(self) -> list[str]:
+        """What requests may call the model itself, adapters left out."""
+        found = self._read(_Models, self._call("GET", "/v1/models"))
+        return [model.id for model in found.data if model.parent is None]
+
+    def weight_version(self) -> str:
+        """What the weights were called when they were pushed; `default` in a server that nobody pushed to."""
+        return self._read(_Info, self._call("GET", "/weight_info")).weight_version
+
+    def pause(self) -> None:
+        """Freeze what is being sampled, and let nothing new begin."""
+        self._call("POST", "/pause?mode=keep")
+
+    def resume(self) -> None:
+        """Go on, from the tokens that are there."""
+        self._call("POST", "/resume")
+
+    def load_policy(self, path: str) -> None:
+        """Let every worker load the files. RefusedError with a worker's reason if one did not, or could not tell."""
+        reports = [_Report.model_validate(result) for result in self._rpc("load_policy", path)]
+        for report in reports:
+            if report.error is not None:
+                raise RefusedError(report.error[:1000])
+            if report.num_unverifiable or report.verified < report.loaded:
+                raise RefusedError(
+                    f"it cannot tell whether {report.num_unverifiable} of {report.loaded} tensors arrived, for example "
+                    f"{', '.join(report.unverifiable[:3])}"
+                )
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """Put the adapter of a folder in the place of the one of this name."""
+        self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path, "load_inplace": True})
+
+    def forget_prefixes(self) -> None:
+        """Drop keys and values of the old weights, of what is being sampled, too: it is computed anew (pitfall 31)."""
+        if not self._read(_Reset, self._call("POST", "/reset_prefix_cache?reset_running_requests=true")).success:
+            raise RefusedError("it did not drop its prefix cache, which holds keys and values of old weights")
+
+    def name_version(self, version: str) -> None:
+        """Say what the weights are called from now on."""
+        self._call("POST", "/update_weight_version", {"new_version": version})
+
+    def sample_now(self, path: str, body: Mapping[str, Any], max_bytes: int) -> bytes:
+        """As `sample`, for a probe."""
+        return self._call("POST", path, body, max_bytes=max_bytes)
+
+    # --------------------------------------------------------------------------------------------------------- HTTP
+
+    def _rpc(self, method: str, *args: str) -> list[dict[str, Any]]:
+        """What every worker answers."""
+        body = {"method": method, "args": list(args), "timeout": self._timeout_s}
+        return self._read(_Results, self._call("POST", "/collective_rpc", body)).results
+
+    def _call(
+        self, verb: str, path: str, body: Mapping[str, Any] | None = None, *, max_bytes: int = MAX_ADMIN_BYTES
+    ) -> bytes:
+        import httpx2
+
+        found = bytearray()
+        limits = httpx2.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S)
+        verify = self.url.startswith("https:")  # else the system's certificates are read for nothing
+        try:
+            with (
+                httpx2.Client(verify=verify, timeout=limits, headers=auth_headers()) as client,
+                client.stream(verb, self.url + path, json=body) as response,
+            ):
+                for block in response.iter_bytes():
+                    found += block
+                    if len(found) > max_bytes:
+                        raise ServerGoneError(f"it answered with more than {max_bytes:,} bytes")
+        except httpx2.HTTPError as error:
+            raise ServerGoneError(_reason(error)) from error
+        _check_status(response, bytes(found))
+        return bytes(found)
+
+    @staticmethod
+    def _read(kind: type[T], body: bytes) -> T:
+        try:
+            return kind.model_validate_json(body)
+        except ValidationError as error:
+            raise ServerGoneError(f"what it answered cannot be read ({shown(body)})") from error
+
+
+def _check_status(response: Response, body: bytes) -> None:
+    if response.status_code == 200:
+        return
+    told = f"status {response.status_code}: {_message(body)}"
+    raise ServerGoneError(told) if response.status_code in TRANSIENT else RefusedError(told)
+
+
+def _message(body: bytes) -> str:
+    """vLLM's own words, where it has any."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return shown(body)
+    error = found.get("error", found.get("detail")) if isinstance(found, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    return shown(str(message).encode()) if message else shown(body)
+
+
+def shown(body: bytes, limit: int = 300) -> str:
+    """Foreign text in a line."""
+    text = body[: 2 * limit].decode("utf-8", "replace")
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:limit].rstrip(".")
+
+
+def _reason(error: Exception) -> str:
+    return shown(str(error).encode()) or type(error).__name__

@@ -1,0 +1,185 @@
+"""What goes to a vLLM server and what comes back: checked, bounded, and one clear failure where it is not as it should.
+
+The route is `/inference/v1/generate` (`--enable-scale-out`): ids in, ids out, and for each span of sampled tokens the
+version of the weights, which `/v1/completions` does not tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from rlvr.types import Completion, SamplingParams, StopReason
+
+GENERATE = "/inference/v1/generate"
+MISSING = -9998.0
+"""vLLM says -9999 for what it has no logprob of."""
+SLACK = 1e-3
+"""A logprob may be that much above 0: rounding."""
+
+
+class ServerGoneError(Exception):
+    """Nothing usable came back this time: the connection, the server or its answer broke. Another try may help."""
+
+
+class RefusedError(Exception):
+    """The server understood and says no: the same request would be refused again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Tokens `start .. end` of a completion were sampled with the weights that the server calls `version`."""
+
+    version: str
+    start: int
+    end: int
+
+
+class _Logprob(BaseModel):
+    token_id: int
+    logprob: float
+    top_logprobs: list[_Logprob] = Field(default=[], max_length=64)
+
+
+class _Logprobs(BaseModel):
+    content: list[_Logprob]
+
+
+class _Span(BaseModel):
+    version: str = Field(max_length=200)
+    start: int
+    end: int
+
+
+class _Choice(BaseModel):
+    finish_reason: str
+    token_ids: list[int]
+    logprobs: _Logprobs
+    weight_versions: list[_Span]
+
+
+class _Answer(BaseModel):
+    choices: list[_Choice] = Field(min_length=1, max_length=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """A completion before its versions are known to be ours."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]  # under the distribution that was sampled from; NaN where the server has none
+    stop_reason: StopReason
+    spans: tuple[Span, ...]
+    top: tuple[tuple[int, float], ...]  # likely first tokens, where they were asked for
+
+
+def request_body(model: str, prompt_ids: Sequence[int], sampling: SamplingParams, *, top: int = 0) -> dict[str, Any]:
+    """The request for one completion. Everything is said: what is left out a server fills in from the model's folder.
+
+    One request a completion, never `n` of them: vLLM gives sample i of n the seed `seed + i`, and ours are each their
+    own (pitfall 36). The prompt that a group shares is computed once all the same, by the prefix cache.
+    """
+    return {
+        "model": model,
+        "token_ids": list(prompt_ids),
+        "sampling_params": {
+            "n": 1,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "seed": sampling.seed,
+            "stop_token_ids": sorted(sampling.stop_ids),
+            "ignore_eos": True,  # the model's own end may be none of ours; those that are stand in stop_token_ids
+            "logprobs": top,  # of the sampled token, and of so many likely ones
+            "detokenize": False,
+        },
+    }
+
+
+def max_answer_bytes(max_tokens: int) -> int:
+    """No honest answer is longer: a token takes about 120 bytes, with 20 alternatives 2 kB for the only one."""
+    return (1 << 16) + 512 * max_tokens
+
+
+def read_sampled(body: bytes, sampling: SamplingParams, vocab_size: int) -> Sampled:
+    """What the answer to `request_body` says. ServerGoneError if it is none, or contradicts itself or the request."""
+    try:
+        choice = _Answer.model_validate_json(body).choices[0]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"][:6])) or "the whole"
+        raise ServerGoneError(f"what it answered is no completion ({place}: {first['msg'][:200]})") from error
+    ids, content = choice.token_ids, choice.logprobs.content
+    reason = {"stop": StopReason.STOP, "length": StopReason.LENGTH}.get(choice.finish_reason)
+    if reason is None:
+        raise ServerGoneError(f"it gave the request up ({choice.finish_reason[:50]})")
+    problem = _problem(ids, content, choice.weight_versions, reason, sampling, vocab_size)
+    if problem is not None:
+        raise ServerGoneError(f"what it answered cannot be: {problem}")
+    return Sampled(
+        token_ids=tuple(ids),
+        logprobs=tuple(_logprob(one.logprob) for one in content),
+        stop_reason=reason,
+        spans=tuple(Span(version=s.version, start=s.start, end=s.end) for s in choice.weight_versions),
+        top=tuple((one.token_id, one.logprob) for one in content[0].top_logprobs),
+    )
+
+
+def _problem(
+    ids: Sequence[int],
+    content: Sequence[_Logprob],
+    spans: Sequence[_Span],
+    reason: StopReason,
+    sampling: SamplingParams,
+    vocab_size: int,
+) -> str | None:
+    ends = [0, *(span.end for span in spans)]
+    if not 0 < len(ids) <= sampling.max_tokens:
+        return f"{len(ids)} tokens, where at most {sampling.max_tokens} were asked for"
+    if not all(0 <= one < vocab_size for one in ids):
+        return f"a token outside of the vocabulary of {vocab_size}"
+    if [one.token_id for one in content] != list(ids):
+        return f"logprobs of {len(content)} tokens that are not the {len(ids)} sampled ones"
+    if any(math.isnan(one.logprob) or one.logprob > SLACK for one in content):
+        return "a logprob that is no logprob"
+    if reason == StopReason.STOP and ids[-1] not in sampling.stop_ids:
+        return f"it stopped at token {ids[-1]}, which is no stop token"
+    if reason == StopReason.LENGTH and len(ids) < sampling.max_tokens:
+        return f"it ended for its length after {len(ids)} of {sampling.max_tokens} tokens"
+    if any(token in sampling.stop_ids for token in ids[:-1]):
+        return "it went on after a stop token"
+    if [span.start for span in spans] != ends[:-1] or ends[-1] != len(ids) or ends != sorted(set(ends)):
+        return "its versions of the weights do not cover the tokens"
+    return None
+
+
+def _logprob(value: float) -> float:
+    return math.nan if value < MISSING else min(value, 0.0)
+
+
+def to_completion(sampled: Sampled, sampling: SamplingParams, versions: Sequence[int]) -> Completion:
+    """The completion; `versions` are those of the spans.
+
+    The server knows the distribution it drew from. Where that leaves tokens out, the logprobs over the whole vocabulary
+    are not to be had: NaN, which counts as missing.
+    """
+    full = (math.nan,) * len(sampled.token_ids) if sampling.truncates else sampled.logprobs
+    return Completion(
+        token_ids=sampled.token_ids,
+        behavior_logprobs=full,
+        sampling_logprobs=sampled.logprobs,
+        stop_reason=sampled.stop_reason,
+        policy_version=versions[0],
+        version_changes=tuple(
+            (span.start, version) for span, version in zip(sampled.spans[1:], versions[1:], strict=True)
+        ),
+    )
