@@ -1,0 +1,353 @@
+"""`rollout.max_staleness`: batches of later steps are sampled in a thread of their own while the trainer works."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib
+import inspect
+import itertools
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.build import engines
+from rlvr.engines.local import LocalEngine
+from rlvr.engines.local.scheduler import Scheduler
+from rlvr.errors import UserError
+from rlvr.rollout.executor import Background
+from rlvr.rollout.source import RolloutSource
+from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
+from rlvr.training.trainer import Trainer
+from rlvr.types import Group, Score
+from tests.system.harness import (
+    SCRATCH,
+    SMALL,
+    Command,
+    Ran,
+    check_equal,
+    num_lines,
+    outcome,
+    pretrained,
+    run_train,
+    wait_until,
+)
+from tests.system.test_two_hop import LEARN
+
+LONG = (
+    *SMALL,
+    "trainer.max_steps=8",
+    "evaluation.every=3",
+    "trainer.learning_rate=3e-3",
+    "reward.type=boxed",
+    "tracker.rollouts_max_groups=null",
+)
+build = importlib.import_module("rlvr.build.train")  # the package has a function of this name
+TIS = "algorithm.mismatch_correction=truncate"
+
+
+def records(folder: Path) -> list[list[EpisodeRecord]]:
+    """The episodes of each step."""
+    return [read_rollouts(path) for path in sorted((folder / "rollouts").iterdir())]
+
+
+def trained_on(folder: Path) -> list[tuple[str, int]]:
+    """Which draws, in order: example and seed."""
+    return [(episode.example_id, episode.seed) for step in records(folder) for episode in step]
+
+
+def assert_nothing_is_left() -> None:
+    assert "rollouts" not in {thread.name for thread in threading.enumerate()}
+    gc.collect()  # a task destroyed while pending, or a loop that is open, warns: an error here
+
+
+# -------------------------------------------------------------------------------------------------------- the bound
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A run without staleness."""
+    return run_train(tmp_path_factory.mktemp("whole") / "run", *LONG, *pretrained(model))
+
+
+@pytest.mark.parametrize(
+    ("max_staleness", "more"),
+    [(1, ()), (2, ("algorithm=ppo", "algorithm.mismatch_correction=mask")), (4, (TIS,))],
+)
+def test_pitfall_24_a_run_keeps_its_bound_for_every_token_and_trains_on_the_same_draws(
+    max_staleness: int, more: Sequence[str], model: Path, whole: Ran, tmp_path: Path
+) -> None:
+    ran = run_train(tmp_path / "run", *LONG, *pretrained(model), *more, f"rollout.max_staleness={max_staleness}")
+    assert ran.result.finished
+    assert trained_on(ran.folder) == trained_on(whole.folder)
+    oldest = [row["rollout/staleness_max"] for row in ran.rows[1:]]
+    assert (oldest[0], max(oldest)) == (0, max_staleness)
+    for step, (episodes, row) in enumerate(zip(records(ran.folder), ran.rows[1:], strict=True)):
+        versions = [
+            version
+            for episode in episodes
+            for one in episode.rows
+            for version, mask in zip(one.policy_versions or (), one.loss_mask, strict=True)
+            if mask
+        ]
+        assert step - max_staleness <= min(versions) <= max(versions) <= step
+        assert step - min(versions) == row["rollout/staleness_max"]
+        assert step - sum(versions) / len(versions) == pytest.approx(row["rollout/staleness_mean"])
+    assert_nothing_is_left()
+
+
+def test_without_staleness_no_age_is_logged(whole: Ran) -> None:
+    assert not [name for row in whole.rows for name in row if "staleness" in name]
+    assert {episode.policy_version for episode in records(whole.folder)[2]} == {2}
+
+
+def test_pitfall_31_tokens_of_the_newest_version_have_the_logprobs_of_its_weights(model: Path, tmp_path: Path) -> None:
+    """Those, too, that came after new weights in the middle of a completion: no key or value is left of the old ones."""
+    ran = run_train(tmp_path / "run", *LONG, *pretrained(model), "rollout.max_staleness=1", "engine.max_batch_size=4")
+    apart: dict[str, list[float]] = {"fresh": [], "old": []}
+    for step, episodes in enumerate(records(ran.folder)):
+        for row in [row for episode in episodes for row in episode.rows]:
+            pairs = zip(row.trainer_logprobs or (), row.behavior_logprobs, row.policy_versions or (), strict=True)
+            for trainer, behavior, version in pairs:
+                if version >= 0 and trainer is not None and behavior is not None:
+                    apart["fresh" if version == step else "old"].append(abs(trainer - behavior))
+    assert len(apart["fresh"]) > 100
+    assert max(apart["fresh"]) < 1e-5
+    assert max(apart["old"]) > 1e-3
+
+
+def test_the_evaluation_has_the_newest_weights_while_later_batches_are_sampled(
+    monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, set[int]]] = []
+    evaluate = build.evaluate_all
+
+    def noting(*args: Any, run: Callable[[Any], Any], **options: Any) -> Any:
+        engine = next(arg for arg in args if isinstance(arg, LocalEngine))
+        before = len(seen)
+        versions: set[int] = set()
+        generate = engine.generate
+
+        async def note(*words: Any, **named: Any) -> Any:
+            completion = await generate(*words, **named)
+            if completion.token_ids:
+                versions.update(completion.policy_versions)
+            return completion
+
+        async def only(work: Any) -> Any:
+            engine.generate = note  # type: ignore[method-assign]
+            try:
+                return await work
+            finally:
+                engine.generate = generate  # type: ignore[method-assign]
+
+        found = evaluate(*args, run=lambda work: run(only(work)), **options)
+        seen.append((before, versions))
+        return found
+
+    monkeypatch.setattr(build, "evaluate_all", noting)
+    run_train(tmp_path / "run", *LONG, *pretrained(model), "rollout.max_staleness=2")
+    assert seen == [(0, {0}), (1, {3}), (2, {6}), (3, {8})]
+
+
+# -------------------------------------------------------------------------------------- nothing else has changed
+
+
+def in_a_thread(monkeypatch: pytest.MonkeyPatch, *, own_weights: bool) -> None:
+    """Let rollouts run in a thread where they would not, over the policy's weights or over a copy of them."""
+    monkeypatch.setattr(build, "Inline", lambda: Background(num_threads=1))
+    if own_weights:
+        monkeypatch.setattr(build, "make_engine", engine_with_a_copy)
+
+
+def engine_with_a_copy(config: Any, policy: Any, context: int, folder: Path, world: Any) -> LocalEngine:
+    stale = config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_staleness": 1})})
+    return engines.make_engine(stale, policy, context, folder, world)  # type: ignore[return-value]
+
+
+SAME = {
+    "grpo": ("evaluation.samples_per_example=2",),
+    "dapo": ("algorithm=dapo", "algorithm.max_refills=3", "reward.type=correct"),
+    "ppo": ("algorithm=ppo", "algorithm.kl_coef=0.05"),
+}
+
+
+@pytest.mark.parametrize(("settings", "own_weights"), [("grpo", False), ("dapo", True), ("ppo", False)])
+def test_a_bound_of_0_in_the_thread_is_the_run_without_a_thread_bit_for_bit(
+    settings: str, own_weights: bool, monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
+) -> None:
+    words = (*LONG, *pretrained(model), *SAME[settings])
+    inline = run_train(tmp_path / "inline", *words)
+    in_a_thread(monkeypatch, own_weights=own_weights)
+    threaded = run_train(tmp_path / "threaded", *words)
+    check_equal(outcome(threaded.folder), outcome(inline.folder))
+    if settings == "dapo":
+        assert sum(row["rollout/refilled_groups"] for row in inline.rows[1:]) > 0
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that calls tools."""
+    run = run_train(
+        tmp_path_factory.mktemp("searcher") / "run",
+        *LEARN,
+        "trainer.max_steps=1",
+        "warm_start.num_steps=100",
+        name="two_hop",
+    )
+    return run.folder / "warm_start"
+
+
+def of_searcher(searcher: Path) -> tuple[str, ...]:
+    kept = [word for word in LEARN if not word.startswith(("warm_start.", "model."))]
+    return (*kept, *pretrained(searcher), "trainer.max_steps=5", "rollout.prompts_per_step=8", "evaluation.every=2")
+
+
+def test_episodes_of_several_turns_in_the_thread_are_those_without_it(
+    monkeypatch: pytest.MonkeyPatch, searcher: Path, tmp_path: Path
+) -> None:
+    words = of_searcher(searcher)
+    inline = run_train(tmp_path / "inline", *words, name="two_hop")
+    assert inline.rows[1]["rollout/turns_mean"] > 1.5
+    in_a_thread(monkeypatch, own_weights=True)
+    check_equal(outcome(run_train(tmp_path / "threaded", *words, name="two_hop").folder), outcome(inline.folder))
+
+
+def test_episodes_of_several_turns_keep_the_bound_too(searcher: Path, tmp_path: Path) -> None:
+    ran = run_train(tmp_path / "run", *of_searcher(searcher), "rollout.max_staleness=2", TIS, name="two_hop")
+    oldest = [row["rollout/staleness_max"] for row in ran.rows[1:]]
+    assert max(oldest) == 2
+    assert ran.rows[1]["rollout/turns_mean"] > 1.5
+    assert ran.rows[1]["policy/mismatch_kl"] < 1e-6  # the first batch is of the very weights it trains
+    assert_nothing_is_left()
+
+
+# ---------------------------------------------------------------------------------------------------------- resume
+
+RESUMED = (*LONG, "rollout.max_staleness=2", TIS, "trainer.checkpoint_every=3")
+
+
+def test_pitfall_37_a_resumed_run_trains_on_every_prompt_once(model: Path, whole: Ran, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first = run_train(folder, *RESUMED, *pretrained(model), stopped=lambda: num_lines(folder) > 4)
+    assert (first.result.finished, first.result.num_steps) == (False, 4)
+    assert_nothing_is_left()
+    run_train(folder, *RESUMED, *pretrained(model), "resume=true")
+    assert trained_on(folder) == trained_on(whole.folder)
+
+
+@pytest.mark.parametrize("lines", [2, 6])
+def test_pitfall_37_kill_9_in_the_middle_loses_and_doubles_no_prompt(
+    lines: int, model: Path, whole: Ran, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    command = Command("train", *RESUMED, *pretrained(model), f"run_dir={folder}", log=tmp_path / "log")
+    wait_until(lambda: num_lines(folder) >= lines)
+    command.send(signal.SIGKILL)
+    assert command.wait() in (-signal.SIGKILL, 0)
+    run_train(folder, *RESUMED, *pretrained(model), "resume=true")
+    assert trained_on(folder) == trained_on(whole.folder)
+
+
+def test_pitfall_37_replaced_groups_are_of_no_batch_that_was_under_way(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = (*RESUMED, *pretrained(model), "algorithm=dapo", "algorithm.max_refills=2", "reward.type=correct")
+    run_train(folder, *words, stopped=lambda: num_lines(folder) > 4)
+    refilled = sum(row["rollout/refilled_groups"] for row in run_train(folder, *words, "resume=true").rows[1:])
+    assert refilled > 0
+    draws = trained_on(folder)
+    assert len(draws) == len(set(draws))
+
+
+# ---------------------------------------------------------------------------------------------------------- the end
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_after_its_step_and_the_thread_with_it(number: int, code: int, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = (*LONG, *SCRATCH, "rollout.max_staleness=4", "trainer.max_steps=2000")
+    command = Command("train", *words, f"run_dir={folder}", log=tmp_path / "log")
+    wait_until(lambda: num_lines(folder) >= 2)
+    command.send(number)
+    assert command.wait() == code, command.err
+    for word in ("Traceback", "destroyed", "Warning", "never"):
+        assert word not in command.err
+    last = num_lines(folder) - 1
+    assert (folder / "checkpoints" / f"step_{last:06d}").is_dir()
+
+
+def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    slow = ("rollout.prompts_per_step=4000", "engine.max_batch_size=8", "rollout.max_staleness=1")
+    command = Command("train", *LONG, *SCRATCH, *slow, f"run_dir={folder}", log=tmp_path / "log")
+    wait_until(lambda: num_lines(folder) == 1)
+    command.send(signal.SIGINT)
+    wait_until(lambda: "once more stops at once" in command.err)
+    command.send(signal.SIGINT)
+    assert command.wait(30) == 130, command.err
+    for word in ("Traceback", "destroyed", "Warning"):
+        assert word not in command.err
+
+
+def fail_at(count: int, function: Callable[..., Any], error: BaseException) -> Callable[..., Any]:
+    """The function, which raises instead of its n-th call."""
+    calls = itertools.count(1)
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if next(calls) == count:
+            raise error
+        return function(*args, **options)
+
+    async def failing_later(*args: Any, **options: Any) -> Any:
+        return await failing(*args, **options)
+
+    return failing_later if inspect.iscoroutinefunction(function) else failing
+
+
+TROUBLE = {
+    "a verifier that breaks its contract": (RolloutSource, "_sample_group", 14, UserError("mend your verifier")),
+    "a bug in an environment": (RolloutSource, "_sample_group", 14, ValueError("a bug")),
+    "a step of the engine": (Scheduler, "step", 40, RuntimeError("no memory left")),
+    "new weights": (LocalEngine, "load_weights", 3, RuntimeError("no such tensor")),
+    "the trainer": (Trainer, "update", 3, RuntimeError("no memory left")),
+    "the trainer, asked to stop at once": (Trainer, "update", 3, SystemExit(130)),
+    "a rollout that exits": (RolloutSource, "_sample_group", 14, SystemExit(3)),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_what_fails_anywhere_ends_the_run_with_its_own_error_and_leaves_no_thread(
+    trouble: str, monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
+) -> None:
+    owner, name, count, error = TROUBLE[trouble]
+    monkeypatch.setattr(owner, name, fail_at(count, getattr(owner, name), copy.copy(error)))
+    with pytest.raises(type(error)) as caught:
+        run_train(tmp_path / "run", *LONG, *pretrained(model), "rollout.max_staleness=2")
+    assert str(caught.value) == str(error)
+    del caught
+    assert_nothing_is_left()
+
+
+def test_verifiers_that_fail_too_often_stop_the_run_at_the_step_of_their_batch(
+    monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
+) -> None:
+    """Not when they fail, which is earlier and at no certain step."""
+    sample = RolloutSource._sample_group  # pyright: ignore[reportPrivateUsage]
+
+    async def failing(self: RolloutSource, index: int) -> Group:
+        group = await sample(self, index)
+        if index < 12:
+            return group
+        score = Score(value=float("nan"), status="error", diagnostics={"error": "sandbox died"})
+        return replace(group, episodes=tuple(replace(episode, score=score) for episode in group.episodes))
+
+    monkeypatch.setattr(RolloutSource, "_sample_group", failing)
+    with pytest.raises(UserError, match=r"16 of 16 episodes of this step.*sandbox died"):
+        run_train(tmp_path / "run", *LONG, *pretrained(model), "rollout.max_staleness=2")
+    assert num_lines(tmp_path / "run") == 4  # 0 and the three steps of 4 prompts before
+    assert_nothing_is_left()
