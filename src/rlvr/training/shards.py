@@ -139,11 +139,11 @@ def _read_index(folder: Path) -> dict[str, _Entry]:
 def _entry(name: str, values: Mapping[str, Any]) -> _Entry:
     shape = tuple(int(number) for number in values["shape"])
     rows = tuple((int(rank), int(first), int(end)) for rank, first, end in values["rows"])
-    at = 0
+    at, last = 0, -1
     for rank, first, end in rows:
-        if rank < 0 or first != at or end <= first:
-            raise ValueError(f"lists rows {first} to {end} of {name} behind row {at}")
-        at = end
+        if rank <= last or first != at or end <= first:
+            raise ValueError(f"lists rows {first} to {end} of {name} for rank {rank} behind row {at} of rank {last}")
+        at, last = end, rank
     if not shape or at != shape[0]:
         raise ValueError(f"lists {at} rows of {name}, whose shape is {list(shape)}")
     dtype = getattr(torch, str(values["dtype"]), None)

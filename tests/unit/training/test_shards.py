@@ -1,0 +1,384 @@
+"""Checkpoints of several ranks: each writes what it holds, and any number of processes goes on from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlvr.errors import UserError
+from rlvr.models.policy import Policy
+from rlvr.models.sharding import is_sharded, whole
+from rlvr.training.checkpoint import (
+    MANIFEST,
+    SHARDS,
+    latest_checkpoint,
+    list_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
+from rlvr.training.shards import INDEX, Shards, shard_name
+from rlvr.training.state import CheckpointSchedule
+from rlvr.training.trainer import Trainer
+from rlvr.world import ALONE, World
+from tests.ranks import RankError, Ranks
+from tests.unit.models.checkpoints import adapted, save_model
+from tests.unit.training.test_checkpoint import entries
+from tests.unit.training.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
+
+OVERRIDES = ("algorithm=ppo", "algorithm.num_epochs=2", "trainer.learning_rate=0.003", "trainer.precision=fp32")
+Weights = dict[str, list[float]]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    pool = Ranks()
+    yield pool
+    pool.close()
+
+
+# ------------------------------------------------------------------------------------------------ what the ranks run
+
+
+class Cursor:
+    """What checkpoints need of the rollouts."""
+
+    cursor = 17
+
+    def state(self) -> dict[str, int]:
+        return {"cursor": self.cursor}
+
+    def restore(self, state: dict[str, int]) -> None:
+        self.cursor = state["cursor"]
+
+
+def make(world: World, strategy: str, folder: str, base: str | None) -> tuple[Trainer, CheckpointSchedule, Cursor]:
+    """A trainer of a small model with a critic, or of adapters on the model in `base`, and its checkpoints."""
+    policy = tiny_policy("qwen2", critic=True) if base is None else adapted(Path(base))
+    settings = (f"trainer.strategy={strategy}", *(OVERRIDES if base is None else ()))
+    trainer = tiny_trainer(policy, *settings, world=world)
+    cursor: Any = Cursor()
+    made = CheckpointSchedule(
+        folder=Path(folder),
+        settings=tiny_config(*settings).trainer,
+        policy=trainer.policy,
+        trainer=trainer,
+        rollouts=cursor,
+        headline="eval/rpn/accuracy",
+        before_save=lambda: None,
+        world=world,
+    )
+    return trainer, made, cursor
+
+
+def weights_of(policy: Policy) -> Weights:
+    return {name: whole(p).flatten().tolist() for name, p in policy.named_parameters()}
+
+
+def moments_of(trainer: Trainer) -> Weights:
+    """By name: parameters stand in another order where some are sharded."""
+    state = trainer.optimizer.state
+    return {
+        f"{name} {key}": whole(state[parameter][key]).flatten().tolist()
+        for name, parameter in trainer.policy.named_parameters()
+        for key in ("exp_avg", "exp_avg_sq", "step")
+    }
+
+
+def begin(world: World, strategy: str, folder: str, base: str | None = None) -> tuple[Weights, Weights, Weights]:
+    """Two steps, saved; weights and moments then, and the weights after a third one."""
+    trainer, made, _ = make(world, strategy, folder, base)
+    batch = tiny_batch(tiny_policy("qwen2"))
+    for _ in range(2):
+        update(trainer, batch)
+    made.save_if_due(2, {}, now=True)
+    saved, moments = weights_of(trainer.policy), moments_of(trainer)
+    update(trainer, batch)
+    return saved, moments, weights_of(trainer.policy)
+
+
+def go_on(world: World, strategy: str, folder: str, base: str | None = None) -> tuple[Weights, Weights, Weights]:
+    """The same from what was saved, in a process that knows nothing; the third step."""
+    trainer, made, cursor = make(world, strategy, folder, base)
+    with torch.no_grad():
+        for parameter in trainer.policy.parameters():
+            parameter.fill_(7.0)
+    cursor.cursor = 0
+    made.restore(load_checkpoint(list_checkpoints(Path(folder))[2], world))
+    assert cursor.cursor == 17
+    saved, moments = weights_of(trainer.policy), moments_of(trainer)
+    update(trainer, tiny_batch(tiny_policy("qwen2")))
+    return saved, moments, weights_of(trainer.policy)
+
+
+def run(ranks: Ranks, size: int, strategy: str, job: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer that all ranks agree on."""
+    if strategy == "single":
+        return job(ALONE, strategy, *arguments)
+    answers = ranks(size, strategy, job, strategy, *arguments)
+    assert all(answer == answers[0] for answer in answers)
+    return answers[0]
+
+
+def largest_gap(left: Weights, right: Weights) -> float:
+    assert left.keys() == right.keys()
+    return max((torch.tensor(left[name]) - torch.tensor(right[name])).abs().max().item() for name in left)
+
+
+# --------------------------------------------------------------------------------------------- any number goes on
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((2, "fsdp2"), (1, "single")),
+        ((2, "fsdp2"), (2, "fsdp2")),
+        ((2, "fsdp2"), (3, "fsdp2")),
+        ((3, "fsdp2"), (2, "ddp")),
+        ((1, "single"), (2, "fsdp2")),
+        ((2, "ddp"), (1, "single")),
+        ((1, "fsdp2"), (2, "fsdp2")),
+    ],
+    ids=lambda value: f"{value[1]}{value[0]}",
+)
+def test_pitfall_37_what_some_ranks_saved_any_number_goes_on_from(
+    before: tuple[int, str], after: tuple[int, str], ranks: Ranks, tmp_path: Path
+) -> None:
+    saved, moments, further = run(ranks, *before, begin, str(tmp_path))
+    path = list_checkpoints(tmp_path)[2]
+    files = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
+    sharded = {f"shards/{INDEX}", *(f"shards/{shard_name(rank)}" for rank in range(before[0]))}
+    assert {name for name in files if name.startswith("shards")} == (sharded if before[1] == "fsdp2" else set())
+    assert {Path(name).suffix for name in files} == {".json", ".safetensors"}
+    restored, moments_then, further_then = run(ranks, *after, go_on, str(tmp_path))
+    assert restored == saved  # every bit
+    assert moments_then == moments
+    assert largest_gap(further_then, further) < 1e-5
+    assert largest_gap(further, saved) > 1e-3
+
+
+@pytest.mark.parametrize(("before", "after"), [("fsdp2", "single"), ("single", "fsdp2")])
+def test_pitfall_37_adapters_over_a_cut_model_are_saved_whole(
+    before: str, after: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    base = str(save_model(tmp_path / "base"))
+    saved, moments, further = run(ranks, 2, before, begin, str(tmp_path / "run"), base)
+    path = list_checkpoints(tmp_path / "run")[2]
+    assert not (path / SHARDS).exists()
+    assert "adapter_model.safetensors" in entries(path / "model")
+    restored, moments_then, further_then = run(ranks, 2, after, go_on, str(tmp_path / "run"), base)
+    assert (restored, moments_then) == (saved, moments)
+    assert largest_gap(further_then, further) < 1e-5
+
+
+def test_each_rank_writes_only_its_rows(ranks: Ranks, tmp_path: Path) -> None:
+    saved, _, _ = run(ranks, 2, "fsdp2", begin, str(tmp_path))
+    folder = list_checkpoints(tmp_path)[2] / SHARDS
+    total = sum(len(values) for name, values in saved.items() if not name.startswith("value_head"))
+    for rank in range(2):
+        held = load_file(folder / shard_name(rank))
+        assert {name.split("/")[0] for name in held} == {"parameters", "state"}
+        numbers = sum(tensor.numel() for tensor in held.values())
+        assert numbers == pytest.approx(3 * total / 2, rel=0.05)  # weights and two moments of them
+    consolidated = load_file(list_checkpoints(tmp_path)[2] / "model" / "model.safetensors")
+    for name, tensor in consolidated.items():
+        assert torch.equal(Shards(folder)[f"parameters/{name}"], tensor), name
+
+
+# ------------------------------------------------------------------------------------------------- rows on the disk
+
+
+def write(folder: Path, rows: Mapping[str, list[tuple[int, int]]], width: int = 2) -> dict[str, torch.Tensor]:
+    """Tensors of `width` columns cut into ranges of rows, one for each rank."""
+    whole_ones = {name: torch.arange(width * ranges[-1][1]).reshape(-1, width) for name, ranges in rows.items()}
+    folder.mkdir(parents=True)
+    for rank in range(max(map(len, rows.values()))):
+        held = {n: whole_ones[n][slice(*r[rank])].clone() for n, r in rows.items() if len(r) > rank}
+        save_file(held, folder / shard_name(rank))
+    index = {
+        name: {
+            "shape": list(whole_ones[name].shape),
+            "dtype": "int64",
+            "rows": [[rank, *ends] for rank, ends in enumerate(ranges)],
+        }
+        for name, ranges in rows.items()
+    }
+    (folder / INDEX).write_text(json.dumps({"tensors": index}))
+    return whole_ones
+
+
+def test_any_rows_of_a_tensor_come_from_the_files_that_hold_them(tmp_path: Path) -> None:
+    wanted = write(tmp_path / "s", {"long": [(0, 3), (3, 6), (6, 7)], "short": [(0, 1)]})
+    shards = Shards(tmp_path / "s")
+    assert sorted(shards) == ["long", "short"]
+    for first in range(8):
+        for end in range(first, 8):
+            assert torch.equal(shards.rows("long", first, end), wanted["long"][first:end])
+    assert torch.equal(shards["short"], wanted["short"])
+    assert shards.rows("long", 7, 7).shape == (0, 2)
+    assert "other" not in shards
+    assert len(Shards(None)) == 0
+
+
+def test_only_the_files_that_hold_the_rows_are_opened(tmp_path: Path) -> None:
+    wanted = write(tmp_path / "s", {"long": [(0, 3), (3, 6)]})
+    shards = Shards(tmp_path / "s")
+    (tmp_path / "s" / shard_name(1)).unlink()
+    assert torch.equal(shards.rows("long", 1, 3), wanted["long"][1:3])
+
+
+def change(folder: Path, **values: Any) -> None:
+    index = json.loads((folder / INDEX).read_text())
+    index["tensors"]["long"] |= values
+    (folder / INDEX).write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rows": [[0, 0, 3], [1, 4, 7]]}, "lists rows 4 to 7 of long for rank 1 behind row 3"),
+        ({"rows": [[0, 0, 3]]}, r"lists 3 rows of long, whose shape is \[6, 2\]"),
+        ({"rows": [[-1, 0, 6]]}, "lists rows 0 to 6"),
+        ({"rows": [[0, 0, 6]]}, r"holds \[3, 2\] of long in rank_00000.safetensors instead of \[6, 2\]"),
+        ({"rows": [[1, 0, 3], [1, 3, 6]]}, "for rank 1 behind row 3 of rank 1"),
+        ({"rows": [[1, 0, 3], [0, 3, 6]]}, "for rank 0 behind row 3 of rank 1"),
+        ({"shape": [6, 3]}, "holds"),
+        ({"shape": []}, "lists 6 rows"),
+        ({"dtype": "Tensor"}, "unknown type Tensor"),
+        ({"dtype": "nn"}, "unknown type nn"),
+    ],
+)
+def test_an_index_that_does_not_fit_its_files_is_refused(values: Any, message: str, tmp_path: Path) -> None:
+    write(tmp_path / "s", {"long": [(0, 3), (3, 6)]})
+    change(tmp_path / "s", **values)
+    with pytest.raises(ValueError, match=message):
+        Shards(tmp_path / "s")
+
+
+# ------------------------------------------------------------------------------------------------ whole or absent
+
+
+def refresh(path: Path) -> None:
+    """Let the manifest say what the index is now, as somebody with ill intent would."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    data = (path / SHARDS / INDEX).read_bytes()
+    manifest["files"][f"{SHARDS}/{INDEX}"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("damage", "name", "problem"),
+    [
+        (lambda path: flip(path / SHARDS / shard_name(1)), "shards/rank_00001.safetensors", "was changed"),
+        (lambda path: (path / SHARDS / shard_name(0)).unlink(), "shards/rank_00000.safetensors", "is missing"),
+        (lambda path: flip(path / SHARDS / INDEX), "shards/index.json", "was changed"),
+    ],
+)
+def test_damage_is_named_by_all_ranks(
+    damage: Callable[[Path], None], name: str, problem: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    run(ranks, 2, "fsdp2", begin, str(tmp_path))
+    path = list_checkpoints(tmp_path)[2]
+    damage(path)
+    with pytest.raises(UserError, match=rf"step_000002 is damaged: {name} {problem}.*; delete that folder"):
+        load_checkpoint(path)
+    errors = ranks(2, "ddp", load_error, str(path))
+    assert errors[0] == errors[1]
+    assert f"{name} {problem}" in errors[0]
+
+
+def load_error(world: World, path: str) -> str:
+    try:
+        load_checkpoint(Path(path), world)
+    except UserError as error:
+        return str(error)
+    return "none"
+
+
+def test_an_index_that_lies_is_damage_too(ranks: Ranks, tmp_path: Path) -> None:
+    run(ranks, 2, "fsdp2", begin, str(tmp_path))
+    path = list_checkpoints(tmp_path)[2]
+    index = json.loads((path / SHARDS / INDEX).read_text())
+    name = next(name for name in index["tensors"] if name.startswith("parameters/"))
+    index["tensors"][name]["rows"][0][2] -= 1
+    (path / SHARDS / INDEX).write_text(json.dumps(index))
+    refresh(path)
+    with pytest.raises(UserError, match=r"damaged: shards/index.json lists rows \d+ to \d+ of parameters/"):
+        load_checkpoint(path)
+
+
+# -------------------------------------------------------------------------------------------- kills in the middle
+
+
+def save_twice(world: World, folder: str, die_at: int, victim: int) -> None:
+    """Two saves of a cut tensor; one rank is killed at its n-th file operation of the second."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (world.size,))
+    cut = distribute_tensor(torch.arange(12.0).reshape(6, 2), mesh, [Shard(0)])
+    assert is_sharded(cut)
+    save = partial(
+        save_checkpoint,
+        Path(folder),
+        model_saver=lambda to: (to / "model.safetensors").write_bytes(b"weights") if world.is_first else None,
+        tensors={"count": torch.tensor(3)},
+        state={},
+        sharded={"parameters/x": cut},
+        world=world,
+    )
+    save(1)
+    if world.rank == victim:
+        sys.addaudithook(assassin(die_at))
+    save(2)
+
+
+def assassin(die_at: int) -> Callable[[str, tuple[object, ...]], None]:
+    """An audit hook that kills the process at its n-th operation on the file system, reading included."""
+    count = 0
+
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        nonlocal count
+        if event in ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod"):
+            count += 1
+            if count == die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    ("victim", "die_at"), [(1, 1), (1, 2), *((0, number) for number in (1, 4, 7, 12, 20, 28))], ids=str
+)
+def test_pitfall_37_a_rank_killed_while_saving_leaves_whole_checkpoints_or_none(
+    victim: int, die_at: int, tmp_path: Path
+) -> None:
+    pool = Ranks()
+    try:
+        with pytest.raises((RankError, EOFError, TimeoutError)):
+            pool(2, "ddp", save_twice, str(tmp_path), die_at, victim)
+    finally:
+        pool.close()
+    assert latest_checkpoint(tmp_path) is not None
+    for step, path in list_checkpoints(tmp_path).items():
+        checkpoint = load_checkpoint(path)
+        assert checkpoint.step == step
+        assert torch.equal(checkpoint.shards["parameters/x"], torch.arange(12.0).reshape(6, 2))
+    assert 1 in list_checkpoints(tmp_path)
+    assert not [name for name in entries(tmp_path) if name.startswith(".")]
