@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 import torch
 
+from rlvr.engines.local import LocalEngine
 from rlvr.models import policy as policy_module
 from rlvr.models.adapters import adapter_weights
 from rlvr.models.policy import Policy
 from rlvr.models.recompute import recompute_in_backward
 from rlvr.models.sharding import is_sharded, own_rows, whole
 from rlvr.training.trainer import NonFiniteError, Trainer
-from rlvr.types import TokenBatch
+from rlvr.types import Completion, SamplingParams, TokenBatch
 from rlvr.world import ALONE, World
 from tests.ranks import Ranks
 from tests.unit.models.checkpoints import adapted, save_model
@@ -176,7 +178,8 @@ def with_adapters(world: World, strategy: str, folder: str) -> dict[str, Any]:
     start = trainer.score(batches[0]).reference_logprobs
     lines = [step_on(trainer, batch, step)[0] for step, batch in enumerate(batches)]
     after = trainer.score(batches[0]).reference_logprobs
-    assert start is not None and after is not None
+    assert start is not None
+    assert after is not None
     parameters = dict(policy.model.named_parameters())
     return {
         "lines": lines,
@@ -209,6 +212,47 @@ def save_and_load(world: World, strategy: str, folder: str) -> dict[str, Any]:
         "whole": all(not is_sharded(weight) for weight in [*full.values(), *dict(policy.trained_weights()).values()]),
         "rows": [own_rows(p).shape[0] for p in policy.parameters()],
     }
+
+
+def sample_after_an_update(world: World, strategy: str) -> dict[str, Any]:
+    """What an engine with a copy of the model samples before and after an update, and what the trainer says of it."""
+    policy = one_layer()
+    batch = tiny_batch(policy)
+    copied = copy.deepcopy(policy.model).requires_grad_(False)
+    engine = LocalEngine(copied, max_batch_size=4, max_context_tokens=40, weights=policy.trained_weights)
+    request = [((1, 5, 3), SamplingParams(max_tokens=12, stop_ids=frozenset(), seed=3))]
+    before = engine.generate_batch(request)[0]
+    twice = ("algorithm.num_epochs=2", "trainer.learning_rate=0.05")  # so that there are logprobs before the update
+    trainer = trainer_of(policy, strategy, world, *twice)
+    step_on(trainer, batch)
+    engine.load_weights(1)
+    after = engine.generate_batch(request)[0]
+    weights = dict(copied.named_parameters())
+    scored = trainer.score(row_of((1, 5, 3), after)).old_logprobs
+    assert scored is not None
+    return {
+        "copied": all(torch.equal(weights[name], whole(p)) for name, p in policy.model.named_parameters()),
+        "moved": abs(before.behavior_logprobs[0] - after.behavior_logprobs[0]),
+        "gap": largest_gap(scored[0, 3:].tolist(), list(after.behavior_logprobs)),
+    }
+
+
+def row_of(prompt: tuple[int, ...], completion: Completion) -> TokenBatch:
+    """A batch of one row."""
+    length, num_sampled = len(prompt) + len(completion.token_ids), len(completion.token_ids)
+    one = torch.zeros(1, dtype=torch.int64)
+    return TokenBatch(
+        ids=torch.tensor([[*prompt, *completion.token_ids]]),
+        lengths=torch.tensor([length]),
+        prompt_lengths=torch.tensor([len(prompt)]),
+        loss_mask=torch.tensor([[False] * len(prompt) + [True] * num_sampled]),
+        behavior_logprobs=torch.zeros(1, length),
+        rewards=torch.zeros(1),
+        groups=one,
+        episodes=one,
+        valid=torch.ones(1, dtype=torch.bool),
+        truncated=torch.zeros(1, dtype=torch.bool),
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- the tests
@@ -297,6 +341,14 @@ def test_pitfall_30_all_ranks_start_from_the_weights_of_the_first(strategy: str,
     assert largest_gap(weights, apart(ALONE, "single")) < 1e-5
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_pitfall_30_a_sampler_gets_whole_weights_from_ranks_that_hold_parts(strategy: str, ranks: Ranks) -> None:
+    for answer in ranks(2, strategy, sample_after_an_update, strategy):
+        assert answer["copied"]
+        assert answer["moved"] > 0.01
+        assert answer["gap"] < 1e-5
+
+
 @pytest.mark.parametrize("where", ["loss", "norm"])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_a_loss_that_is_not_finite_ends_all_ranks_alike(strategy: str, where: str, ranks: Ranks) -> None:
@@ -334,7 +386,7 @@ def test_pitfall_09_adapters_on_two_ranks_learn_what_they_learn_on_one(
     assert not found["adapters are cut"]
 
 
-def test_what_two_ranks_hold_is_saved_whole_and_loaded_in_parts(ranks: Ranks, tmp_path: Path) -> None:
+def test_pitfall_37_what_two_ranks_hold_is_saved_whole_and_loaded_in_parts(ranks: Ranks, tmp_path: Path) -> None:
     alone = save_and_load(ALONE, "single", str(tmp_path))
     found = ranks(2, "fsdp2", save_and_load, "fsdp2", str(tmp_path))
     for answer, other in zip(found, reversed(found), strict=True):
