@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
+from rlvr.config import schema
 from rlvr.config.schema import Config
-from rlvr.engines.base import Engine
 from rlvr.engines.local import LocalEngine
+from rlvr.engines.vllm import Settings, VllmEngine, check_servers
 from rlvr.models.policy import Policy
 from rlvr.world import ALONE, World
 
 
-def make_engine(config: Config, policy: Policy, context: int, folder: Path, world: World = ALONE) -> Engine:
+def check_engine(config: Config) -> None:
+    """UserError if the engine is elsewhere and not there: asked before a warm start is made for nothing."""
+    if isinstance(config.engine, schema.VllmEngine):
+        check_servers(config.engine.urls, timeout_s=config.engine.timeout_s)
+
+
+def make_engine(
+    config: Config,
+    policy: Policy,
+    context: int,
+    folder: Path,
+    world: World = ALONE,
+    on_note: Callable[[str], None] = lambda text: None,
+) -> LocalEngine | VllmEngine:
     """The engine that samples for training: over the policy's own weights, or over a copy of them where it samples
-    while they change, or where no process holds all of them (fsdp2: make it before the trainer cuts them). `context`
-    is what prompt and completion may have together, `folder` the run's."""
+    while they change, or where no process holds all of them (fsdp2: make it before the trainer cuts them), or on
+    servers elsewhere. `context` is what prompt and completion may have together, `folder` the run's."""
+    engine = config.engine
+    if isinstance(engine, schema.VllmEngine):
+        settings = Settings(
+            urls=engine.urls,
+            sync=engine.sync,
+            weights_dir=folder / "weights" if engine.weights_dir is None else Path(engine.weights_dir),
+            max_batch_size=engine.max_batch_size,
+            timeout_s=engine.timeout_s,
+            wait_s=engine.wait_s,
+            max_retries=engine.max_retries,
+            max_logprob_gap=engine.max_logprob_gap,
+        )
+        return VllmEngine(policy, settings, max_context_tokens=context, world=world, on_note=on_note)
     alone = config.rollout.max_staleness == 0 and config.trainer.strategy != "fsdp2"
     return LocalEngine(
         policy.model if alone else copy.deepcopy(policy.model).requires_grad_(False),
-        max_batch_size=config.engine.max_batch_size,
+        max_batch_size=engine.max_batch_size,
         max_context_tokens=context,
         weights=None if alone else policy.trained_weights,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rlvr.config.catalog import value_of
 from rlvr.config.data_rules import ALSO_RULES, DATA_RULES
+from rlvr.config.engine_rules import ENGINE_RULES
 from rlvr.config.messages import shown
 from rlvr.config.multihop_rules import MULTIHOP_RULES, PROGRESS_RULES
 from rlvr.config.parallel_rules import PARALLEL_RULES
@@ -227,7 +228,7 @@ TRAINER_RULES = (
 # those that hold inside a configuration, too
 TASK_RULES = RPN_RULES + TWO_HOP_RULES + VERIFIERS_RULES + MULTIHOP_RULES + DATA_RULES + PROMPT_RULES
 RUN_RULES = WEIGHT_RULES + REWARD_RULES + ALGORITHM_RULES + TOOL_RULES + PROGRESS_RULES + TRAINER_RULES + TRACKER_RULES
-RULES = TASK_RULES + MODEL_RULES + RUN_RULES + PARALLEL_RULES + SCALE_RULES
+RULES = TASK_RULES + MODEL_RULES + RUN_RULES + PARALLEL_RULES + SCALE_RULES + ENGINE_RULES
 
 
 def check(config: Config, changed: Changed, changed_inside: ChangedInside) -> None:

@@ -84,6 +84,7 @@ class RolloutSchedule:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._executor.call(self._engine.close)
         self._executor.__exit__(kind, error, trace)
 
     # ------------------------------------------------------------------------------------------------------ batches

@@ -55,6 +55,12 @@ BROKEN = {
     "warm_start.final_phase_steps=0 warm_start.final_worked_share=0.5": "final_worked_share=0.5: has no effect",
     "warm_start.final_phase_steps=1000 warm_start.worked_share=0.5": "warm_start.worked_share=0.5: has no effect",
     "warm_start.warmup_steps=2000": "warm_start.warmup_steps=2000",
+    # engine
+    "engine=vllm engine.urls=[http://a:1,http://a:1/]": "names a server twice",
+    f"engine=vllm {HF} {LORA} model.load_in_4bit=true": "model.load_in_4bit=true: engine=vllm would sample from",
+    f"engine=vllm {HF} {LORA} model.load_in_8bit=true": "model.load_in_8bit=true: engine=vllm would sample from",
+    "engine=vllm engine.sync=adapter": "engine.sync=adapter: there is no adapter to push",
+    f"engine=vllm {HF} engine.sync=adapter": "engine.sync=adapter: there is no adapter to push",
     # weights and adapters
     f"{HF} {LORA} model.load_in_4bit=true model.load_in_8bit=true": "choose one of them",
     f"{HF} model.load_in_4bit=true": "weights of 4 bits cannot be trained; set model.lora.enabled=true",

@@ -49,7 +49,7 @@ from rlvr.config.schema.rewards import (
     RpnReward,
     TextPart,
 )
-from rlvr.config.schema.run import EngineConfig, Evaluation, LocalEngine, Rollout, Tracker, Trainer
+from rlvr.config.schema.run import EngineConfig, Evaluation, LocalEngine, Rollout, Tracker, Trainer, VllmEngine
 from rlvr.config.schema.tasks import (
     FinqaTask,
     GeneratorTask,
@@ -146,6 +146,7 @@ __all__ = [
     "Trainer",
     "TwoHopTask",
     "VerifiersTask",
+    "VllmEngine",
     "Wandb",
     "WarmStart",
     "Wiki2Task",

@@ -78,7 +78,37 @@ class LocalEngine(Section):
     max_batch_size: PositiveInt = Field(description="completions decoded at the same time; more wait their turn")
 
 
-EngineConfig = LocalEngine
+class VllmEngine(Section):
+    """Servers of vLLM, which get the policy's weights after every update (docs/vllm.md)."""
+
+    name: Literal["vllm"]
+    urls: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://", max_length=500)], ...], Field(min_length=1)] = (
+        Field(description="addresses of the servers; the least busy one gets the next completion")
+    )
+    sync: Literal["folder", "adapter"] = Field(
+        description="folder: all weights go to the servers as files, adapters added to what is under them; adapter: "
+        "only the adapter, in the place of the last one (needs model.lora.enabled and servers with --enable-lora)"
+    )
+    weights_dir: Annotated[str, Field(min_length=1)] | None = Field(
+        description="folder for these files, which servers read under the same name; null: weights/ in the run folder"
+    )
+    max_batch_size: PositiveInt = Field(
+        description="completions that all servers together are asked for at the same time; more wait their turn"
+    )
+    timeout_s: PositiveFloat = Field(
+        description="a request or a push of weights that takes longer has failed; the first ones of a server are slow"
+    )
+    wait_s: NonNegativeFloat = Field(
+        description="how long to wait for a server to come back when none is left; then the run ends, to be resumed"
+    )
+    max_retries: NonNegativeInt = Field(description="further attempts for a completion, each with its own seed")
+    max_logprob_gap: PositiveFloat | None = Field(
+        description="largest difference between a server's logprobs and the trainer's, compared after every push; "
+        "null: 1e-4 where both compute in float32, else 0.25"
+    )
+
+
+EngineConfig = Annotated[LocalEngine | VllmEngine, Field(discriminator="name")]
 
 
 class Evaluation(Section):

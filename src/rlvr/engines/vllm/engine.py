@@ -271,7 +271,7 @@ class VllmEngine:
         try:
             return join(server, self._expected)
         except (ServerGoneError, RefusedError) as error:
-            raise UserError(f"the server {server.url} does not answer ({error}); {START}") from error
+            raise not_there(server, error) from error
 
     # ----------------------------------------------------------------------------------------------------- weights
 
@@ -365,6 +365,20 @@ class VllmEngine:
             gate = asyncio.Semaphore(self._settings.max_batch_size)
             self._connection = _Connection(loop=loop, client=client, gate=gate)
         return self._connection
+
+
+def check_servers(urls: Sequence[str], *, timeout_s: float) -> None:
+    """UserError unless a server with our extension answers at every address."""
+    for server in [Server(url, timeout_s=timeout_s) for url in urls]:
+        try:
+            server.describe()
+        except ServerGoneError as error:
+            raise not_there(server, error) from error
+
+
+def not_there(server: Server, error: Exception) -> UserError:
+    """The sentence for a server that should run by now."""
+    return UserError(f"the server {server.url} does not answer ({error}); {START}.")
 
 
 def _expected(policy: Policy, settings: Settings) -> Expected:

@@ -1,0 +1,34 @@
+"""Rules of engines that are not in this process; `rules.py` includes the table."""
+
+from rlvr.config.rule import Rule
+from rlvr.config.schema import Config, PretrainedModel, VllmEngine
+
+
+def _vllm(c: Config) -> VllmEngine | None:
+    return c.engine if isinstance(c.engine, VllmEngine) else None
+
+
+def _hf(c: Config) -> PretrainedModel | None:
+    return c.model if isinstance(c.model, PretrainedModel) else None
+
+
+ENGINE_RULES = (
+    Rule(
+        lambda c: (e := _vllm(c)) is not None and len({url.rstrip("/") for url in e.urls}) < len(e.urls),
+        "engine.urls: names a server twice; name each once.",
+    ),
+    *(
+        Rule(
+            lambda c, key=key: _vllm(c) is not None and (m := _hf(c)) is not None and getattr(m, key),
+            f"model.{key}=true: engine=vllm would sample from the model as it was saved, which is not the quantized "
+            "one that is trained; choose engine=local, or model.dtype=bfloat16.",
+        )
+        for key in ("load_in_4bit", "load_in_8bit")
+    ),
+    Rule(
+        lambda c: (
+            (e := _vllm(c)) is not None and e.sync == "adapter" and not ((m := _hf(c)) is not None and m.lora.enabled)
+        ),
+        "engine.sync=adapter: there is no adapter to push; set engine.sync=folder, or model=hf model.lora.enabled=true.",
+    ),
+)
