@@ -15,8 +15,9 @@ from rlvr.algorithms.algorithm import Algorithm
 from rlvr.algorithms.table import make_algorithm
 from rlvr.build.chats import make_chat
 from rlvr.build.debugging import episode_printer
-from rlvr.build.engines import make_engine
+from rlvr.build.engines import check_engine, make_engine
 from rlvr.build.evaluation import evaluate_all
+from rlvr.build.memory import fitted, plan_run
 from rlvr.build.policies import (
     Stopped,
     context_tokens,
@@ -80,6 +81,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         stack.enter_context(one_voice(world))
         check_shares(config, world)
         check_installed(config.tracker.report_to)
+        check_engine(config)
         console = stack.enter_context(_console(config if world.is_first else quiet(config)))
         for line in plan(config):
             console.note(line)
@@ -156,8 +158,14 @@ def assemble(
     task = tasks.own
     context = context_tokens(policy)
     chat = make_chat(config, policy, task)
-    engine = make_engine(config, policy, context, folder.root, world)
     algorithm = make_algorithm(config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
+    layout = choose_layout(policy)
+    memory = plan_run(config, policy, chat, task, layout=layout, needs=algorithm.needs, world=world)
+    for line in memory.lines:
+        console.note(line)
+    config = fitted(config, memory, world)
+    engine = make_engine(config, policy, context, folder.root, world, console.note)
+    context = min(context, engine.max_context_tokens)  # servers may have less room than the model
     if "values" in algorithm.needs:
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
         policy = replace(policy, value_head=critic)
@@ -179,8 +187,9 @@ def assemble(
         settings=config.trainer,
         temperature=config.rollout.temperature,
         seed=config.seed,
-        layout=choose_layout(policy),
+        layout=layout,
         world=world,
+        note=console.note,
     )
     metrics_file = MetricsFile(folder.metrics)
     checkpoints = CheckpointSchedule(

@@ -7,11 +7,13 @@ for L layers of activations a backward pass holds L inputs and the activations o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from rlvr.errors import ConfigError
@@ -32,6 +34,30 @@ def recompute_in_backward(model: PreTrainedModel) -> None:
         )
     for layer in layers:
         layer.forward = partial(_forward, layer.forward)
+
+
+def recomputed_layers(model: nn.Module) -> list[nn.Module]:
+    """The layers that `recompute_in_backward` has wrapped."""
+    return [module for module in model.modules() if _wrapper(module) is not None]
+
+
+@contextmanager
+def keeping_activations(model: nn.Module) -> Iterator[None]:
+    """The model as if nothing were recomputed."""
+    layers = recomputed_layers(model)
+    wrappers = [layer.forward for layer in layers]
+    for layer, wrapper in zip(layers, wrappers, strict=True):
+        layer.forward = cast(partial[Any], wrapper).args[0]
+    try:
+        yield
+    finally:
+        for layer, wrapper in zip(layers, wrappers, strict=True):
+            layer.forward = wrapper
+
+
+def _wrapper(module: nn.Module) -> partial[Any] | None:
+    forward = module.forward
+    return forward if isinstance(forward, partial) and forward.func is _forward else None
 
 
 def _forward(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -73,7 +73,7 @@ class Budget:
         # finer than a line, or than what all ranks agree to cut lines to, is no cut
         if tokens <= max(longest, MIN_LINE_TOKENS):
             raise UserError(
-                f"a line of {longest:,} tokens does not fit into memory, even alone in its microbatch ({reason}): lower "
+                f"a line of {longest:,} tokens does not fit into memory, even alone ({reason}): lower "
                 "rollout.max_completion_tokens, set model.gradient_checkpointing=true, or train adapters with "
                 "model.lora.enabled=true"
             )

@@ -1,0 +1,75 @@
+"""The memory plan of a run, from its configuration."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from rlvr.chat.rendering import Chat
+from rlvr.config.schema import Config, LocalEngine, MixTask
+from rlvr.models.policy import Policy
+from rlvr.tasks.base import Task
+from rlvr.training.memory import (
+    Demand,
+    MemoryPlan,
+    available_memory,
+    keys_values_bytes,
+    measure_activations,
+    plan_memory,
+)
+from rlvr.training.packing import Layout
+from rlvr.training.trainer import in_bf16
+from rlvr.world import World
+
+EXAMPLES = 16
+"""Whose prompts are measured."""
+
+
+def plan_run(
+    config: Config, policy: Policy, chat: Chat, task: Task, *, layout: Layout, needs: frozenset[str], world: World
+) -> MemoryPlan:
+    """What each process of the run will use; `needs` are the algorithm's. ConfigError if it cannot fit the GPU."""
+    rollout, trainer, engine = config.rollout, config.trainer, config.engine
+    context = int(policy.model.config.get_text_config().max_position_embeddings)
+    line_tokens = min(context, _longest_prompt(task, chat) + _turns(config) * rollout.max_completion_tokens)
+    num_rows = rollout.prompts_per_step * rollout.group_size
+    together = max(num_rows, config.evaluation.num_examples)
+    sharded = trainer.strategy == "fsdp2"
+    local = engine if isinstance(engine, LocalEngine) else None
+    autocast = partial(torch.autocast, policy.model.device.type, torch.bfloat16, enabled=in_bf16(trainer, policy))
+    demand = Demand(
+        line_tokens=line_tokens,
+        num_rows=num_rows,
+        activations=measure_activations(policy, layout, autocast),
+        keys_values_per_row=keys_values_bytes(policy, line_tokens) if local else 0,
+        max_batch_size=min(local.max_batch_size, together) if local else 0,
+        has_reference="reference_logprobs" in needs,
+        has_copy=local is not None and (rollout.max_staleness > 0 or sharded),
+        num_shards=world.size if sharded else 1,
+    )
+    # what waits in the CPU's memory is not compared with the GPU's
+    available = None if trainer.cpu_offload else available_memory(policy.model.device)
+    return plan_memory(policy, demand, setting=trainer.microbatch_tokens, available=available)
+
+
+def fitted(config: Config, plan: MemoryPlan, world: World) -> Config:
+    """The configuration with the numbers of the plan, which are the same on every rank."""
+    tokens = min(world.gather(plan.microbatch_tokens))
+    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"microbatch_tokens": tokens})})
+    if not plan.samples_fewer or not isinstance(config.engine, LocalEngine):
+        return config
+    engine = config.engine.model_copy(update={"max_batch_size": plan.max_batch_size})
+    return config.model_copy(update={"engine": engine})
+
+
+def _longest_prompt(task: Task, chat: Chat) -> int:
+    """Tokens, of a few training examples; an environment that begins by itself has no prompt to measure."""
+    examples = [task.train_example(index) for index in range(EXAMPLES)]
+    return max((len(chat.encode_prompt(example.messages)) for example in examples if example.messages), default=0)
+
+
+def _turns(config: Config) -> int:
+    """Completions in a row, at most; what tools reply comes on top and is not known."""
+    tasks = [part.task for part in config.task.parts.values()] if isinstance(config.task, MixTask) else [config.task]
+    return max(int(getattr(task, "max_turns", 1)) for task in tasks)

@@ -1,0 +1,284 @@
+"""How much memory a run will need, said before it begins; and the most tokens per pass that fit a GPU.
+
+    weights        the model, as its tensors are
+    gradients      float32, of what is trained
+    optimizer      two moments of what is trained
+    reference      the frozen copy that the KL term compares with; with adapters it is the model itself
+    sampler        the copy of the model that samples while training goes on
+    activations    what a forward pass keeps for the backward pass, of one microbatch
+    logits         of one chunk of predicted tokens, with what is made of them
+    keys, values   of all completions that are sampled together
+
+All but the activations and the logits follow from shapes. Activations are measured on the model itself: three forward
+passes of a few tokens, in which torch says what it keeps. What a line of L tokens needs is
+
+    fixed + per_token x tokens + per_pair x tokens x L
+
+where `fixed` is what does not depend on the tokens (weights cast to bfloat16) and `per_pair` is the mask. Where layers
+are recomputed (model.gradient_checkpointing) it is the input of every layer, and one layer twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rlvr.errors import ConfigError
+from rlvr.models.policy import LOGITS_PER_CHUNK, Policy
+from rlvr.models.recompute import keeping_activations, recomputed_layers
+from rlvr.training.budget import cpu_tokens
+from rlvr.training.packing import Layout
+
+LOGITS_COPIES = 4
+"""Float32 tensors of the size of a chunk's logits that live at once in its backward pass (counted by a test)."""
+
+USABLE = 0.9
+"""Share of a GPU's free memory that is planned with; the rest is lost between tensors."""
+
+MOST_TOKENS = 1 << 17
+"""More tokens a pass make no GPU faster."""
+
+SHORT, LONG = 32, 64
+"""Tokens of the lines that are measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activations:
+    """Bytes that one forward pass keeps for its backward pass."""
+
+    fixed: float
+    per_token: float
+    per_pair: float
+
+    def at(self, tokens: int, line_tokens: int) -> int:
+        """For so many tokens in lines of `line_tokens`."""
+        return round(self.fixed + self.per_token * tokens + self.per_pair * tokens * line_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a run asks for beside its model."""
+
+    line_tokens: int  # the longest row, about
+    num_rows: int  # of a batch
+    activations: Activations
+    keys_values_per_row: int  # bytes of one completion that is being sampled; 0: another process samples
+    max_batch_size: int  # completions sampled together
+    has_reference: bool
+    has_copy: bool  # the engine samples from weights of its own
+    num_shards: int = 1  # ranks that the weights are cut over
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Bytes, as this file's docstring names them."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    reference: int
+    sampler: int
+    activations: int
+    logits: int
+    keys_values: int
+
+    @property
+    def total(self) -> int:
+        """All of it at once."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+    def __str__(self) -> str:
+        sizes = [(field.name.replace("_", " and "), getattr(self, field.name)) for field in fields(self)]
+        return ", ".join(f"{name} {size_text(size)}" for name, size in sizes if size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """What a run will use, and the two numbers by which it is made to fit."""
+
+    parts: Parts
+    microbatch_tokens: int
+    max_batch_size: int
+    samples_fewer: bool  # than engine.max_batch_size, because they would not fit
+    lines: tuple[str, ...]  # for the user
+
+
+def plan_memory(
+    policy: Policy, demand: Demand, *, setting: int | Literal["auto"], available: int | None = None
+) -> MemoryPlan:
+    """The plan. `setting` is `trainer.microbatch_tokens`, `available` what the run may use of a GPU's memory, in bytes.
+
+    Without `available`, on a CPU, nothing is compared. With it `auto` is the most that fits, and fewer completions are
+    sampled together where all of them would leave no room. ConfigError with what to change if not even that helps.
+    """
+    line = demand.line_tokens
+
+    def parts(tokens: int, batch_size: int) -> Parts:
+        in_a_pass = max(line, min(tokens, demand.num_rows * line))  # no more than a batch has, and one row at least
+        return _parts(policy, demand, in_a_pass, batch_size)
+
+    batch_size, notes = demand.max_batch_size, []
+    if available is None:
+        tokens = cpu_tokens(setting)
+    else:
+        while batch_size > 1 and parts(line, batch_size).total > available:
+            batch_size //= 2
+        least = parts(line, batch_size)
+        if least.total > available:
+            raise ConfigError(_too_big(policy, least, line, available))
+        if batch_size < demand.max_batch_size:
+            notes.append(
+                f"memory: engine.max_batch_size={demand.max_batch_size}: the keys and values of so many completions do "
+                f"not fit beside training; {batch_size} are sampled at a time"
+            )
+        most = _most(demand, lambda tokens: parts(tokens, batch_size).total <= available)
+        tokens = most if setting == "auto" else setting
+        if tokens > most:
+            notes.append(f"memory: trainer.microbatch_tokens={tokens} may not fit; auto would choose {most}")
+    total = parts(tokens, batch_size)
+    room = "" if available is None else f" of {size_text(available)}"
+    first = f"memory: {size_text(total.total)}{room} at {tokens:,} tokens a pass in rows of up to {line:,}: {total}"
+    return MemoryPlan(
+        parts=total,
+        microbatch_tokens=tokens,
+        max_batch_size=batch_size,
+        samples_fewer=batch_size < demand.max_batch_size,
+        lines=(first, *notes),
+    )
+
+
+def _parts(policy: Policy, demand: Demand, tokens: int, batch_size: int) -> Parts:
+    own, trained = weight_bytes(policy), sum(num_bytes(p) for p in policy.parameters())
+    replicated = 1 if policy.adapters is not None else demand.num_shards  # what is trained of adapters is never cut
+    return Parts(
+        weights=-(-own // demand.num_shards),
+        gradients=-(-trained // replicated),
+        optimizer=-(-2 * trained // replicated) + 4 * sum(1 for _ in policy.parameters()),  # a step count a tensor
+        reference=-(-own // demand.num_shards) if demand.has_reference and policy.adapters is None else 0,
+        sampler=own if demand.has_copy else 0,
+        activations=demand.activations.at(tokens, demand.line_tokens),
+        logits=LOGITS_COPIES * 4 * min(tokens * int(policy.model.config.vocab_size), LOGITS_PER_CHUNK),
+        keys_values=batch_size * demand.keys_values_per_row,
+    )
+
+
+def _most(demand: Demand, fits: Callable[[int], bool]) -> int:
+    """The largest number of tokens that fits, of a line's 1, 2, 4, ... times; no more than a batch has."""
+    tokens = demand.line_tokens
+    while tokens < min(MOST_TOKENS, demand.num_rows * demand.line_tokens) and fits(2 * tokens):
+        tokens *= 2
+    return tokens
+
+
+def _too_big(policy: Policy, parts: Parts, line_tokens: int, available: int) -> str:
+    remedies = ["lower rollout.max_completion_tokens", "set model.gradient_checkpointing=true"]
+    if policy.adapters is None:
+        remedies.append("train adapters with model.lora.enabled=true")
+    return (
+        f"the run needs {size_text(parts.total)} of memory and may use {size_text(available)}, even with one row of "
+        f"{line_tokens:,} tokens at a time ({parts}): {', or '.join(remedies)}."
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ measured
+
+
+def measure_activations(
+    policy: Policy, layout: Layout, autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Activations:
+    """What forward passes of this model keep, from three small ones: two line lengths, one line and two."""
+    with keeping_activations(policy.model), torch.enable_grad():
+        one, two, longer = (
+            _kept_bytes(policy, layout, autocast, lines, length)
+            for lines, length in ((1, SHORT), (2, SHORT), (1, LONG))
+        )
+    # one = f + S t + S S p,   two = f + 2 S t + 2 S S p,   longer = f + L t + L L p
+    per_token_short = (two - one) / SHORT  # t + S p
+    fixed = one - SHORT * per_token_short
+    per_pair = ((longer - fixed) / LONG - per_token_short) / (LONG - SHORT)
+    per_token = per_token_short - SHORT * per_pair
+    config = policy.model.config.get_text_config()
+    num_layers = int(config.num_hidden_layers)
+    if recomputed_layers(policy.model):
+        inputs = num_layers * int(config.hidden_size) * policy.dtype.itemsize
+        per_token = min(per_token, inputs + 2 * per_token / num_layers)  # a layer computed anew, and its gradients
+    return Activations(fixed=fixed, per_token=per_token, per_pair=per_pair)
+
+
+def _kept_bytes(
+    policy: Policy, layout: Layout, autocast: Callable[[], AbstractContextManager[object]], lines: int, length: int
+) -> int:
+    """Bytes of all tensors that a forward pass over lines of this length keeps, those of the model left out."""
+    device = policy.model.device
+    ids = (torch.arange(lines * length, device=device) % int(policy.model.config.vocab_size)).view(lines, length)
+    positions = torch.arange(length, device=device).expand(lines, length)
+    allowed = torch.ones(lines, length, length, dtype=torch.bool, device=device).tril()
+    own = {_storage(tensor) for tensor in _tensors(policy)}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in own:
+            kept[_storage(tensor)] = tensor  # held, or another one could get its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast():
+        hidden = policy.hidden(ids) if layout == "rows" else policy.hidden(ids, positions, allowed)
+    del hidden
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def _storage(tensor: Tensor) -> int:
+    """The same number for all views of one piece of memory."""
+    return tensor.untyped_storage()._cdata
+
+
+def weight_bytes(policy: Policy) -> int:
+    """Of all tensors of the model and the critic, tied ones once; what quantized ones need to be read included."""
+    found = {_storage(tensor): num_bytes(tensor) for tensor in _tensors(policy)}
+    return sum(found.values())
+
+
+def num_bytes(tensor: Tensor) -> int:
+    """Of the numbers of a tensor."""
+    return tensor.numel() * tensor.element_size()
+
+
+def _tensors(policy: Policy) -> list[Tensor]:
+    modules = [policy.model] if policy.value_head is None else [policy.model, policy.value_head]
+    found: list[Tensor] = [t for module in modules for t in (*module.parameters(), *module.buffers())]
+    states = [state for t in found if (state := getattr(t, "quant_state", None)) is not None]
+    return found + [t for state in states for t in (state.absmax, state.code) if isinstance(t, Tensor)]
+
+
+def keys_values_bytes(policy: Policy, row_tokens: int) -> int:
+    """Of one completion's keys and values at its end, in buffers that grow by doubling; on a CPU the smaller ones are
+    kept for the next batch."""
+    config = policy.model.config.get_text_config()
+    heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    capacity = 16
+    while capacity < row_tokens:
+        capacity *= 2
+    kept = 2 if policy.model.device.type == "cpu" else 1
+    return kept * 2 * int(config.num_hidden_layers) * heads * width * policy.dtype.itemsize * capacity
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes of a GPU that this process may use: what is free, and what it has taken already; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(USABLE * (free + torch.cuda.memory_reserved(device)))
+
+
+def size_text(num_bytes: int) -> str:
+    """`1.5 GB`, in powers of 1000."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.1f} {unit}"
+    return f"{num_bytes / 1000:.1f} kB"

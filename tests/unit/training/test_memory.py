@@ -1,0 +1,212 @@
+"""The memory plan against memory that is really taken."""
+
+import gc
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from rlvr.engines.local import LocalEngine
+from rlvr.errors import ConfigError
+from rlvr.models.recompute import recompute_in_backward, recomputed_layers
+from rlvr.training.memory import (
+    Activations,
+    Demand,
+    keys_values_bytes,
+    measure_activations,
+    plan_memory,
+    size_text,
+    weight_bytes,
+)
+from rlvr.training.packing import microbatches
+from rlvr.types import SamplingParams
+from tests.unit.models.checkpoints import adapted, save_model
+from tests.unit.training.meter import Meter
+from tests.unit.training.tiny import tiny_batch, tiny_policy, tiny_trainer, update
+
+WIDE = {"hidden_size": 128, "intermediate_size": 512, "head_dim": 64, "max_position_embeddings": 512}
+NOTHING = Activations(fixed=0, per_token=0, per_pair=0)
+
+
+def demand(**changes):
+    """Of a run of 64 rows of up to 100 tokens."""
+    values = {
+        "line_tokens": 100,
+        "num_rows": 64,
+        "activations": NOTHING,
+        "keys_values_per_row": 0,
+        "max_batch_size": 64,
+        "has_reference": False,
+        "has_copy": False,
+    }
+    return Demand(**(values | changes))
+
+
+def held(tensors) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@pytest.mark.parametrize("changes", [{"architecture": "qwen2"}, {"architecture": "llama", "critic": True}])
+def test_pitfall_33_weights_gradients_and_both_moments_are_planned_to_the_byte(changes):
+    policy = tiny_policy(**changes)
+    trainer = tiny_trainer(policy)
+    update(trainer, tiny_batch(policy))
+    parts = plan_memory(policy, demand(has_reference=True, has_copy=True), setting=2048).parts
+    state = [value for values in trainer.optimizer.state.values() for value in values.values()]
+    assert parts.gradients == held(p.grad for p in policy.parameters() if p.grad is not None)
+    assert parts.optimizer == held(state)
+    head = list(policy.value_head.parameters()) if policy.value_head else []
+    assert parts.weights == held([*policy.model.parameters(), *policy.model.buffers(), *head])
+    assert parts.reference == parts.sampler == parts.weights
+
+
+@pytest.mark.parametrize("kind", [{}, {"dtype": "bfloat16"}, {"load_in_4bit": True}, {"load_in_8bit": True}])
+def test_with_adapters_only_they_have_gradients_and_the_reference_is_the_model_itself(tmp_path, kind):
+    policy = adapted(save_model(tmp_path / "model"), **kind)
+    parts = plan_memory(policy, demand(has_reference=True), setting=2048).parts
+    trained = sum(p.numel() for p in policy.parameters())
+    assert parts.gradients == 4 * trained
+    assert parts.optimizer == 8 * trained + 4 * len(list(policy.parameters()))
+    assert parts.reference == 0
+    assert parts.weights == weight_bytes(policy)
+    assert parts.weights >= held(policy.model.parameters())
+
+
+def test_fewer_bits_are_planned_as_fewer_bytes(tmp_path):
+    folder = save_model(tmp_path / "model")
+    whole, four = (weight_bytes(adapted(folder, **kind)) for kind in ({}, {"load_in_4bit": True}))
+    assert four < whole
+
+
+def test_what_ranks_cut_over_each_other_is_planned_by_the_share():
+    policy = tiny_policy()
+    alone, of_four = (plan_memory(policy, demand(has_reference=True, num_shards=n), setting=2048).parts for n in (1, 4))
+    for name in ("weights", "gradients", "reference"):
+        assert getattr(of_four, name) == -(-getattr(alone, name) // 4)
+    assert of_four.optimizer < alone.optimizer / 3
+
+
+CASES = {
+    "llama": ({"num_hidden_layers": 6, **WIDE}, (), False),
+    "recomputed": ({"num_hidden_layers": 6, **WIDE}, (), True),
+    "bf16": ({"num_hidden_layers": 6, **WIDE}, ("trainer.precision=bf16",), False),
+    "eager": ({"num_hidden_layers": 4, "attn_implementation": "eager", "max_position_embeddings": 512}, (), False),
+    "a large vocabulary": ({"vocab_size": 30_000, "max_position_embeddings": 512}, (), False),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_activations_and_logits_are_what_an_update_takes(name):
+    changes, overrides, recomputed = CASES[name]
+    policy = tiny_policy(**changes)
+    if recomputed:
+        recompute_in_backward(policy.model)
+    trainer = tiny_trainer(policy, "trainer.microbatch_tokens=1024", *overrides)
+    batch = tiny_batch(policy, num_groups=30)
+    update(trainer, batch)  # the moments are there now
+    batch = trainer.algorithm.advantages(trainer.score(batch))
+    shape = max(
+        (m.ids.shape for m in microbatches(batch, range(len(batch.ids)), budget_tokens=1024)), key=torch.Size.numel
+    )
+    gc.collect()
+    with Meter() as meter:
+        trainer.update(batch, 0)
+    activations = measure_activations(policy, "shared", trainer._autocast)
+    asked = demand(line_tokens=shape[1], num_rows=1000, activations=activations)
+    parts = plan_memory(policy, asked, setting=shape.numel()).parts
+    assert 0.8 * meter.peak < parts.activations + parts.logits < 1.5 * meter.peak
+
+
+def test_measuring_leaves_the_model_as_it_was():
+    policy = tiny_policy()
+    recompute_in_backward(policy.model)
+    layers = recomputed_layers(policy.model)
+    assert len(layers) == 2
+    assert measure_activations(policy, "rows").per_pair < measure_activations(policy, "shared").per_pair
+    assert recomputed_layers(policy.model) == layers
+    assert all(p.grad is None for p in policy.parameters())
+
+
+def test_keys_and_values_are_what_the_engine_holds():
+    policy = tiny_policy(max_position_embeddings=256)
+    engine = LocalEngine(policy.model, max_batch_size=8, max_context_tokens=256)
+    sampling = [SamplingParams(max_tokens=120, temperature=1.0, stop_ids=frozenset(), seed=i) for i in range(8)]
+    engine.generate_batch([([1, 2, 3], settings) for settings in sampling])
+    cache = engine._scheduler._runner._shared
+    taken = held(tensor for pair in cache._made.values() for tensor in pair)
+    assert 0.7 * taken < 8 * keys_values_bytes(policy, 123) < 1.5 * taken
+
+
+# ------------------------------------------------------------------------------------------------------ what fits a GPU
+
+
+BY_TOKEN = Activations(fixed=1000, per_token=1000, per_pair=1)
+
+
+def test_on_a_cpu_auto_is_a_number_and_nothing_is_compared():
+    policy = tiny_policy()
+    assert plan_memory(policy, demand(), setting="auto").microbatch_tokens == 2048
+    assert plan_memory(policy, demand(activations=BY_TOKEN), setting=77).microbatch_tokens == 77
+
+
+def test_auto_is_the_most_that_fits():
+    policy = tiny_policy()
+    asked = demand(activations=BY_TOKEN)
+    seen = set()
+    for available in range(450_000, 10_000_000, 200_000):
+        plan = plan_memory(policy, asked, setting="auto", available=available)
+        assert plan.parts.total <= available
+        twice = plan_memory(policy, asked, setting=2 * plan.microbatch_tokens).parts.total
+        assert twice > available or plan.microbatch_tokens >= asked.num_rows * asked.line_tokens
+        seen.add(plan.microbatch_tokens)
+    assert sorted(seen) == [100 * 2**i for i in range(7)]
+    assert all(b == 2 * a for a, b in pairwise(sorted(seen)))
+
+
+def test_completions_that_do_not_fit_beside_training_are_sampled_in_smaller_batches():
+    policy = tiny_policy()
+    asked = demand(keys_values_per_row=10_000)
+    free = plan_memory(policy, replace(asked, max_batch_size=0), setting=100).parts.total
+    plan = plan_memory(policy, asked, setting="auto", available=free + 170_000)
+    assert plan.max_batch_size == 16
+    assert plan.samples_fewer
+    assert "engine.max_batch_size=64: the keys and values of so many completions do not fit" in plan.lines[1]
+    roomy = plan_memory(policy, asked, setting="auto", available=free + 10_000_000)
+    assert (roomy.max_batch_size, roomy.samples_fewer, len(roomy.lines)) == (64, False, 1)
+
+
+def test_a_number_that_may_not_fit_is_kept_and_said():
+    plan = plan_memory(tiny_policy(), demand(activations=BY_TOKEN), setting=6400, available=2_000_000)
+    assert plan.microbatch_tokens == 6400
+    assert "trainer.microbatch_tokens=6400 may not fit; auto would choose 800" in plan.lines[1]
+
+
+def test_a_run_that_cannot_fit_is_one_sentence(tmp_path):
+    policy = tiny_policy()
+    with pytest.raises(ConfigError) as error:
+        plan_memory(policy, demand(activations=BY_TOKEN), setting="auto", available=100_000)
+    said = str(error.value)
+    assert said.startswith("the run needs 404.1 kB of memory and may use 100.0 kB, even with one row of 100 tokens at")
+    assert "(weights 66.5 kB, gradients 66.4 kB, optimizer 132.9 kB, " in said
+    assert said.endswith("or train adapters with model.lora.enabled=true.")
+    adapters = adapted(save_model(tmp_path / "model"))
+    with pytest.raises(ConfigError) as error:
+        plan_memory(adapters, demand(), setting="auto", available=1000)
+    assert "lora" not in str(error.value)
+
+
+def test_the_line_for_the_user_names_every_part_that_takes_something():
+    line = plan_memory(tiny_policy(), demand(keys_values_per_row=500), setting="auto").lines[0]
+    assert line.startswith("memory: ")
+    assert " at 2,048 tokens a pass in rows of up to 100: weights " in line
+    for name in ("gradients", "optimizer", "logits", "keys and values 32.0 kB"):
+        assert f", {name}" in line
+    assert "reference" not in line
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(1, "0.0 kB"), (1500, "1.5 kB"), (2_340_000, "2.3 MB"), (1.2e12, "1,200.0 GB")]
+)
+def test_sizes(size, text):
+    assert size_text(size) == text
