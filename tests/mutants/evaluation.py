@@ -111,14 +111,14 @@ MUTANTS = [
     ),
     Mutant(  # errors of the groups that replace dead ones escape the limit
         pitfall="26",
-        file="rollout/source.py",
+        file="rollout/schedule.py",
         old="            sampled += fresh\n",
         new="",
         test=f"{SOURCE}::test_pitfall_26_verifier_errors_of_replacements_count_too",
     ),
     Mutant(
         pitfall="26",
-        file="rollout/source.py",
+        file="rollout/schedule.py",
         old="if len(errors) > max_share * len(episodes):",
         new="if len(errors) >= max_share * len(episodes):",
         test=f"{SOURCE}::test_pitfall_26_just_as_many_verifier_errors_as_the_limit_allows_do_not_stop_the_run",

@@ -67,7 +67,7 @@ MUTANTS = [
     ),
     Mutant(  # a verifier error is a reward of 0
         pitfall="13",
-        file="rollout/source.py",
+        file="rollout/schedule.py",
         old="rewards = [e.score.value for e in group.episodes if not math.isnan(e.score.value)]",
         new="rewards = [0.0 if math.isnan(e.score.value) else e.score.value for e in group.episodes]",
         test=SOURCE + "test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life",

@@ -159,15 +159,15 @@ MUTANTS = [
     Mutant(  # so do the prompts
         pitfall="37",
         file="training/state.py",
-        old='        self._rollouts.cursor = checkpoint.state["cursor"]\n',
+        old='        self._rollouts.restore(checkpoint.state["rollouts"])\n',
         new="",
         test=STOP + "[3-grpo]",
     ),
     Mutant(  # the cursor forgets the refills
         pitfall="37",
         file="training/state.py",
-        old='checkpoint.state["cursor"]\n',
-        new="checkpoint.step * self._rollouts._settings.prompts_per_step\n",
+        old='restore(checkpoint.state["rollouts"])',
+        new='restore({"cursor": checkpoint.step * self._rollouts._source.prompts_per_step, "under_way": []})',
         test=STOP + "[3-dapo]",
     ),
     Mutant(  # the critic starts anew

@@ -107,7 +107,7 @@ def test_without_staleness_no_age_is_logged(whole: Ran) -> None:
 
 
 def test_pitfall_31_tokens_of_the_newest_version_have_the_logprobs_of_its_weights(model: Path, tmp_path: Path) -> None:
-    """Those, too, that came after new weights in the middle of a completion: no key or value is left of the old ones."""
+    """Those, too, that came after new weights in the middle of a completion: no key is left of the old ones."""
     ran = run_train(tmp_path / "run", *LONG, *pretrained(model), "rollout.max_staleness=1", "engine.max_batch_size=4")
     apart: dict[str, list[float]] = {"fresh": [], "old": []}
     for step, episodes in enumerate(records(ran.folder)):

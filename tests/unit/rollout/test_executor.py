@@ -55,15 +55,23 @@ def test_an_error_arrives_where_the_result_is_asked_for(make: Callable[[], Execu
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_what_would_stop_the_loop_arrives_where_the_result_is_asked_for_and_the_loop_goes_on(
+def test_pitfall_26_what_would_stop_the_loop_arrives_where_the_result_is_asked_for_and_the_loop_goes_on(
     error: BaseException,
 ) -> None:
-    with Background(num_threads=1) as executor:
-        result = executor.start(group(error))
-        other = executor.start(double(4))
-        with pytest.raises(type(error)):
-            result()
-        assert (other(), executor.run(double(1)), executor.call(lambda: 7)) == (8, 2, 7)
+    seen: list[object] = []
+
+    def use() -> None:
+        with Background(num_threads=1) as executor:
+            result = executor.start(group(error))
+            other = executor.start(double(4))
+            with pytest.raises(type(error)):
+                result()
+            seen.extend([other(), executor.run(double(1)), executor.call(lambda: 7)])
+
+    patient = threading.Thread(target=use, daemon=True)  # nobody should wait for ever, this test neither
+    patient.start()
+    patient.join(20)
+    assert seen == [8, 2, 7]
     assert not alive()
 
 

@@ -1,0 +1,77 @@
+"""New weights while completions are being sampled: a copy of the policy, and the version of every token."""
+
+import asyncio
+import copy
+
+import pytest
+import torch
+
+from rlvr.engines.local import LocalEngine
+from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
+
+
+def test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which() -> None:
+    versions = [tiny_model(seed=seed) for seed in range(3)]
+    policy = copy.deepcopy(versions[0])
+    engine = LocalEngine(
+        copy.deepcopy(policy).requires_grad_(False),
+        max_batch_size=4,
+        max_context_tokens=64,
+        weights=lambda: policy.named_parameters(),
+    )
+
+    def train(version: int, told: bool) -> None:
+        policy.load_state_dict(versions[version].state_dict())
+        if told:
+            engine.load_weights(version)
+
+    async def run():
+        requests = [engine.generate(prompt(5 + i), sampling(i, max_tokens=9 + i)) for i in range(3)]
+        running = [asyncio.ensure_future(request) for request in requests]
+        while engine._scheduler._rows.most_sampled < 4:
+            await asyncio.sleep(0)
+        train(1, told=False)  # the trainer works: the copy does not see it
+        while engine._scheduler._rows.most_sampled < 6:
+            await asyncio.sleep(0)
+        train(1, told=True)
+        train(2, told=True)  # two loads between two tokens
+        return await asyncio.gather(*running)
+
+    for number, completion in enumerate(asyncio.run(run())):
+        count = len(completion.token_ids)
+        assert completion.policy_version == 0
+        assert completion.version_changes == ((6, 2),)
+        assert completion.policy_versions == (0,) * 6 + (2,) * (count - 6)
+        behavior = torch.tensor(completion.behavior_logprobs)
+        for part, version in ((slice(0, 6), 0), (slice(6, count), 2)):
+            expected = plain_logprobs(versions[version], prompt(5 + number), completion)[part]
+            torch.testing.assert_close(behavior[part], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 4])
+def test_a_completion_that_ends_before_the_next_load_has_one_version(max_tokens: int) -> None:
+    engine = LocalEngine(tiny_model(), max_batch_size=2, max_context_tokens=64)
+    engine.load_weights(3)
+    [done] = engine.generate_batch([(prompt(5), sampling(0, max_tokens=max_tokens))])
+    engine.load_weights(4)
+    assert done.policy_versions == (3,) * max_tokens
+    assert done.version_changes == ()
+
+
+def test_pitfall_31_a_session_that_was_parked_with_old_weights_is_computed_anew() -> None:
+    model, new = tiny_model(), tiny_model(seed=1)
+    engine = LocalEngine(model, max_batch_size=2, max_context_tokens=64)
+
+    async def run():
+        first = await engine.generate(prompt(9), sampling(1, max_tokens=5), session="a")
+        assert engine._scheduler.num_parked == 1
+        model.load_state_dict(new.state_dict())
+        engine.load_weights(1)
+        assert engine._scheduler.num_parked == 0
+        ids = [*prompt(9), *first.token_ids, 3]
+        return ids, await engine.generate(ids, sampling(2, max_tokens=5), session="a")
+
+    ids, second = asyncio.run(run())
+    assert second.policy_versions == (1,) * 5
+    expected = plain_logprobs(new, ids, second)
+    torch.testing.assert_close(torch.tensor(second.behavior_logprobs), expected, atol=1e-5, rtol=0)
