@@ -61,6 +61,11 @@ BROKEN = {
     f"engine=vllm {HF} {LORA} model.load_in_8bit=true": "model.load_in_8bit=true: engine=vllm would sample from",
     "engine=vllm engine.sync=adapter": "engine.sync=adapter: there is no adapter to push",
     f"engine=vllm {HF} engine.sync=adapter": "engine.sync=adapter: there is no adapter to push",
+    # processes
+    f"{HF} {LORA} model.load_in_4bit=true trainer.strategy=fsdp2": "model.load_in_4bit=true: packed weights cannot",
+    f"{HF} {LORA} model.load_in_8bit=true trainer.strategy=fsdp2": "model.load_in_8bit=true: packed weights cannot",
+    "trainer.cpu_offload=true": "trainer.cpu_offload=true: has no effect with trainer.strategy=single",
+    "trainer.cpu_offload=true trainer.strategy=ddp": "set trainer.strategy=fsdp2",
     # weights and adapters
     f"{HF} {LORA} model.load_in_4bit=true model.load_in_8bit=true": "choose one of them",
     f"{HF} model.load_in_4bit=true": "weights of 4 bits cannot be trained; set model.lora.enabled=true",
