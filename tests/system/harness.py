@@ -195,11 +195,13 @@ class Command:
     `die_at=n` kills the process with SIGKILL at its n-th write operation (a file opened for writing, renamed, removed).
     """
 
-    def __init__(self, *words: str, log: Path, die_at: int | None = None) -> None:
+    def __init__(
+        self, *words: str, log: Path, die_at: int | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._log = log
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["rlvr.build", "rlvr.cli.main", "rlvr.cli.train"])
-        self.process: BaseProcess = context.Process(target=_child, args=(words, log, die_at))
+        self.process: BaseProcess = context.Process(target=_child, args=(words, log, die_at, environment or {}))
         self.process.start()
 
     @property
@@ -221,7 +223,8 @@ class Command:
             os.kill(self.process.pid, number)
 
 
-def _child(words: Sequence[str], log: Path, die_at: int | None) -> None:
+def _child(words: Sequence[str], log: Path, die_at: int | None, environment: Mapping[str, str]) -> None:
+    os.environ.update(environment)
     with log.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import chain
 from typing import Protocol
 
 from rlvr.envs.base import Env, TurnText
@@ -141,11 +141,16 @@ def conclude(task_name: str, records: Records, *, seed: int = EVAL_SEED, world: 
 
     UserError if more than `MAX_FAILURE_SHARE` of the completions could not be judged.
     """
-    if world.size > 1:  # the samples of an example stand together; examples were dealt out
-        of_examples = [list(group) for _, group in groupby(records, key=lambda record: record.example_id)]
-        records = tuple(chain.from_iterable(world.join(of_examples)))
+    if world.size > 1:  # examples were dealt out, each with its samples
+        records = tuple(chain.from_iterable(world.join(_by_example(records))))
     check_failures(task_name, records)
     return EvaluationResult(metrics=summarize(task_name, records, seed=seed), records=records)
+
+
+def _by_example(records: Records) -> list[Records]:
+    """Of each example its records: the first one is that of sample 0."""
+    starts = [place for place, record in enumerate(records) if record.sample_index == 0]
+    return [records[start:end] for start, end in zip(starts, [*starts[1:], len(records)], strict=True)]
 
 
 def check_failures(task_name: str, records: Sequence[EvaluationRecord]) -> None:

@@ -6,7 +6,7 @@ import ast
 import asyncio
 import json
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ from rlvr.types import (
     Turn,
     Verdict,
 )
+from rlvr.world import ALONE, World
 from tests.unit.tasks.settings import make_reward
 
 RewardType = Literal["boxed", "correct", "combined"]
@@ -120,6 +121,13 @@ class ScriptedPolicy:
 
 
 def run(task: RpnTask, *, num_examples: int = 60, samples: int = 0) -> tuple[EvaluationResult, ScriptedPolicy]:
+    records, policy = play(task, num_examples=num_examples, samples=samples)
+    return conclude(task.name, records), policy
+
+
+def play(
+    task: RpnTask, *, num_examples: int, samples: int, world: World = ALONE
+) -> tuple[tuple[EvaluationRecord, ...], ScriptedPolicy]:
     codec = WordCodec(task)
     policy = ScriptedPolicy(task, codec)
     evaluation = evaluate(
@@ -128,8 +136,9 @@ def run(task: RpnTask, *, num_examples: int = 60, samples: int = 0) -> tuple[Eva
         num_examples=num_examples,
         samples_per_example=samples,
         max_completion_tokens=8,
+        world=world,
     )
-    return conclude(task.name, asyncio.run(evaluation)), policy
+    return asyncio.run(evaluation), policy
 
 
 def recorded(
@@ -355,3 +364,36 @@ def turn_of(codec: WordCodec, prompt: str, said: str) -> Turn:
         policy_version=0,
     )
     return Turn(prompt_ids=tuple(codec.words.index(word) for word in prompt.split()), completion=completion)
+
+
+# ----------------------------------------------------------------------------------------------------- several ranks
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What `conclude` needs of a world whose ranks have played already: `join` gets every rank's list at once."""
+
+    parts: list[list[Any]]
+    size: int
+
+    def join(self, items: list[Any]) -> list[Any]:
+        assert items in self.parts
+        total = sum(map(len, self.parts))
+        return [self.parts[index % self.size][index // self.size] for index in range(total)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+@pytest.mark.parametrize("samples", [0, 2])
+def test_what_ranks_play_of_an_evaluation_gives_the_numbers_of_one(size: int, samples: int) -> None:
+    """5 examples: some ranks have more than others, or none."""
+    task, whole = make_task(), run(make_task(), num_examples=5, samples=samples)[0]
+    shares = [play(task, num_examples=5, samples=samples, world=World(rank=rank, size=size))[0] for rank in range(size)]
+    assert max(len(share) for share in shares) <= -(-5 // size) * (samples + 1)
+    assert sum(map(len, shares)) == 5 * (samples + 1)
+    each = samples + 1
+    dealt: Any = Dealt([[s[i : i + each] for i in range(0, len(s), each)] for s in shares], size)
+    for share in shares:
+        result = conclude(task.name, share, world=dealt)
+        assert result.metrics == whole.metrics
+        keys = [(record.example_id, record.sample_index) for record in result.records]
+        assert keys == [(record.example_id, record.sample_index) for record in whole.records]

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from rlvr.config.compose import load_config
 from rlvr.errors import UserError
 from rlvr.rollout.batch import to_batch
-from rlvr.rollout.source import Rollouts
+from rlvr.rollout.schedule import Rollouts
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter, Line
 from rlvr.tracking.jsonl import MetricsFile, read_metrics
@@ -19,7 +19,7 @@ from rlvr.training.trainer import NonFiniteError
 from rlvr.types import Group, Message, Verdict
 from tests.unit.training.test_loop import one_group
 
-GROUPS: tuple[Group, ...] = tuple(one_group() for _ in range(3))
+GROUPS: tuple[Group, ...] = tuple(one_group(0) for _ in range(3))
 ROLLOUTS = Rollouts(groups=GROUPS, num_refilled=0)
 
 

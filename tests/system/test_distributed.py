@@ -1,0 +1,247 @@
+"""`torchrun -m rlvr train`: one job, one voice, the numbers of one process, and a run that survives its processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rlvr.tracking.rollouts import read_rollouts
+from tests.system.harness import Command, metrics, num_lines, numbers, run_train, wait_until
+from tests.system.torchrun import Job, said
+
+RPN_TEST = ("trainer.checkpoint_every=5", "trainer.keep_last=9", "tracker.rollouts_every=1")
+NUM_STEPS = 15
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`rpn_test` by one process."""
+    return run_train(tmp_path_factory.mktemp("alone") / "run", *RPN_TEST, name="rpn_test").folder
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """The same by two processes that share the weights, and what they said."""
+    cwd = tmp_path_factory.mktemp("together")
+    words = (*RPN_TEST, "trainer.strategy=fsdp2", "trainer.world_size=2", "run_dir=run")
+    done = Job(2, "train", "--config-name", "rpn_test", *words, cwd=cwd).wait()
+    assert done.code == 0, done.err
+    return cwd / "run", done.out, done.err
+
+
+def sampled(folder: Path, step: int) -> list[list[int]]:
+    """The token ids of a step's completions."""
+    records = read_rollouts(folder / "rollouts" / f"step_{step:06d}.jsonl.gz")
+    return [turn.completion_ids for record in records for turn in record.turns]
+
+
+def check_same_numbers(folder: Path, alone: Path, *, least: int) -> int:
+    """Losses, rewards and gradients agree up to the first step whose sampled tokens differ; that step, printed."""
+    ours, theirs = numbers(folder), numbers(alone)
+    differs = next((s for s in range(1, len(ours)) if sampled(folder, s) != sampled(alone, s)), len(ours))
+    print(f"first step with another sampled token: {differs if differs < len(ours) else 'none'} of {len(ours) - 1}")
+    assert differs >= least
+    for mine, other in zip(ours[1:differs], theirs[1:differs], strict=True):
+        names = [name for name in other if name.startswith(("loss/", "reward/", "rollout/", "policy/"))]
+        names.remove("policy/changed_weight_share")  # counts weights that differ in their last bit
+        assert "loss/total" in names
+        for name in names:
+            limit = TOLERANCE if name.startswith("loss/") else TOLERANCE * max(1.0, abs(other[name]))
+            assert abs(mine[name] - other[name]) <= limit, (mine["step"], name, mine[name], other[name])
+    return differs
+
+
+def forked(num_processes: int, *words: str, log: Path) -> list[Command]:
+    """The processes of a job as a launcher starts them, but without its imports and without its company."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"WORLD_SIZE": num_processes, "LOCAL_WORLD_SIZE": num_processes, "MASTER_PORT": port}
+    return [
+        Command(
+            *words,
+            log=log / f"log{rank}",
+            environment={n: str(v) for n, v in (common | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+            | {"MASTER_ADDR": "127.0.0.1"},
+        )
+        for rank in range(num_processes)
+    ]
+
+
+# ----------------------------------------------------------------------------------------------- the same numbers
+
+
+def test_pitfall_09_two_processes_train_as_one_does(together: tuple[Path, str, str], alone: Path) -> None:
+    folder, _, _ = together
+    check_same_numbers(folder, alone, least=10)
+    assert len(numbers(folder)) == NUM_STEPS + 1
+
+
+def test_the_warm_start_and_the_evaluation_before_training_are_those_of_one_process(
+    together: tuple[Path, str, str], alone: Path
+) -> None:
+    """Each process plays half of the examples; joined they are the same ones, in the same order."""
+    folder, _, _ = together
+    for name, tensor in load_file(alone / "warm_start" / "model.safetensors").items():
+        assert torch.equal(load_file(folder / "warm_start" / "model.safetensors")[name], tensor)
+    assert numbers(folder)[0] == numbers(alone)[0]
+    assert metrics(folder)[0]["eval/rpn/num_examples"] == 100
+
+
+def test_one_process_speaks_and_writes_for_all(together: tuple[Path, str, str], alone: Path) -> None:
+    folder, out, err = together
+    assert out.count("held-out accuracy") == 1
+    assert out.count("try it: rlvr eval run") == 1
+    lines = said(err)
+    assert len(lines) == len(set(lines)), lines
+    assert "processes: 2, trainer.strategy=fsdp2" in lines
+    assert not [line for line in err.splitlines() if "Warning" in line or "Traceback" in line]
+    names = [sorted(path.name for path in run.iterdir()) for run in (folder, alone)]
+    assert names[0] == names[1]
+    assert [row["step"] for row in metrics(folder)] == list(range(NUM_STEPS + 1))
+    final = [sorted(path.name for path in (run / "final").iterdir()) for run in (folder, alone)]
+    assert final[0] == final[1]
+
+
+# --------------------------------------------------------------------------------------------------------- resume
+
+
+def back_to(folder: Path, step: int, copy: Path) -> None:
+    """The run as it would be if it had been killed after the checkpoint of a step."""
+    shutil.copytree(folder, copy)
+    shutil.rmtree(copy / "final")
+    for path in (copy / "checkpoints").iterdir():
+        if int(path.name.removeprefix("step_")) > step:
+            shutil.rmtree(path)
+
+
+def test_pitfall_37_saved_by_two_processes_gone_on_by_one(
+    together: tuple[Path, str, str], alone: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    back_to(together[0], 5, folder)
+    assert (folder / "checkpoints/step_000005/shards/rank_00001.safetensors").is_file()
+    words = (*RPN_TEST, "resume=true", "trainer.strategy=single")
+    assert run_train(folder, *words, name="rpn_test").result.finished
+    check_same_numbers(folder, alone, least=10)
+    assert not (folder / "checkpoints/step_000015/shards").exists()
+
+
+def test_pitfall_37_a_killed_process_ends_the_job_with_its_reason_and_two_go_on(alone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = ("train", "--config-name", "rpn_test", *RPN_TEST, f"run_dir={folder}")
+    job = forked(2, *words, "trainer.strategy=ddp", log=tmp_path)
+    wait_until(lambda: num_lines(folder) > 7)
+    job[1].send(signal.SIGKILL)
+    assert [rank.wait() for rank in job] == [1, -signal.SIGKILL]
+    [error] = [line for line in job[0].err.splitlines() if line.startswith("rlvr: error: ")]
+    assert "process 0 of 2 has lost another one" in error
+    assert "resume=true" in error
+    assert "Traceback" not in job[0].err
+    assert not (folder / "final").exists()
+    job = forked(2, *words, "resume=true", "trainer.strategy=fsdp2", log=tmp_path)
+    assert [rank.wait() for rank in job] == [0, 0]
+    check_same_numbers(folder, alone, least=10)
+    assert (folder / "checkpoints/step_000015/shards/rank_00001.safetensors").is_file()
+
+
+SHORT_OF_THE_END = ("tracker.rollouts_every=1", "trainer.checkpoint_every=null", "trainer.max_steps=500")
+
+
+def check_stopped(folder: Path, alone: Path) -> None:
+    """Saved once, after its last step."""
+    steps = [row["step"] for row in metrics(folder)]
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [f"step_{int(steps[-1]):06d}"]
+    assert not (folder / "final").exists()
+    check_same_numbers(folder, alone, least=min(len(steps), 10))
+
+
+def test_a_signal_to_one_process_saves_once_and_ends_all(alone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = ("train", "--config-name", "rpn_test", *SHORT_OF_THE_END, "trainer.strategy=ddp", f"run_dir={folder}")
+    job = forked(2, *words, log=tmp_path)
+    wait_until(lambda: num_lines(folder) > 2)
+    job[1].send(signal.SIGTERM)
+    assert [rank.wait() for rank in job] == [143, 143]
+    assert job[1].err == ""
+    assert job[0].err.count("stopping after this step\n") == 1
+    assert job[0].err.count(f"stopped; go on with: rlvr train run_dir={folder} resume=true\n") == 1
+    check_stopped(folder, alone)
+
+
+def test_a_signal_to_torchrun_saves_once_and_ends_all(alone: Path, tmp_path: Path) -> None:
+    words = ("train", "--config-name", "rpn_test", *SHORT_OF_THE_END, "trainer.strategy=ddp", "run_dir=run")
+    job = Job(2, *words, cwd=tmp_path)
+    job.wait_until(lambda: num_lines(tmp_path / "run") > 2)
+    job.send(signal.SIGTERM)
+    done = job.wait()
+    assert done.code == 1  # torchrun's, whatever a process ends with
+    lines = said(done.err)
+    assert lines.count("stopping after this step") == 1
+    assert not [line for line in lines if "error" in line]
+    assert done.out.count("stopped; go on with: rlvr train run_dir=run resume=true") == 1
+    check_stopped(tmp_path / "run", alone)
+
+
+# ------------------------------------------------------------------------------------------------------ bad input
+
+
+def test_a_wrong_key_is_said_once(tmp_path: Path) -> None:
+    done = Job(2, "train", "--config-name", "rpn_test", "seeed=1", "run_dir=run", cwd=tmp_path).wait()
+    assert done.code == 1
+    assert said(done.err) == ["rlvr: error: seeed=1: there is no key seeed; did you mean seed?"]
+    assert "exitcode  : 2" in done.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_that_would_each_train_by_themselves_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from rlvr.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert main(["train", "trainer.strategy=single"]) == 2
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        "rlvr: error: trainer.strategy=single: 2 processes were started, and each would train by itself; set "
+        "trainer.strategy=fsdp2 or ddp.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_launcher_that_starts_one_process_in_silence_is_found_out(tmp_path: Path) -> None:
+    """`accelerate launch` on a CPU: one process where two were asked for."""
+    if importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+    launcher = (sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2")
+    words = ("train", "--config-name", "rpn_test", "trainer.strategy=ddp", "trainer.world_size=2", "run_dir=run")
+    done = Job(2, *words, cwd=tmp_path, launcher=launcher).wait()
+    assert done.code != 0
+    assert [line for line in done.err.splitlines() if line.startswith("rlvr: error: ")] == [
+        "rlvr: error: trainer.world_size=2: 1 process trains here; start them with torchrun --nproc-per-node 2 -m rlvr "
+        "train ... (accelerate launch on a CPU starts one, in silence)."
+    ]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_world_of_one_is_a_run_like_any_other(alone: Path, tmp_path: Path) -> None:
+    words = (*RPN_TEST, "trainer.strategy=ddp", "trainer.max_steps=2")
+    folder = run_train(tmp_path / "run", *words, name="rpn_test").folder
+    check_same_numbers(folder, alone, least=3)
+    assert numbers(folder)[0] == numbers(alone)[0]

@@ -1,0 +1,194 @@
+"""What processes that train together agree on, on real ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rlvr.build import ranks as module
+from rlvr.build.policies import set_threads
+from rlvr.build.ranks import agreed, check_shares, one_voice, quiet, shared_folder
+from rlvr.config.compose import load_config
+from rlvr.errors import ConfigError, UserError
+from rlvr.models.policy import Policy
+from rlvr.world import ALONE, World
+from tests.ranks import Ranks
+from tests.unit.training.tiny import tiny_policy
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    pool = Ranks()
+    yield pool
+    pool.close()
+
+
+# ------------------------------------------------------------------------------------------------------ one voice
+
+
+def ending(world: World, failing: Callable[[World], None]) -> tuple[str, str, int]:
+    """How a block in which `failing` fails on some ranks, and the others wait for them, ends on this one."""
+    module.PATIENCE_S = 0.1  # the process that speaks goes on living here
+    try:
+        with one_voice(world):
+            failing(world)
+            world.gather(None)
+    except UserError as error:
+        return type(error).__name__, str(error), error.exit_code
+    except (Exception, SystemExit) as error:
+        return type(error).__name__, str(error), getattr(error, "code", 0)
+    return "none", "", 0
+
+
+def on_one(world: World) -> None:
+    if world.rank == 1:
+        raise ConfigError("task.path=x: is bad.")
+
+
+def on_all(world: World) -> None:
+    raise ConfigError("task.path=x: is bad.")
+
+
+def lost(world: World) -> None:
+    """Rank 1 goes without a word."""
+    if world.rank == 1:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
+        raise SystemExit(9)
+
+
+def bug(world: World) -> None:
+    if world.rank == 0:
+        raise KeyError("x")
+
+
+def test_a_rank_that_fails_ends_the_others_and_speaks_for_them(ranks: Ranks) -> None:
+    found = ranks(3, "ddp", ending, on_one)
+    assert found[1] == ("ConfigError", "task.path=x: is bad.", 2)
+    assert [answer[0] for answer in (found[0], found[2])] == ["SystemExit", "SystemExit"]
+    assert {answer[2] for answer in (found[0], found[2])} == {1}
+
+
+def test_ranks_that_fail_alike_say_it_once(ranks: Ranks) -> None:
+    found = ranks(3, "ddp", ending, on_all)
+    assert sorted(answer[0] for answer in found) == ["ConfigError", "SystemExit", "SystemExit"]
+    assert {answer[2] for answer in found} == {2}
+
+
+def test_a_rank_that_goes_without_a_word_is_missed_by_one_of_the_others(ranks: Ranks) -> None:
+    found = ranks(3, "ddp", ending, lost)
+    assert found[1] == ("SystemExit", "9", 9)
+    kind, text, code = min(found[0], found[2], key=lambda answer: answer[0] != "UserError")
+    assert (kind, code) == ("UserError", 1)
+    assert text.startswith(f"process {0 if found[0][0] == 'UserError' else 2} of 3 has lost another one")
+    assert "resume=true (torch says: " in text
+    assert "\n" not in text
+    assert ".cc:" not in text
+    assert sorted(answer[0] for answer in (found[0], found[2])) == ["SystemExit", "UserError"]
+
+
+def test_a_bug_is_shown_as_it_is_and_ends_the_others(ranks: Ranks) -> None:
+    found = ranks(2, "ddp", ending, bug)
+    assert found[0] == ("KeyError", "'x'", 0)
+    assert found[1][0] == "SystemExit"
+
+
+def test_alone_nothing_is_changed() -> None:
+    with pytest.raises(ConfigError, match="is bad"), one_voice(ALONE):
+        on_all(ALONE)
+
+
+# --------------------------------------------------------------------------------------------------------- stopping
+
+
+def stops(world: World, asked: list[list[bool]]) -> tuple[list[bool], list[str]]:
+    """`asked[rank]`: what each rank's own signals say, time after time."""
+    notes: list[str] = []
+    answers = iter(asked[world.rank])
+    stopped = agreed(lambda: next(answers), world, notes.append)
+    return [stopped() for _ in asked[world.rank]], notes
+
+
+def test_all_stop_when_one_was_asked_to(ranks: Ranks) -> None:
+    found = ranks(2, "ddp", stops, [[False, False], [False, True]])
+    assert found == [([False, True], ["stopping after this step"])] * 2
+
+
+def test_alone_a_run_asks_only_itself() -> None:
+    def stopped() -> bool:
+        return True
+
+    assert agreed(stopped, ALONE, print) is stopped
+
+
+# ----------------------------------------------------------------------------------------------------------- shares
+
+
+@pytest.mark.parametrize(
+    ("prompts", "size", "choose"), [(5, 2, "4 or 6"), (2, 4, "4"), (10, 4, "8 or 12"), (8, 4, None), (3, 1, None)]
+)
+def test_prompts_that_cannot_be_dealt_out_evenly_are_refused(prompts: int, size: int, choose: str | None) -> None:
+    config = load_config([f"rollout.prompts_per_step={prompts}"])
+    world = World(size=size)
+    if choose is None:
+        check_shares(config, world)
+        return
+    with pytest.raises(ConfigError) as error:
+        check_shares(config, world)
+    assert str(error.value) == (
+        f"rollout.prompts_per_step={prompts}: does not split into equal parts for {size} processes; choose {choose}, "
+        "or start another number of processes."
+    )
+
+
+def folder_of(world: World, root: str, seen: list[bool]) -> str:
+    """Each rank stands where it sees the folder, or does not."""
+    here = Path.cwd()
+    os.chdir(Path(root) if seen[world.rank] else "/")
+    try:
+        return str(shared_folder(Path("runs/x") if world.is_first else None, world))
+    except UserError as error:
+        return str(error)
+    finally:
+        os.chdir(here)
+
+
+def test_the_first_rank_chooses_the_folder_and_all_must_see_it(ranks: Ranks, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    assert ranks(2, "ddp", folder_of, str(tmp_path), [True, True]) == ["runs/x", "runs/x"]
+    found = ranks(2, "ddp", folder_of, str(tmp_path), [True, False])
+    assert found[0] == found[1]
+    assert found[0].startswith("run_dir=runs/x: process 1 does not see this folder of process 0; choose one on a file")
+
+
+def test_the_other_ranks_show_and_track_nothing() -> None:
+    config = quiet(load_config(["tracker.console=live", "tracker.report_to=[mlflow]", "tracker.mlflow.experiment=x"]))
+    assert config.tracker.console == "none"
+    assert config.tracker.report_to == ()
+
+
+def threads(policy: Policy, world: World, cores: int, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> int:
+    import torch
+
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    before = torch.get_num_threads()
+    try:
+        set_threads(load_config(list(overrides)), policy, world)
+        return torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_ranks_share_the_cores_of_their_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = tiny_policy(hidden_size=256, intermediate_size=512)
+    assert large.num_weights > 500_000
+    assert threads(large, ALONE, 8, monkeypatch) == 8
+    assert threads(large, World(size=8, local_size=4), 8, monkeypatch) == 2
+    assert threads(large, World(size=4, local_size=4), 2, monkeypatch) == 1
+    assert threads(large, World(size=4, local_size=4), 8, monkeypatch, "trainer.num_threads=3") == 3
+    assert threads(tiny_policy(), World(size=2, local_size=2), 8, monkeypatch) == 1
