@@ -44,6 +44,13 @@ MUTANTS = [
         new="if self._world.size == 1 or policy.adapters:",
         test=ADAPTERS + "[ddp]",
     ),
+    Mutant(  # weights that a pass without gradients gathered are not given back: the optimizer's are others
+        pitfall="9",
+        file="training/parallel.py",
+        old="    if not torch.is_grad_enabled():\n",
+        new="    if False:\n",
+        test=LOSSES + "[ppo-fsdp2-2]",
+    ),
     Mutant(  # each rank clips to the norm of its own rows
         pitfall="9",
         file="training/parallel.py",
@@ -104,7 +111,7 @@ MUTANTS = [
         pitfall="33",
         file="training/parallel.py",
         old="            precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)\n",
-        new="            root.model.to(torch.bfloat16)\n",
+        new="            model.to(torch.bfloat16)\n",
         test=PARALLEL + "test_pitfall_33_weights_stay_float32_where_cut_ones_compute_in_bf16",
     ),
     Mutant(  # every rank loads the first rows

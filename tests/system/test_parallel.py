@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from rlvr.engines.local import LocalEngine
+from rlvr.engines.vllm.probe import make_probe
+from rlvr.engines.vllm.weights import full_weights
 from rlvr.models import policy as policy_module
 from rlvr.models.adapters import adapter_weights
 from rlvr.models.policy import Policy
@@ -237,6 +239,21 @@ def sample_after_an_update(world: World, strategy: str) -> dict[str, Any]:
     }
 
 
+def pushed(world: World, strategy: str, precision: str) -> dict[str, Any]:
+    """What is pushed to servers after an update, and what is compared with their answers."""
+    policy = one_layer()
+    batch = tiny_batch(policy)
+    step_on(trainer_of(policy, strategy, world, f"trainer.precision={precision}"), batch)
+    probe = make_probe(policy, [(1, 5, 3), (4,)])
+    again = make_probe(policy, [(1, 5, 3), (4,)])
+    return {
+        "weights": [(name, weight.tolist()) for name, weight in full_weights(policy)],
+        "logprobs": probe.logprobs.tolist(),
+        "exact": probe.exact,
+        "stays": torch.equal(probe.logprobs, again.logprobs),
+    }
+
+
 def row_of(prompt: tuple[int, ...], completion: Completion) -> TokenBatch:
     """A batch of one row."""
     length, num_sampled = len(prompt) + len(completion.token_ids), len(completion.token_ids)
@@ -347,6 +364,17 @@ def test_pitfall_30_a_sampler_gets_whole_weights_from_ranks_that_hold_parts(stra
         assert answer["copied"]
         assert answer["moved"] > 0.01
         assert answer["gap"] < 1e-5
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_pitfall_30_servers_get_whole_weights_and_are_compared_with_all_ranks(precision: str, ranks: Ranks) -> None:
+    alone = pushed(ALONE, "single", "fp32")
+    found = check_alike("answers", ranks(2, "fsdp2", pushed, "fsdp2", precision))
+    assert [name for name, _ in found["weights"]] == [name for name, _ in alone["weights"]]
+    assert all(largest_gap(a, b) < 1e-2 for (_, a), (_, b) in zip(found["weights"], alone["weights"], strict=True))
+    assert largest_gap(found["logprobs"], alone["logprobs"]) < (1e-4 if precision == "fp32" else 0.2)
+    assert found["stays"]
+    assert found["exact"] == (precision == "fp32")
 
 
 @pytest.mark.parametrize("where", ["loss", "norm"])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,9 @@ from rlvr.models.adapters import (
 )
 from rlvr.models.attention import attention_mask
 from rlvr.models.quantization import num_weights
-from rlvr.models.sharding import copy_into, is_sharded, whole
+from rlvr.models.sharding import GATHERED, copy_into, is_sharded, whole
+
+T = TypeVar("T")
 
 LOGITS_PER_CHUNK = 1 << 24
 """Logits held at once (64 MiB in fp32); longer selections are computed chunk by chunk and recomputed in backward."""
@@ -101,8 +103,16 @@ class Policy:
         trained, total = sum(p.numel() for p in adapter_weights(self.model).values()), self.num_weights
         return f"trainable: {trained:,} of {total:,} parameters ({trained / total:.2%}): {self.adapters.note}"
 
+    def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """`function(*arguments)`, which calls `hidden` and `logits`: a sharded model gathers its weights meanwhile.
+
+        Every rank that holds a part has to make the same call. Tensors in a tuple that it returns have a gradient.
+        """
+        gathered = getattr(self.model, GATHERED, None)
+        return function(*arguments) if gathered is None else gathered(function, *arguments)
+
     def hidden(self, ids: Tensor, positions: Tensor | None = None, allowed: Tensor | None = None) -> Tensor:
-        """Last hidden states [R, L, D] of ids [R, L].
+        """Last hidden states [R, L, D] of ids [R, L]; of a sharded model inside of `run` only.
 
         `positions` [R, L] and `allowed` [R, L, L] (query q sees key k if allowed[r, q, k]) lay out packed lines;
         without them every row is one right-padded sequence.

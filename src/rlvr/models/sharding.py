@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+GATHERED = "_rlvr_gathered"
+"""Attribute of a sharded model: a function that calls another one, during which its weights are there."""
+
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether this process holds only some rows of it."""

@@ -12,17 +12,20 @@ rows are. Adapters and the critic are small, so all ranks hold them whole under 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from transformers import PreTrainedModel
 
 from rlvr.config.schema import Trainer as TrainerSettings
 from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
-from rlvr.models.sharding import is_sharded, own_rows, row_range
+from rlvr.models.sharding import GATHERED, is_sharded, own_rows, row_range
 from rlvr.training.forward import TokenScores, forward
 from rlvr.training.packing import Microbatch
 from rlvr.world import World
@@ -35,18 +38,29 @@ class _Root(nn.Module):
     """A model with all that is computed from its hidden states: FSDP gathers weights where a module's `forward` runs,
     and ours calls the trunk and the head one by one."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = policy.model
+        self.model = model
 
-    def forward(
-        self, policy: Policy, microbatch: Microbatch, temperature: float, entropy_grad: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The fields of `TokenScores` as a plain tuple, in which FSDP finds the tensors to hang its hooks on; copies,
-        for on a view of another tensor they could get lost."""
-        scores = forward(policy, microbatch, temperature, entropy_grad=entropy_grad)
-        values = None if scores.values is None else scores.values.clone()
-        return scores.logprobs.clone(), scores.entropy.clone(), values
+    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """`function(*arguments)`; FSDP hangs its hooks on tensors that it finds in tuples, lists and dicts."""
+        return function(*arguments)
+
+
+def _gathered(root: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    result = root(function, *arguments)
+    if not torch.is_grad_enabled():
+        root.reshard()  # else after the backward pass: between two uses every parameter is its rows of this rank
+    return result
+
+
+def _scores(
+    policy: Policy, microbatch: Microbatch, temperature: float, entropy_grad: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The fields of `TokenScores`, as copies: on a view of another tensor FSDP's hooks could get lost."""
+    scores = forward(policy, microbatch, temperature, entropy_grad=entropy_grad)
+    values = None if scores.values is None else scores.values.clone()
+    return scores.logprobs.clone(), scores.entropy.clone(), values
 
 
 class Spread:
@@ -59,25 +73,17 @@ class Spread:
         self._settings, self._world = settings, world
         self.in_lockstep = settings.strategy == "fsdp2"  # every rank has to make as many passes as the others
         self.casts = self.in_lockstep and bf16  # weights are bf16 where they compute: autocast has nothing to do
-        self._roots: list[_Root] = []
 
     def add(self, policy: Policy) -> None:
         """Take a policy's model over; one that is already there, as that of a reference without adapters, stays."""
-        if any(root.model is policy.model for root in self._roots):
-            return
-        root = _Root(policy)
-        if self.in_lockstep:
-            self._shard(root, set(policy.parameters()) if policy.adapters else set())
-        self._roots.append(root)
+        if self.in_lockstep and not policy.is_sharded:
+            self._shard(policy.model, set(policy.parameters()) if policy.adapters else set())
 
     def scores(
         self, policy: Policy, microbatch: Microbatch, temperature: float, *, entropy_grad: bool = False
     ) -> TokenScores:
         """`forward` of a policy that was added, or of another one over the same model."""
-        root = next(root for root in self._roots if root.model is policy.model)
-        logprobs, entropy, values = root(policy, microbatch, temperature, entropy_grad)
-        if isinstance(root, FSDPModule) and not torch.is_grad_enabled():
-            root.reshard()  # else after the backward pass: between two uses every parameter is its rows of this rank
+        logprobs, entropy, values = policy.run(_scores, policy, microbatch, temperature, entropy_grad)
         return TokenScores(logprobs=logprobs, entropy=entropy, values=values)
 
     def add_gradients(self, policy: Policy) -> None:
@@ -122,16 +128,16 @@ class Spread:
         before = first_row * (own.numel() // (end - first_row)) if end > first_row else 0
         return own[: max(0, count - before)].float().cpu()
 
-    def _shard(self, root: _Root, whole: set[nn.Parameter]) -> None:
+    def _shard(self, model: PreTrainedModel, whole: set[nn.Parameter]) -> None:
         """Cut the weights of a model into rows, each decoder layer and the rest being gathered by themselves."""
-        offload, device = self._settings.cpu_offload, root.model.device.type
+        offload, device, root = self._settings.cpu_offload, model.device.type, _Root(model)
         if offload and device == "cpu":
             raise ConfigError("trainer.cpu_offload=true: the model is in the CPU's memory already; set it to false.")
         mesh = init_device_mesh(device, (self._world.size,))
         precision = MixedPrecisionPolicy()
         if self.casts:
             precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        for module in (*decoder_layers(root.model), root):
+        for module in (*decoder_layers(model), root):
             fully_shard(
                 module,
                 mesh=mesh,
@@ -142,6 +148,7 @@ class Spread:
             assert isinstance(module, FSDPModule)
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+        setattr(model, GATHERED, partial(_gathered, root))
 
 
 def start_alike(policy: Policy, world: World) -> None:
