@@ -73,8 +73,8 @@ MUTANTS = [
     Mutant(  # behavior logprobs renormalized over the truncated support
         pitfall="20",
         file="engines/local/sampler.py",
-        old="return Draw(ids=ids[:, 0], behavior_logprobs=behavior, sampling_logprobs=sampled)",
-        new="return Draw(ids=ids[:, 0], behavior_logprobs=sampled, sampling_logprobs=sampled)",
+        old="return Draw(ids=ids[:, 0], behavior_logprobs=behavior, sampling_logprobs=sampled, totals=total)",
+        new="return Draw(ids=ids[:, 0], behavior_logprobs=sampled, sampling_logprobs=sampled, totals=total)",
         test=ENGINE + "test_pitfall_20_truncated_requests_get_both_logprobs_beside_plain_ones",
     ),
     Mutant(  # sessions survive an update

@@ -20,7 +20,7 @@ from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
 from rlvr.errors import UserError
 from rlvr.evaluation.endpoint import EndpointPlayer
 from rlvr.evaluation.players import LocalPlayer, Player
-from rlvr.models.devices import choose_device
+from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.fingerprint import fingerprint
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import Policy
@@ -169,6 +169,7 @@ def open_inference(model: str | Loaded, config: Config, functions: Functions | N
             yield Inference(loaded=model, config=config, tasks=tasks, engine=None, max_context_tokens=None)
             return
         policy = model.model
+        choose_products(policy.model.device, config.trainer.precision)
         set_threads(config, policy)
         context = context_tokens(policy)
         family = policy.model.config.get_text_config().model_type

@@ -35,7 +35,7 @@ from rlvr.config.schema import Config, PretrainedModel
 from rlvr.engines.base import Engine
 from rlvr.errors import UserError
 from rlvr.evaluation.summary import combine
-from rlvr.models.devices import choose_device
+from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.loading import load_policy, value_head
 from rlvr.models.policy import Policy
 from rlvr.rollout.executor import Background, Inline
@@ -96,6 +96,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
 def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, world: World) -> TrainResult:
     # first of all what may be refused: nothing is written, and runs/latest is not moved, before all of it is there
     device = choose_device(config.trainer.device)
+    choose_products(device, config.trainer.precision)
     pretrained = None
     if isinstance(config.model, PretrainedModel):
         pretrained = load_policy(config.model, seed=config.seed, device=device)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
 from rlvr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FLASH = "flash"
+"""How the names of attention begin that take 16-bit numbers and no mask of ours."""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -30,3 +39,41 @@ def choose_device(wanted: str) -> torch.device:
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)  # collectives, and what names no device
     return device
+
+
+def choose_products(device: torch.device, precision: str) -> None:
+    """Let a GPU multiply float32 matrices in TF32 (10 bits of mantissa, bfloat16 has 7), unless `trainer.precision` is
+    fp32: the local engine samples with float32 weights, and many completions at a time would wait for their products.
+    """
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Without TF32 while the block runs: for numbers that are compared with those of a plain forward pass."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def has_flash_attention(model: PreTrainedModel) -> bool:
+    """Whether the model's attention is flash-attn's."""
+    return str(model.config.get_text_config()._attn_implementation).startswith(FLASH)
+
+
+@contextmanager
+def without_flash_attention(model: PreTrainedModel) -> Iterator[None]:
+    """The model with torch's own attention in its place, which takes masks and numbers of any size."""
+    config, flash = model.config.get_text_config(), has_flash_attention(model)
+    before = config._attn_implementation
+    if flash:
+        config._attn_implementation = "sdpa"
+    try:
+        yield
+    finally:
+        if flash:
+            config._attn_implementation = before

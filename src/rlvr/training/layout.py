@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from rlvr.errors import NonFiniteLogitsError, UserError
+from rlvr.models.devices import exact_products, has_flash_attention
 from rlvr.models.policy import Policy
 from rlvr.training.forward import forward
 from rlvr.training.packing import Layout, microbatches
@@ -26,10 +28,16 @@ def choose_layout(policy: Policy) -> Layout:
     """
     probe = _probe(int(policy.model.config.vocab_size))
     tolerance = 1e-3 if policy.dtype == torch.float32 else 0.1
+    flash = has_flash_attention(policy.model)
+    with exact_products(), torch.autocast(policy.model.device.type, torch.bfloat16, enabled=flash):
+        return _choose(policy, probe, ("rows",) if flash else LAYOUTS, 0.1 if flash else tolerance)
+
+
+def _choose(policy: Policy, probe: TokenBatch, layouts: Sequence[Layout], tolerance: float) -> Layout:
     alone = torch.cat([_alone(policy, row, prompt) for row, prompt in _rows(probe)])
     if not alone.isfinite().all():
         raise NonFiniteLogitsError("the model's logits are not finite: its weights hold NaN; use another model")
-    for layout in LAYOUTS:
+    for layout in layouts:
         together = _together(policy, probe, layout)
         if together is not None and torch.allclose(together, alone, rtol=0, atol=tolerance):
             if layout != "shared":

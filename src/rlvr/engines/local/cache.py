@@ -56,11 +56,15 @@ class Append:
 class SlotCache(Cache):
     """Told by `plan` what the next forward means, then filled by the model through `update`."""
 
-    def __init__(self, max_slots: int):
+    def __init__(self, max_slots: int, *, keeps: bool = False):
+        """With `keeps`, buffers outlive their batch as they are: one address, as recorded steps need, and one set of
+        them. On a CPU they do not, see `clear`."""
         super().__init__(layers=[])
         self.max_slots = max_slots
         self.num_slots = 0
         self.capacity = 0
+        self.generation = 0  # changes whenever the buffers are others
+        self._keeps = keeps
         self.plan: Fresh | Append | None = None
         self._buffers: list[tuple[Tensor, Tensor] | None] = []
         # of this batch and of the last one, by layer and shape: used again, because new memory costs page faults
@@ -86,7 +90,10 @@ class SlotCache(Cache):
         The next ones have the shape they would have in a new process: it decides how a matrix product is cut, and so
         the last bit of a logprob, which must not depend on what ran before.
         """
+        if self._keeps and reuse:
+            return
         self._aside, self._made = self._made if reuse else {}, {}
+        self.generation += 1
         self.num_slots = self.capacity = 0
         self._buffers = []
 
@@ -182,6 +189,9 @@ class SlotCache(Cache):
 
     def _pair(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """A layer's buffers in the present size: those of the last batch, or new ones."""
+        self.generation += 1
+        if self._keeps:
+            return self._empty(keys), self._empty(values)
         shape = (layer, self.num_slots, self.capacity)
         pair = self._aside.pop(shape, None)
         self._made[shape] = (self._empty(keys), self._empty(values)) if pair is None else pair

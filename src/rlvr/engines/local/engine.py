@@ -15,6 +15,7 @@ from rlvr.engines.base import Alternatives, OnToken
 from rlvr.engines.local.rows import Request
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.engines.local.select import make_runner
+from rlvr.models.devices import without_flash_attention
 from rlvr.types import Completion, SamplingParams, StopReason
 
 
@@ -219,7 +220,7 @@ class LocalEngine:
         for module in training:
             module.training = False
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), without_flash_attention(self._model):
                 yield
         finally:
             for module in training:

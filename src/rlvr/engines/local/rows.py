@@ -143,20 +143,20 @@ class Rows:
         Returns them, and which rows must move where, so that the rest is a prefix again; the caller moves whatever
         else it keeps per slot. Read the finished rows' slots before moving.
         """
-        leaving = done.nonzero()[:, 0] + first
+        leaving = [first + i for i, is_done in enumerate(done.tolist()) if is_done]
         finished = self._finished(leaving)
-        left = self.count - len(leaving)
-        targets = leaving[leaving < left]
-        stays = torch.ones(self.count - left, dtype=torch.bool, device=self.device)
-        stays[leaving[leaving >= left] - left] = False
-        sources = stays.nonzero()[:, 0] + left
+        left, gone = self.count - len(leaving), set(leaving)
+        to = [row for row in leaving if row < left]
+        of = [row for row in range(left, self.count) if row not in gone]
+        sources, targets = (torch.tensor(rows, dtype=torch.int64, device=self.device) for rows in (of, to))
         self._move(sources, targets)
-        for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+        for source, target in zip(of, to, strict=True):
             self.requests[target] = self.requests[source]
         del self.requests[left:]
-        self.count = left
-        self.longest = int(self.lengths[:left].max()) if left else 0
-        self.most_sampled = int(self.num_sampled[:left].max()) if left else 0
+        self.count, self.longest, self.most_sampled = left, 0, 0
+        if left:
+            bounds = torch.stack((self.lengths[:left].max(), self.num_sampled[:left].max()))
+            self.longest, self.most_sampled = bounds.tolist()
         self._sampling = None
         return finished, sources, targets
 
@@ -179,15 +179,17 @@ class Rows:
         self.requests.clear()
         self._sampling = None
 
-    def _finished(self, leaving: Tensor) -> list[Finished]:
-        counts = self.num_sampled[leaving].tolist()
+    def _finished(self, leaving: Sequence[int]) -> list[Finished]:
+        rows = torch.tensor(leaving, dtype=torch.int64, device=self.device)
+        # a few transfers, whatever the number of rows
+        counts, lengths, stopped = torch.stack((self.num_sampled, self.lengths, self.stopped.long()))[:, rows].tolist()
         longest = max(counts, default=0)
-        ids = self.sampled_ids[leaving, :longest].tolist()
-        behavior = self.behavior_logprobs[leaving, :longest].tolist()
-        sampling = self.sampling_logprobs[leaving, :longest].tolist()
-        stopped, lengths = self.stopped[leaving].tolist(), self.lengths[leaving].tolist()
+        ids = self.sampled_ids[rows, :longest].tolist()
+        behavior, sampling = (
+            logprobs[rows, :longest].tolist() for logprobs in (self.behavior_logprobs, self.sampling_logprobs)
+        )
         finished = []
-        for i, row in enumerate(leaving.tolist()):
+        for i, row in enumerate(leaving):
             request, count = self.requests[row], counts[i]
             completion = Completion(
                 token_ids=tuple(ids[i][:count]),

@@ -51,7 +51,7 @@ class CachedRunner:
 
     def __init__(self, model: PreTrainedModel, max_slots: int, cache: SlotCache | None = None):
         self._model = model
-        self._cache = SlotCache(max_slots) if cache is None else cache
+        self._cache = SlotCache(max_slots, keeps=model.device.type == "cuda") if cache is None else cache
         self._device = model.device
         self._columns = torch.arange(0, device=model.device)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -61,6 +62,14 @@ class Draw:
     ids: Tensor  # [R] int64
     behavior_logprobs: Tensor  # [R] float32, under the whole vocabulary
     sampling_logprobs: Tensor  # [R] float32, under what truncation left
+    totals: Tensor  # [R] float64, the probability that truncation left; not finite where the logits are not
+
+    def refuse(self) -> NoReturn:
+        """Say that there were logits that are not finite. Left to the caller to find: a GPU would be waited for."""
+        raise NonFiniteLogitsError(
+            f"the model's logits are not finite in {int((~self.totals.isfinite()).sum())} rows: its weights hold NaN or "
+            "have grown too large; use another model, or train again with a lower trainer.learning_rate."
+        )
 
 
 def sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:
@@ -77,6 +86,7 @@ def sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:
         ids=torch.cat([part.ids for part in parts]),
         behavior_logprobs=torch.cat([part.behavior_logprobs for part in parts]),
         sampling_logprobs=torch.cat([part.sampling_logprobs for part in parts]),
+        totals=torch.cat([part.totals for part in parts]),
     )
 
 
@@ -98,22 +108,17 @@ def _sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:
         keep = kept_tokens(probs, sampling)
         probs = probs * keep
     cumulative = probs.cumsum_(-1)  # [R, V] float64, not normalized: the last column is what truncation left
-    total = cumulative[:, -1]
-    if not total.isfinite().all():
-        raise NonFiniteLogitsError(
-            f"the model's logits are not finite in {int((~total.isfinite()).sum())} rows: its weights hold NaN or have "
-            "grown too large; use another model, or train again with a lower trainer.learning_rate."
-        )
+    total = cumulative[:, -1].clone()  # apart: the rest is given back
     target = uniform(sampling.streams, positions) * total
-    # the first token whose cumulative probability exceeds the target: never one of probability 0
-    ids = torch.searchsorted(cumulative, target[:, None], right=True)
+    # the first token whose cumulative probability exceeds the target: never one of probability 0; none exceeds NaN
+    ids = torch.searchsorted(cumulative, target[:, None], right=True).clamp_(max=probs.shape[1] - 1)
     if sampling.any_greedy:
         ids = torch.where(sampling.greedy[:, None], logits.argmax(-1, keepdim=True), ids)
     behavior = logprobs.gather(1, ids)[:, 0]
     sampled = behavior
     if keep is not None:
         sampled = behavior - torch.where(keep.all(-1), 0.0, total.log()).float()
-    return Draw(ids=ids[:, 0], behavior_logprobs=behavior, sampling_logprobs=sampled)
+    return Draw(ids=ids[:, 0], behavior_logprobs=behavior, sampling_logprobs=sampled, totals=total)
 
 
 def kept_tokens(probs: Tensor, sampling: RowSampling) -> Tensor:

@@ -119,9 +119,14 @@ class Scheduler:
         sampling = rows.sampling().rows(first, rows.count)
         draw = sample(logits, rows.lengths[first : rows.count] + 1, sampling)
         done = rows.record(draw, first)
+        finite, any_done = torch.stack(
+            (draw.totals.isfinite().all(), done.any())
+        ).tolist()  # all that the host waits for
+        if not finite:
+            draw.refuse()
         _note_alternatives(rows.requests[first:], logits, sampling)
         _tell(rows.requests[first:], draw)
-        if not done.any():
+        if not any_done:
             return
         finished, sources, targets = rows.take(done, first)
         self._park(finished)

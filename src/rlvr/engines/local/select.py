@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from transformers import PreTrainedModel
 
+from rlvr.engines.local.graphed import GraphedRunner
 from rlvr.engines.local.runner import CachedRunner, FullForwardRunner, Runner
 from rlvr.engines.local.shared_prefix import SharedPrefixRunner
 from rlvr.models.attention import unsupported_attention
+from rlvr.models.devices import exact_products
 
 
 def make_runner(model: PreTrainedModel, max_slots: int) -> tuple[Runner, str | None]:
     """The fastest runner that is right, and, where that is the slow one, why."""
     reason = unsupported_attention(model.config)
     if reason is None:
-        for kind in (SharedPrefixRunner, CachedRunner):
-            reason = _probe(model, kind(model, 4))
+        kinds: list[type[CachedRunner]] = [SharedPrefixRunner, CachedRunner]
+        if model.device.type == "cuda":
+            kinds.insert(0, GraphedRunner)
+        for kind in kinds:
+            with exact_products():
+                reason = _probe(model, kind)
             if reason is None:
                 return kind(model, max_slots), None
     return FullForwardRunner(model, max_slots), reason
 
 
-def _probe(model: PreTrainedModel, runner: Runner) -> str | None:
+def _probe(model: PreTrainedModel, kind: Callable[[PreTrainedModel, int], Runner], num_slots: int = 4) -> str | None:
     """Run a few tokens through the runner and through a plain forward; None if they agree, else what went wrong.
 
     Four rows of three prompts: the first two start together, then part.
@@ -31,6 +39,7 @@ def _probe(model: PreTrainedModel, runner: Runner) -> str | None:
     copies = [0, 0, 1, 2]
     rows = [[*prompts[copy], (5 * i + 2) % vocabulary, (i + 3) % vocabulary] for i, copy in enumerate(copies)]
     try:
+        runner = kind(model, num_slots)
         runner.prefill(0, prompts, copies)
         for step in (2, 1):
             ids = torch.tensor([row[-step] for row in rows], device=model.device)

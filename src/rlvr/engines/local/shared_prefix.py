@@ -61,9 +61,9 @@ class Grouping:
 class SharedPrefixCache(SlotCache):
     """The sampled tokens of each row, and beside them the prompts: a slot cache whose slots are prefixes."""
 
-    def __init__(self, max_slots: int):
-        super().__init__(max_slots)
-        self.prefixes = SlotCache(max_slots)
+    def __init__(self, max_slots: int, *, keeps: bool = False):
+        super().__init__(max_slots, keeps=keeps)
+        self.prefixes = SlotCache(max_slots, keeps=keeps)
         self.grouping: Grouping | None = None
         self._layer_idx = -1
 
@@ -126,8 +126,9 @@ AttentionInterface.register(ATTENTION, shared_prefix_attention)
 class SharedPrefixRunner(CachedRunner):
     """A `CachedRunner` that keeps each prompt once for all rows that started from it together."""
 
-    def __init__(self, model: PreTrainedModel, max_slots: int):
-        cache = SharedPrefixCache(max_slots)
+    def __init__(self, model: PreTrainedModel, max_slots: int, *, keeps: bool | None = None):
+        """`keeps`: as of `SlotCache`; None: on a GPU."""
+        cache = SharedPrefixCache(max_slots, keeps=model.device.type == "cuda" if keeps is None else keeps)
         super().__init__(model, max_slots, cache)
         self._shared = cache
         self._config = model.config.get_text_config()
@@ -174,18 +175,27 @@ class SharedPrefixRunner(CachedRunner):
 
     def decode(self, ids: Tensor, lengths: Tensor, longest: int) -> Tensor:
         """One token a row, into its suffix."""
-        columns = lengths - self._starts[: len(ids)]
-        self._drop_rows(len(ids))
+        starts = self._starts[: len(ids)]
+        self._prepare(len(ids), lengths - starts)
+        grouping = self._shared.grouping
+        num_columns = max(self._longest, MIN_COLUMNS - (grouping.num_columns if grouping else 0))
+        self._shared.reserve(len(ids), num_columns)
+        return self._step(ids, lengths, starts, num_columns)
+
+    def _prepare(self, num_rows: int, columns: Tensor) -> None:
+        """Bring the grouping up to date with who is left, and count the column that is written next."""
+        self._drop_rows(num_rows)
         if not self._grouped:
             self._group()
             self._longest = int(columns.max())
         self._longest += 1
-        grouping = self._shared.grouping
-        num_columns = max(self._longest, MIN_COLUMNS - (grouping.num_columns if grouping else 0))
-        self._shared.reserve(len(ids), num_columns)
+
+    def _step(self, ids: Tensor, lengths: Tensor, starts: Tensor, num_columns: int) -> Tensor:
+        """Logits `[N, V]` of ids `[N]` at the positions `lengths` `[N]`, in suffixes that begin at `starts` `[N]`."""
+        columns = lengths - starts
         self._shared.start(Append(first_row=0, positions=columns[:, None], num_columns=num_columns))
         positions = lengths[:, None].clone()
-        mask = self._split_mask(positions, columns, num_columns)
+        mask = self._split_mask(positions, columns, starts, num_columns)
         before = self._config._attn_implementation
         self._config._attn_implementation = ATTENTION
         try:
@@ -224,14 +234,16 @@ class SharedPrefixRunner(CachedRunner):
             for i, (start, count) in enumerate(zip(starts, num_sampled, strict=True))
         ]
 
-    def _split_mask(self, positions: Tensor, columns: Tensor, num_columns: int) -> Tensor | dict[str, Tensor]:
+    def _split_mask(
+        self, positions: Tensor, columns: Tensor, starts: Tensor, num_columns: int
+    ) -> Tensor | dict[str, Tensor]:
         """`[N, 1, 1, P + L]`: which prefix columns and which suffix columns a row sees."""
         suffix = self._column_range(num_columns)
-        allowed, key_positions = suffix <= columns[:, None], self._starts[: len(columns), None] + suffix
+        allowed, key_positions = suffix <= columns[:, None], starts[:, None] + suffix
         grouping = self._shared.grouping
         if grouping is not None:
             prefix = self._column_range(grouping.num_columns)
-            allowed = torch.cat([prefix < self._starts[: len(columns), None], allowed], 1)
+            allowed = torch.cat([prefix < starts[:, None], allowed], 1)
             key_positions = torch.cat([prefix.expand(len(columns), -1), key_positions], 1)
         return attention_mask(
             self._model.config, allowed[:, None, None, :], positions, key_positions, self._model.dtype
@@ -267,10 +279,21 @@ class SharedPrefixRunner(CachedRunner):
     def _group(self) -> None:
         """Derive the grouping from the owners."""
         self._grouped = True
-        count = len(self._prefix_lengths)
-        if not count:
+        if not self._prefix_lengths:
             self._shared.grouping = None
             return
+        members, places, _ = self._members()
+        regular = members == list(range(len(self._owners)))
+        self._shared.grouping = Grouping(
+            num_prefixes=len(self._prefix_lengths),
+            num_columns=max(self._prefix_lengths),
+            members=None if regular else torch.tensor(members, device=self._device),
+            places=None if regular else torch.tensor(places, device=self._device),
+        )
+
+    def _members(self) -> tuple[list[int], list[int], int]:
+        """`members` and `places` of the grouping, and G."""
+        count = len(self._prefix_lengths)
         rows: list[list[int]] = [[] for _ in range(count)]
         for row, owner in enumerate(self._owners):
             if owner >= 0:
@@ -284,10 +307,4 @@ class SharedPrefixRunner(CachedRunner):
         for owner, group in enumerate(rows):
             for i, row in enumerate(group):
                 places[row] = owner * size + i
-        regular = members == list(range(len(self._owners)))
-        self._shared.grouping = Grouping(
-            num_prefixes=count,
-            num_columns=max(self._prefix_lengths),
-            members=None if regular else torch.tensor(members, device=self._device),
-            places=None if regular else torch.tensor(places, device=self._device),
-        )
+        return members, places, size

@@ -20,7 +20,7 @@ def request(length: int, max_tokens: int = 9) -> Request:
 
 def drawn(*ids: int) -> Draw:
     values = -torch.tensor(ids, dtype=torch.float32)
-    return Draw(ids=torch.tensor(ids), behavior_logprobs=values, sampling_logprobs=values)
+    return Draw(ids=torch.tensor(ids), behavior_logprobs=values, sampling_logprobs=values, totals=values.double())
 
 
 def test_the_example_of_the_docstring():

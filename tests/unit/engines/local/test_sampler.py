@@ -139,4 +139,4 @@ def test_seeds_of_any_size_are_accepted():
 def test_logits_that_are_not_finite_are_an_error():
     logits = torch.tensor([[0.0, 1.0], [float("nan"), 0.0]])
     with pytest.raises(FloatingPointError, match="in 1 rows"):
-        sample(logits, torch.zeros(2, dtype=torch.int64), rows([0, 1]))
+        sample(logits, torch.zeros(2, dtype=torch.int64), rows([0, 1])).refuse()

@@ -1,0 +1,119 @@
+"""Steps of a fixed shape, recorded once and replayed: a small model's step is a thousand kernels of a few microseconds,
+and a GPU waits for the host that launches them one by one.
+
+What a recorded step reads and writes lies where it lay when it was recorded. So inputs are copied into tensors of its
+own, its result goes into one tensor that all steps share, and whoever changes the address of anything else that it
+uses has to `clear`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+MOST_STEPS = 64
+"""Recorded steps that are kept; each holds some megabytes on the GPU."""
+
+
+class Recorder(Protocol):
+    """Makes a step replayable."""
+
+    def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
+        """A function that does what `compute` does, on the same tensors; `compute` may be called any number of times."""
+        ...
+
+
+class CudaRecorder:
+    """CUDA graphs that share one pool of memory: only one of them runs at a time."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
+        """As `Recorder`. Raises RuntimeError for what cannot be recorded, as a wait for the GPU."""
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(2):  # what libraries set up at their first call cannot be recorded
+                compute()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            compute()
+        return graph.replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    inputs: tuple[Tensor, ...]
+    replay: Callable[[], None]
+
+
+class Graphs:
+    """Recorded steps by what tells their shapes apart."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder: Recorder | None = recorder
+        self._steps: dict[Hashable, _Step] = {}
+        self._result: Tensor | None = None  # [most rows, V], of the last step
+
+    @property
+    def num_steps(self) -> int:
+        """Recorded steps."""
+        return len(self._steps)
+
+    def clear(self) -> None:
+        """Forget all steps: something that they use is elsewhere now."""
+        self._steps.clear()
+
+    def run(self, key: Hashable, compute: Callable[..., Tensor], inputs: Sequence[Tensor], *, most_rows: int) -> Tensor:
+        """`compute(*inputs)` `[R, V]`, which is overwritten by the next call. Equal keys mean equal shapes.
+
+        What cannot be recorded is computed as it is, from then on, and a warning says so once.
+        """
+        if self._recorder is None:
+            return compute(*inputs)
+        step = self._steps.get(key)
+        if step is None:
+            try:
+                step = self._record(self._recorder, compute, inputs, most_rows)
+            except RuntimeError as error:
+                warnings.warn(f"sampling goes on without CUDA graphs ({str(error).splitlines()[0]})", stacklevel=2)
+                self._recorder, self._result = None, None
+                self.clear()
+                return compute(*inputs)
+            if len(self._steps) == MOST_STEPS:
+                self.clear()
+            self._steps[key] = step
+        for own, value in zip(step.inputs, inputs, strict=True):
+            own.copy_(value)
+        step.replay()
+        assert self._result is not None, "a step was recorded"
+        return self._result[: len(inputs[0])]
+
+    def _record(
+        self, recorder: Recorder, compute: Callable[..., Tensor], inputs: Sequence[Tensor], most_rows: int
+    ) -> _Step:
+        own = tuple(value.clone() for value in inputs)
+        if self._result is None:
+            logits = compute(*own)
+            self._result = logits.new_empty(most_rows, logits.shape[1])
+        result = self._result[: len(own[0])]
+
+        def step() -> None:
+            result.copy_(compute(*own))
+
+        return _Step(inputs=own, replay=recorder(step))
+
+
+def rounded_up(count: int) -> int:
+    """The next of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: few shapes, at most half again as many."""
+    if count <= 4:
+        return count
+    power = 1 << (count - 1).bit_length()
+    return power * 3 // 4 if count <= power * 3 // 4 else power

@@ -1,0 +1,205 @@
+"""Recorded decode steps, tried without a GPU: a step is recorded as the operations that it consists of, with the very
+tensors that they met, and replayed without any of the Python that called them."""
+
+import asyncio
+import warnings
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from rlvr.engines.local import LocalEngine
+from rlvr.engines.local.graphed import GraphedRunner
+from rlvr.engines.local.graphs import MOST_STEPS, Graphs, rounded_up
+from rlvr.engines.local.scheduler import Scheduler
+from rlvr.engines.local.select import _probe
+from rlvr.seeding import derive_seed
+from tests.unit.engines.tiny import ARCHITECTURES, VOCABULARY, plain_logprobs, prompt, sampling, tiny_model
+
+WAITS = ("_local_scalar_dense", "nonzero", "_unique2", "masked_select")
+
+
+@dataclass
+class Tape(TorchDispatchMode):
+    """What a CUDA graph keeps of a step: operations and addresses, no Python."""
+
+    operations: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(func._schema.name.endswith(name) for name in WAITS):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        result = func(*args, **(kwargs or {}))
+        self.operations.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        """Do it all again, into the same memory."""
+        for func, args, kwargs, result in self.operations:
+            again = func(*args, **kwargs)
+            for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+@dataclass
+class TapeRecorder:
+    """Counts what it records and what is replayed."""
+
+    recorded: int = 0
+    replayed: int = 0
+
+    def __call__(self, compute):
+        with Tape() as tape:
+            compute()
+        self.recorded += 1
+
+        def replay():
+            self.replayed += 1
+            tape.replay()
+
+        return replay
+
+
+def make_engine(model, recorder, *, max_batch_size=8) -> LocalEngine:
+    """An engine that decodes by recorded steps."""
+    engine = LocalEngine(model, max_batch_size=max_batch_size, max_context_tokens=100)
+    engine._scheduler = Scheduler(
+        GraphedRunner(model, max_batch_size, recorder=recorder),
+        num_slots=max_batch_size,
+        max_cached_tokens=1000,
+        device=model.device,
+    )
+    return engine
+
+
+def crowd(num_prompts=5, group_size=4, **changes):
+    """Groups of ragged prompts, of ragged completions: every fifth token stops."""
+    settings = {"max_tokens": 75, "stop_ids": frozenset(range(0, VOCABULARY, 12))} | changes
+    return [
+        (prompt(3 + 4 * i), sampling(derive_seed(0, i, j), **settings))
+        for i in range(num_prompts)
+        for j in range(group_size)
+    ]
+
+
+def assert_exact(model, requests, completions):
+    for (ids, _), completion in zip(requests, completions, strict=True):
+        expected = plain_logprobs(model, ids, completion, 1.0)
+        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_pitfall_31_replayed_steps_give_the_logprobs_of_a_plain_forward(name):
+    model, recorder = tiny_model(name).eval(), TapeRecorder()
+    with torch.inference_mode():
+        assert _probe(model, partial(GraphedRunner, recorder=TapeRecorder())) is None
+    engine = make_engine(model, recorder, max_batch_size=6)
+    requests = crowd()
+    for _ in range(2):  # the second batch finds the buffers and the steps of the first
+        completions = engine.generate_batch(requests)
+        assert len({len(c.token_ids) for c in completions}) > 3
+        assert_exact(model, requests, completions)
+    assert recorder.replayed > 3 * recorder.recorded
+
+
+def test_later_batches_record_nothing_new():
+    model, recorder = tiny_model("llama"), TapeRecorder()
+    engine = make_engine(model, recorder)
+    for _ in range(2):  # the first one's steps were recorded before the buffers had grown to their size
+        engine.generate_batch(crowd())
+    before, replayed = recorder.recorded, recorder.replayed
+    engine.generate_batch(crowd())
+    assert recorder.recorded == before
+    assert recorder.replayed > replayed
+
+
+def test_new_weights_act_at_once():
+    model, recorder = tiny_model("llama"), TapeRecorder()
+    engine = make_engine(model, recorder)
+    requests = crowd(2)
+    engine.generate_batch(requests)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.7)
+    engine.load_weights(1)
+    assert_exact(model, requests, engine.generate_batch(requests))
+
+
+def test_sessions_go_on_from_what_is_kept():
+    model = tiny_model("qwen2")
+    engine = make_engine(model, TapeRecorder(), max_batch_size=4)
+
+    async def play():
+        async def episode(index):
+            ids, turns = prompt(4 + index), []
+            for turn in range(3):
+                settings = sampling(derive_seed(0, index, turn), max_tokens=9, stop_ids=frozenset({5}))
+                completion = await engine.generate(ids, settings, session=index)
+                turns.append(((ids, settings), completion))
+                ids = [*ids, *completion.token_ids, *prompt(1 + index, seed=turn)]
+            return turns
+
+        return await asyncio.gather(*(episode(i) for i in range(5)))
+
+    for turns in asyncio.run(play()):
+        assert_exact(model, [request for request, _ in turns], [completion for _, completion in turns])
+
+
+def test_a_step_that_cannot_be_recorded_is_computed_and_said_once():
+    class Refusing:
+        def __call__(self, compute):
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    model = tiny_model("llama")
+    engine = make_engine(model, Refusing())
+    requests = crowd(2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert_exact(model, requests, engine.generate_batch(requests))
+    said = [str(w.message) for w in caught if "CUDA graphs" in str(w.message)]
+    assert said == ["sampling goes on without CUDA graphs (operation not permitted when stream is capturing)"]
+
+
+def test_what_is_recorded_is_bounded_and_forgotten_on_demand():
+    recorder = TapeRecorder()
+    graphs = Graphs(recorder)
+    for number in range(MOST_STEPS + 1):
+        result = graphs.run(number, lambda x: x[:, None] * 2.0, [torch.tensor([1.0 + number])], most_rows=4)
+        assert result.tolist() == [[2.0 * (1.0 + number)]]
+    assert graphs.num_steps == 1
+    graphs.clear()
+    assert graphs.num_steps == 0
+
+
+def test_broken_numbers_do_not_survive():
+    model, recorder = tiny_model("llama"), TapeRecorder()
+    engine = make_engine(model, recorder)
+    requests = crowd(2)
+    engine.generate_batch(requests)
+    kept = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with torch.no_grad():
+        model.get_output_embeddings().weight.fill_(float("nan"))
+        model.model.layers[0].self_attn.v_proj.weight.fill_(float("nan"))
+    engine.load_weights(1)
+    with pytest.raises(FloatingPointError):
+        engine.generate_batch(requests)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(kept[name])
+    engine.load_weights(2)
+    assert_exact(model, requests, engine.generate_batch(requests))
+
+
+def test_shapes_are_rounded_up_to_few():
+    assert [rounded_up(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 24, 25, 100, 512)] == [
+        *(0, 1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 16, 24, 24, 32, 128, 512)
+    ]
+    assert len({rounded_up(n) for n in range(1, 513)}) == 18
