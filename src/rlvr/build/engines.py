@@ -36,7 +36,7 @@ def make_engine(
         settings = Settings(
             urls=engine.urls,
             sync=engine.sync,
-            weights_dir=folder / "weights" if engine.weights_dir is None else Path(engine.weights_dir),
+            weights_dir=folder / "weights" if engine.weights_dir is None else Path(engine.weights_dir) / folder.name,
             max_batch_size=engine.max_batch_size,
             timeout_s=engine.timeout_s,
             wait_s=engine.wait_s,

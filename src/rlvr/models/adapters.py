@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rlvr.config.schema import Lora
@@ -171,6 +171,13 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
     with torch.no_grad():
         for name, weight in wanted.items():
             weight.copy_(saved[name])
+
+
+def write_adapters(model: PreTrainedModel, folder: Path) -> None:
+    """Write what `load_adapters` and peft read; unlike `save_pretrained`, without asking the Hub for the base."""
+    weights = {_saved_name(name): weight.detach().cpu() for name, weight in adapter_weights(model).items()}
+    save_file(weights, folder / WEIGHTS)
+    model.peft_config[_NAME].save_pretrained(str(folder))
 
 
 def _saved_name(name: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import time
 import uuid
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from rlvr.engines.base import OnToken
+from rlvr.engines.vllm.fleet import Fleet, Turns
 from rlvr.engines.vllm.probe import make_probe, probe_prompts
-from rlvr.engines.vllm.push import Expected, Member, Push, join, push_to, push_to_all
+from rlvr.engines.vllm.push import Expected, Member, Push
 from rlvr.engines.vllm.server import Server, auth_headers
 from rlvr.engines.vllm.weights import WeightsFolder, full_weights
 from rlvr.engines.vllm.wire import (
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
-POLL_S = 1.0
-START = "start it with: rlvr serve MODEL --engine vllm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +68,7 @@ class _Connection:
     loop: asyncio.AbstractEventLoop
     client: AsyncClient
     gate: asyncio.Semaphore
-    turns: dict[Member, asyncio.Lock] = field(default_factory=dict)  # one look at a broken server at a time
-    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    turns: Turns = field(default_factory=Turns)
 
 
 class VllmEngine:
@@ -89,21 +86,17 @@ class VllmEngine:
         world: World = ALONE,
         on_note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._policy, self._settings, self._world, self._on_note = policy, settings, world, on_note
+        self._policy, self._settings, self._world = policy, settings, world
         self._expected = _expected(policy, settings)
-        servers = [Server(url, timeout_s=settings.timeout_s) for url in dict.fromkeys(settings.urls)]
+        servers = [Server(url, timeout_s=settings.timeout_s) for url in settings.urls]
         first = world.rank % len(servers)  # ranks that are all idle do not all choose the same
-        self._members = [self._join(server) for server in servers[first:] + servers[:first]]
-        self._max_context_tokens = min(max_context_tokens, *(m.facts.max_model_len for m in self._members))
+        servers = servers[first:] + servers[:first]
+        self._fleet = Fleet(servers, self._expected, wait_s=settings.wait_s, on_note=on_note)
+        self._max_context_tokens = min(max_context_tokens, *(m.facts.max_model_len for m in self._fleet.members))
         self._folder = WeightsFolder(settings.weights_dir)
         self._run = world.first(uuid.uuid4().hex[:12])  # two runs call their versions differently
         self._version = 0
-        self._push: Push | None = None
-        self._up = dict.fromkeys(self._members, True)
-        self._looks = dict.fromkeys(self._members, 0)  # how often it was seen to
-        self._sessions: dict[Hashable, Member] = {}
         self._connection: _Connection | None = None
-        self._gave_up: UserError | None = None
 
     @property
     def policy_version(self) -> int:
@@ -162,8 +155,8 @@ class VllmEngine:
     ) -> tuple[Sampled, list[int]]:
         """The completion and its spans' versions, from whichever server gives one."""
         for attempt in itertools.count(1):
-            member = await self._choose(connection, session)
-            looks, oldest = self._looks[member], self._version
+            member = await self._fleet.choose(connection.turns, session)
+            num_looks, oldest = member.num_looks, self._version
             member.load += 1
             try:
                 sampled = await self._ask(connection.client, member, prompt_ids, sampling)
@@ -178,7 +171,7 @@ class VllmEngine:
                     "log, mend it, and go on with resume=true."
                 )
             await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S))
-            await self._see_to(connection, member, looks, problem)
+            await self._fleet.see_to(connection.turns, member, num_looks, problem)
         raise AssertionError("count() does not end")
 
     async def _ask(
@@ -205,73 +198,7 @@ class VllmEngine:
 
     def release(self, session: Hashable) -> None:
         """Forget which server a session has; unknown ones are ignored."""
-        self._sessions.pop(session, None)
-
-    # ----------------------------------------------------------------------------------------------------- servers
-
-    async def _choose(self, connection: _Connection, session: Hashable | None) -> Member:
-        """The session's server if it is there, else the one with the fewest requests."""
-        if not any(self._up.values()):
-            await self._wait(connection)
-        member = self._sessions.get(session)
-        if member is None or not self._up[member]:
-            member = min((m for m in self._members if self._up[m]), key=lambda m: m.load)
-        if session is not None:
-            self._sessions[session] = member
-        return member
-
-    async def _see_to(self, connection: _Connection, member: Member, looks: int, problem: Exception) -> None:
-        """Look whether a server that failed has our weights; push them if it was started anew. Once for all."""
-        async with connection.turns.setdefault(member, asyncio.Lock()):
-            if self._looks[member] != looks:
-                return
-            if not await asyncio.to_thread(self._bring_up, member):
-                self._on_note(f"lost the server {member.url} ({problem})")
-
-    def _bring_up(self, member: Member) -> bool:
-        """Whether the server is there and up to date now."""
-        assert self._push is not None, "load_weights comes first"
-        try:
-            push_to(member, self._push, self._expected)
-        except ServerGoneError:
-            self._up[member] = False
-        else:
-            self._up[member] = True
-        self._looks[member] += 1
-        return self._up[member]
-
-    async def _wait(self, connection: _Connection) -> None:
-        """Until a server is there. UserError if none comes back in time."""
-        async with connection.waiting:
-            deadline = time.monotonic() + self._settings.wait_s
-            told = False
-            while not any(self._up.values()):
-                if self._gave_up is not None:
-                    raise self._gave_up
-                for member in self._members:
-                    if await asyncio.to_thread(self._bring_up, member):
-                        self._on_note(f"the server {member.url} is back, with the weights of version {self._version}")
-                        return
-                if time.monotonic() >= deadline:
-                    self._gave_up = self._none_left("")
-                    raise self._gave_up
-                if not told:
-                    self._on_note(f"no server is left: waiting {self._settings.wait_s:g} s for one to come back")
-                told = True
-                await asyncio.sleep(POLL_S)
-
-    def _none_left(self, reasons: str) -> UserError:
-        urls = reasons or ", ".join(member.url for member in self._members)
-        return UserError(
-            f"no server answers for engine.wait_s={self._settings.wait_s:g} s: {urls}; start one again at the same "
-            "address and go on with resume=true."
-        )
-
-    def _join(self, server: Server) -> Member:
-        try:
-            return join(server, self._expected)
-        except (ServerGoneError, RefusedError) as error:
-            raise not_there(server, error) from error
+        self._fleet.release(session)
 
     # ----------------------------------------------------------------------------------------------------- weights
 
@@ -286,10 +213,10 @@ class VllmEngine:
         """
         problem = None
         try:
-            self._push = self._publish(version)
-            self._version, self._gave_up = version, None
+            self._fleet.announce(self._publish(version))
+            self._version = version
             if self._world.is_first:
-                self._deliver(self._push)
+                self._fleet.deliver()
         except UserError as error:
             problem = str(error)
         problem = self._world.first(problem) or problem
@@ -328,24 +255,8 @@ class VllmEngine:
     @property
     def _dtype(self) -> torch.dtype:
         """As all servers keep the weights; float32 where they differ."""
-        names = {member.facts.dtype for member in self._members}
+        names = {member.facts.dtype for member in self._fleet.members}
         return getattr(torch, names.pop()) if len(names) == 1 else torch.float32
-
-    def _deliver(self, push: Push) -> None:
-        deadline = time.monotonic() + self._settings.wait_s
-        while True:
-            gone = push_to_all(self._members, push, self._expected)
-            for member in self._members:
-                up = member.pushed == push.name
-                if self._up[member] and not up:
-                    self._on_note(f"lost the server {member.url}: it gets the weights when it is back")
-                self._up[member] = up
-                self._looks[member] += 1
-            if any(self._up.values()):
-                return
-            if time.monotonic() >= deadline:
-                raise self._none_left(", ".join(gone))
-            time.sleep(POLL_S)
 
     def close(self) -> None:
         """Remove the files of the weights; servers keep what they have."""
@@ -360,25 +271,11 @@ class VllmEngine:
             # no connection outlives its request: nothing is left to be closed in a loop that is gone. No time limit of
             # httpx's: they are for each read, and a completion is silent until its end
             limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
-            verify = any(member.url.startswith("https:") for member in self._members)
+            verify = any(member.url.startswith("https:") for member in self._fleet.members)
             client = httpx2.AsyncClient(verify=verify, timeout=None, limits=limits, headers=auth_headers())
             gate = asyncio.Semaphore(self._settings.max_batch_size)
             self._connection = _Connection(loop=loop, client=client, gate=gate)
         return self._connection
-
-
-def check_servers(urls: Sequence[str], *, timeout_s: float) -> None:
-    """UserError unless a server with our extension answers at every address."""
-    for server in [Server(url, timeout_s=timeout_s) for url in urls]:
-        try:
-            server.describe()
-        except ServerGoneError as error:
-            raise not_there(server, error) from error
-
-
-def not_there(server: Server, error: Exception) -> UserError:
-    """The sentence for a server that should run by now."""
-    return UserError(f"the server {server.url} does not answer ({error}); {START}.")
 
 
 def _expected(policy: Policy, settings: Settings) -> Expected:

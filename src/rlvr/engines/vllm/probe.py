@@ -33,7 +33,10 @@ Ask = Callable[[str, Mapping[str, Any], int], bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """The largest difference that a probe found: `theirs` and `ours` are logprobs of `token` after prompt `prompt`."""
+    """The largest difference that a probe found: `theirs` and `ours` are logprobs of `token` after prompt `prompt`.
+
+    `size` is relative where a logprob is below -1.
+    """
 
     size: float
     prompt: int
@@ -48,6 +51,7 @@ class Probe:
 
     prompts: tuple[tuple[int, ...], ...]
     logprobs: Tensor  # [P, V] float32, on the CPU
+    exact: bool = True  # whether the trainer computed in float32
 
     def gap(self, ask: Ask, model: str, *, top: int) -> Gap:
         """Ask a server under the name `model` for its `top` likeliest tokens after each prompt.
@@ -63,7 +67,7 @@ class Probe:
                 if not 0 <= token < self.logprobs.shape[1]:
                     raise ServerGoneError(f"it knows a token {token}, outside of the vocabulary")
                 ours = float(self.logprobs[index, token])
-                size = abs(theirs - ours)
+                size = abs(theirs - ours) / max(1.0, abs(ours))  # logits of 30 are rounded 30 times as coarsely
                 if not size <= worst.size:  # NaN is worst
                     worst = Gap(size=size, prompt=index, token=token, theirs=theirs, ours=ours)
         return worst
@@ -77,12 +81,19 @@ def probe_prompts(vocab_size: int, max_tokens: int) -> tuple[tuple[int, ...], ..
 
 
 def make_probe(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> Probe:
-    """What the policy says now, in the precision of its weights; one forward pass a prompt."""
-    device = next(policy.model.parameters()).device
-    rows = []
+    """What the policy says now, in the precision that its weights compute in; one forward pass a prompt.
+
+    Ranks that hold parts of the policy call it together.
+    """
     with torch.no_grad():
-        for prompt in prompts:
-            hidden = policy.hidden(torch.tensor([prompt], device=device))
-            logits = policy.logits(hidden[:, -1])
-            rows.append(torch.log_softmax(logits.float() / TEMPERATURE, dim=-1)[0].cpu())
-    return Probe(prompts=tuple(prompts), logprobs=torch.stack(rows))
+        logprobs, exact = policy.run(_next_logprobs, policy, prompts)
+    return Probe(prompts=tuple(prompts), logprobs=logprobs, exact=exact)
+
+
+def _next_logprobs(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> tuple[Tensor, bool]:
+    rows = []
+    for prompt in prompts:
+        hidden = policy.hidden(torch.tensor([prompt], device=policy.model.device))
+        logits = policy.logits(hidden[:, -1])
+        rows.append(torch.log_softmax(logits.float() / TEMPERATURE, dim=-1)[0].cpu())
+    return torch.stack(rows), policy.dtype == torch.float32

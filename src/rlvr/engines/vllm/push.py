@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlvr.engines.vllm.probe import FP32_TOLERANCE, HALF_TOLERANCE, MAX_TOP, Gap, Probe
 from rlvr.engines.vllm.server import Facts, Server
-from rlvr.engines.vllm.wire import RefusedError, ServerGoneError
+from rlvr.engines.vllm.wire import RefusedError
 from rlvr.errors import UserError
 
 ADAPTER = "rlvr"
@@ -42,10 +41,13 @@ class Push:
 class Member:
     """A server of the set: what is known of it, and how busy it is."""
 
-    def __init__(self, server: Server, facts: Facts, model: str) -> None:
-        self.server, self.facts, self.model = server, facts, model
+    def __init__(self, server: Server, facts: Facts, model: str | None) -> None:
+        """`model` is what requests call the model; None: the adapter."""
+        self.server, self.facts, self.model = server, facts, model or ADAPTER
         self.load = 0  # requests that it has
-        self.pushed: str | None = None  # the last version that is known to have arrived; None: to be found out
+        self.is_up = True
+        self.num_looks = 0  # how often it was brought up to date, or was not there to be
+        self.problem = ""  # why it is not there
         self.lock = threading.Lock()  # one push at a time
 
     @property
@@ -57,13 +59,6 @@ class Member:
     def is_float32(self) -> bool:
         """Whether it computes in float32."""
         return self.facts.dtype == "float32"
-
-
-def join(server: Server, expected: Expected) -> Member:
-    """A server that fits. UserError naming what does not; ServerGoneError."""
-    facts = server.describe()
-    check_fits(server.url, facts, expected)
-    return Member(server, facts, model=server.served_names()[0] if expected.adapter_rank is None else ADAPTER)
 
 
 def check_fits(url: str, facts: Facts, expected: Expected) -> None:
@@ -110,21 +105,30 @@ def push_to(member: Member, push: Push, expected: Expected) -> None:
         UserError: it does not fit any more, cannot read the files, or gives other logprobs than the trainer.
         ServerGoneError: it is not there.
     """
-    with member.lock:
-        member.pushed = None
-        try:
-            if member.server.weight_version() == push.name:
-                member.server.resume()  # whoever pushed may have been cut off before
-            else:
-                check_fits(member.url, member.server.describe(), expected)
-                _load(member.server, push)
-            gap = push.probe.gap(
-                member.server.sample_now, member.model, top=_top(member.facts.max_logprobs, push.probe)
-            )
-        except RefusedError as error:
-            raise UserError(_refusal(member.url, push, str(error))) from error
-        _check_gap(member, push, gap, expected)
-        member.pushed = push.name
+    try:
+        if member.server.weight_version() == push.name:
+            member.server.resume()  # whoever pushed may have been cut off before
+        else:
+            _meet_again(member, expected)
+            _load(member.server, push)
+        gap = push.probe.gap(member.server.sample_now, member.model, top=_top(member.facts.max_logprobs, push.probe))
+    except RefusedError as error:
+        raise UserError(_refusal(member.url, push, str(error))) from error
+    _check_gap(member, push, gap, expected)
+
+
+def _meet_again(member: Member, expected: Expected) -> None:
+    """It may be another process than the last time, started otherwise."""
+    facts = member.server.describe()
+    check_fits(member.url, facts, expected)
+    if facts.max_model_len < member.facts.max_model_len:
+        raise UserError(
+            f"the server {member.url} came back with room for {facts.max_model_len} tokens, and had "
+            f"{member.facts.max_model_len}: start it with --max-model-len {member.facts.max_model_len}."
+        )
+    member.facts = facts
+    if member.model != ADAPTER:
+        member.model = member.server.served_names()[0]
 
 
 def _load(server: Server, push: Push) -> None:
@@ -145,7 +149,7 @@ def _top(limit: int, probe: Probe) -> int:
 
 
 def _check_gap(member: Member, push: Push, gap: Gap, expected: Expected) -> None:
-    exact = member.is_float32 and expected.is_float32
+    exact = member.is_float32 and expected.is_float32 and push.probe.exact
     allowed = push.tolerance if push.tolerance is not None else FP32_TOLERANCE if exact else HALF_TOLERANCE
     if not gap.size <= allowed:
         raise UserError(
@@ -162,18 +166,3 @@ def _refusal(url: str, push: Push, reason: str) -> str:
             "that trainer and servers share, and start it as docs/vllm.md says."
         )
     return f"the server {url} does not take the weights ({reason}): start it on the policy's model (docs/vllm.md)."
-
-
-def push_to_all(members: Sequence[Member], push: Push, expected: Expected) -> list[str]:
-    """Push to all servers at the same time; why those that are not there did not get it. UserError as `push_to`."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    def try_one(member: Member) -> str | None:
-        try:
-            push_to(member, push, expected)
-        except ServerGoneError as error:
-            return f"{member.url} ({error})"
-        return None
-
-    with ThreadPoolExecutor(len(members)) as pool:
-        return [problem for problem in pool.map(try_one, members) if problem is not None]

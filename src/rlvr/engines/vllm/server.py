@@ -121,7 +121,9 @@ class Server:
         """What the server is. UserError if it was started without what training needs."""
         try:
             return Facts.model_validate(self._rpc("describe")[0])
-        except RefusedError as error:
+        except (RefusedError, ServerGoneError) as error:
+            if isinstance(error, ServerGoneError) and error.status != 500:  # as a worker without the extension says
+                raise
             raise UserError(
                 f"the server {self.url} cannot take weights ({error}): start it with rlvr serve MODEL --engine vllm, "
                 "or as docs/vllm.md says."
@@ -219,7 +221,9 @@ def _check_status(response: Response, body: bytes) -> None:
     if response.status_code == 200:
         return
     told = f"status {response.status_code}: {_message(body)}"
-    raise ServerGoneError(told) if response.status_code in TRANSIENT else RefusedError(told)
+    if response.status_code in TRANSIENT:
+        raise ServerGoneError(told, status=response.status_code)
+    raise RefusedError(told)
 
 
 def _message(body: bytes) -> str:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rlvr.models.adapters import adapter_weights
+from rlvr.models.adapters import adapter_weights, write_adapters
 from rlvr.models.policy import Policy
 from rlvr.tracking.files import writing
 
@@ -85,7 +85,7 @@ class WeightsFolder:
     def write_adapter(self, version: int, policy: Policy) -> Path:
         """Write the adapter as peft does."""
         with _new_folder(self.of(version)) as folder:
-            policy.model.save_pretrained(folder)
+            write_adapters(policy.model, folder)
         return self._keep(version)
 
     def clear(self) -> None:

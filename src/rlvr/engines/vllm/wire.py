@@ -25,6 +25,10 @@ SLACK = 1e-3
 class ServerGoneError(Exception):
     """Nothing usable came back this time: the connection, the server or its answer broke. Another try may help."""
 
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
 
 class RefusedError(Exception):
     """The server understood and says no: the same request would be refused again."""

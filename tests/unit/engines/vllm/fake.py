@@ -1,0 +1,291 @@
+"""A vLLM server in a thread: a real model behind the routes that the engine asks, and it misbehaves on request.
+
+It keeps weights, versions, pauses and stale prefixes as vLLM does, and can die with everything it samples and come back
+without the pushed weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
+from rlvr.engines.vllm.engine import vocabulary_digest
+from rlvr.engines.vllm.wire import GENERATE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What comes in the place of an answer: any status, any bytes, silence, or the end of the connection."""
+
+    status: int = 200
+    body: bytes = b""
+    silent: bool = False  # until the server ends
+    drops: bool = False
+
+
+Change = Callable[[dict[str, Any]], Any]
+"""Changes an honest answer, which is then sent."""
+Misbehave = Callable[[str, int], "Fault | Change | None"]
+"""Route and how often it was asked before -> what goes wrong."""
+
+
+class DiedError(Exception):
+    """Of whatever is under way when the server dies."""
+
+
+@dataclass
+class FakeVllm:
+    """Starts at `start()`, on a port that stays its own over deaths."""
+
+    model: PreTrainedModel
+    words: Mapping[str, int]
+    fault: Misbehave = lambda route, count: None
+    facts: dict[str, Any] = field(default_factory=dict)  # in the place of true ones
+    keeps_head: bool = False  # loads everything but the head
+    sees_files: bool = True
+    holds_at: int | None = None  # samples so many tokens of a completion, and waits until this is None
+    port: int = 0
+    calls: list[str] = field(default_factory=list)  # routes in order, sampling left out
+    bodies: list[dict[str, Any]] = field(default_factory=list)  # requests for completions
+    keys: set[str] = field(default_factory=set)
+    most_at_once: int = 0
+
+    def __post_init__(self) -> None:
+        self.original = copy.deepcopy(self.model).eval()
+        self._counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.weights = copy.deepcopy(self.original)
+        self.version = "default"
+        self.prefixes: dict[tuple[int, ...], torch.Tensor] = {}  # prompt -> logits after it, as first computed
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.died = threading.Event()
+        self.running = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> FakeVllm:
+        self._begin()
+        self._server = _Quiet(("127.0.0.1", self.port), _handler(self))
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def die(self) -> None:
+        """At once, with everything that is under way."""
+        self.died.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    # ------------------------------------------------------------------------------------------------------- answers
+
+    def answer(self, verb: str, path: str, body: dict[str, Any]) -> Any:
+        route = path.partition("?")[0]
+        with self._lock:
+            count = self._counts.get(route, 0)
+            self._counts[route] = count + 1
+            if route != GENERATE:
+                self.calls.append(f"{path} {body.get('method', '')}".strip())
+        wrong = self.fault(route, count)
+        if isinstance(wrong, Fault):
+            return wrong
+        honest = self._honest(route, body)
+        return honest if wrong is None else wrong(honest)
+
+    def _honest(self, route: str, body: dict[str, Any]) -> Any:
+        match route:
+            case "/pause":
+                with self._lock:  # no token is half done
+                    self.goes_on.clear()
+                return {"status": "paused"}
+            case "/resume":
+                self.goes_on.set()
+                return {"status": "resumed"}
+            case "/collective_rpc":
+                return {"results": [self._rpc(body["method"], body["args"])]}
+            case "/reset_prefix_cache":
+                self.prefixes.clear()
+                return {"success": True}
+            case "/update_weight_version":
+                self.version = body["new_version"]
+                return {"success": True}
+            case "/weight_info":
+                return {"weight_version": self.version}
+            case "/v1/models":
+                return {"data": [{"id": "policy", "parent": None}]}
+            case "/inference/v1/generate":
+                return self._generate(body)
+        return Fault(status=404, body=b'{"detail": "Not Found"}')
+
+    def _rpc(self, method: str, args: list[str]) -> dict[str, Any]:
+        if method == "describe":
+            config = self.original.config
+            return {
+                "vllm": "0.0",
+                "architecture": type(self.original).__name__,
+                "device": "cpu",
+                "vocab_size": config.vocab_size,
+                "hidden_size": config.hidden_size,
+                "num_layers": config.num_hidden_layers,
+                "dtype": "float32",
+                "quantization": None,
+                "max_model_len": config.max_position_embeddings,
+                "logprobs_mode": "processed_logprobs",
+                "max_logprobs": 20,
+                "max_lora_rank": 0,
+                "chunked_prefill": False,
+                "tokenizer": vocabulary_digest(dict(self.words)),
+            } | self.facts
+        files = sorted(Path(args[0]).glob("*.safetensors")) if self.sees_files else []
+        if not files:
+            return {"error": f"there is no safetensors file at {args[0]} on the server's side"}
+        loaded = {name: tensor for file in files for name, tensor in load_file(file).items()}
+        if self.keeps_head:
+            loaded.pop("lm_head.weight")
+        with self._lock, torch.no_grad():
+            for name, parameter in self.weights.named_parameters():
+                if name in loaded:
+                    parameter.copy_(loaded[name])
+        return {"loaded": len(loaded), "verified": len(loaded), "num_unverifiable": 0, "unverifiable": []}
+
+    def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        settings = body["sampling_params"]
+        with self._lock:
+            self.bodies.append(body)
+            self.running += 1
+            self.most_at_once = max(self.most_at_once, self.running)
+        try:
+            return self._sample(tuple(body["token_ids"]), settings)
+        finally:
+            with self._lock:
+                self.running -= 1
+
+    def _sample(self, prompt: tuple[int, ...], settings: dict[str, Any]) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(settings["seed"])
+        ids: list[int] = []
+        content: list[dict[str, Any]] = []
+        spans: list[dict[str, Any]] = []
+        finish = "length"
+        while len(ids) < settings["max_tokens"]:
+            self._wait(len(ids))
+            with self._lock:
+                if not self.goes_on.is_set():
+                    continue
+                logprobs, version = self._logprobs(prompt, ids, settings), self.version
+            probs = logprobs.exp()
+            token = int(probs.argmax() if settings["temperature"] == 0 else probs.multinomial(1, generator=generator))
+            ids.append(token)
+            top = logprobs.topk(min(settings["logprobs"], len(logprobs)))
+            likely = [{"token_id": t, "logprob": p} for p, t in zip(*map(torch.Tensor.tolist, top), strict=True)]
+            content.append({"token_id": token, "logprob": float(logprobs[token]), "top_logprobs": likely})
+            if not spans or spans[-1]["version"] != version:
+                spans.append({"version": version, "start": len(ids) - 1, "end": len(ids)})
+            spans[-1]["end"] = len(ids)
+            if token in settings["stop_token_ids"]:
+                finish = "stop"
+                break
+        choice = {"finish_reason": finish, "token_ids": ids, "logprobs": {"content": content}, "weight_versions": spans}
+        return {"choices": [choice]}
+
+    def _wait(self, num_sampled: int) -> None:
+        """Until nothing is paused or held; a dead server samples nothing."""
+        while not self.goes_on.wait(0.02) or num_sampled == self.holds_at:
+            time.sleep(0.002)
+            if self.died.is_set():
+                raise DiedError
+        if self.died.is_set():
+            raise DiedError
+
+    @torch.no_grad()
+    def _logprobs(self, prompt: tuple[int, ...], ids: list[int], settings: dict[str, Any]) -> torch.Tensor:
+        logits = self.prefixes.get((*prompt, *ids))
+        if logits is None:
+            logits = self.weights(input_ids=torch.tensor([[*prompt, *ids]]), use_cache=False).logits[0, -1]
+            self.prefixes[(*prompt, *ids)] = logits
+        logprobs = torch.log_softmax(logits / (settings["temperature"] or 1.0), -1)
+        if settings["top_k"]:
+            least = logprobs.topk(settings["top_k"]).values[-1]
+            logprobs = torch.log_softmax(torch.where(logprobs < least, -torch.inf, logprobs), -1)
+        return logprobs.clamp(min=-9999.0)
+
+
+class _Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # the pitfall of a small backlog: connections that hang
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients go away, and the server dies: both are tests."""
+
+
+def _handler(fake: FakeVllm) -> type[BaseHTTPRequestHandler]:
+    died = fake.died  # of this life
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.serve("GET", {})
+
+        def do_POST(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            self.serve("POST", json.loads(self.rfile.read(length)) if length else {})
+
+        def serve(self, verb: str, body: dict[str, Any]) -> None:
+            fake.keys.add(self.headers.get("Authorization", ""))
+            try:
+                answer = fake.answer(verb, self.path, body)
+            except DiedError:
+                answer = Fault(drops=True)
+            if died.is_set():
+                answer = Fault(drops=True)
+            if isinstance(answer, Fault) and answer.silent:
+                died.wait()
+            if isinstance(answer, Fault) and (answer.drops or answer.silent):
+                self.close_connection = True
+                self.connection.close()
+                return
+            status, data = (
+                (answer.status, answer.body) if isinstance(answer, Fault) else (200, json.dumps(answer).encode())
+            )
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    return Handler
+
+
+@contextmanager
+def running(*fakes: FakeVllm) -> Iterator[None]:
+    """Servers that end with the block, whatever became of them in it."""
+    for fake in fakes:
+        fake.start()
+    try:
+        yield
+    finally:
+        for fake in fakes:
+            with suppress(OSError):
+                fake.die()

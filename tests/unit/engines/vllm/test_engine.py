@@ -1,0 +1,206 @@
+"""Sampling on a server: what is asked, what comes back, and whose weights it was."""
+
+import asyncio
+import copy
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlvr.engines.vllm import VllmEngine
+from rlvr.models.policy import Policy
+from rlvr.seeding import derive_seed
+from rlvr.types import Completion, SamplingParams, StopReason
+from tests.unit.engines.tiny import VOCABULARY, plain_logprobs, prompt, sampling
+from tests.unit.engines.vllm.fake import running
+from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, train_a_step
+
+
+def sample(engine: VllmEngine, *requests: tuple[list[int], SamplingParams]) -> list[Completion]:
+    async def all_of_them() -> list[Completion]:
+        return await asyncio.gather(*(engine.generate(ids, params) for ids, params in requests))
+
+    return asyncio.run(all_of_them())
+
+
+def test_a_completion_is_what_the_server_sampled_with_the_pushed_weights(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        engine.load_weights(3)
+        stop = frozenset(range(0, VOCABULARY, 6))
+        requests = [(prompt(9), sampling(seed=i, stop_ids=stop, max_tokens=4)) for i in range(12)]
+        completions = sample(engine, *requests)
+    for (ids, _), completion in zip(requests, completions, strict=True):
+        torch.testing.assert_close(
+            torch.tensor(completion.behavior_logprobs), plain_logprobs(policy.model, ids, completion), atol=1e-5, rtol=0
+        )
+        assert completion.behavior_logprobs == completion.sampling_logprobs
+        assert completion.policy_versions == (3,) * len(completion.token_ids)
+        ended = completion.token_ids[-1] in stop
+        assert completion.stop_reason == (StopReason.STOP if ended else StopReason.LENGTH)
+    assert len({completion.stop_reason for completion in completions}) == 2
+    assert len({completion.token_ids for completion in completions}) > 8
+
+
+def test_pitfall_19_logprobs_are_at_the_sampling_temperature(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        engine.load_weights(0)
+        hot, greedy = sample(engine, (prompt(9), sampling(temperature=0.6)), (prompt(9), sampling(temperature=0.0)))
+    for completion, temperature in ((hot, 0.6), (greedy, 1.0)):  # of greedy ones both are taken at 1
+        ours = plain_logprobs(policy.model, prompt(9), completion, temperature)
+        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), ours, atol=1e-5, rtol=0)
+
+
+def test_pitfall_20_logprobs_over_the_whole_vocabulary_are_missing_where_tokens_are_left_out(tmp_path: Path) -> None:
+    # the server tells the truncated ones alone; taken for full ones they would make ratios above 1
+    policy = make_policy()
+    fake = fake_of(policy)
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        engine.load_weights(0)
+        cut, whole = sample(engine, (prompt(9), sampling(top_k=3)), (prompt(9), sampling()))
+    full = plain_logprobs(policy.model, prompt(9), cut)
+    assert all(map(math.isnan, cut.behavior_logprobs))
+    assert (torch.tensor(cut.sampling_logprobs) > full + 0.01).all()
+    assert not any(map(math.isnan, whole.behavior_logprobs))
+    assert fake.bodies[-2]["sampling_params"]["top_k"] + fake.bodies[-1]["sampling_params"]["top_k"] == 3
+
+
+def test_pitfall_36_every_completion_of_a_group_has_its_own_request_and_its_own_seed(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    seeds = [derive_seed(run, "train", 7, index) for run in (0, 1) for index in range(8)]
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        engine.load_weights(0)
+        fake.bodies.clear()
+        completions = sample(engine, *((prompt(9), sampling(seed=seed)) for seed in seeds))
+        again = sample(engine, *((prompt(9), sampling(seed=seed)) for seed in reversed(seeds)))
+    asked = [body["sampling_params"] for body in fake.bodies]
+    assert sorted(one["seed"] for one in asked) == sorted(seeds * 2)
+    assert max(seeds) > 2**62, "none is cut to fewer bits"
+    assert {one["n"] for one in asked} == {1}
+    assert len({completion.token_ids for completion in completions}) > 13
+    assert [one.token_ids for one in again] == [one.token_ids for one in reversed(completions)]
+
+
+def test_the_server_fills_in_nothing_from_the_models_folder(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        engine.load_weights(0)
+        sample(engine, (prompt(9), sampling(stop_ids=frozenset({5, 3}), min_p=0.1, top_p=0.9)))
+    asked = fake.bodies[-1]["sampling_params"]
+    assert (asked["stop_token_ids"], asked["ignore_eos"]) == ([3, 5], True)
+    assert (asked["min_p"], asked["top_p"], asked["top_k"]) == (0.1, 0.9, 0)
+    assert (asked["repetition_penalty"], asked["presence_penalty"], asked["frequency_penalty"]) == (1.0, 0.0, 0.0)
+
+
+def test_a_completion_is_cut_at_the_end_of_the_context(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy, facts={"max_model_len": 20})
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        engine.load_weights(0)
+        assert engine.max_context_tokens == 20
+        cut, none = sample(engine, (prompt(15), sampling()), (prompt(20), sampling()))
+        assert (len(cut.token_ids), cut.stop_reason) == (5, StopReason.LENGTH)
+        assert (none.token_ids, none.stop_reason) == ((), StopReason.LENGTH)
+        with pytest.raises(ValueError, match="more than max_context_tokens=20"):
+            sample(engine, (prompt(21), sampling()))
+        with pytest.raises(ValueError, match="the prompt is empty"):
+            sample(engine, ([], sampling()))
+
+
+def test_tokens_are_heard_in_order_before_the_completion_is_there(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    heard: list[tuple[int, float]] = []
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        engine.load_weights(0)
+        done = asyncio.run(engine.generate(prompt(9), sampling(), on_token=lambda *token: heard.append(token)))
+    assert heard == list(zip(done.token_ids, done.behavior_logprobs, strict=True))
+
+
+def test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays_where_it_is(tmp_path: Path) -> None:
+    policy = make_policy()
+    fakes = fake_of(policy), fake_of(policy)
+
+    async def episode(engine: VllmEngine, index: int) -> None:
+        session = object()
+        for turn in range(3):
+            await engine.generate([1 + index, *prompt(5)], sampling(seed=turn), session=session)
+        engine.release(session)
+
+    async def all_of_them(engine: VllmEngine) -> None:
+        await asyncio.gather(*(episode(engine, index) for index in range(20)))
+
+    with running(*fakes):
+        engine = engine_of(policy, tmp_path, *fakes, max_batch_size=6)
+        engine.load_weights(0)
+        for fake in fakes:
+            fake.bodies.clear()
+        asyncio.run(all_of_them(engine))
+    episodes = [{body["token_ids"][0] for body in fake.bodies} for fake in fakes]
+    assert episodes[0] & episodes[1] == set()
+    assert min(map(len, episodes)) >= 6
+    assert [len(fake.bodies) for fake in fakes] == [3 * len(own) for own in episodes]
+    assert 1 < max(fake.most_at_once for fake in fakes) <= 6
+
+
+def test_pushing_while_64_requests_are_in_flight_loses_none_and_every_token_has_its_version(tmp_path: Path) -> None:
+    policy = make_policy()
+    fakes = fake_of(policy), fake_of(policy)
+    models = []
+
+    async def all_of_them(engine: VllmEngine) -> list[Completion]:
+        requests = [engine.generate([1 + i % 30, 2], sampling(seed=i, max_tokens=12)) for i in range(64)]
+        waiting = asyncio.gather(*requests)
+        for version in (5, 6):
+            await asyncio.sleep(0.3)
+            train_a_step(policy, version)
+            models.append(copy.deepcopy(policy.model))
+            engine.load_weights(version)
+        return await waiting
+
+    with running(*fakes):
+        engine = engine_of(policy, tmp_path, *fakes)
+        models.append(copy.deepcopy(policy.model))
+        engine.load_weights(4)
+        completions = asyncio.run(all_of_them(engine))
+    assert [len(one.token_ids) for one in completions] == [12] * 64
+    assert len({one.policy_versions for one in completions}) > 2
+    for i, completion in enumerate(completions):
+        ours = [plain_logprobs(model, [1 + i % 30, 2], completion) for model in models]
+        for t, version in enumerate(completion.policy_versions):
+            assert completion.behavior_logprobs[t] == pytest.approx(float(ours[version - 4][t]), abs=1e-5)
+
+
+def test_a_given_up_request_is_no_servers_any_more(tmp_path: Path) -> None:
+    policy: Policy = make_policy()
+    fake = fake_of(policy)
+
+    async def give_up(engine: VllmEngine) -> None:
+        fake.goes_on.clear()
+        task = asyncio.create_task(engine.generate(prompt(5), sampling()))
+        while not fake.running:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        fake.goes_on.set()
+        await engine.generate(prompt(5), replace(sampling(), seed=4))
+
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake, max_batch_size=1)
+        engine.load_weights(0)
+        asyncio.run(give_up(engine))

@@ -1,0 +1,252 @@
+"""New weights: written, loaded, compared; and what is said when they did not arrive."""
+
+import asyncio
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rlvr.config.schema import Lora
+from rlvr.engines.vllm.probe import Probe, make_probe, probe_prompts
+from rlvr.engines.vllm.weights import WeightsFolder, full_weights
+from rlvr.errors import UserError
+from rlvr.models.adapters import add_adapters
+from rlvr.models.policy import Adapters, Policy
+from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.engines.vllm.fake import Fault, running
+from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, train_a_step
+
+
+def test_pitfall_30_every_tensor_arrives_and_the_next_token_is_of_the_new_weights(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        for version in range(3):
+            train_a_step(policy, version)
+            engine.load_weights(version)
+            served = dict(fake.weights.named_parameters())
+            assert all(torch.equal(value, served[name]) for name, value in policy.model.named_parameters())
+            completion = asyncio.run(engine.generate(prompt(5), sampling()))
+            ours = plain_logprobs(policy.model, prompt(5), completion)
+            torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), ours, atol=1e-5, rtol=0)
+            assert completion.policy_version == engine.policy_version == version
+
+
+def test_pitfall_30_a_head_that_keeps_its_old_weights_is_found_by_the_probe(tmp_path: Path) -> None:
+    # the server says that everything was loaded, as a tied head of vLLM on a CPU does
+    policy = make_policy()
+    fake = fake_of(policy, keeps_head=True)
+    sentence = r"does not sample from the pushed weights: after probe \d token \d+ has logprob -\S+ there and -\S+ in"
+    with running(fake), pytest.raises(UserError, match=sentence):
+        engine_of(policy, tmp_path, fake).load_weights(0)
+
+
+def test_pitfall_31_no_prefix_of_old_weights_is_used_again(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        engine.load_weights(0)
+        before = asyncio.run(engine.generate(prompt(5), sampling()))
+        train_a_step(policy)
+        fake.calls.clear()
+        engine.load_weights(1)
+        after = asyncio.run(engine.generate(prompt(5), sampling()))
+    ours = plain_logprobs(policy.model, prompt(5), after)
+    torch.testing.assert_close(torch.tensor(after.behavior_logprobs), ours, atol=1e-5, rtol=0)
+    assert (after.policy_version, before.policy_version) == (1, 0)
+    assert fake.calls == [
+        "/weight_info",
+        "/collective_rpc describe",
+        "/v1/models",
+        "/pause?mode=keep",
+        "/collective_rpc load_policy",
+        "/reset_prefix_cache?reset_running_requests=true",
+        "/update_weight_version",
+        "/resume",
+    ]
+
+
+def refused(tmp_path: Path, answers: dict[str, Any]) -> str:
+    """What is said of a push during which these routes answer so."""
+
+    def fault(route: str, count: int) -> Any:
+        answer = answers.get(route)
+        return None if answer is None or (route == "/collective_rpc" and count < 2) else lambda honest: answer
+
+    policy = make_policy()
+    fake = fake_of(policy, fault=fault)
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        with pytest.raises(UserError) as caught:
+            engine.load_weights(0)
+        assert fake.goes_on.is_set(), "whatever happened, nothing stands still for ever"
+    return str(caught.value)
+
+
+def test_pitfall_31_a_prefix_cache_that_is_not_dropped_is_an_error(tmp_path: Path) -> None:
+    assert "did not drop its prefix cache" in refused(tmp_path, {"/reset_prefix_cache": {"success": False}})
+
+
+@pytest.mark.parametrize(
+    ("report", "sentence"),
+    [
+        ({"error": "there is no safetensors file at /x on the server's side"}, "let engine.weights_dir name a folder"),
+        ({"error": "model.norm.weight has shape (4,), the model's has (5,)"}, "has shape (4,), the model's has (5,)"),
+        ({"error": "2 tensors kept other weights: lm_head.weight"}, "does not take the weights (2 tensors kept other"),
+        ({"loaded": 5, "verified": 4, "num_unverifiable": 1, "unverifiable": ["a.b"]}, "1 of 5 tensors arrived, for"),
+        ({"loaded": 5, "verified": 4}, "cannot tell whether"),
+    ],
+)
+def test_what_a_worker_finds_wrong_ends_the_run_with_its_words(
+    report: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    assert sentence in refused(tmp_path, {"/collective_rpc": {"results": [report]}})
+
+
+def test_a_bad_path_of_weights_is_said_and_the_server_goes_on(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        engine.load_weights(0)
+        fake.sees_files = False
+        with pytest.raises(UserError, match=r"there is no safetensors file at \S+weights/v000001 on the server's side"):
+            engine.load_weights(1)
+        fake.sees_files = True
+        engine.load_weights(2)
+        assert asyncio.run(engine.generate(prompt(5), sampling())).policy_version == 2
+
+
+def test_a_push_goes_on_when_a_server_breaks_in_the_middle_of_it(tmp_path: Path) -> None:
+    policy = make_policy()
+    broken = {("/update_weight_version", 0): Fault(drops=True), ("/collective_rpc", 3): Fault(status=503)}
+    fake = fake_of(policy, fault=lambda route, count: broken.get((route, count)))
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        engine.load_weights(0)
+        assert asyncio.run(engine.generate(prompt(5), sampling())).policy_version == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def test_only_the_newest_versions_stay_on_the_disk_and_none_after_the_run(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    root = tmp_path / "weights"
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        for version in (7, 8, 9, 3):  # the last one: gone on with from an earlier checkpoint
+            engine.load_weights(version)
+            kept = sorted(folder.name for folder in root.iterdir())
+            assert kept[-1] == f"v{version:06d}"
+            assert len(kept) <= 2
+        engine.close()
+    assert not root.exists()
+
+
+def test_large_weights_are_several_files_in_the_servers_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlvr.engines.vllm.weights.MAX_FILE_BYTES", 10_000)
+    policy = make_policy()
+    folder = WeightsFolder(tmp_path).write(1, full_weights(policy), torch.bfloat16)
+    files = sorted(folder.iterdir())
+    assert len(files) > 3
+    found = {name: value for file in files for name, value in load_file(file).items()}
+    own = dict(policy.model.named_parameters())
+    assert found.keys() == own.keys()
+    assert all(torch.equal(found[name], value.bfloat16()) for name, value in own.items())
+
+
+def test_a_disk_that_takes_no_weights_is_one_sentence(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    (tmp_path / "weights").write_text("a file")
+    with running(fake), pytest.raises(UserError, match=r"Cannot write .*weights"):
+        engine_of(policy, tmp_path, fake).load_weights(0)
+
+
+def lora_policy() -> Policy:
+    model = tiny_model().eval()
+    base = copy.deepcopy(model)
+    settings = Lora(enabled=True, r=3, alpha=6, target_modules=("q_proj", "down_proj"), merge_final=False)
+    add_adapters(model, settings, base="x", seed=1)
+    policy = make_policy()
+    adapters = Adapters(fresh_base=lambda: copy.deepcopy(base), merge_final=False, note="")
+    return Policy(model=model, tokenizer=policy.tokenizer, adapters=adapters)
+
+
+def test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as_it_is(tmp_path: Path) -> None:
+    policy = lora_policy()
+    train_a_step(policy)
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    merged = dict(policy.merged().model.named_parameters())
+    pushed = dict(full_weights(policy))
+    assert pushed.keys() == merged.keys()
+    for name, value in merged.items():
+        torch.testing.assert_close(pushed[name], value.detach(), atol=1e-7, rtol=0)
+    assert all(torch.equal(value, before[name]) for name, value in policy.model.state_dict().items())
+    fake = fake_of(policy.merged())
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake)
+        engine.load_weights(0)  # probed against the model with its adapters
+        completion = asyncio.run(engine.generate(prompt(5), sampling()))
+    ours = plain_logprobs(policy.model, prompt(5), completion)
+    torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), ours, atol=1e-5, rtol=0)
+
+
+def test_an_adapter_wants_a_server_that_takes_it(tmp_path: Path) -> None:
+    policy = lora_policy()
+    without, small = fake_of(policy.merged()), fake_of(policy.merged(), facts={"max_lora_rank": 2})
+    with running(without, small):
+        with pytest.raises(UserError, match=r"takes no adapters, model.lora.r=3: start it with --enable-lora"):
+            engine_of(policy, tmp_path, without, sync="adapter")
+        with pytest.raises(UserError, match=r"takes adapters up to rank 2, model.lora.r=3"):
+            engine_of(policy, tmp_path, small, sync="adapter")
+
+
+def test_an_adapter_is_written_as_peft_reads_it(tmp_path: Path) -> None:
+    policy = lora_policy()
+    train_a_step(policy)
+    folder = WeightsFolder(tmp_path).write_adapter(4, policy)
+    read = tiny_model().eval()
+    read.load_adapter(str(folder))
+    ids = torch.tensor([prompt(9)])
+    with torch.no_grad():
+        torch.testing.assert_close(read(input_ids=ids).logits, policy.model(input_ids=ids).logits)
+
+
+# ------------------------------------------------------------------------------------------------------------- probe
+
+
+def test_the_prompts_of_a_probe_fit_the_context_and_are_longer_than_a_block_of_the_cache() -> None:
+    assert [len(one) for one in probe_prompts(40, 512)] == [5, 140, 300]
+    assert [len(one) for one in probe_prompts(40, 128)] == [5, 127]
+    assert [len(one) for one in probe_prompts(40, 4)] == [3]
+    assert probe_prompts(40, 128) == probe_prompts(40, 128)
+
+
+def test_one_logprob_that_is_not_a_number_is_the_largest_gap() -> None:
+    policy = make_policy()
+    probe = make_probe(policy, probe_prompts(40, 10))
+    broken = Probe(prompts=probe.prompts, logprobs=torch.full_like(probe.logprobs, torch.nan))
+    fake = fake_of(policy)
+    with running(fake):
+        engine = engine_of(policy, Path("unused"), fake)
+        (member,) = engine._fleet.members
+        gap = broken.gap(member.server.sample_now, "policy", top=5)
+    assert not gap.size <= 1e9
+
+
+def test_the_tokenizer_is_compared_by_ids() -> None:
+    from rlvr.engines.vllm.engine import vocabulary_digest
+
+    words = {"a": 0, "b": 1}
+    assert vocabulary_digest(words) == vocabulary_digest({"b": 1, "a": 0})
+    assert vocabulary_digest(words) != vocabulary_digest({"a": 1, "b": 0})

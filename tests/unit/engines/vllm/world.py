@@ -1,0 +1,57 @@
+"""A small policy, and an engine over servers that are real but for vLLM."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlvr.engines.vllm import Settings, VllmEngine
+from rlvr.models.policy import Policy
+from rlvr.models.scratch import build_tokenizer
+from tests.unit.engines.tiny import VOCABULARY, tiny_model
+from tests.unit.engines.vllm.fake import FakeVllm
+
+WORDS = ("<pad>", "<boe>", "<eoe>", *(f"w{i}" for i in range(VOCABULARY - 3)))
+
+
+def make_policy(seed: int = 0) -> Policy:
+    """Random weights, as they would be trained."""
+    return Policy(model=tiny_model(seed=seed).eval(), tokenizer=build_tokenizer(WORDS))
+
+
+def fake_of(policy: Policy, **changes: Any) -> FakeVllm:
+    """A server that was started on other weights of the same model."""
+    other = copy.deepcopy(policy.model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.5)
+    return FakeVllm(model=other, words=policy.tokenizer.get_vocab(), **changes)
+
+
+def engine_of(
+    policy: Policy, folder: Path, *fakes: FakeVllm, notes: list[str] | None = None, **changes: Any
+) -> VllmEngine:
+    """With short time limits."""
+    settings = {
+        "urls": tuple(fake.url for fake in fakes),
+        "sync": "folder",
+        "weights_dir": folder / "weights",
+        "max_batch_size": 64,
+        "timeout_s": 20.0,
+        "wait_s": 10.0,
+        "max_retries": 3,
+        "max_logprob_gap": None,
+    }
+    told = [] if notes is None else notes
+    return VllmEngine(policy, Settings(**settings | changes), max_context_tokens=128, on_note=told.append)
+
+
+def train_a_step(policy: Policy, seed: int = 0) -> None:
+    """Other weights, all of them."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
