@@ -254,12 +254,14 @@ WARM_START = [
 SAMPLES = "evaluation.samples_per_example=4"
 TRUNCATION = (("temperature", 1.0, 0.3), ("top_p", 1.0, 0.3), ("top_k", 0, 1), ("min_p", 0.0, 0.9))
 COMBINED = ("reward.type=combined",)
+TWO = "trainer.max_steps=2"
 ROLLOUT = [
     case("reward.type", "boxed", "correct", metric("reward/mean")),
     case("reward.boxed_weight", 0.2, 0.4, metric("reward/mean"), *COMBINED),
     case("reward.correct_weight", 0.2, 0.4, metric("reward/mean"), *COMBINED),
     case("rollout.prompts_per_step", 8, 5, metric("rollout/episodes")),
     case("rollout.group_size", 4, 2, metric("rollout/episodes")),
+    case("rollout.max_staleness", 0, 1, metric("rollout/staleness_max", 2), TWO),
     case("rollout.max_completion_tokens", 16, 2, lambda seen: max(len(text.split()) for text in sampled(seen)) > 2),
     case("rollout.temperature", 1.0, 0.5, sampled),
     case("rollout.top_p", 1.0, 0.5, sampled),
@@ -276,6 +278,7 @@ ONE = ("algorithm.num_epochs=1", "algorithm.num_minibatches=1")
 KL = ("algorithm.kl_coef=0.5", *SEVERAL)
 MASKED = "algorithm.mismatch_correction=mask"
 OFF_POLICY = ("trainer.precision=bf16", *ONE)
+TIGHT = "algorithm.mismatch_cap=1.0001"
 
 
 def of(algorithms: tuple[str, ...], key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str) -> list[Case]:
@@ -300,8 +303,10 @@ ALGORITHM = [
     ),
     *of(ALL, "num_epochs", 1, 2, metric("policy/updates")),
     *of(ALL, "num_minibatches", 1, 2, metric("policy/updates")),
-    *of(ALL, "mismatch_correction", "truncate", "mask", weights, *OFF_POLICY, "algorithm.mismatch_cap=1.0001"),
+    *of(ALL, "mismatch_correction", "truncate", "mask", weights, *OFF_POLICY, TIGHT),
     *of(ALL, "mismatch_correction", "none", "mask", weights, *OFF_POLICY),
+    *of(("grpo",), "mismatch_correction", "sequence_truncate", "sequence_mask", weights, *OFF_POLICY, TIGHT),
+    *of(("grpo",), "mismatch_correction", "sequence_mask", "geometric_mask", weights, *OFF_POLICY, TIGHT),
     *of(ALL, "mismatch_cap", 1.0001, 2.0, metric("policy/mismatch_capped"), *OFF_POLICY, MASKED),
     *of(CLIPPED, "clip_low", 1e-4, 0.9, metric("policy/clip_low"), *SEVERAL),
     *of(NOT_GSPO, "clip_high", 1e-4, 9.0, metric("policy/clip_high"), *SEVERAL),
@@ -320,7 +325,6 @@ ALGORITHM = [
     *of(PPO, "target_kl", "null", 1e-6, metric("policy/updates"), *SEVERAL),
 ]
 
-TWO = "trainer.max_steps=2"
 LINEAR = ("trainer.schedule=linear", TWO)
 EACH_STEP = ("trainer.max_steps=3", "trainer.checkpoint_every=1", "evaluation.every=1")
 WORSE = ("trainer.learning_rate=1.0", "trainer.keep_last=1")

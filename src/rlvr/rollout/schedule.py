@@ -6,6 +6,10 @@ tokens are of version 4 or, where new weights came in between, 5; step 5 trains 
     step         3                   4                   5
     trainer      wait 3 | train      wait 4 | train      wait 5 | train
     rollouts     batch 4 .........   batch 5 .........   batch 6 ......
+
+Delivery in the order of issue is what keeps the bound: a batch that is issued with versions up to k updates behind its
+step is trained on in that step and no later one, however long it takes. Replacements of dead groups are begun when
+their step finds out, with the newest weights; the trainer waits for them.
 """
 
 from __future__ import annotations
@@ -55,7 +59,8 @@ class RolloutSchedule:
     """Issues, delivers and, with `advance`, tells the engine of new weights.
 
     Every rank samples its share of each batch and gets the whole; no rank waits for another while it samples. The state
-    is which prompts come next: after a resume the batches that were under way are sampled again, with the same seeds.
+    is which prompts come next: after a resume the batches that were under way are sampled again, with the same seeds
+    and, where some of their tokens came from older weights, other tokens.
     """
 
     def __init__(
@@ -84,8 +89,10 @@ class RolloutSchedule:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._executor.call(self._engine.close)
-        self._executor.__exit__(kind, error, trace)
+        try:
+            self._executor.call(self._engine.close)
+        finally:
+            self._executor.__exit__(kind, error, trace)
 
     # ------------------------------------------------------------------------------------------------------ batches
 

@@ -176,7 +176,8 @@ _INTRODUCTION = """\
 alphabetical order. A number that is not finite is written as `null`. The line of step 0 holds the evaluation before
 the first update. Names that do not apply to a run (the critic's without a critic) are absent.
 
-Two runs with one seed give equal lines on one machine, except for everything under `time/` and `system/`.
+Two runs with one seed give equal lines on one machine, except for everything under `time/` and `system/`; with
+`rollout.max_staleness` > 0 only the prompts are the same, because it depends on the clock which tokens are how old.
 
 `<task>` is the task's name, `<part>` the name of a part of the reward, `<k>` a whole number, `<tag>` a kind of example
 (`3_operators`, `2_hops`, `1_step`). Numbers with tools are those of the episodes that have tools. A share lies between
