@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import Policy
 from rlvr.world import ALONE, World
-from tests.ranks import Ranks
+from tests.ranks import RankError, Ranks
 from tests.unit.training.tiny import tiny_policy
 
 
@@ -29,18 +31,28 @@ def ranks() -> Iterator[Ranks]:
 # ------------------------------------------------------------------------------------------------------ one voice
 
 
-def ending(world: World, failing: Callable[[World], None]) -> tuple[str, str, int]:
-    """How a block in which `failing` fails on some ranks, and the others wait for them, ends on this one."""
+class EndedError(Exception):
+    """How the block ended on this rank, as JSON; raised, so that its connections close as those of a process."""
+
+
+def ending(world: World, failing: Callable[[World], None]) -> None:
+    """A block in which `failing` fails on some ranks, and the others wait for them."""
     module.PATIENCE_S = 0.1  # the process that speaks goes on living here
     try:
         with one_voice(world):
             failing(world)
             world.gather(None)
-    except UserError as error:
-        return type(error).__name__, str(error), error.exit_code
     except (Exception, SystemExit) as error:
-        return type(error).__name__, str(error), getattr(error, "code", 0)
-    return "none", "", 0
+        code = error.exit_code if isinstance(error, UserError) else getattr(error, "code", None)
+        raise EndedError(json.dumps([type(error).__name__, str(error), code])) from error
+
+
+def endings(ranks: Ranks, size: int, failing: Callable[[World], None]) -> list[tuple[str, str, int | None]]:
+    """By rank, the class of what it raised, its words, and the exit status."""
+    with pytest.raises(RankError) as error:
+        ranks(size, "ddp", ending, failing)
+    found = re.findall(r"^tests.unit.build.test_ranks.EndedError: (.*)$", str(error.value), re.MULTILINE)
+    return [tuple(json.loads(text)) for text in found]
 
 
 def on_one(world: World) -> None:
@@ -55,10 +67,6 @@ def on_all(world: World) -> None:
 def lost(world: World) -> None:
     """Rank 1 goes without a word."""
     if world.rank == 1:
-        import torch.distributed as dist
-
-        dist.destroy_process_group()
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
         raise SystemExit(9)
 
 
@@ -68,20 +76,20 @@ def bug(world: World) -> None:
 
 
 def test_a_rank_that_fails_ends_the_others_and_speaks_for_them(ranks: Ranks) -> None:
-    found = ranks(3, "ddp", ending, on_one)
+    found = endings(ranks, 3, on_one)
     assert found[1] == ("ConfigError", "task.path=x: is bad.", 2)
     assert [answer[0] for answer in (found[0], found[2])] == ["SystemExit", "SystemExit"]
     assert {answer[2] for answer in (found[0], found[2])} == {1}
 
 
 def test_ranks_that_fail_alike_say_it_once(ranks: Ranks) -> None:
-    found = ranks(3, "ddp", ending, on_all)
+    found = endings(ranks, 3, on_all)
     assert sorted(answer[0] for answer in found) == ["ConfigError", "SystemExit", "SystemExit"]
     assert {answer[2] for answer in found} == {2}
 
 
 def test_a_rank_that_goes_without_a_word_is_missed_by_one_of_the_others(ranks: Ranks) -> None:
-    found = ranks(3, "ddp", ending, lost)
+    found = endings(ranks, 3, lost)
     assert found[1] == ("SystemExit", "9", 9)
     kind, text, code = min(found[0], found[2], key=lambda answer: answer[0] != "UserError")
     assert (kind, code) == ("UserError", 1)
@@ -93,8 +101,8 @@ def test_a_rank_that_goes_without_a_word_is_missed_by_one_of_the_others(ranks: R
 
 
 def test_a_bug_is_shown_as_it_is_and_ends_the_others(ranks: Ranks) -> None:
-    found = ranks(2, "ddp", ending, bug)
-    assert found[0] == ("KeyError", "'x'", 0)
+    found = endings(ranks, 2, bug)
+    assert found[0] == ("KeyError", "'x'", None)
     assert found[1][0] == "SystemExit"
 
 
