@@ -92,6 +92,11 @@ class Session:
         words = ["rlvr", "train", *treatment.more, *command.words, "--cfg", "job"]
         self._run(words, command, treatment)
 
+    def _launched(self, command: Command, treatment: Treatment) -> None:
+        """What a launcher starts in each of its processes."""
+        words = [*command.words[command.words.index("rlvr") :], "--cfg", "job"]
+        self._run(words, command, treatment)
+
     # --------------------------------------------------------------------------------------------------------- servers
 
     def _server(self, command: Command, treatment: Treatment) -> None:

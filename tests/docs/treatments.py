@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["train", "plain", "server", "request", "install", "elsewhere", "override"]
+Kind = Literal["train", "plain", "server", "request", "install", "elsewhere", "override", "launched"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class Treatment:
     install    not run: the extras and files that it names exist
     elsewhere  run by the test named in `why`
     override   no command but a setting of one: composed with `more`
+    launched   several processes of a command of ours: composed here, tests/system/test_distributed.py trains so
     """
 
     pattern: str
@@ -43,7 +44,7 @@ OWN_TEST = {
 }
 """Pages that are executed whole, with their files and changes, by a test of their own."""
 
-NO_TRAINING = r"--cfg job|--help|env_id=|task\.retriever=hybrid|tracker=(?!default)|report_to=\[\w| train\."
+NO_TRAINING = r"--cfg job|--help|env_id=|task\.retriever=hybrid|tracker=(?!default)|report_to=\[\w| train\.|engine=vllm"
 
 TREATMENTS = [
     Treatment(pattern=r".*", pages=r"docs/(components|tools)\.md", kind="elsewhere", why="OWN_TEST"),
@@ -60,6 +61,8 @@ TREATMENTS = [
         kind="plain",
         more=("--cfg", "job"),
     ),
+    # without a server: the settings are composed
+    Treatment(pattern=r"rlvr train(?=.*engine=vllm)(?!.*--cfg job).*", kind="plain", more=("--cfg", "job")),
     Treatment(pattern=r"(mlflow|wandb|tensorboard) .*", kind="elsewhere", why="tests/system/test_trackers.py"),
     # the semantic half of `hybrid` would load a model of the Hub: the settings are composed
     Treatment(pattern=r"rlvr train(?=.*task\.retriever=hybrid)(?!.*--cfg job).*", kind="plain", more=("--cfg", "job")),
@@ -100,9 +103,15 @@ TREATMENTS = [
     Treatment(
         pattern=r"rlvr export (?=.*--push)(?!.*--dry-run).*", kind="plain", code=1, says="Hub", more=("--overwrite",)
     ),
-    Treatment(pattern=r"rlvr serve .*", kind="server"),
+    Treatment(pattern=r"rlvr serve (?!.*--engine vllm).*", kind="server"),
+    Treatment(pattern=r"rlvr serve (?=.*--engine vllm).*", kind="elsewhere", why="tests/system/test_vllm.py"),
+    Treatment(pattern=r"python -m vllm\..*", kind="elsewhere", why="tests/unit/build/test_vllm_server.py"),
     Treatment(pattern=r"curl .*", kind="request"),
     Treatment(pattern=r"rlvr( \w+)? --(help|version)", kind="plain"),
+    Treatment(
+        pattern=r"(srun .* )?(torchrun|accelerate launch|python -m torch\.distributed\.run) .*-m rlvr train.*",
+        kind="launched",
+    ),
     Treatment(pattern=r"'?task\.\w+=.*", kind="override", more=("--config-name", "musique")),
     # ------------------------------------------------------------------------------------------------ other programs
     Treatment(pattern=r"cat .*", kind="elsewhere", why="shows a file"),

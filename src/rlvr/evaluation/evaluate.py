@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Protocol
 
 from rlvr.envs.base import Env, TurnText
@@ -150,7 +150,7 @@ def conclude(task_name: str, records: Records, *, seed: int = EVAL_SEED, world: 
 def _by_example(records: Records) -> list[Records]:
     """Of each example its records: the first one is that of sample 0."""
     starts = [place for place, record in enumerate(records) if record.sample_index == 0]
-    return [records[start:end] for start, end in zip(starts, [*starts[1:], len(records)], strict=True)]
+    return [records[start:end] for start, end in pairwise([*starts, len(records)])]
 
 
 def check_failures(task_name: str, records: Sequence[EvaluationRecord]) -> None:

@@ -24,6 +24,7 @@ class FakeResult:
             "eval/rpn/accuracy_high": 0.8,
         }
     )
+    is_first: bool = True
 
 
 @dataclass

@@ -186,8 +186,8 @@ def test_a_strange_manifest_is_a_sentence(tmp_path: Path, text: str) -> None:
 def test_another_format_is_not_called_damage(tmp_path: Path) -> None:
     path = save(tmp_path, 50)
     manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
-    with pytest.raises(UserError, match="has format 2, this version of rlvr reads format 1"):
+    (path / "manifest.json").write_text(json.dumps(manifest | {"format": 3}))
+    with pytest.raises(UserError, match="has format 3, this version of rlvr reads formats 1 and 2"):
         load_checkpoint(path)
 
 
