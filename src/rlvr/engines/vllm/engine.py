@@ -31,6 +31,7 @@ from rlvr.engines.vllm.wire import (
     RefusedError,
     Sampled,
     ServerGoneError,
+    Span,
     max_answer_bytes,
     read_sampled,
     request_body,
@@ -156,11 +157,11 @@ class VllmEngine:
         """The completion and its spans' versions, from whichever server gives one."""
         for attempt in itertools.count(1):
             member = await self._fleet.choose(connection.turns, session)
-            num_looks, oldest = member.num_looks, self._version
+            num_looks, push = member.num_looks, self._fleet.newest
             member.load += 1
             try:
-                sampled = await self._ask(connection.client, member, prompt_ids, sampling)
-                return sampled, [self._version_of(span.version, oldest) for span in sampled.spans]
+                sampled = await self._ask(connection.client, member, push.adapter, prompt_ids, sampling)
+                return self._with_versions(sampled, push)
             except (ServerGoneError, RefusedError) as error:
                 problem = error
             finally:
@@ -175,9 +176,14 @@ class VllmEngine:
         raise AssertionError("count() does not end")
 
     async def _ask(
-        self, client: AsyncClient, member: Member, prompt_ids: Sequence[int], sampling: SamplingParams
+        self,
+        client: AsyncClient,
+        member: Member,
+        adapter: str | None,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
     ) -> Sampled:
-        body = request_body(member.model, prompt_ids, sampling)
+        body = request_body(adapter or member.model, prompt_ids, sampling)
         limit = self._settings.timeout_s
         try:
             async with asyncio.timeout(limit):
@@ -186,8 +192,18 @@ class VllmEngine:
             raise ServerGoneError(f"nothing within engine.timeout_s={limit:g}") from error
         return read_sampled(answer, sampling, self._expected.vocab_size)
 
-    def _version_of(self, name: str, oldest: int) -> int:
-        """Our number of what the server calls its weights. ServerGoneError for others than should be there."""
+    def _with_versions(self, sampled: Sampled, push: Push) -> tuple[Sampled, list[int]]:
+        """The completion, and our numbers of the weights that its spans were sampled with; `push` was the newest when
+        it was asked for. An adapter's requests keep it to their end, whatever the server calls its weights by then.
+
+        Raises ServerGoneError for other weights than should be there.
+        """
+        if push.adapter is None:
+            return sampled, [self._number(span.version, push.version) for span in sampled.spans]
+        whole = Span(version=push.name, start=0, end=len(sampled.token_ids))
+        return replace(sampled, spans=(whole,)), [push.version]
+
+    def _number(self, name: str, oldest: int) -> int:
         run, _, number = name.rpartition("/")
         if run != self._run or not number.isdecimal():
             hint = "" if name == "default" else "; is another run pushing weights to it?"
@@ -234,9 +250,10 @@ class VllmEngine:
             files = self._write(version)
         prompts = probe_prompts(self._expected.vocab_size, self._max_context_tokens)
         return Push(
+            version=version,
             name=f"{self._run}/{version}",
             files=files,
-            is_adapter=adapter,
+            adapter=f"{self._run}-{version}" if adapter else None,
             probe=make_probe(self._policy, prompts),
             tolerance=self._settings.max_logprob_gap,
         )
@@ -272,7 +289,9 @@ class VllmEngine:
             # httpx's: they are for each read, and a completion is silent until its end
             limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
             verify = any(member.url.startswith("https:") for member in self._fleet.members)
-            client = httpx2.AsyncClient(verify=verify, timeout=None, limits=limits, headers=auth_headers())
+            client = httpx2.AsyncClient(
+                verify=verify, trust_env=verify, timeout=None, limits=limits, headers=auth_headers()
+            )
             gate = asyncio.Semaphore(self._settings.max_batch_size)
             self._connection = _Connection(loop=loop, client=client, gate=gate)
         return self._connection

@@ -11,9 +11,6 @@ from rlvr.engines.vllm.server import Facts, Server
 from rlvr.engines.vllm.wire import RefusedError
 from rlvr.errors import UserError
 
-ADAPTER = "rlvr"
-"""What the servers call the adapter that is trained."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
@@ -29,11 +26,17 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Push:
-    """A version of the weights, ready for any server at any time."""
+    """A version of the weights, ready for any server at any time.
 
+    An adapter has another name on the servers in every version, and requests name it: in vLLM 0.32 each step of a
+    request loads an adapter that was replaced in place anew, from the folder that it had when the request began, so
+    requests of two versions would sample with whichever comes last.
+    """
+
+    version: int
     name: str  # what servers call the version
     files: Path
-    is_adapter: bool
+    adapter: str | None  # what servers call the adapter; None: whole weights
     probe: Probe
     tolerance: float | None  # None: by the precision
 
@@ -41,9 +44,10 @@ class Push:
 class Member:
     """A server of the set: what is known of it, and how busy it is."""
 
-    def __init__(self, server: Server, facts: Facts, model: str | None) -> None:
-        """`model` is what requests call the model; None: the adapter."""
-        self.server, self.facts, self.model = server, facts, model or ADAPTER
+    def __init__(self, server: Server, facts: Facts, model: str) -> None:
+        self.server, self.facts = server, facts
+        self.model = model  # what requests call it, adapters left out
+        self.adapters: list[str] = []  # that it was given
         self.load = 0  # requests that it has
         self.is_up = True
         self.num_looks = 0  # how often it was brought up to date, or was not there to be
@@ -110,8 +114,9 @@ def push_to(member: Member, push: Push, expected: Expected) -> None:
             member.server.resume()  # whoever pushed may have been cut off before
         else:
             _meet_again(member, expected)
-            _load(member.server, push)
-        gap = push.probe.gap(member.server.sample_now, member.model, top=_top(member.facts.max_logprobs, push.probe))
+            _load(member, push)
+        model, top = push.adapter or member.model, _top(member.facts.max_logprobs, push.probe)
+        gap = push.probe.gap(member.server.sample_now, model, top=top)
     except RefusedError as error:
         raise UserError(_refusal(member.url, push, str(error))) from error
     _check_gap(member, push, gap, expected)
@@ -126,18 +131,21 @@ def _meet_again(member: Member, expected: Expected) -> None:
             f"the server {member.url} came back with room for {facts.max_model_len} tokens, and had "
             f"{member.facts.max_model_len}: start it with --max-model-len {member.facts.max_model_len}."
         )
-    member.facts = facts
-    if member.model != ADAPTER:
-        member.model = member.server.served_names()[0]
+    member.facts, member.model = facts, member.server.served_names()[0]
 
 
-def _load(server: Server, push: Push) -> None:
+def _load(member: Member, push: Push) -> None:
+    server = member.server
+    if push.adapter is not None:
+        server.load_adapter(push.adapter, str(push.files))
+        for name in member.adapters:  # requests that have one keep it
+            server.unload_adapter(name)
+        member.adapters = [push.adapter]
+        server.name_version(push.name)
+        return
     server.pause()
     try:
-        if push.is_adapter:
-            server.load_adapter(ADAPTER, str(push.files))
-        else:
-            server.load_policy(str(push.files))
+        server.load_policy(str(push.files))
         server.forget_prefixes()
         server.name_version(push.name)
     finally:

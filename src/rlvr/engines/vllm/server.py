@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -164,8 +165,17 @@ class Server:
                 )
 
     def load_adapter(self, name: str, path: str) -> None:
-        """Put the adapter of a folder in the place of the one of this name."""
-        self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path, "load_inplace": True})
+        """Add the adapter of a folder to the model's; one that is there by this name already is the same."""
+        try:
+            self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+        except RefusedError as error:
+            if "already been loaded" not in str(error):
+                raise
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter, if it is there."""
+        with suppress(RefusedError):
+            self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     def forget_prefixes(self) -> None:
         """Drop keys and values of the old weights, of what is being sampled, too: it is computed anew (pitfall 31)."""
@@ -194,10 +204,10 @@ class Server:
 
         found = bytearray()
         limits = httpx2.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S)
-        verify = self.url.startswith("https:")  # else the system's certificates are read for nothing
+        verify = self.url.startswith("https:")  # else no certificates are read, nor proxies
         try:
             with (
-                httpx2.Client(verify=verify, timeout=limits, headers=auth_headers()) as client,
+                httpx2.Client(verify=verify, trust_env=verify, timeout=limits, headers=auth_headers()) as client,
                 client.stream(verb, self.url + path, json=body) as response,
             ):
                 for block in response.iter_bytes():

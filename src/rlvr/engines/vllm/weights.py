@@ -14,12 +14,15 @@ from torch import Tensor
 
 from rlvr.models.adapters import adapter_weights, write_adapters
 from rlvr.models.policy import Policy
+from rlvr.models.sharding import whole
 from rlvr.tracking.files import writing
 
 MAX_FILE_BYTES = 2 << 30
 """Of one file, so that no more than this is held in memory beside the weights themselves."""
 KEEP = 2
 """Versions in the folder: a server that comes back may be reading the last one while the next is written."""
+KEEP_ADAPTERS = 16
+"""Of those, which are small: a server reads the adapter of a request again when it has too many others."""
 PREFIX = "v"
 
 
@@ -38,7 +41,7 @@ def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in policy.model.named_parameters():
         if name in own:
             continue
-        value, layer = _whole(parameter.detach()), name.removesuffix(".base_layer.weight")
+        value, layer = whole(parameter), name.removesuffix(".base_layer.weight")
         if layer != name:
             value = value.float() + merged_part(layers[layer])
         yield name.replace(".base_layer.", "."), value
@@ -47,11 +50,6 @@ def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
 def merged_part(layer: Any) -> Tensor:
     """What the adapter adds to the weight under it."""
     return layer.get_delta_weight("default").detach().float()
-
-
-def _whole(tensor: Any) -> Tensor:
-    """All of a tensor that is cut over ranks."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 class WeightsFolder:
@@ -80,13 +78,13 @@ class WeightsFolder:
                 held[name] = tensor
                 num_bytes += tensor.nbytes
             save_file(held, folder / f"{num_files:05d}.safetensors")
-        return self._keep(version)
+        return self._keep(version, KEEP)
 
     def write_adapter(self, version: int, policy: Policy) -> Path:
         """Write the adapter as peft does."""
         with _new_folder(self.of(version)) as folder:
             write_adapters(policy.model, folder)
-        return self._keep(version)
+        return self._keep(version, KEEP_ADAPTERS)
 
     def clear(self) -> None:
         """Remove all versions, and the folder itself if nothing else is in it."""
@@ -95,12 +93,12 @@ class WeightsFolder:
         if self.root.is_dir() and not any(self.root.iterdir()):
             self.root.rmdir()
 
-    def _keep(self, version: int) -> Path:
+    def _keep(self, version: int, count: int) -> Path:
         """Versions after this one are of a run that was resumed before them."""
         current = self.of(version)
         before = [folder for folder in self._versions() if folder.name < current.name]
         after = [folder for folder in self._versions() if folder.name > current.name]
-        for folder in [*before[: max(0, len(before) - KEEP + 1)], *after]:
+        for folder in [*before[: max(0, len(before) - count + 1)], *after]:
             shutil.rmtree(folder, ignore_errors=True)
         return current
 

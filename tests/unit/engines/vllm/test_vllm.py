@@ -1,0 +1,298 @@
+"""A real vLLM server: what it samples is what the trainer would, after every push, and nothing kills it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx2
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedModel, Qwen2ForCausalLM
+
+from rlvr.config.schema import Lora
+from rlvr.engines.vllm import Settings, VllmEngine
+from rlvr.engines.vllm.server import Server
+from rlvr.engines.vllm.wire import RefusedError
+from rlvr.models.adapters import add_adapters
+from rlvr.models.policy import Adapters, Policy
+from rlvr.seeding import derive_seed
+from rlvr.types import Completion, SamplingParams, StopReason
+from tests.unit.engines.tiny import plain_logprobs
+from tests.vllm_server import CONTEXT_TOKENS, WORDS, save_tiny_qwen, vllm_server
+
+pytestmark = pytest.mark.vllm
+
+TOLERANCE = 1e-4
+LONG = [3 + i * 7 % 60 for i in range(280)]  # two blocks of the prefix cache, which has 128 tokens in each on a CPU
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("start")
+    save_tiny_qwen(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(start: Path) -> Iterator[str]:
+    with vllm_server(start, "--enable-lora", "--max-lora-rank", "8") as server:
+        yield server.url
+
+
+def policy_of(folder: Path) -> Policy:
+    model = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return Policy(model=model, tokenizer=AutoTokenizer.from_pretrained(folder))
+
+
+def lora_policy(folder: Path) -> Policy:
+    policy = policy_of(folder)
+    base = copy.deepcopy(policy.model)
+    lora = Lora(enabled=True, r=4, alpha=8, target_modules=("q_proj", "v_proj", "down_proj"), merge_final=False)
+    add_adapters(policy.model, lora, base=str(folder), seed=1)
+    return replace(policy, adapters=Adapters(fresh_base=lambda: copy.deepcopy(base), merge_final=False, note=""))
+
+
+def engine_of(policy: Policy, url: str, folder: Path, sync: str = "folder") -> VllmEngine:
+    settings = Settings(
+        urls=(url,),
+        sync=sync,  # type: ignore[arg-type]
+        weights_dir=folder / "weights",
+        max_batch_size=64,
+        timeout_s=300.0,  # the first request takes long
+        wait_s=10.0,
+        max_retries=1,
+        max_logprob_gap=None,
+    )
+    return VllmEngine(policy, settings, max_context_tokens=CONTEXT_TOKENS, on_note=print)
+
+
+def train_a_step(policy: Policy, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
+
+
+def params(seed: int = 0, **changes) -> SamplingParams:
+    return SamplingParams(**({"max_tokens": 12, "stop_ids": frozenset(), "seed": seed, "temperature": 0.7} | changes))
+
+
+def sample(engine: VllmEngine, *requests: tuple[list[int], SamplingParams]) -> list[Completion]:
+    async def all_of_them() -> list[Completion]:
+        return await asyncio.gather(*(engine.generate(ids, one) for ids, one in requests))
+
+    return asyncio.run(all_of_them())
+
+
+def gap(model: PreTrainedModel, ids: list[int], completion: Completion, temperature: float = 0.7) -> float:
+    ours = plain_logprobs(model, ids, completion, temperature)
+    return float((ours - torch.tensor(completion.behavior_logprobs)).abs().max())
+
+
+@torch.no_grad()
+def greedy(model: PreTrainedModel, ids: list[int], count: int) -> tuple[int, ...]:
+    sequence = list(ids)
+    for _ in range(count):
+        sequence.append(int(model(input_ids=torch.tensor([sequence]), use_cache=False).logits[0, -1].argmax()))
+    return tuple(sequence[len(ids) :])
+
+
+def test_pitfall_30_trainer_and_server_agree_after_each_of_five_pushes(start: Path, url: str, tmp_path: Path) -> None:
+    # the head is the embedding's: vLLM 0.32 on a CPU keeps a copy of it that its own reloading forgets
+    policy = policy_of(start)
+    engine = engine_of(policy, url, tmp_path)
+    before: list[tuple[int, ...]] = []
+    for version in range(1, 6):
+        train_a_step(policy, version)
+        engine.load_weights(version)
+        requests = [([3 + version, 5, 8], params(seed=i)) for i in range(8)] + [(LONG, params())]
+        found = sample(engine, *requests)
+        assert max(gap(policy.model, ids, one) for (ids, _), one in zip(requests, found, strict=True)) < TOLERANCE
+        assert {v for one in found for v in one.policy_versions} == {version}
+        (likeliest,) = sample(engine, ([3, 5, 8], params(temperature=0.0)))
+        assert likeliest.token_ids == greedy(policy.model, [3, 5, 8], 12)
+        assert gap(policy.model, [3, 5, 8], likeliest, temperature=1.0) < TOLERANCE
+        before.append(likeliest.token_ids)
+    assert len(set(before)) > 1, "the updates change nothing that could be seen"
+
+
+def test_pitfall_31_a_prompt_seen_before_a_push_is_computed_anew(start: Path, url: str, tmp_path: Path) -> None:
+    policy = policy_of(start)
+    engine = engine_of(policy, url, tmp_path)
+    for version in (1, 2):
+        train_a_step(policy, version)
+        engine.load_weights(version)
+        (first,) = sample(engine, (LONG, params()))
+        (cached,) = sample(engine, (LONG, params()))
+        assert max(gap(policy.model, LONG, first), gap(policy.model, LONG, cached)) < TOLERANCE
+
+
+def test_pitfall_36_members_of_a_group_have_streams_of_their_own_that_repeat(
+    start: Path, url: str, tmp_path: Path
+) -> None:
+    engine = engine_of(policy_of(start), url, tmp_path)
+    engine.load_weights(0)
+    seeds = [derive_seed(run, "train", 7, index) for run in (0, 1) for index in range(8)]
+    first = sample(engine, *(([4, 5], params(seed=seed)) for seed in seeds))
+    again = sample(engine, *(([4, 5], params(seed=seed)) for seed in reversed(seeds)))
+    assert len({one.token_ids for one in first}) == len(seeds)
+    assert [one.token_ids for one in reversed(again)] == [one.token_ids for one in first]
+
+
+def test_pitfall_20_and_14_what_truncated_sampling_and_stop_tokens_give(start: Path, url: str, tmp_path: Path) -> None:
+    policy = policy_of(start)
+    engine = engine_of(policy, url, tmp_path)
+    engine.load_weights(0)
+    (cut,) = sample(engine, ([4, 5], params(top_k=3)))
+    expected = [
+        torch.log_softmax(_next_logits(policy.model, [4, 5, *cut.token_ids[:i]]).topk(3).values / 0.7, -1)
+        for i in range(len(cut.token_ids))
+    ]
+    likeliest = [_next_logits(policy.model, [4, 5, *cut.token_ids[:i]]).topk(3).indices.tolist() for i in range(12)]
+    for i, token in enumerate(cut.token_ids):
+        assert cut.sampling_logprobs[i] == pytest.approx(float(expected[i][likeliest[i].index(token)]), abs=TOLERANCE)
+    assert all(one != one for one in cut.behavior_logprobs)  # not to be had
+    (whole,) = sample(engine, ([4, 5], params(seed=3)))
+    stop = whole.token_ids[5]
+    first = whole.token_ids.index(stop)
+    (ended,) = sample(engine, ([4, 5], params(seed=3, stop_ids=frozenset({stop}))))
+    assert ended.token_ids == whole.token_ids[: first + 1]
+    assert (ended.stop_reason, whole.stop_reason) == (StopReason.STOP, StopReason.LENGTH)
+    (full,) = sample(engine, (LONG, params(max_tokens=1000)))
+    assert len(LONG) + len(full.token_ids) == CONTEXT_TOKENS
+
+
+@torch.no_grad()
+def _next_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
+    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
+
+
+def in_flight(engine: VllmEngine, policy: Policy, versions: tuple[int, ...]) -> list[Completion]:
+    """64 requests, during which weights are pushed: none is lost, every token is of the version that it says."""
+    models = {versions[0]: copy.deepcopy(policy.model)}
+    engine.load_weights(versions[0])
+    prompts = [[3 + i % 60, 7, *LONG[: i % 3 * 70]] for i in range(64)]
+
+    async def all_of_them() -> list[Completion]:
+        requests = (engine.generate(ids, params(seed=i, max_tokens=100)) for i, ids in enumerate(prompts))
+        waiting = asyncio.gather(*requests)
+        for version in versions[1:]:
+            await asyncio.sleep(0.7)
+            train_a_step(policy, version)
+            models[version] = copy.deepcopy(policy.model)
+            engine.load_weights(version)
+        return await waiting
+
+    completions = asyncio.run(all_of_them())
+    assert [len(one.token_ids) for one in completions] == [100] * 64
+    worst = 0.0
+    for ids, one in zip(prompts, completions, strict=True):
+        ours = {version: plain_logprobs(models[version], ids, one, 0.7) for version in set(one.policy_versions)}
+        for t, version in enumerate(one.policy_versions):
+            worst = max(worst, abs(float(ours[version][t]) - one.behavior_logprobs[t]))
+    assert worst < TOLERANCE
+    return completions
+
+
+def test_pushing_while_64_requests_are_in_flight_loses_none(start: Path, url: str, tmp_path: Path) -> None:
+    policy = policy_of(start)
+    completions = in_flight(engine_of(policy, url, tmp_path), policy, (1, 2, 3))
+    assert any(one.version_changes for one in completions), "all were done before the push"
+
+
+def test_adapters_are_swapped_while_requests_are_in_flight_and_each_request_keeps_its_own(
+    start: Path, url: str, tmp_path: Path
+) -> None:
+    engine_of(policy_of(start), url, tmp_path / "base").load_weights(0)  # the model under the adapter
+    policy = lora_policy(start)
+    train_a_step(policy, 9)
+    engine = engine_of(policy, url, tmp_path, sync="adapter")
+    completions = in_flight(engine, policy, (1, 2, 3))
+    assert {one.policy_versions for one in completions} == {(1,) * 100}, "whoever begins with one ends with it"
+    (after,) = sample(engine, ([4, 5], params()))
+    assert after.policy_version == 3
+    assert gap(policy.model, [4, 5], after) < TOLERANCE
+    assert len(httpx2.get(url + "/models").json()["data"]) == 2
+
+
+def test_pitfall_32_merged_adapters_are_pushed_as_whole_weights(start: Path, url: str, tmp_path: Path) -> None:
+    policy = lora_policy(start)
+    train_a_step(policy, 9)
+    engine = engine_of(policy, url, tmp_path)
+    engine.load_weights(0)
+    (found,) = sample(engine, ([4, 5], params()))
+    assert gap(policy.model, [4, 5], found) < TOLERANCE
+
+
+def test_pitfall_30_files_that_are_not_the_model_are_refused_and_the_server_goes_on(
+    start: Path, url: str, tmp_path: Path
+) -> None:
+    policy = policy_of(start)
+    engine = engine_of(policy, url, tmp_path)
+    engine.load_weights(0)
+    (before,) = sample(engine, ([4, 5], params()))
+    own = {name: value.detach().clone() for name, value in policy.model.named_parameters()}
+    others = {name: value + 1 for name, value in own.items()}
+    key = "model.layers.1.self_attn.k_proj.weight"  # a part of a fused tensor: vLLM would take memory for the rest
+    wrong = {
+        "a tensor less": ({name: value for name, value in others.items() if name != key}, f"not 1 tensors .*: {key}"),
+        "a tensor more": (
+            others | {"model.layers.2.mlp.up_proj.weight": own["model.norm.weight"]},
+            "that the model has not",
+        ),
+        "other names": ({f"x.{name}": value for name, value in others.items()}, "26 tensors that the model has not"),
+        "another vocabulary": (others | {"model.embed_tokens.weight": torch.zeros(65, 64)}, r"shape \(65, 64\), the"),
+        "another shape": (
+            others | {key: torch.zeros(64, 64)},
+            rf"{key} has shape \(64, 64\), the model's has \(32, 64\)",
+        ),
+    }
+    files: dict[str, tuple[Path, str]] = {"nothing": (tmp_path / "nothing", "no safetensors file at")}
+    for name, (tensors, sentence) in wrong.items():
+        save_file(tensors, tmp_path / f"{name}.safetensors")
+        files[name] = (tmp_path / f"{name}.safetensors", sentence)
+    (tmp_path / "damaged.safetensors").write_bytes((tmp_path / "other names.safetensors").read_bytes()[:-500])
+    torch.save(own, tmp_path / "pickle.safetensors")
+    files["damaged"] = (tmp_path / "damaged.safetensors", "is no whole safetensors file")
+    files["a pickle"] = (tmp_path / "pickle.safetensors", "is no whole safetensors file")
+    server = Server(url, timeout_s=60.0)
+    for path, sentence in files.values():
+        with pytest.raises(RefusedError, match=sentence):
+            server.load_policy(str(path))
+        assert sample(engine, ([4, 5], params())) == [before], path
+
+
+def test_a_given_up_request_is_ended_on_the_server(start: Path, url: str, tmp_path: Path) -> None:
+    engine = engine_of(policy_of(start), url, tmp_path)
+    engine.load_weights(0)
+
+    def num_running() -> float:
+        text = httpx2.get(url.removesuffix("/v1") + "/metrics").text
+        (line,) = [line for line in text.splitlines() if line.startswith("vllm:num_requests_running{")]
+        return float(line.split()[-1])
+
+    async def give_up() -> None:
+        tasks = [asyncio.create_task(engine.generate([4], params(seed=i, max_tokens=310))) for i in range(30)]
+        await asyncio.sleep(0.3)
+        for task in tasks:
+            task.cancel()
+        assert all(
+            isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*tasks, return_exceptions=True)
+        )
+        for _ in range(100):
+            if num_running() == 0:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError("the server goes on with requests that nobody waits for")
+
+    asyncio.run(give_up())
+
+
+def test_the_vocabulary_of_the_tiny_model_is_its_tokenizers(start: Path) -> None:
+    assert policy_of(start).model.config.vocab_size == len(WORDS)
