@@ -2,12 +2,12 @@
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/vllm_push.py --vllm-python vllm_venv/bin/python [--rounds 7]
 
-For each model a vLLM server is started by `rlvr serve --engine vllm`; 64 prompts of 16 to 32 tokens get 128 tokens each, once
-from the server and once from the local engine, turn about. "push" is a whole `load_weights`: files written, requests
-paused, tensors loaded and verified, caches forgotten, log-probabilities compared. "in flight" is the same while 64
-completions are being sampled; "lost" are those of them that did not come back whole. "gap" is the largest difference
-between a behavior logprob of vLLM and what the trainer's own forward pass says of the same token. Medians of the rounds;
-"ratio" is the median of local seconds / vLLM seconds of the same round.
+For each model a vLLM server is started by `rlvr serve --engine vllm`; 64 prompts of 16 to 32 tokens get 64 tokens each,
+once from the server and once from the local engine, turn about. "push" is a whole `load_weights`: files written,
+requests paused, tensors loaded and verified, caches forgotten, log-probabilities compared. "in flight" is the same
+while 64 completions are sampled; "lost" are those of them that did not come back whole. "gap" is the largest difference
+between a behavior logprob of vLLM and what the trainer's own forward pass says of the same token. Medians of the
+rounds; "ratio" is the median of local seconds / vLLM seconds of the same round.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.engines.base import Engine
 from rlvr.engines.local import LocalEngine
-from rlvr.engines.vllm.engine import Settings, VllmEngine
+from rlvr.engines.vllm import Settings, VllmEngine
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.types import Completion, SamplingParams
 
-PROMPTS, NEW_TOKENS, CONTEXT = 64, 128, 256
+PROMPTS, NEW_TOKENS, CONTEXT = 64, 64, 128
 VOCABULARY = 4096
 
 
@@ -209,7 +209,7 @@ def main() -> None:
     print(f"load average at the start: {os.getloadavg()[0]:.1f}", file=sys.stderr)
     print("| model | push ms | in flight ms | lost | vLLM tok/s | local tok/s | ratio | gap |")
     print("|---|---|---|---|---|---|---|---|")
-    for size in (Size(width=128, num_layers=2), Size(width=512, num_layers=8)):
+    for size in (Size(width=128, num_layers=2), Size(width=384, num_layers=6)):
         print(measure(size, arguments.vllm_python, arguments.rounds), flush=True)
 
 

