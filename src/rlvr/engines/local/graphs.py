@@ -24,7 +24,7 @@ class Recorder(Protocol):
     """Makes a step replayable."""
 
     def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
-        """A function that does what `compute` does, on the same tensors; `compute` may be called any number of times."""
+        """A function that does what `compute` does, on the same tensors; it may call `compute` any number of times."""
         ...
 
 

@@ -67,8 +67,8 @@ class Draw:
     def refuse(self) -> NoReturn:
         """Say that there were logits that are not finite. Left to the caller to find: a GPU would be waited for."""
         raise NonFiniteLogitsError(
-            f"the model's logits are not finite in {int((~self.totals.isfinite()).sum())} rows: its weights hold NaN or "
-            "have grown too large; use another model, or train again with a lower trainer.learning_rate."
+            f"the model's logits are not finite in {int((~self.totals.isfinite()).sum())} rows: its weights hold NaN "
+            "or have grown too large; use another model, or train again with a lower trainer.learning_rate."
         )
 
 

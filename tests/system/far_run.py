@@ -1,0 +1,86 @@
+"""`rlvr` commands, divided by `then`, with models on the device of `far.py`; at the end what a decode step waits for.
+
+The last line of standard output is JSON: {"tolist": 1.0}, how often the host read what, per step.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from tests.system.far import FarLists, FarMode, inner_of, install
+
+STEPS = 20
+
+
+def save_as_inner() -> None:
+    """safetensors wants to know where tensors begin, which those of Python do not have."""
+    save = PreTrainedModel.save_pretrained
+
+    def save_pretrained(model: Any, *args: Any, **kwargs: Any) -> None:
+        state = kwargs.pop("state_dict", None) or model.state_dict()
+        save(model, *args, state_dict={name: inner_of(tensor) for name, tensor in state.items()}, **kwargs)
+
+    PreTrainedModel.save_pretrained = save_pretrained
+
+
+def commands(words: Sequence[str]) -> Iterator[list[str]]:
+    """`a b then c` as `[a, b]` and `[c]`."""
+    found: list[str] = []
+    for word in words:
+        if word == "then":
+            yield found
+            found = []
+        else:
+            found.append(word)
+    yield found
+
+
+def reads_per_step(mode: FarMode) -> dict[str, float]:
+    """Of decode steps in which no row starts or ends."""
+    from rlvr.engines.local import LocalEngine
+    from rlvr.types import SamplingParams
+    from tests.unit.engines.tiny import tiny_model
+
+    model = tiny_model("llama").to("far:0")
+    engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
+    settings = [SamplingParams(max_tokens=60, temperature=1.0, stop_ids=frozenset(), seed=i) for i in range(6)]
+    for seed, sampling in enumerate(settings):
+        engine._submit([1, 2, 3 + seed // 3], sampling, None, _Nobody())  # pyright: ignore[reportArgumentType]
+    for _ in range(3):
+        engine._step()
+    mode.reads.clear()
+    for _ in range(STEPS):
+        engine._step()
+    return {name: count / STEPS for name, count in mode.reads.items() if count}
+
+
+class _Nobody:
+    """Waits for nothing."""
+
+    def done(self) -> bool:
+        return True
+
+
+def main() -> int:
+    """The first exit code that is not 0."""
+    install()
+    import rlvr.models.devices as devices
+
+    devices.choose_device = lambda wanted: torch.device("cpu" if wanted == "cpu" else "far:0")
+    save_as_inner()
+    with FarMode() as mode, FarLists():
+        from rlvr.cli.main import main as rlvr
+
+        for command in commands(sys.argv[1:]):
+            if code := rlvr(command):
+                return code
+        print(json.dumps(reads_per_step(mode)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

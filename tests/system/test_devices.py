@@ -1,0 +1,88 @@
+"""The whole product with its models on another device than its batches: what meets a tensor of the wrong one fails.
+
+There is no GPU in CI. `far.py` makes a device in Python, on which every number is what the CPU makes of it, so that
+whole runs can be compared with those on the CPU.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.utils.backend_registration
+
+if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
+    pytest.skip(f"torch {torch.__version__} has no devices made in Python", allow_module_level=True)
+
+SMALL = (
+    "trainer.num_threads=1",
+    "tracker.console=none",
+    "trainer.precision=fp32",
+    "evaluation.every=1",
+    "evaluation.num_examples=4",
+    "rollout.max_completion_tokens=10",
+    "task.max_prompt_tokens=15",
+)
+PPO = ("train", "--config-name", "rpn_test", "warm_start.num_steps=4", "warm_start.warmup_steps=1", *SMALL)
+"""A critic, two epochs of two minibatches, top-p."""
+
+TOOLS = (
+    *("train", "--config-name", "two_hop", *SMALL[:-2], "warm_start.num_steps=10", "warm_start.warmup_steps=1"),
+    *("trainer.max_steps=1", "rollout.prompts_per_step=2", "rollout.group_size=2", "algorithm.kl_coef=0.1"),
+    "warm_start.batch_size=16",
+)
+"""Several turns, whose keys and values are kept between them, and a reference model."""
+
+ADAPTERS = (
+    *("train", "--config-name", "rpn_test", "model=hf", "model.lora.enabled=true", "model.gradient_checkpointing=true"),
+    *("model.lora.target_modules=[q_proj,v_proj]", "algorithm=grpo", "algorithm.kl_coef=0.1", "trainer.max_steps=1"),
+    *("rollout.group_size=2", *SMALL, "algorithm.num_epochs=2", "algorithm.num_minibatches=1"),
+)
+"""Adapters on the first run's model, whose layers are computed anew in the backward pass."""
+
+
+def runs(folder: Path, model: Path) -> list[tuple[str, ...]]:
+    """The commands: a run, its continuation, and two more."""
+    first = f"run_dir={folder / 'ppo'}"
+    return [
+        (*PPO, first, "trainer.max_steps=1", "trainer.checkpoint_every=1"),
+        ("train", first, "resume=true", "trainer.max_steps=2"),
+        (*TOOLS, f"run_dir={folder / 'tools'}"),
+        (*ADAPTERS, f"model.name_or_path={model}", f"run_dir={folder / 'adapters'}"),
+    ]
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    """The lines of metrics.jsonl, without what depends on the machine."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "system/"))} for row in rows]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """`python WORDS`, which has to end well."""
+    settings = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=600, env=settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def test_runs_on_another_device_are_those_on_the_cpu(tmp_path):
+    from rlvr.cli.main import main
+
+    model = tmp_path / "cpu" / "ppo" / "final"
+    for command in runs(tmp_path / "cpu", model):
+        assert main(list(command)) == 0
+    words: list[str] = []
+    for command in runs(tmp_path / "far", model):
+        words += [*(["then"] if words else []), *command]
+    done = run("-m", "tests.system.far_run", *words)
+    for name, num_lines in {"ppo": 3, "tools": 2, "adapters": 2}.items():
+        far, cpu = (metrics(tmp_path / where / name) for where in ("far", "cpu"))
+        assert len(far) == len(cpu) == num_lines
+        # up to the first update, whose signs of tiny gradients are anybody's
+        for ours, theirs in zip(far[:2], cpu[:2], strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-4, rel=1e-3, nan_ok=True), name
+    assert json.loads(done.stdout.splitlines()[-1]) == {"tolist": 1.0}  # a decode step waits for the device once
