@@ -196,7 +196,7 @@ def test_a_server_that_does_not_come_back_ends_the_run_in_time(tmp_path: Path) -
         assert time.monotonic() - began < 10
 
 
-def test_a_server_that_was_started_anew_unseen_is_found_out_by_its_first_answer(tmp_path: Path) -> None:
+def test_pitfall_30_a_server_that_was_started_anew_unseen_is_found_out_by_its_first_answer(tmp_path: Path) -> None:
     # its weights are those it was started with: what it samples with them is thrown away
     policy = make_policy()
     fake = fake_of(policy)

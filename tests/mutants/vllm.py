@@ -1,0 +1,116 @@
+"""Bugs of sampling on vLLM servers: whose weights, whose seeds, whose logprobs, and what becomes of lost requests."""
+
+from tests.mutants.mutant import Mutant
+
+ENGINE = "tests/unit/engines/vllm/test_engine.py::"
+FAULTS = "tests/unit/engines/vllm/test_faults.py::"
+PUSH = "tests/unit/engines/vllm/test_push.py::"
+REAL = "tests/unit/engines/vllm/test_vllm.py::"
+SEEDS = ENGINE + "test_pitfall_36_every_completion_of_a_group_has_its_own_request_and_its_own_seed"
+IN_FLIGHT = ENGINE + "test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every_token_has_its_version"
+EXTENSION = "engines/vllm/extension/rlvr_vllm_extension.py"
+
+MUTANTS = [
+    Mutant(  # the server fills in a temperature from the model's folder, or takes 1
+        pitfall="19",
+        file="engines/vllm/wire.py",
+        old='            "temperature": sampling.temperature,\n',
+        new='            "temperature": 1.0 if sampling.temperature else 0.0,\n',
+        test=ENGINE + "test_pitfall_19_logprobs_are_at_the_sampling_temperature",
+    ),
+    Mutant(  # truncated logprobs pass for those over the whole vocabulary
+        pitfall="20",
+        file="engines/vllm/wire.py",
+        old="    full = (math.nan,) * len(sampled.token_ids) if sampling.truncates else sampled.logprobs\n",
+        new="    full = sampled.logprobs\n",
+        test=ENGINE + "test_pitfall_20_logprobs_over_the_whole_vocabulary_are_missing_where_tokens_are_left_out",
+    ),
+    Mutant(  # the same on a real server
+        pitfall="20",
+        file="engines/vllm/wire.py",
+        old="    full = (math.nan,) * len(sampled.token_ids) if sampling.truncates else sampled.logprobs\n",
+        new="    full = sampled.logprobs\n",
+        test=REAL + "test_pitfall_20_and_14_what_truncated_sampling_and_stop_tokens_give",
+        needs="vllm",
+    ),
+    Mutant(  # the run's seed never reaches the server
+        pitfall="36",
+        file="engines/vllm/wire.py",
+        old='            "seed": sampling.seed,\n',
+        new="",
+        test=REAL + "test_pitfall_36_members_of_a_group_have_streams_of_their_own_that_repeat",
+        needs="vllm",
+    ),
+    Mutant(  # seeds are cut to few bits, and members of groups collide
+        pitfall="36",
+        file="engines/vllm/wire.py",
+        old='"seed": sampling.seed,',
+        new='"seed": sampling.seed % 8,',
+        test=SEEDS,
+    ),
+    Mutant(  # the probe is not looked at
+        pitfall="30",
+        file="engines/vllm/push.py",
+        old="    _check_gap(member, push, gap, expected)\n",
+        new="",
+        test=PUSH + "test_pitfall_30_a_head_that_keeps_its_old_weights_is_found_by_the_probe",
+    ),
+    Mutant(  # a server that has any weights is left with them
+        pitfall="30",
+        file="engines/vllm/push.py",
+        old="        if member.server.weight_version() == push.name:\n",
+        new='        if member.server.weight_version() != "default":\n',
+        test=PUSH + "test_pitfall_30_every_tensor_arrives_and_the_next_token_is_of_the_new_weights",
+    ),
+    Mutant(  # a tied head keeps its packed copy: what vLLM 0.32 does on a CPU by itself
+        pitfall="30",
+        file=EXTENSION,
+        old="                _renew_tied(pieces, tied)\n",
+        new="",
+        test=REAL + "test_pitfall_30_trainer_and_server_agree_after_each_of_five_pushes",
+        needs="vllm",
+    ),
+    Mutant(  # what is missing in the files keeps its old weights, or none at all
+        pitfall="30",
+        file=EXTENSION,
+        old="    if unknown or missing:\n",
+        new="    if unknown:\n",
+        test=REAL + "test_pitfall_30_files_that_are_not_the_model_are_refused_and_the_server_goes_on",
+        needs="vllm",
+    ),
+    Mutant(  # keys and values of old weights stay in the cache
+        pitfall="31",
+        file="engines/vllm/push.py",
+        old="        server.forget_prefixes()\n",
+        new="",
+        test=PUSH + "test_pitfall_31_no_prefix_of_old_weights_is_used_again",
+    ),
+    Mutant(  # a cache that could not be dropped is none
+        pitfall="31",
+        file="engines/vllm/server.py",
+        old='"/reset_prefix_cache?reset_running_requests=true")).success:\n',
+        new='"/reset_prefix_cache?reset_running_requests=true")).success and False:\n',
+        test=PUSH + "test_pitfall_31_a_prefix_cache_that_is_not_dropped_is_an_error",
+    ),
+    Mutant(  # the adapter is added to the policy's own base
+        pitfall="32",
+        file="engines/vllm/weights.py",
+        old="            value = value.float() + merged_part(layers[layer])\n",
+        new="            value = value.add_(merged_part(layers[layer]))\n",
+        test=PUSH + "test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as_it_is",
+    ),
+    Mutant(  # every token is said to be of the weights that came last
+        pitfall="24",
+        file="engines/vllm/engine.py",
+        old="return sampled, [self._number(span.version, push.version) for span in sampled.spans]\n",
+        new="return sampled, [self._version for span in sampled.spans]\n",
+        test=IN_FLIGHT,
+    ),
+    Mutant(  # weights of nobody, or of another run, are taken for ours
+        pitfall="30",
+        file="engines/vllm/engine.py",
+        old="        if run != self._run or not number.isdecimal():\n",
+        new='        if not number.isdecimal():\n            number = "0"\n        if number is None:\n',
+        test=FAULTS + "test_pitfall_30_a_server_that_was_started_anew_unseen_is_found_out_by_its_first_answer",
+    ),
+]
