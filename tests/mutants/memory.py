@@ -20,9 +20,8 @@ MUTANTS = [
     Mutant(  # what the failed attempt reported is counted once more
         pitfall="9",
         file="training/trainer.py",
-        old="        part, bad = _Sums(), list[int]()\n        for microbatch in self._microbatches(batch, chosen, tokens):",
-        new='        part, bad = self.__dict__.setdefault("_part", _Sums()), list[int]()\n'
-        "        for microbatch in self._microbatches(batch, chosen, tokens):",
+        old="part, bad = _Sums(), list[int]()",
+        new='part, bad = self.__dict__.setdefault("_part", _Sums()), list[int]()',
         test=CUT,
     ),
     Mutant(  # the plan forgets the optimizer

@@ -34,8 +34,8 @@ MUTANTS = [
     Mutant(  # the engine samples from the model without its adapters
         pitfall="32",
         file="engines/local/engine.py",
-        old="            with torch.inference_mode(), without_flash_attention(self._model):\n                yield\n",
-        new="            with torch.inference_mode(), without_flash_attention(self._model):\n                self._model.disable_adapters()\n"
+        old="without_flash_attention(self._model):\n                yield\n",
+        new="without_flash_attention(self._model):\n                self._model.disable_adapters()\n"
         "                yield\n                self._model.enable_adapters()\n",
         test=ENGINE + "[float32]",
     ),
