@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant(  # an accuracy is told however few were judged
         pitfall="26",
         file="evaluation/evaluate.py",
-        old="    check_failures(task.name, records)\n",
+        old="    check_failures(task_name, records)\n",
         new="",
         test="tests/unit/evaluation/test_evaluate.py::test_pitfall_26_a_metric_that_fails_too_often_ends_the_evaluation",
     ),

@@ -152,7 +152,7 @@ MUTANTS = [
     Mutant(  # the optimizer starts anew
         pitfall="37",
         file="training/state.py",
-        old='        self._trainer.optimizer.load_state_dict(tree["optimizer"])\n',
+        old='        self._load_optimizer(tree["optimizer"]["state"], order)\n',
         new="",
         test=STOP + "[3-grpo]",
     ),

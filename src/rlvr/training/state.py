@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from rlvr.config.schema import Trainer as TrainerSettings
+from rlvr.errors import UserError
 from rlvr.models.policy import Policy
 from rlvr.models.sharding import is_sharded, own_rows, row_range
 from rlvr.rollout.schedule import RolloutSchedule
@@ -86,7 +87,14 @@ class CheckpointSchedule:
         load_weights(self._policy, checkpoint)
         order = checkpoint.state.get("parameters", self._order())  # older versions did not write it
         parameters = dict(self._policy.named_parameters())
+        if others := set(order) ^ set(parameters):
+            raise _misfit(checkpoint, f"{min(others)} is in one of them only")
         tree = unflatten(checkpoint.state["structure"], _Placed(checkpoint, [parameters[name] for name in order]))
+        for number, moments in tree["optimizer"]["state"].items():
+            name = order[number]
+            for moment in (moments["exp_avg"], moments["exp_avg_sq"]):
+                if moment.shape != parameters[name].shape:  # torch's fused AdamW would write beyond its end
+                    raise _misfit(checkpoint, f"{name} has a moment of shape {list(moment.shape)}")
         self._load_optimizer(tree["optimizer"]["state"], order)
         set_random_state(tree["random"])
         self._rollouts.restore(checkpoint.state["rollouts"])
@@ -104,6 +112,13 @@ class CheckpointSchedule:
         optimizer, own = self._trainer.optimizer, {name: number for number, name in enumerate(self._order())}
         state = {own[order[number]]: of_parameter for number, of_parameter in moments.items()}
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _misfit(checkpoint: Checkpoint, what: str) -> UserError:
+    return UserError(
+        f"Checkpoint {checkpoint.model_path.parent} does not fit the model ({what}): use the versions of transformers "
+        "and peft that it was written with, or start another run from its model/ folder."
+    )
 
 
 class _Placed(Mapping[str, Tensor]):

@@ -122,7 +122,7 @@ def stops(world: World, asked: list[list[bool]]) -> tuple[list[bool], list[str]]
     return [stopped() for _ in asked[world.rank]], notes
 
 
-def test_all_stop_when_one_was_asked_to(ranks: Ranks) -> None:
+def test_pitfall_37_all_stop_when_one_was_asked_to(ranks: Ranks) -> None:
     found = ranks(2, "ddp", stops, [[False, False], [False, True]])
     assert found == [([False, True], ["stopping after this step"])] * 2
 

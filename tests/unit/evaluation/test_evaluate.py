@@ -384,7 +384,7 @@ class Dealt:
 
 @pytest.mark.parametrize("size", [2, 3, 7])
 @pytest.mark.parametrize("samples", [0, 2])
-def test_what_ranks_play_of_an_evaluation_gives_the_numbers_of_one(size: int, samples: int) -> None:
+def test_pitfall_38_what_ranks_play_of_an_evaluation_gives_the_numbers_of_one(size: int, samples: int) -> None:
     """5 examples: some ranks have more than others, or none."""
     task, whole = make_task(), run(make_task(), num_examples=5, samples=samples)[0]
     shares = [play(task, num_examples=5, samples=samples, world=World(rank=rank, size=size))[0] for rank in range(size)]

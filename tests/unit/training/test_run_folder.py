@@ -158,6 +158,7 @@ def test_a_setting_of_another_algorithm_is_refused(base: Config, tmp_path: Path)
 def test_settings_that_only_show_and_keep_may_change(base: Config, tmp_path: Path) -> None:
     free = {"tracker__log_every": 99, "trainer__checkpoint_every": 3, "trainer__keep_last": 9, "name": "other"}
     free["reward__max_error_share"] = 1.0  # verifiers that fail are what a run is stopped for, and mended
+    free |= {"trainer__strategy": "fsdp2", "trainer__world_size": 2}  # any number of processes goes on
     with finished(base, tmp_path) as config:
         changed = with_values(config, **free)
         with open_run_folder(changed) as folder:

@@ -33,7 +33,7 @@ from rlvr.training.trainer import Trainer
 from rlvr.world import ALONE, World
 from tests.ranks import RankError, Ranks
 from tests.unit.models.checkpoints import adapted, save_model
-from tests.unit.training.test_checkpoint import entries
+from tests.unit.training.test_checkpoint import entries, write_model
 from tests.unit.training.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
 
 OVERRIDES = ("algorithm=ppo", "algorithm.num_epochs=2", "trainer.learning_rate=0.003", "trainer.precision=fp32")
@@ -217,7 +217,7 @@ def write(folder: Path, rows: Mapping[str, list[tuple[int, int]]], width: int = 
     return whole_ones
 
 
-def test_any_rows_of_a_tensor_come_from_the_files_that_hold_them(tmp_path: Path) -> None:
+def test_pitfall_37_any_rows_of_a_tensor_come_from_the_files_that_hold_them(tmp_path: Path) -> None:
     wanted = write(tmp_path / "s", {"long": [(0, 3), (3, 6), (6, 7)], "short": [(0, 1)]})
     shards = Shards(tmp_path / "s")
     assert sorted(shards) == ["long", "short"]
@@ -290,7 +290,7 @@ def flip(path: Path) -> None:
         (lambda path: flip(path / SHARDS / INDEX), "shards/index.json", "was changed"),
     ],
 )
-def test_damage_is_named_by_all_ranks(
+def test_pitfall_37_damage_is_named_by_all_ranks(
     damage: Callable[[Path], None], name: str, problem: str, ranks: Ranks, tmp_path: Path
 ) -> None:
     run(ranks, 2, "fsdp2", begin, str(tmp_path))
@@ -337,7 +337,7 @@ def save_twice(world: World, folder: str, die_at: int, victim: int) -> None:
     save = partial(
         save_checkpoint,
         Path(folder),
-        model_saver=lambda to: (to / "model.safetensors").write_bytes(b"weights") if world.is_first else None,
+        model_saver=lambda to: write_model(to) if world.is_first else None,
         tensors={"count": torch.tensor(3)},
         state={},
         sharded={"parameters/x": cut},

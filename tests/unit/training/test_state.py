@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from rlvr.errors import UserError
 from rlvr.training.checkpoint import list_checkpoints, load_checkpoint
 from rlvr.training.checkpoint_state import random_state, set_random_state
 from rlvr.training.state import CheckpointSchedule, load_weights
@@ -170,3 +171,57 @@ def test_pitfall_37_a_checkpoint_of_adapters_holds_them_alone_and_goes_on_bit_fo
     pairs = zip(first.policy.parameters(), second.policy.parameters(), strict=True)
     assert all(torch.equal(one, two) for one, two in pairs)
     assert frozen_bytes(first.policy) == frozen_bytes(second.policy)
+
+
+def test_pitfall_37_moments_find_their_parameters_by_name(tmp_path: Path) -> None:
+    """Where weights are sharded, the optimizer may number its parameters in another order."""
+    batch = tiny_batch(tiny_policy())
+    first = tiny_trainer(tiny_policy())
+    update(first, batch)
+    save(schedule(tmp_path, first), {1: None}, last=1)
+    checkpoint = load_checkpoint(list_checkpoints(tmp_path)[1])
+    names = checkpoint.state["parameters"]
+    assert sorted(names) == sorted(name for name, _ in first.policy.named_parameters())
+    moments = dict(dict(checkpoint.state["structure"]["dict"])["optimizer"]["dict"])["state"]
+    moments["dict"] = [[len(names) - 1 - number, values] for number, values in moments["dict"]]
+    names.reverse()
+    second = tiny_trainer(tiny_policy())
+    schedule(tmp_path, second).restore(checkpoint)
+    for trainer in (first, second):
+        update(trainer, batch)
+    pairs = zip(first.policy.parameters(), second.policy.parameters(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+
+
+def test_pitfall_37_a_checkpoint_of_an_older_version_has_the_order_of_the_optimizer(tmp_path: Path) -> None:
+    first = tiny_trainer(tiny_policy())
+    update(first, tiny_batch(tiny_policy()))
+    save(schedule(tmp_path, first), {1: None}, last=1)
+    checkpoint = load_checkpoint(list_checkpoints(tmp_path)[1])
+    del checkpoint.state["parameters"]
+    second = tiny_trainer(tiny_policy())
+    schedule(tmp_path, second).restore(checkpoint)
+    states = (trainer.optimizer.state_dict()["state"] for trainer in (first, second))
+    for one, two in zip(*(state.values() for state in states), strict=True):
+        assert all(torch.equal(one[key], two[key]) for key in ("exp_avg", "exp_avg_sq", "step"))
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_what_does_not_fit(tmp_path: Path) -> None:
+    first = tiny_trainer(tiny_policy())
+    update(first, tiny_batch(tiny_policy()))
+    save(schedule(tmp_path, first), {1: None}, last=1)
+    made = schedule(tmp_path, tiny_trainer(tiny_policy()))
+    checkpoint = load_checkpoint(list_checkpoints(tmp_path)[1])
+    name = "model.embed_tokens.weight"
+    place = checkpoint.state["parameters"].index(name)
+    moment = f"state/optimizer/state/{place}/exp_avg"
+    whole = checkpoint.tensors[moment]
+    checkpoint.tensors[moment] = whole[:3]
+    with pytest.raises(
+        UserError, match=rf"does not fit the model \({name} has a moment of shape \[3, 32\]"
+    ):
+        made.restore(checkpoint)
+    checkpoint.tensors[moment] = whole
+    checkpoint.state["parameters"][place] = "model.other"
+    with pytest.raises(UserError, match=rf"\({name} is in one of them only\): use the versions"):
+        made.restore(checkpoint)
