@@ -1,0 +1,161 @@
+"""The servers of a run: which one gets the next request, and what becomes of one that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from rlvr.engines.vllm.push import Expected, Member, Push, check_fits, push_to
+from rlvr.engines.vllm.server import Server
+from rlvr.engines.vllm.wire import RefusedError, ServerGoneError
+from rlvr.errors import UserError
+
+POLL_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """Of one event loop: who looks after broken servers, one at a time."""
+
+    members: dict[Member, asyncio.Lock] = field(default_factory=dict)
+    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Fleet:
+    """Servers that fit the policy. Raises UserError at once for one that does not, or is not there.
+
+    A server that fails is looked at: if it is there and merely was started anew, it gets the weights; if not, it is
+    left out until the next push, or until no other one is left.
+    """
+
+    def __init__(
+        self, servers: Sequence[Server], expected: Expected, *, wait_s: float, on_note: Callable[[str], None]
+    ) -> None:
+        self._expected, self._wait_s, self._on_note = expected, wait_s, on_note
+        self.members = [_join(server, expected) for server in servers]
+        self._push: Push | None = None
+        self._sessions: dict[Hashable, Member] = {}
+        self._gave_up: UserError | None = None
+
+    # ---------------------------------------------------------------------------------------------------- sampling
+
+    async def choose(self, turns: Turns, session: Hashable | None) -> Member:
+        """The session's server if it is there, else the one with the fewest requests. UserError if none comes back."""
+        if not self._up():
+            await self._wait(turns)
+        member = self._sessions.get(session)
+        if member is None or not member.is_up:
+            member = min(self._up(), key=lambda one: one.load)
+        if session is not None:
+            self._sessions[session] = member
+        return member
+
+    def release(self, session: Hashable) -> None:
+        """Forget a session; unknown ones are ignored."""
+        self._sessions.pop(session, None)
+
+    async def see_to(self, turns: Turns, member: Member, num_looks: int, problem: Exception) -> None:
+        """Find out what is the matter with a server whose request failed, which had been looked at `num_looks` times:
+        whoever fails together looks once."""
+        async with turns.members.setdefault(member, asyncio.Lock()):
+            if member.num_looks == num_looks and not await asyncio.to_thread(self._bring_up, member):
+                self._on_note(f"lost the server {member.url} ({problem})")
+
+    async def _wait(self, turns: Turns) -> None:
+        async with turns.waiting:
+            if not self._up() and self._gave_up is None:
+                self._on_note(f"no server is left: waiting {self._wait_s:g} s for one to come back")
+            deadline = time.monotonic() + self._wait_s
+            while not self._up():
+                for member in self.members:
+                    if self._gave_up is None and await asyncio.to_thread(self._bring_up, member):
+                        self._on_note(f"the server {member.url} is back, and has the weights")
+                        return
+                if self._gave_up is not None or time.monotonic() >= deadline:
+                    self._gave_up = self._gave_up or self._none_left(member.url for member in self.members)
+                    raise self._gave_up
+                await asyncio.sleep(POLL_S)
+
+    def _up(self) -> list[Member]:
+        return [member for member in self.members if member.is_up]
+
+    # ----------------------------------------------------------------------------------------------------- weights
+
+    @property
+    def newest(self) -> Push:
+        """What the servers have, or are about to get."""
+        assert self._push is not None, "load_weights comes first"
+        return self._push
+
+    def announce(self, push: Push) -> None:
+        """What servers that come back get from now on. Where another rank delivers it, all may be there again."""
+        self._push, self._gave_up = push, None
+        for member in self.members:
+            member.is_up = True
+
+    def deliver(self) -> None:
+        """Push to all servers at the same time; those that are not there get the weights when they are back.
+
+        Raises UserError: one does not fit, or none is there within the time to wait.
+        """
+        deadline = time.monotonic() + self._wait_s
+        known = {member for member in self.members if member.problem}
+        while True:
+            with ThreadPoolExecutor(len(self.members)) as pool:
+                list(pool.map(self._bring_up, self.members))
+            for member in self.members:
+                if member.problem and member not in known:
+                    self._on_note(f"lost the server {member.url}: it gets the weights when it is back")
+                elif not member.problem and member in known:
+                    self._on_note(f"the server {member.url} is back, and has the weights")
+            known = {member for member in self.members if member.problem}
+            if self._up():
+                return
+            if time.monotonic() >= deadline:
+                raise self._none_left(f"{member.url} ({member.problem})" for member in self.members)
+            time.sleep(POLL_S)
+
+    def _bring_up(self, member: Member) -> bool:
+        """Whether the server is there, with our weights. UserError if it is one that does not fit."""
+        with member.lock:  # what is pushed is chosen inside: the newest goes last
+            try:
+                push_to(member, self.newest, self._expected)
+                member.is_up, member.problem = True, ""
+            except ServerGoneError as error:
+                member.is_up, member.problem = False, str(error) or "no reason"
+            finally:
+                member.num_looks += 1
+            return member.is_up
+
+    def _none_left(self, what: Iterable[str]) -> UserError:
+        return UserError(
+            f"no server answered for engine.wait_s={self._wait_s:g}: {', '.join(what)}; start one again at the same "
+            "address and go on with resume=true."
+        )
+
+
+def check_servers(urls: Sequence[str], *, timeout_s: float) -> None:
+    """UserError unless a server with our extension answers at every address."""
+    for server in [Server(url, timeout_s=timeout_s) for url in urls]:
+        try:
+            server.describe()
+        except ServerGoneError as error:
+            raise _not_there(server, error) from error
+
+
+def _join(server: Server, expected: Expected) -> Member:
+    try:
+        facts = server.describe()
+        check_fits(server.url, facts, expected)
+        return Member(server, facts, server.served_names()[0])
+    except (ServerGoneError, RefusedError) as error:
+        raise _not_there(server, error) from error
+
+
+def _not_there(server: Server, error: Exception) -> UserError:
+    return UserError(
+        f"the server {server.url} does not answer ({error}); start it with: rlvr serve MODEL --engine vllm."
+    )
