@@ -15,7 +15,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.world import World
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 PATIENCE_S = 120.0
 """How long a rank waits for the one that failed first to close what it has open, trackers too, and to say why."""
