@@ -1,18 +1,18 @@
 """What `rollout.max_staleness` makes of a step whose generation takes twice as long as its training.
 
-    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/async.py [--rounds 5] [--steps 14]
+    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/async.py [--rounds 5] [--steps 12]
 
-Whole runs of `rlvr train --config-name rpn` with the local engine, slowed: before each of its steps it awaits
-`asyncio.sleep`, as a client does whose tokens are sampled on other hardware, so that a batch takes `--slower` times as
-long as what the trainer does with it (scoring, update, weights, records). How long to sleep is measured first, on a run
-that does not. The engine has as many slots as a batch has completions: it cannot sample two batches in the time of one,
-though the next batch takes the slots that short completions leave, which a batch alone leaves empty. Six epochs a batch
-make training long beside the work that sampling is for this machine, which both stages share.
+Whole runs of `rlvr train --config-name rpn` with the local engine, slowed as if its tokens were sampled on other
+hardware: before each of its steps it awaits `asyncio.sleep`, so long that a batch takes `--slower` times as long as
+what the trainer does with it (scoring, four epochs of updates, weights, records). How long that is, is measured first,
+on a run that does not sleep. Two kinds of hardware: "step" sleeps the same for every step, however many completions
+run, as decoding does that waits for memory; "token" sleeps for each running completion, as decoding does that computes
+all the time: there nothing is won by sampling two batches side by side.
 
 Each round runs max_staleness 0, 1 and 2, beginning with another one each time. With 0 the stages take turns, so its
-steps say what each stage takes alone. Steps that evaluate, the first two, and the last ones, whose later batches are
-not begun, do not count. A learning rate of almost 0 keeps the completions as long as they are. Medians over the steps
-of a run, then over the rounds; "ratio" is the median of the rounds' ratios to the slower stage alone in that round.
+steps say what each stage takes alone. Times are means over all steps of a run, the first ones too, in which nothing is
+ahead yet, without evaluation; then medians of the rounds. "ratio" is the median of the rounds' ratios to the slower
+stage alone in that round. A learning rate of almost 0 keeps the completions as long as they are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
+from typing import ClassVar
 from unittest.mock import patch
 
 from rlvr.build import engines, train
@@ -34,12 +35,13 @@ from rlvr.config.compose import load_config
 from rlvr.engines.local import LocalEngine
 
 BOUNDS = (0, 1, 2)
+KINDS: tuple[str, ...] = ("step", "token")
 PROMPTS, GROUP = 24, 8
 BASE = (
     f"rollout.prompts_per_step={PROMPTS}",
     f"rollout.group_size={GROUP}",
     f"engine.max_batch_size={PROMPTS * GROUP}",
-    "algorithm.num_epochs=6",
+    "algorithm.num_epochs=4",
     "algorithm.mismatch_correction=truncate",
     "trainer.learning_rate=1e-9",
     "trainer.warmup_steps=0",
@@ -51,69 +53,70 @@ BASE = (
     "tracker.rollouts_every=null",
 )
 WARM_START = ("warm_start.num_steps=300", "warm_start.final_phase_steps=60", "warm_start.warmup_steps=20")
-SKIPPED = 2  # steps at the start of a run: buffers grow, nothing is ahead yet
 
 
 class SlowEngine(LocalEngine):
-    """The local engine, which lets others run for `delay_s` before each step."""
+    """The local engine, which lets others run for a while before each step."""
 
-    delay_s = 0.0
-    num_steps = 0
+    delays: ClassVar[dict[str, float]] = dict.fromkeys(KINDS, 0.0)  # seconds a step, and a step and running completion
+    counts: ClassVar[dict[str, int]] = dict.fromkeys(KINDS, 0)  # steps, and running completions of all steps
 
     async def _settle(self) -> None:
         await super()._settle()
-        SlowEngine.num_steps += 1
-        await asyncio.sleep(SlowEngine.delay_s)
+        amounts = {"step": 1, "token": self.num_running}
+        for kind, amount in amounts.items():
+            SlowEngine.counts[kind] += amount
+        await asyncio.sleep(sum(SlowEngine.delays[kind] * amount for kind, amount in amounts.items()))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
-    """Medians over the steps of one run, in seconds."""
+class Means:
+    """Over the steps of one run, seconds."""
 
     step: float
     waited: float  # for generation
     staleness: float
-    engine_steps: float
+    counts: dict[str, float]  # a step, see SlowEngine
 
     @property
     def trained(self) -> float:
         """All else."""
         return self.step - self.waited
 
+    @property
+    def slower(self) -> float:
+        """What the slower stage takes, where they take turns."""
+        return max(self.waited, self.trained)
 
-def run(folder: Path, model: Sequence[str], max_staleness: int, num_steps: int, delay_s: float) -> Steps:
+
+def run(folder: Path, model: Sequence[str], bound: int, num_steps: int, **delays: float) -> Means:
     """Train and measure."""
-    SlowEngine.delay_s, SlowEngine.num_steps = delay_s, 0
-    words = [*BASE, *model, f"trainer.max_steps={num_steps}", f"rollout.max_staleness={max_staleness}"]
-    train(load_config([*words, f"run_dir={folder}"], config_name="rpn"))
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    counted = rows[1 + SKIPPED : num_steps - max_staleness]
-    return Steps(
-        step=median(row["time/step_s"] for row in counted),
-        waited=median(row["time/step_s"] * row["time/generation_share"] for row in counted),
-        staleness=median(row.get("rollout/staleness_mean", 0.0) for row in counted),
-        engine_steps=SlowEngine.num_steps / num_steps,
+    SlowEngine.delays, SlowEngine.counts = dict.fromkeys(KINDS, 0.0) | delays, dict.fromkeys(KINDS, 0)
+    words = [*BASE, *model, f"trainer.max_steps={num_steps}", f"rollout.max_staleness={bound}", f"run_dir={folder}"]
+    train(load_config(words, config_name="rpn"))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][1:]
+    return Means(
+        step=fmean(row["time/step_s"] * (1 - row.get("time/evaluation_share", 0.0)) for row in rows),
+        waited=fmean(row["time/step_s"] * row["time/generation_share"] for row in rows),
+        staleness=fmean(row.get("rollout/staleness_mean", 0.0) for row in rows),
+        counts={kind: count / num_steps for kind, count in SlowEngine.counts.items()},
     )
 
 
-def table(rounds: Sequence[dict[int, Steps]]) -> list[str]:
-    """Markdown."""
+def table(kind: str, rounds: Sequence[dict[int, Means]]) -> list[str]:
+    """Rows in Markdown."""
 
-    def of(get: Callable[[dict[int, Steps]], float]) -> float:
+    def of(get: Callable[[dict[int, Means]], float]) -> float:
         return median(get(one) for one in rounds)
 
-    generation, training = of(lambda one: one[0].waited), of(lambda one: one[0].trained)
     lines = [
-        "| | s a step | waiting for rollouts | staleness, mean | ratio to the slower stage |",
-        "|---|---|---|---|---|",
+        f"| {kind} | generation alone | {of(lambda one: one[0].waited):.2f} | | | |",
+        f"| {kind} | training alone | {of(lambda one: one[0].trained):.2f} | | | |",
     ]
-    lines.append(f"| generation alone | {generation:.3f} | | | |")
-    lines.append(f"| training alone | {training:.3f} | | | |")
     for bound in BOUNDS:
         step, waited = of(lambda one, b=bound: one[b].step), of(lambda one, b=bound: one[b].waited)
-        ratio = of(lambda one, b=bound: one[b].step / max(one[0].waited, one[0].trained))
-        age = of(lambda one, b=bound: one[b].staleness)
-        lines.append(f"| max_staleness={bound} | {step:.3f} | {waited:.3f} | {age:.2f} | **{ratio:.2f}** |")
+        ratio, age = of(lambda one, b=bound: one[b].step / one[0].slower), of(lambda one, b=bound: one[b].staleness)
+        lines.append(f"| {kind} | max_staleness={bound} | {step:.2f} | {waited:.2f} | {age:.2f} | **{ratio:.2f}** |")
     return lines
 
 
@@ -121,28 +124,30 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=14, help="of each run")
+    parser.add_argument("--steps", type=int, default=12, help="of each run")
     parser.add_argument("--slower", type=float, default=2.0, help="generation / training")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(patch.object(engines, "LocalEngine", SlowEngine))
-        first = run(root / "first", WARM_START, 0, arguments.steps, 0.0)
-        model = ("model=hf", f"model.name_or_path={root / 'first' / 'warm_start'}", "warm_start.enabled=false")
-        model = (*model, "model.dtype=float32")
-        first = run(root / "calibration", model, 0, arguments.steps, 0.0)
-        delay_s = max(0.0, (arguments.slower * first.trained - first.waited) / first.engine_steps)
-        print(f"without delay: generation {first.waited:.3f} s, training {first.trained:.3f} s a step")
-        print(
-            f"delay: {1000 * delay_s:.1f} ms before each of {first.engine_steps:.0f} engine steps a batch\n", flush=True
-        )
-        rounds = []
+        run(root / "first", WARM_START, 0, 2)
+        start = f"model.name_or_path={root / 'first' / 'warm_start'}"
+        model = ("model=hf", start, "model.dtype=float32", "warm_start.enabled=false")
+        plain = run(root / "plain", model, 0, arguments.steps)
+        missing = max(0.0, arguments.slower * plain.trained - plain.waited)
+        print(f"not slowed: generation {plain.waited:.2f} s, training {plain.trained:.2f} s a step")
+        rounds: dict[str, list[dict[int, Means]]] = {kind: [] for kind in KINDS}
         for number in range(arguments.rounds):
-            order = [BOUNDS[(number + place) % len(BOUNDS)] for place in range(len(BOUNDS))]
-            found = {b: run(root / f"{number}_{b}", model, b, arguments.steps, delay_s) for b in order}
-            rounds.append(found)
-            print(f"round {number + 1}: " + ", ".join(f"{b}: {found[b].step:.3f} s" for b in BOUNDS), flush=True)
-        print("\n" + "\n".join(table(rounds)))
+            for kind in KINDS:
+                order = [BOUNDS[(number + place) % len(BOUNDS)] for place in range(len(BOUNDS))]
+                delay = {kind: missing / plain.counts[kind]}
+                folder = root / f"{number}_{kind}"
+                rounds[kind].append({b: run(folder / str(b), model, b, arguments.steps, **delay) for b in order})
+                seen = ", ".join(f"{bound}: {rounds[kind][-1][bound].step:.2f} s" for bound in BOUNDS)
+                print(f"round {number + 1}, {kind}: {seen}", flush=True)
+        print("\n| slowed by | | s a step | waiting for rollouts | staleness, mean | ratio to the slower stage |")
+        print("|---|---|---|---|---|---|")
+        print("\n".join(line for kind in KINDS for line in table(kind, rounds[kind])))
         print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
