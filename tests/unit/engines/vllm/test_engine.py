@@ -157,7 +157,9 @@ def test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays_where
     assert 1 < max(fake.most_at_once for fake in fakes) <= 6
 
 
-def test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every_token_has_its_version(tmp_path: Path) -> None:
+def test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every_token_has_its_version(
+    tmp_path: Path,
+) -> None:
     policy = make_policy()
     fakes = fake_of(policy), fake_of(policy)
     models = []

@@ -9,8 +9,7 @@ of several holds slices, and on a CPU the weights of linear layers live packed i
 file is looked up as a piece of the model, and what cannot be compared byte by byte is read back through the layer: the
 product with a unit vector is a column of the weights, exactly.
 
-Tensor parallel workers each check their own slices. That was written from vLLM's layers and never run: the checks were
-run on one CPU worker.
+Tensor parallel workers each check their own slices: run with two workers on a CPU, never on GPUs.
 """
 
 # pyright: reportMissingImports=false

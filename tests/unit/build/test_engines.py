@@ -1,0 +1,50 @@
+"""Which engine a configuration gets."""
+
+from pathlib import Path
+
+import pytest
+
+from rlvr.build.engines import check_engine, make_engine
+from rlvr.config.compose import load_config
+from rlvr.engines.local import LocalEngine
+from rlvr.engines.vllm import VllmEngine
+from rlvr.errors import UserError
+from tests.unit.engines.vllm.fake import running
+from tests.unit.engines.vllm.world import fake_of, make_policy
+
+
+def test_the_local_engine_shares_the_weights_or_copies_them_where_they_change_under_it() -> None:
+    policy = make_policy()
+    for overrides, shares in (([], True), (["rollout.max_staleness=1"], False), (["trainer.strategy=fsdp2"], False)):
+        engine = make_engine(load_config(overrides), policy, 100, Path("unused"))
+        assert isinstance(engine, LocalEngine)
+        assert (engine._model is policy.model) == shares
+        assert engine.max_context_tokens == 100
+
+
+def test_servers_get_their_weights_in_the_run_folder_or_where_all_of_them_can_read(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    with running(fake):
+        lines = ["engine=vllm", f"engine.urls=[{fake.url}/v1]"]
+        for more, folder in (
+            ([], tmp_path / "run" / "weights"),
+            ([f"engine.weights_dir={tmp_path}/all"], tmp_path / "all" / "run"),
+        ):
+            config = load_config([*lines, *more])
+            check_engine(config)
+            engine = make_engine(config, policy, 100, tmp_path / "run")
+            assert isinstance(engine, VllmEngine)
+            assert engine.max_context_tokens == 100
+            engine.load_weights(4)
+            assert [file.name for file in (folder / "v000004").iterdir()] == ["00000.safetensors"]
+            engine.close()
+
+
+def test_a_server_that_is_not_there_is_told_before_anything_is_begun() -> None:
+    fake = fake_of(make_policy())
+    with running(fake):
+        pass
+    with pytest.raises(UserError, match="does not answer"):
+        check_engine(load_config(["engine=vllm", f"engine.urls=[{fake.url}]"]))
+    check_engine(load_config([]))

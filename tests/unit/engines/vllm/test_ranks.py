@@ -1,0 +1,81 @@
+"""Several ranks and the same servers: one rank pushes, none samples before, and what one is told ends all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlvr.engines.vllm import Settings, VllmEngine
+from rlvr.errors import UserError
+from rlvr.types import Completion
+from rlvr.world import ALONE, World
+from tests.ranks import Ranks
+from tests.unit.engines.tiny import prompt, sampling
+from tests.unit.engines.vllm.fake import running
+from tests.unit.engines.vllm.world import fake_of, make_policy, train_a_step
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    ranks = Ranks()
+    yield ranks
+    ranks.close()
+
+
+def completions(world: World, urls: tuple[str, ...], folder: Path) -> tuple[list[Completion], str | None]:
+    """This rank's share of 12 completions of each of two versions, or what it is told."""
+    policy = make_policy()
+    settings = Settings(
+        urls=urls,
+        sync="folder",
+        weights_dir=folder,
+        max_batch_size=8,
+        timeout_s=20.0,
+        wait_s=1.0,
+        max_retries=2,
+        max_logprob_gap=None,
+    )
+    engine = VllmEngine(policy, settings, max_context_tokens=128, world=world)
+
+    async def share() -> list[Completion]:
+        return await asyncio.gather(
+            *(engine.generate(prompt(5), sampling(seed=seed)) for seed in world.share(range(12)))
+        )
+
+    found: list[Completion] = []
+    try:
+        for version in (1, 2):
+            train_a_step(policy, version)
+            engine.load_weights(version)
+            found += world.join(asyncio.run(share()))
+    except UserError as error:
+        return [], str(error)
+    engine.close()
+    return found, None
+
+
+def test_two_ranks_sample_what_one_does_and_one_of_them_pushes(ranks: Ranks, tmp_path: Path) -> None:
+    fakes = [fake_of(make_policy()) for _ in range(2)]
+    with running(*fakes):
+        urls = tuple(fake.url for fake in fakes)
+        alone, _ = completions(ALONE, urls, tmp_path / "alone")
+        for fake in fakes:
+            fake.calls.clear()
+        found = ranks(2, "ddp", completions, urls, tmp_path / "both")
+    assert found == [(alone, None)] * 2
+    assert len(alone) == 24
+    for fake in fakes:
+        assert fake.calls.count("/collective_rpc load_policy") == 2
+        assert fake.calls.count("/resume") == 2
+    assert not (tmp_path / "both").exists()
+
+
+def test_what_one_rank_is_told_ends_all_of_them(ranks: Ranks, tmp_path: Path) -> None:
+    fake = fake_of(make_policy(), keeps_head=True)
+    with running(fake):
+        first, second = ranks(2, "ddp", completions, (fake.url,), tmp_path)
+    assert first == second
+    assert "does not sample from the pushed weights" in first[1]
