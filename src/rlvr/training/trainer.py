@@ -353,7 +353,8 @@ def critic_metrics(batch: TokenBatch) -> dict[str, float]:
     judged = batch.loss_mask & batch.valid[:, None]
     values, returns = batch.values[judged], batch.returns[judged]
     spread = returns.var(correction=0).item()
-    explained = 0.0 if spread == 0 else 1 - (returns - values).var(correction=0).item() / spread
+    alike = spread <= 1e-12 * returns.square().mean().item()  # returns that differ by rounding only
+    explained = 0.0 if alike else 1 - (returns - values).var(correction=0).item() / spread
     return {"critic/value_mean": values.mean().item(), "critic/explained_variance": explained}
 
 
