@@ -1,0 +1,145 @@
+"""Sampling and training on one GPU against the CPU, and memory against the plan."""
+
+import gc
+import json
+import warnings
+
+import pytest
+import torch
+
+from rlvr.engines.local import LocalEngine
+from rlvr.engines.local.graphed import GraphedRunner
+from rlvr.models.devices import choose_device, exact_products
+from rlvr.models.policy import Policy
+from rlvr.training.memory import Demand, available_memory, measure_activations, plan_memory
+from rlvr.training.packing import microbatches
+from tests.unit.engines.local.test_graphs import assert_exact, crowd
+from tests.unit.engines.tiny import ARCHITECTURES, tiny_model
+from tests.unit.training.tiny import gradient, tiny_batch, tiny_policy, tiny_trainer, update
+
+
+@pytest.fixture
+def device():
+    """This process's GPU, multiplying as exactly as the CPU does."""
+    with exact_products():
+        yield choose_device("cuda")
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def moved(policy: Policy, device: torch.device) -> Policy:
+    policy.model.to(device)
+    if policy.value_head is not None:
+        policy.value_head.to(device)
+    return policy
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_graphs_give_the_logprobs_of_a_plain_forward(name, device):
+    model, on_cpu = tiny_model(name).to(device), tiny_model(name)
+    engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
+    runner = engine._scheduler._runner
+    assert isinstance(runner, GraphedRunner)
+    for requests in (crowd(2, 4, max_tokens=75, stop_ids=frozenset()), crowd(4, 5), crowd(4, 5)):
+        assert_exact(on_cpu, requests, engine.generate_batch(requests))
+    assert runner.graphs.num_steps > 1
+    for weights in (model, on_cpu):
+        with torch.no_grad():
+            for parameter in weights.parameters():
+                parameter.mul_(0.9)
+    engine.load_weights(1)
+    assert_exact(on_cpu, crowd(3, 3), engine.generate_batch(crowd(3, 3)))
+
+
+def test_a_decode_step_waits_for_the_gpu_once(device):
+    model = tiny_model("llama").to(device)
+    engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
+    engine.generate_batch(crowd(2, 4, max_tokens=75, stop_ids=frozenset()))
+    for ids, sampling in crowd(2, 4, max_tokens=75, stop_ids=frozenset()):
+        engine._submit(ids, sampling, None, _Nobody())
+    for _ in range(3):
+        engine._step()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            engine._step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len([w for w in caught if "synchronizing" in str(w.message)]) == 1
+
+
+class _Nobody:
+    def done(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_an_update_is_that_of_the_cpu(algorithm, device):
+    overrides = (f"algorithm={algorithm}", "trainer.precision=fp32", "algorithm.kl_coef=0.1")
+    critic = algorithm == "ppo"
+    here, there = tiny_policy(critic=critic), moved(tiny_policy(critic=critic), device)
+    batch = tiny_batch(here)
+    ours, theirs = (gradient(tiny_trainer(policy, *overrides), batch).cpu() for policy in (there, here))
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
+def test_auto_computes_in_bfloat16(device):
+    trainer = tiny_trainer(moved(tiny_policy(), device))
+    assert trainer.bf16
+    update(trainer, tiny_batch(tiny_policy()))
+
+
+def test_an_update_takes_about_the_memory_of_the_plan(device):
+    policy = moved(tiny_policy(num_hidden_layers=8, hidden_size=256, intermediate_size=2048, head_dim=128), device)
+    trainer = tiny_trainer(policy, "trainer.microbatch_tokens=8192")
+    batch = tiny_batch(tiny_policy(), num_groups=200)
+    update(trainer, batch)
+    shape = max(
+        (m.ids.shape for m in microbatches(batch, range(len(batch.ids)), budget_tokens=8192)), key=torch.Size.numel
+    )
+    torch.cuda.reset_peak_memory_stats()
+    update(trainer, batch)
+    demand = Demand(
+        line_tokens=shape[1],
+        num_rows=10_000,
+        activations=measure_activations(policy, "shared", trainer._autocast),
+        keys_values_per_row=0,
+        max_batch_size=0,
+        has_reference=False,
+        has_copy=False,
+    )
+    planned = plan_memory(policy, demand, setting=shape.numel(), available=available_memory(device)).parts.total
+    assert 0.7 * torch.cuda.max_memory_allocated() < planned < 1.6 * torch.cuda.max_memory_allocated()
+
+
+def test_memory_that_runs_out_is_answered_by_smaller_microbatches(device):
+    def make(tokens):
+        policy = moved(tiny_policy(intermediate_size=8192), device)
+        return tiny_trainer(policy, f"trainer.microbatch_tokens={tokens}", "trainer.precision=fp32")
+
+    batch = tiny_batch(tiny_policy(), num_groups=100)
+    expected = gradient(make(256), batch)
+    gc.collect()
+    torch.cuda.empty_cache()
+    trainer = make(16384)
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (600 << 20)) / total)
+    try:
+        found = gradient(trainer, batch)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert 128 <= trainer._budget.tokens < 16384
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
+
+
+def test_a_run_learns_where_it_is_told_to(tmp_path, device):
+    from rlvr.cli.main import main
+
+    for name in ("cuda", "cpu"):
+        words = ["train", "--config-name", "rpn_test", f"trainer.device={name}", f"run_dir={tmp_path / name}"]
+        assert main([*words, "trainer.precision=fp32", "trainer.max_steps=3", "evaluation.every=3"]) == 0
+    lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("cuda", "cpu")]
+    first, other = (json.loads(found[1]) for found in lines)
+    assert first["policy/mismatch_kl"] < 1e-4
+    assert first["reward/mean"] == pytest.approx(other["reward/mean"], abs=0.5)
