@@ -7,7 +7,9 @@ FAULTS = "tests/unit/engines/vllm/test_faults.py::"
 PUSH = "tests/unit/engines/vllm/test_push.py::"
 REAL = "tests/unit/engines/vllm/test_vllm.py::"
 SEEDS = ENGINE + "test_pitfall_36_every_completion_of_a_group_has_its_own_request_and_its_own_seed"
-IN_FLIGHT = ENGINE + "test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every_token_has_its_version"
+IN_FLIGHT = (
+    ENGINE + "test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every_token_has_its_version"
+)
 EXTENSION = "engines/vllm/extension/rlvr_vllm_extension.py"
 
 MUTANTS = [

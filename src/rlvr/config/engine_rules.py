@@ -29,6 +29,6 @@ ENGINE_RULES = (
         lambda c: (
             (e := _vllm(c)) is not None and e.sync == "adapter" and not ((m := _hf(c)) is not None and m.lora.enabled)
         ),
-        "engine.sync=adapter: there is no adapter to push; set engine.sync=folder, or model=hf model.lora.enabled=true.",
+        "engine.sync=adapter: there is no adapter to push; choose engine.sync=folder, or set model.lora.enabled=true.",
     ),
 )
