@@ -59,7 +59,7 @@ MUTANTS = [
         TOO_OLD,
     ),
     bug(  # a completion has the version that it began with
-        "24",
+        "30",
         "engines/local/scheduler.py",
         "        self._rows.note_version(version)\n",
         "",
@@ -95,7 +95,7 @@ MUTANTS = [
         VERSIONS + "test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which",
     ),
     bug(  # rows in flight go on with the keys of the old weights
-        "31",
+        "30",
         "engines/local/scheduler.py",
         "self._stale = self._rows.count > 0",
         "self._stale = False",
