@@ -1,0 +1,98 @@
+"""Where models go; a GPU is only said to be there."""
+
+import pytest
+import torch
+
+from rlvr.engines.local import LocalEngine
+from rlvr.engines.local.shared_prefix import SharedPrefixRunner
+from rlvr.errors import ConfigError
+from rlvr.models.devices import (
+    choose_device,
+    choose_products,
+    exact_products,
+    has_flash_attention,
+    without_flash_attention,
+)
+from rlvr.models.loading import load_policy
+from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.models.checkpoints import save_model, settings
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """torch says that there are two; returns the numbers of those that were made the current one."""
+    made: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", made.append)
+    return made
+
+
+def test_without_a_gpu_auto_is_the_cpu_and_asking_for_one_is_an_error(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
+    with pytest.raises(
+        ConfigError, match=r"^trainer\.device=cuda: torch .* sees no GPU here; .* trainer\.device=auto\.$"
+    ):
+        choose_device("cuda")
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cuda"])
+def test_every_process_of_a_machine_gets_its_own_gpu(monkeypatch, two_gpus, wanted):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert choose_device(wanted) == torch.device("cuda", 0)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert choose_device(wanted) == torch.device("cuda", 1)
+    assert two_gpus == [torch.device("cuda", 0), torch.device("cuda", 1)]
+    assert choose_device("cpu") == torch.device("cpu")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(
+        ConfigError, match=r"process 3 on a machine with 2 GPU\(s\); start torchrun with --nproc-per-node 2"
+    ):
+        choose_device(wanted)
+
+
+def test_products_are_exact_where_they_are_compared():
+    before = torch.get_float32_matmul_precision()
+    choose_products(torch.device("cpu"), "auto")
+    assert torch.get_float32_matmul_precision() == before
+    try:
+        choose_products(torch.device("cuda"), "auto")
+        assert torch.get_float32_matmul_precision() == "high"
+        with exact_products():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "high"
+        choose_products(torch.device("cuda"), "fp32")
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_flash_attention_needs_a_gpu(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"flash_attention_2: needs a GPU and flash-attn, and the model is on the CPU"
+    ):
+        load_policy(settings(save_model(tmp_path), attn_implementation="flash_attention_2"), seed=0)
+
+
+def test_flash_attention_needs_its_package(tmp_path):
+    with pytest.raises(ConfigError, match=r"and the package flash-attn is not installed; choose sdpa"):
+        load_policy(
+            settings(save_model(tmp_path), attn_implementation="flash_attention_2"), seed=0, device=torch.device("meta")
+        )
+
+
+def test_the_engine_samples_with_torchs_attention_in_the_place_of_flash_attention():
+    model = tiny_model("llama")
+    with without_flash_attention(model):
+        assert model.config._attn_implementation == "sdpa"
+    model.config._attn_implementation_internal = "flash_attention_2"
+    assert has_flash_attention(model)
+    engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
+    assert type(engine._scheduler._runner) is SharedPrefixRunner
+    request = (prompt(5), sampling(3, max_tokens=9))
+    (completion,) = engine.generate_batch([request])
+    assert has_flash_attention(model)
+    with without_flash_attention(model):
+        expected = plain_logprobs(model, request[0], completion, 1.0)
+    torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=1e-5, rtol=0)
