@@ -25,7 +25,7 @@ from tests.system.served import Server, served
 
 pytestmark = pytest.mark.vllm
 
-LONG_S = 300.0  # for a server to be up, on a machine that does other things, too
+LONG_S = 600.0  # for a server to be up, on a machine that does other things, too
 STEPS = 6
 HEADS = "model.head_dim=32"
 

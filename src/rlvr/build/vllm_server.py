@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -344,7 +345,10 @@ def _end(process: subprocess.Popen[bytes], shutdown_s: float) -> None:
 
 
 def tail(log: Path, num_lines: int = TAIL_LINES) -> list[str]:
-    """The last lines of a log, from its last 64 KiB."""
+    """The last lines of a log, from its last 64 KiB; before them the first error, which those at the end follow from."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - (1 << 16)))
-        return file.read().decode(errors="replace").splitlines()[-num_lines:]
+        lines = file.read().decode(errors="replace").splitlines()
+    last = lines[-num_lines:]
+    first = next((line for line in lines if re.search(r"\b[A-Z]\w*(Error|Exception): \S", line)), None)
+    return last if first is None or first in last else [first, "...", *last]

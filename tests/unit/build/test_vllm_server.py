@@ -279,6 +279,14 @@ def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
     assert tail(log) == []
 
 
+def test_the_first_error_of_a_log_is_shown_with_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("\n".join(["begin", "(Worker) ValueError: the cause", *"abc", "RuntimeError: see above", "end"]))
+    assert tail(log, 2) == ["(Worker) ValueError: the cause", "...", "RuntimeError: see above", "end"]
+    assert tail(log, 6)[0] == "(Worker) ValueError: the cause"
+    assert "..." not in tail(log, 6)
+
+
 # ------------------------------------------------------------------------------------------------ starting and ending
 
 STAND_IN = """
