@@ -227,7 +227,7 @@ def test_pitfall_07_the_rows_of_an_episode_stay_in_one_minibatch() -> None:
 
 @pytest.mark.parametrize(("apart", "explained"), [(0.0, 0.0), (1e-7, 0.0), (0.5, 0.75)])
 def test_returns_that_differ_by_rounding_have_no_variance_to_explain(apart: float, explained: float) -> None:
-    """All completions right: returns are 1.0 and 0.9999999, whose variance is about 1e-15. Values are half way off 1."""
+    """All completions right: returns are 1.0 and 0.9999999, whose variance is about 1e-15."""
     batch = tiny_batch(tiny_policy())
     sign = torch.where(torch.arange(batch.ids.shape[1]) % 2 == 0, 1.0, -1.0).expand(batch.ids.shape)
     returns, values = 1.0 + apart * sign, 1.0 + max(apart, 0.1) / 2 * sign
