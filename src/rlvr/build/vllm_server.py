@@ -345,7 +345,7 @@ def _end(process: subprocess.Popen[bytes], shutdown_s: float) -> None:
 
 
 def tail(log: Path, num_lines: int = TAIL_LINES) -> list[str]:
-    """The last lines of a log, from its last 64 KiB; before them the first error, which those at the end follow from."""
+    """The last lines of a log, from its last 64 KiB; before them the first error, which the others follow from."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - (1 << 16)))
         lines = file.read().decode(errors="replace").splitlines()
