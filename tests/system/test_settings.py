@@ -382,6 +382,7 @@ ELSEWHERE = {
     "resume": "test_resume_goes_on",
     "model.name_or_path": "test_the_named_model_is_loaded",
     "task.max_prompt_tokens": "test_prompts_that_do_not_fit_are_refused",
+    "trainer.device": "test_a_device_is_used_or_refused",
     "algorithm.train_on_tool_tokens": "test_tool_tokens_are_trained_on_only_if_asked_for",
 }
 
@@ -535,6 +536,15 @@ def test_prompts_that_do_not_fit_are_refused() -> None:
     assert load_config(["task.max_prompt_tokens=9"]).task.max_prompt_tokens == 9
     with pytest.raises(ConfigError, match=r"task\.max_prompt_tokens=8: too short for task\.complexity_range=\[1,3\]"):
         load_config(["task.max_prompt_tokens=8"])
+
+
+def test_a_device_is_used_or_refused(first_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = (*SMALL, *pretrained(first_run / "warm_start"))
+    run_train(tmp_path / "run", *words, "trainer.device=cpu", "trainer.max_steps=1")
+    with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: torch .* sees no GPU here"):
+        run_train(tmp_path / "other", *words, "trainer.device=cuda")
+    assert not (tmp_path / "other").exists()
 
 
 def test_tool_tokens_are_trained_on_only_if_asked_for(tmp_path: Path) -> None:
