@@ -47,7 +47,7 @@ from rlvr.algorithms.table import make_algorithm
 from rlvr.config.schema import Grpo
 from rlvr.config.schema import Trainer as TrainerSettings
 from rlvr.engines.local import LocalEngine
-from rlvr.models.devices import choose_device, choose_products
+from rlvr.models.devices import choose_device, choose_products, move
 from rlvr.models.policy import Policy
 from rlvr.seeding import derive_seed
 from rlvr.training.layout import choose_layout
@@ -164,7 +164,8 @@ def make_tokenizer(size: Size) -> PreTrainedTokenizerFast:
 def make_policy(size: Size, device: torch.device) -> Policy:
     """Random float32 weights."""
     torch.manual_seed(0)
-    model = Qwen2ForCausalLM(Qwen2Config(**size.model)).eval().to(device)
+    model = Qwen2ForCausalLM(Qwen2Config(**size.model)).eval()
+    move(model, device)
     return Policy(model=model, tokenizer=make_tokenizer(size))
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rlvr.build.tasks import Tasks, family_of
 from rlvr.config.schema import Config, MixTask, PretrainedModel, ScratchBpeModel, ScratchModel
-from rlvr.models.devices import choose_device
+from rlvr.models.devices import choose_device, move
 from rlvr.models.loading import load_pretrained
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
@@ -45,7 +45,8 @@ def initial_policy(
         clean_leftovers(folder.root)
     if world.first(folder.warm_start.is_dir()):
         model, tokenizer = load_pretrained(str(folder.warm_start))
-        policy = Policy(model=model.to(choose_device(config.trainer.device)), tokenizer=tokenizer)
+        move(model, choose_device(config.trainer.device))
+        policy = Policy(model=model, tokenizer=tokenizer)
         fit(config, tasks, policy)
         return policy
     return make_policy(config, config.model, tasks, folder, console, stopped, world)
@@ -68,7 +69,8 @@ def make_policy(
     """As `initial_policy`, from random weights."""
     task = tasks.own
     tokenizer = _make_tokenizer(config, settings, task)
-    model = build_model(settings, tokenizer, config.seed).eval().to(choose_device(config.trainer.device))
+    model = build_model(settings, tokenizer, config.seed).eval()
+    move(model, choose_device(config.trainer.device))
     policy = Policy(model=model, tokenizer=tokenizer)
     fit(config, tasks, policy)
     set_threads(config, policy, world)

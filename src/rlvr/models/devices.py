@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from rlvr.errors import ConfigError
 
@@ -39,6 +40,11 @@ def choose_device(wanted: str) -> torch.device:
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)  # collectives, and what names no device
     return device
+
+
+def move(model: nn.Module, device: torch.device) -> None:
+    """Put all tensors of a model there; for type checkers, who take transformers' own `to` for something else."""
+    model.to(device)
 
 
 def choose_products(device: torch.device, precision: str) -> None:

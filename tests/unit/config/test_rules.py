@@ -149,7 +149,7 @@ BROKEN = {
     "rollout.max_staleness=1 algorithm.num_epochs=2": "rollout.max_staleness=1: with algorithm.num_epochs=2",
     "rollout.max_staleness=1 algorithm=ppo": "set algorithm.mismatch_correction=truncate",
     "rollout.max_staleness=1 algorithm=gspo": "num_minibatches=4 updates per batch",
-    "algorithm.mismatch_correction=geometric_mask": "algorithm.mismatch_cap=2.0: algorithm.mismatch_correction=geometric_mask",
+    "algorithm.mismatch_correction=geometric_mask": "algorithm.mismatch_cap=2.0: algorithm.mismatch_correction=geom",
     "rollout.max_staleness=1 rollout.top_p=0.9 algorithm.mismatch_correction=truncate": "top_p=0.9",
     "rollout.max_staleness=1 algorithm.clip_low=0.1": "algorithm.clip_low=0.1: has no effect with one update per",
     # trainer and tracker
