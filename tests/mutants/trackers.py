@@ -22,12 +22,12 @@ MUTANTS = [
         new="if False]",
         test=_REMOTE + "test_pitfall_37_a_resumed_run_sends_what_is_missing_and_nothing_twice",
     ),
-    Mutant(  # a hanging tracker is waited for at the end
+    Mutant(  # a slow tracker is waited for at the end
         pitfall="37",
         file="tracking/trackers/remote.py",
         old="max(since, self._loaded_at) + limit - time.monotonic()",
         new="max(since, self._loaded_at) + 60 - time.monotonic()",
-        test=_REMOTE + "test_pitfall_37_a_tracker_that_fails_is_given_up_with_one_note_and_never_waited_for",
+        test=_REMOTE + "test_pitfall_37_what_a_slow_tracker_has_not_taken_at_the_end_is_not_waited_for",
     ),
     Mutant(  # a failed tracker is warned of again and again
         pitfall="37",

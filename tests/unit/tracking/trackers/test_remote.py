@@ -152,6 +152,19 @@ def test_pitfall_37_a_tracker_that_fails_is_given_up_with_one_note_and_never_wai
     assert f"rlvr train run_dir={tmp_path} resume=true" in warning
 
 
+def test_pitfall_37_what_a_slow_tracker_has_not_taken_at_the_end_is_not_waited_for(
+    start: Open, tmp_path: Path, notes: list[str]
+) -> None:
+    """No single message takes too long: only all of them together do."""
+    tracker = start("completions:late", timeout_s=2.5)
+    tracker.begin(facts(tmp_path), tmp_path / "absent")
+    for step in range(20):
+        tracker.completions(step, [{"step": step}])
+    finish(tracker)
+    (warning,) = [note for note in notes if note.startswith("warning: ")]
+    assert "it did not take the rest within 2.5 s" in warning
+
+
 def test_pitfall_37_a_tracker_that_is_too_slow_does_not_fill_the_memory(
     start: Open, tmp_path: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +238,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize(
     ("number", "misbehavior", "last"),
-    [(signal.SIGKILL, "", "log"), (signal.SIGINT, "", "log"), (signal.SIGKILL, "log:late", "start")],
+    [(signal.SIGKILL, "", "log"), (signal.SIGINT, "", "log"), (signal.SIGKILL, "log:late", "late")],
 )
 def test_pitfall_37_the_death_of_the_run_marks_it_as_failed(
     number: signal.Signals, misbehavior: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
