@@ -64,6 +64,13 @@ MUTANTS = [
         new="    os.getpid()",
         test=_REMOTE + "test_pitfall_37_a_tracker_that_hangs_does_not_outlive_a_run_that_died",
     ),
+    Mutant(  # killed runs look like failed ones, if the thread is quick
+        pitfall="37",
+        file="tracking/trackers/remote.py",
+        old="            self._process.terminate()  # first",
+        new="            threading.Timer(0.5, self._process.terminate).start()  # first",
+        test=_REMOTE + "test_pitfall_37_a_run_that_is_being_killed_is_not_marked_before_it_is_said",
+    ),
     Mutant(  # killed runs look like failed ones
         pitfall="37",
         file="tracking/trackers/worker.py",

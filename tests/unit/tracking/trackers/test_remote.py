@@ -12,6 +12,7 @@ import pytest
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.trackers import remote
 from rlvr.tracking.trackers.backend import RunFacts
+from rlvr.tracking.trackers.pipe import TrackerProcess
 from rlvr.tracking.trackers.remote import RemoteTracker
 from rlvr.tracking.trackers.worker import sentence
 from tests.unit.tracking.trackers.fake import WORKER, calls, prepare
@@ -214,6 +215,25 @@ def test_pitfall_37_a_run_that_is_being_killed_does_not_wait_and_is_marked(start
     tracker.leave()
     assert calls(tmp_path / "fake.jsonl", "finish") == []  # who waits sees the mark, which is late
     wait_for(lambda: calls(tmp_path / "fake.jsonl", "finish") == ["killed"])
+
+
+def test_pitfall_37_a_run_that_is_being_killed_is_not_marked_before_it_is_said(
+    start: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread ends the process at once; what the process is told must not come after that."""
+    tell = TrackerProcess.terminate
+
+    def slow(process: TrackerProcess) -> None:
+        time.sleep(0.3)
+        tell(process)
+
+    monkeypatch.setattr(TrackerProcess, "terminate", slow)
+    tracker = start()
+    tracker.begin(facts(tmp_path), tmp_path / "absent")
+    wait_for(lambda: len(calls(tmp_path / "fake.jsonl", "start")) == 1)
+    tracker.leave()
+    wait_for(lambda: len(calls(tmp_path / "fake.jsonl", "finish")) == 1)
+    assert calls(tmp_path / "fake.jsonl", "finish") == ["killed"]
 
 
 def runs(pid: int) -> bool:
