@@ -22,12 +22,12 @@ MUTANTS = [
         new="if False]",
         test=_REMOTE + "test_pitfall_37_a_resumed_run_sends_what_is_missing_and_nothing_twice",
     ),
-    Mutant(  # a hanging tracker is waited for at the end
+    Mutant(  # a slow tracker is waited for at the end
         pitfall="37",
         file="tracking/trackers/remote.py",
         old="max(since, self._loaded_at) + limit - time.monotonic()",
         new="max(since, self._loaded_at) + 60 - time.monotonic()",
-        test=_REMOTE + "test_pitfall_37_a_tracker_that_fails_is_given_up_with_one_note_and_never_waited_for",
+        test=_REMOTE + "test_pitfall_37_what_a_slow_tracker_has_not_taken_at_the_end_is_not_waited_for",
     ),
     Mutant(  # a failed tracker is warned of again and again
         pitfall="37",
@@ -63,6 +63,13 @@ MUTANTS = [
         old="    os.killpg(os.getpid(), signal.SIGKILL)",
         new="    os.getpid()",
         test=_REMOTE + "test_pitfall_37_a_tracker_that_hangs_does_not_outlive_a_run_that_died",
+    ),
+    Mutant(  # killed runs look like failed ones, if the thread is quick
+        pitfall="37",
+        file="tracking/trackers/remote.py",
+        old="            self._process.terminate()  # first",
+        new="            threading.Timer(0.5, self._process.terminate).start()  # first",
+        test=_REMOTE + "test_pitfall_37_a_run_that_is_being_killed_is_not_marked_before_it_is_said",
     ),
     Mutant(  # killed runs look like failed ones
         pitfall="37",

@@ -92,11 +92,11 @@ class RemoteTracker:
 
     def leave(self) -> None:
         """Do not wait: the run is being killed. The process ends by itself and marks its run as killed."""
+        if self._process is not None:
+            self._process.terminate()  # first: once the thread ends, the process ends, as if the run had failed
         with self._condition:
             self._dead = True
             self._condition.notify()
-        if self._process is not None:
-            self._process.terminate()
 
     # ------------------------------------------------------------------------------------------------- the thread
 

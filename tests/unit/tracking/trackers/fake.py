@@ -53,18 +53,22 @@ class FakeBackend:
 
     def _note(self, what: str, value: Any) -> None:
         if what == self._where:
-            self._misbehave()
+            self._misbehave(what)
+        self._write(what, value)
+
+    def _write(self, what: str, value: Any) -> None:
         with self._file.open("a") as file:
             file.write(json.dumps([what, value]) + "\n")
 
-    def _misbehave(self) -> None:
+    def _misbehave(self, what: str) -> None:
         match self._how:
             case "hang":
                 time.sleep(600)
             case "slow":
                 time.sleep(0.01)
             case "late":
-                time.sleep(0.5)
+                self._write("late", what)
+                time.sleep(1.0)
             case "exit":
                 os._exit(3)
             case "print":

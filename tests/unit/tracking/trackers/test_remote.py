@@ -12,6 +12,7 @@ import pytest
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.trackers import remote
 from rlvr.tracking.trackers.backend import RunFacts
+from rlvr.tracking.trackers.pipe import TrackerProcess
 from rlvr.tracking.trackers.remote import RemoteTracker
 from rlvr.tracking.trackers.worker import sentence
 from tests.unit.tracking.trackers.fake import WORKER, calls, prepare
@@ -152,6 +153,19 @@ def test_pitfall_37_a_tracker_that_fails_is_given_up_with_one_note_and_never_wai
     assert f"rlvr train run_dir={tmp_path} resume=true" in warning
 
 
+def test_pitfall_37_what_a_slow_tracker_has_not_taken_at_the_end_is_not_waited_for(
+    start: Open, tmp_path: Path, notes: list[str]
+) -> None:
+    """No single message takes too long: only all of them together do."""
+    tracker = start("completions:late", timeout_s=2.5)
+    tracker.begin(facts(tmp_path), tmp_path / "absent")
+    for step in range(20):
+        tracker.completions(step, [{"step": step}])
+    finish(tracker)
+    (warning,) = [note for note in notes if note.startswith("warning: ")]
+    assert "it did not take the rest within 2.5 s" in warning
+
+
 def test_pitfall_37_a_tracker_that_is_too_slow_does_not_fill_the_memory(
     start: Open, tmp_path: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +217,25 @@ def test_pitfall_37_a_run_that_is_being_killed_does_not_wait_and_is_marked(start
     wait_for(lambda: calls(tmp_path / "fake.jsonl", "finish") == ["killed"])
 
 
+def test_pitfall_37_a_run_that_is_being_killed_is_not_marked_before_it_is_said(
+    start: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread ends the process at once; what the process is told must not come after that."""
+    tell = TrackerProcess.terminate
+
+    def slow(process: TrackerProcess) -> None:
+        time.sleep(0.3)
+        tell(process)
+
+    monkeypatch.setattr(TrackerProcess, "terminate", slow)
+    tracker = start()
+    tracker.begin(facts(tmp_path), tmp_path / "absent")
+    wait_for(lambda: len(calls(tmp_path / "fake.jsonl", "start")) == 1)
+    tracker.leave()
+    wait_for(lambda: len(calls(tmp_path / "fake.jsonl", "finish")) == 1)
+    assert calls(tmp_path / "fake.jsonl", "finish") == ["killed"]
+
+
 def runs(pid: int) -> bool:
     """Whether a process is there, and not a zombie that nobody has asked for yet."""
     stat = Path(f"/proc/{pid}/stat")
@@ -225,7 +258,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize(
     ("number", "misbehavior", "last"),
-    [(signal.SIGKILL, "", "log"), (signal.SIGINT, "", "log"), (signal.SIGKILL, "log:late", "start")],
+    [(signal.SIGKILL, "", "log"), (signal.SIGINT, "", "log"), (signal.SIGKILL, "log:late", "late")],
 )
 def test_pitfall_37_the_death_of_the_run_marks_it_as_failed(
     number: signal.Signals, misbehavior: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
