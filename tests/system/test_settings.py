@@ -25,6 +25,7 @@ from rlvr.engines.local.scheduler import Scheduler
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import Policy
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
+from tests.docs.pages import ROOT
 from tests.system.harness import DATA, ON_DATA, SCRATCH, SMALL, metrics, pretrained, run_train, with_value
 from tests.system.multihop_settings import MULTIHOP_CASES
 from tests.system.test_data_settings import DATA_CASES
@@ -385,6 +386,21 @@ ELSEWHERE = {
     "trainer.device": "test_a_device_is_used_or_refused",
     "algorithm.train_on_tool_tokens": "test_tool_tokens_are_trained_on_only_if_asked_for",
 }
+TRAINING = "tests/unit/training/test_parallel.py::"
+RANKS = "tests/system/test_distributed.py::"
+SERVERS = "tests/unit/engines/vllm/"
+BY_OTHERS = {  # what takes several processes or a server; tests/unit/build/test_engines.py: all of it gets there
+    "trainer.strategy": f"{RANKS}test_processes_that_would_each_train_by_themselves_are_refused",
+    "trainer.world_size": f"{RANKS}test_a_launcher_that_starts_one_process_in_silence_is_found_out",
+    "trainer.cpu_offload": f"{TRAINING}test_a_cpu_has_nowhere_to_offload_to",
+    "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays",
+    "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as",
+    "engine.weights_dir": "tests/unit/build/test_engines.py::test_servers_get_their_weights_in_the_run_folder_or_where",
+    "engine.timeout_s": f"{SERVERS}test_faults.py::test_a_server_that_hangs_is_not_waited_for_for_ever",
+    "engine.wait_s": f"{SERVERS}test_faults.py::test_a_server_that_does_not_come_back_ends_the_run_in_time",
+    "engine.max_retries": f"{SERVERS}test_faults.py::test_a_server_that_is_always_wrong_ends_the_run_with_its_reason",
+    "engine.max_logprob_gap": f"{SERVERS}test_push.py::test_pitfall_30_a_head_that_keeps_its_old_weights_is_found",
+}
 
 
 # ----------------------------------------------------------------------------------------------------------- running
@@ -589,7 +605,7 @@ def shown_to_work() -> set[tuple[str, str]]:
 
 
 def test_no_setting_of_the_schema_is_left_out() -> None:
-    found, elsewhere = shown_to_work(), set(ELSEWHERE)
+    found, elsewhere = shown_to_work(), {*ELSEWHERE, *BY_OTHERS}
     by_choice = {"algorithm": "", "model": "", "task": "rpn"}  # cases of rpn do not say so
     missing = []
     for key in settings():
@@ -606,3 +622,5 @@ def test_no_setting_of_the_schema_is_left_out() -> None:
     assert missing == []
     assert {path for path, _ in found} | elsewhere == {key.path for key in settings()}  # no key that is none
     assert [test for test in ELSEWHERE.values() if test not in globals()] == []
+    places = [test.split("::") for test in BY_OTHERS.values()]
+    assert [name for file, name in places if f"def {name}" not in (ROOT / file).read_text()] == []
