@@ -106,5 +106,10 @@ def attention_mask(
 
 def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where allowed, the dtype's minimum elsewhere."""
+    columns = allowed.shape[-1]
+    if allowed.device.type != "cpu":
+        # torch's attention on a GPU takes rows that begin at multiples of 8 numbers; of any other mask every layer
+        # would make a copy, and keep it for the backward pass
+        allowed = torch.nn.functional.pad(allowed, (0, -columns % 8))
     zero = torch.zeros((), dtype=dtype, device=allowed.device)
-    return torch.where(allowed, zero, torch.finfo(dtype).min)
+    return torch.where(allowed, zero, torch.finfo(dtype).min)[..., :columns]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,6 +40,12 @@ def choose_device(wanted: str) -> torch.device:
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)  # collectives, and what names no device
     return device
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """While the block runs a GPU is the calling thread's current one, where streams and recorded steps are made: what
+    `choose_device` has set is so in its own thread only."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def move(model: nn.Module, device: torch.device) -> None:

@@ -32,6 +32,14 @@ T = TypeVar("T")
 LOGITS_PER_CHUNK = 1 << 24
 """Logits held at once (64 MiB in fp32); longer selections are computed chunk by chunk and recomputed in backward."""
 
+GPU_LOGITS_PER_CHUNK = 1 << 27
+"""The same on a GPU (512 MiB): all of a head's weights are read, and their gradients written, for every chunk."""
+
+
+def logits_per_chunk(device: torch.device) -> int:
+    """Logits that are held at once there."""
+    return GPU_LOGITS_PER_CHUNK if device.type == "cuda" else LOGITS_PER_CHUNK
+
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
@@ -149,13 +157,14 @@ class Policy:
         self, hidden: Tensor, targets: Tensor, temperature: float, *, entropy_grad: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Logprob and entropy [N] fp32 of targets [N] under softmax(logits / temperature) after hidden [N, D]."""
-        chunk = max(1, LOGITS_PER_CHUNK // int(self.model.config.vocab_size))
+        chunk = max(1, logits_per_chunk(hidden.device) // int(self.model.config.vocab_size))
         if len(targets) <= chunk:
             return self._token_scores(hidden, targets, temperature, entropy_grad)
-        parts: list[tuple[Tensor, Tensor]] = [
-            checkpoint(self._token_scores, h, t, temperature, entropy_grad, use_reentrant=False)  # pyright: ignore[reportAssignmentType]
-            for h, t in zip(hidden.split(chunk), targets.split(chunk), strict=True)
-        ]
+        with _casting_anew():
+            parts: list[tuple[Tensor, Tensor]] = [
+                checkpoint(self._token_scores, h, t, temperature, entropy_grad, use_reentrant=False)  # pyright: ignore[reportAssignmentType]
+                for h, t in zip(hidden.split(chunk), targets.split(chunk), strict=True)
+            ]
         return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
     def _token_scores(
@@ -234,6 +243,18 @@ class Policy:
     def _with(self, changed: AbstractContextManager[None]) -> Iterator[Policy]:
         with torch.no_grad(), changed:
             yield replace(self, value_head=None)
+
+
+@contextmanager
+def _casting_anew() -> Iterator[None]:
+    """Autocast makes a bfloat16 copy of a weight for each product. With one for all of them their gradients would be
+    added up in bfloat16, where the sum of a thousand chunks takes nothing more; so they are in float32."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 def check_trainable(policy: Policy) -> None:

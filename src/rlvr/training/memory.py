@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from rlvr.errors import ConfigError
-from rlvr.models.policy import LOGITS_PER_CHUNK, Policy
+from rlvr.models.policy import Policy, logits_per_chunk
 from rlvr.models.recompute import keeping_activations, recomputed_layers
 from rlvr.training.budget import cpu_tokens
 from rlvr.training.packing import Layout
@@ -162,7 +162,9 @@ def _parts(policy: Policy, demand: Demand, tokens: int, batch_size: int) -> Part
         reference=-(-own // demand.num_shards) if demand.has_reference and policy.adapters is None else 0,
         sampler=own if demand.has_copy else 0,
         activations=demand.activations.at(tokens, demand.line_tokens),
-        logits=LOGITS_COPIES * 4 * min(tokens * int(policy.model.config.vocab_size), LOGITS_PER_CHUNK),
+        logits=LOGITS_COPIES
+        * 4
+        * min(tokens * int(policy.model.config.vocab_size), logits_per_chunk(policy.model.device)),
         keys_values=batch_size * demand.keys_values_per_row,
     )
 

@@ -339,7 +339,7 @@ def in_bf16(settings: TrainerSettings, policy: Policy) -> bool:
 def bf16_pays(policy: Policy) -> bool:
     """Whether autocast to bf16 makes an update of this model faster on this device."""
     if policy.model.device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     # newer than the oldest torch we support; without it a CPU's bf16 instructions cannot be told
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     wide = policy.model.config.get_text_config().hidden_size >= BF16_PAYS_FROM_WIDTH

@@ -73,6 +73,18 @@ def test_a_query_that_may_look_nowhere_gives_no_nan():
         assert torch.isfinite(torch.softmax(mask - 1, -1)).all()
 
 
+@pytest.mark.parametrize("columns", [5, 8, 13])
+def test_rows_of_a_mask_on_a_gpu_begin_where_its_kernels_want_them(columns):
+    config = tiny_model("llama").config
+    allowed = torch.ones(2, 1, 3, columns, dtype=torch.bool, device="meta")
+    positions = torch.zeros(2, columns, dtype=torch.int64, device="meta")
+    mask = attention_mask(config, allowed, positions[:, :3], positions, torch.bfloat16)
+    assert isinstance(mask, torch.Tensor)
+    assert mask.shape == (2, 1, 3, columns)
+    assert mask.stride(-1) == 1
+    assert all(mask.stride(dim) % 8 == 0 for dim in range(3))
+
+
 def test_layer_kinds_and_windows():
     assert layer_kinds(tiny_model("llama").config) == {"full_attention"}
     assert layer_kinds(tiny_model("mistral").config) == {"sliding_attention"}

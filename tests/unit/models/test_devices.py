@@ -1,19 +1,25 @@
 """Where models go; a GPU is only said to be there."""
 
+from contextlib import contextmanager
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+import rlvr.engines.local.engine
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.local.shared_prefix import SharedPrefixRunner
 from rlvr.errors import ConfigError
 from rlvr.models.devices import (
     choose_device,
     choose_products,
+    current,
     exact_products,
     has_flash_attention,
     without_flash_attention,
 )
 from rlvr.models.loading import load_policy
+from rlvr.training.trainer import bf16_pays
 from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
 from tests.unit.models.checkpoints import save_model, settings
 
@@ -50,6 +56,45 @@ def test_every_process_of_a_machine_gets_its_own_gpu(monkeypatch, two_gpus, want
         ConfigError, match=r"process 3 on a machine with 2 GPU\(s\); start torchrun with --nproc-per-node 2"
     ):
         choose_device(wanted)
+
+
+def test_every_thread_that_samples_makes_its_gpu_the_current_one(monkeypatch):
+    """Else steps would be recorded on GPU 0 and computed on another: a replay would then compute nothing."""
+    made: list[torch.device] = []
+
+    @contextmanager
+    def enter(device):
+        made.append(device)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "device", enter)
+    with current(torch.device("cpu")):
+        pass
+    assert made == []
+    with current(torch.device("cuda", 1)):
+        assert made == [torch.device("cuda", 1)]
+    model, inside = tiny_model("llama"), []
+    monkeypatch.setattr(rlvr.engines.local.engine, "current", lambda device: _noting(inside, device))
+    engine = LocalEngine(model, max_batch_size=2, max_context_tokens=64)
+    engine.generate_batch([(prompt(5), sampling(3, max_tokens=3, stop_ids=frozenset()))])
+    assert len(inside) == 3  # to choose the runner, and for each step
+    assert set(inside) == {model.device}
+
+
+@contextmanager
+def _noting(inside, device):
+    inside.append(device)
+    yield
+
+
+def test_a_gpu_that_only_emulates_bfloat16_computes_in_float32(monkeypatch, two_gpus):
+    asked = []
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: asked.append(including_emulation)
+    )
+    policy = SimpleNamespace(model=SimpleNamespace(device=torch.device("cuda", 0)))
+    assert not bf16_pays(policy)
+    assert asked == [False]
 
 
 def test_products_are_exact_where_they_are_compared():

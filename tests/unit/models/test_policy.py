@@ -5,6 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import rlvr.models.policy
+from rlvr.models.policy import logits_per_chunk
 from tests.unit.training.tiny import ARCHITECTURES, SIZES, tiny_policy
 
 IDS = torch.tensor([[1, 5, 3, 6, 2], [1, 7, 4, 3, 2]])
@@ -41,6 +42,34 @@ def test_long_selections_are_computed_in_chunks_with_the_same_gradient(monkeypat
         values.append(logprobs.detach())
     assert torch.allclose(values[0], values[1], atol=1e-6)
     assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
+
+
+def test_pitfall_33_in_bfloat16_the_gradients_of_chunks_are_added_up_in_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In bfloat16 the sum of these 256 is off by 2.9 %, of all at once by 1.7 %; with more chunks it grows."""
+    policy = tiny_policy(vocab_size=512)
+    ids = torch.randint(512, (16, 64), generator=torch.Generator().manual_seed(0))
+
+    def gradient(size: int, *, bf16: bool) -> torch.Tensor:
+        monkeypatch.setattr(rlvr.models.policy, "LOGITS_PER_CHUNK", size)
+        policy.model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            hidden = policy.hidden(ids).flatten(0, 1)
+            logprobs, _ = policy.token_scores(hidden, ids.roll(-1, 1).flatten(), 1.0)
+        assert torch.is_autocast_cache_enabled()
+        logprobs.mean().backward()
+        (head,) = policy.model.get_output_embeddings().parameters()
+        assert head.grad is not None
+        return head.grad.clone()
+
+    exact = gradient(1 << 24, bf16=False)
+    whole, chunks = ((gradient(size, bf16=True) - exact).norm() / exact.norm() for size in (1 << 24, 4 * 512))
+    assert chunks < 1.1 * whole < 0.02
+
+
+def test_a_gpu_holds_more_logits_at_once() -> None:
+    assert logits_per_chunk(torch.device("cpu")) < logits_per_chunk(torch.device("cuda"))
 
 
 def test_the_entropy_has_a_gradient_only_where_it_is_asked_for() -> None:

@@ -15,15 +15,15 @@ from rlvr.engines.base import Alternatives, OnToken
 from rlvr.engines.local.rows import Request
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.engines.local.select import make_runner
-from rlvr.models.devices import without_flash_attention
+from rlvr.models.devices import current, without_flash_attention
 from rlvr.types import Completion, SamplingParams, StopReason
 
 
 class LocalEngine:
     """Continuous batching in this process, over the weights of `model` itself: no copy, nothing to synchronize.
 
-    At most `max_batch_size` completions run at a time. Calls are admitted in the order they were made, so the result
-    of a program that makes them in a fixed order is fixed. One task of the event loop steps the batch while there is
+    At most `max_batch_size` completions run at a time. Calls are admitted by priority, equal ones in the order they
+    were made, so the result of a program that makes them in a fixed order is fixed. One task of the event loop steps the batch while there is
     work, and lets other tasks run between two steps.
 
     After the weights have changed call `load_weights(version)`: until then cached keys and values are the old ones.
@@ -220,7 +220,7 @@ class LocalEngine:
         for module in training:
             module.training = False
         try:
-            with torch.inference_mode(), without_flash_attention(self._model):
+            with torch.inference_mode(), current(self._model.device), without_flash_attention(self._model):
                 yield
         finally:
             for module in training:

@@ -16,8 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-MOST_STEPS = 64
-"""Recorded steps that are kept; each holds some megabytes on the GPU."""
+MOST_STEPS = 128
+"""Recorded steps that are kept, the latest used ones; each holds some megabytes on the GPU."""
 
 
 class Recorder(Protocol):
@@ -27,25 +27,37 @@ class Recorder(Protocol):
         """A function that does what `compute` does, on the same tensors; it may call `compute` any number of times."""
         ...
 
+    def forget(self) -> None:
+        """None of the functions is there any more."""
+        ...
+
 
 class CudaRecorder:
-    """CUDA graphs that share one pool of memory: only one of them runs at a time."""
+    """CUDA graphs of the current GPU, which share one pool of memory: only one of them runs at a time."""
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # one for all: a product's library keeps 32 MB of work space for each
+        self.forget()
 
     def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
         """As `Recorder`. Raises RuntimeError for what cannot be recorded, as a wait for the GPU."""
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(2):  # what libraries set up at their first call cannot be recorded
-                compute()
-        torch.cuda.current_stream().wait_stream(aside)
+        here = torch.cuda.current_stream()
+        self._stream.wait_stream(here)
+        with torch.cuda.stream(self._stream):
+            compute()  # what libraries set up at their first call on a stream must not lie in the pool
+        here.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            compute()
+        try:
+            # thread_local: else what the trainer's thread does meanwhile (rollout.max_staleness) would fail
+            with torch.cuda.graph(graph, self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                compute()
+        finally:
+            torch.cuda.set_stream(here)  # where a recording fails torch leaves its stream the current one
         return graph.replay
+
+    def forget(self) -> None:
+        """As `Recorder`: torch records into no pool whose graphs are all gone ("use_count > 0 INTERNAL ASSERT")."""
+        self._pool = torch.cuda.graph_pool_handle()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +79,16 @@ class Graphs:
         """Recorded steps."""
         return len(self._steps)
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether there was a step that cannot be recorded."""
+        return self._recorder is None
+
     def clear(self) -> None:
         """Forget all steps: something that they use is elsewhere now."""
         self._steps.clear()
+        if self._recorder is not None:
+            self._recorder.forget()
 
     def run(self, key: Hashable, compute: Callable[..., Tensor], inputs: Sequence[Tensor], *, most_rows: int) -> Tensor:
         """`compute(*inputs)` `[R, V]`, which is overwritten by the next call. Equal keys mean equal shapes.
@@ -78,18 +97,19 @@ class Graphs:
         """
         if self._recorder is None:
             return compute(*inputs)
-        step = self._steps.get(key)
+        step = self._steps.pop(key, None)
         if step is None:
             try:
                 step = self._record(self._recorder, compute, inputs, most_rows)
             except RuntimeError as error:
-                warnings.warn(f"sampling goes on without CUDA graphs ({str(error).splitlines()[0]})", stacklevel=2)
+                cause = error.__context__ or error  # what failed, and not that the recording has failed
+                warnings.warn(f"sampling goes on without CUDA graphs ({str(cause).splitlines()[0]})", stacklevel=2)
                 self._recorder, self._result = None, None
                 self.clear()
                 return compute(*inputs)
             if len(self._steps) == MOST_STEPS:
-                self.clear()
-            self._steps[key] = step
+                del self._steps[next(iter(self._steps))]
+        self._steps[key] = step  # the last one: the next to go is the first
         for own, value in zip(step.inputs, inputs, strict=True):
             own.copy_(value)
         step.replay()
@@ -100,8 +120,10 @@ class Graphs:
         self, recorder: Recorder, compute: Callable[..., Tensor], inputs: Sequence[Tensor], most_rows: int
     ) -> _Step:
         own = tuple(value.clone() for value in inputs)
+        logits = compute(
+            *own
+        )  # what a first step makes and leaves, as a cache's buffers, is no part of the recorded one
         if self._result is None:
-            logits = compute(*own)
             self._result = logits.new_empty(most_rows, logits.shape[1])
         result = self._result[: len(own[0])]
 

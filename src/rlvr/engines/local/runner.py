@@ -60,7 +60,7 @@ class CachedRunner:
         self._cache.clear(reuse=reuse)
 
     def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
-        """One right-padded forward; what is to the right of a token cannot reach it, so no mask is needed."""
+        """One right-padded forward; what is to the right of a token cannot reach it."""
         ids, lengths = right_padded(prompts, self._device)
         self._cache.reserve(first_row + len(copies), ids.shape[1] + 1)
         plan = Fresh(
@@ -70,7 +70,7 @@ class CachedRunner:
         )
         self._cache.start(plan)
         positions = torch.arange(ids.shape[1], device=self._device)[None]
-        return self._forward(ids, positions, None, lengths - 1)[plan.copies]
+        return self._forward(ids, positions, self._prompt_mask(positions), lengths - 1)[plan.copies]
 
     def extend(
         self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[Stored], known: Sequence[int]
@@ -100,6 +100,13 @@ class CachedRunner:
     def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored]:
         """Copies of slots."""
         return self._cache.save(rows, lengths)
+
+    def _prompt_mask(self, positions: Tensor) -> Tensor | dict[str, Tensor] | None:
+        """None: the model knows that it is causal. On a GPU it then hands keys of fewer heads than queries have to a
+        kernel that knows no float32, and torch takes one that holds all scores instead; one mask serves all rows."""
+        if self._device.type == "cpu" or self._model.dtype != torch.float32:
+            return None
+        return self._mask(positions, positions.shape[1])
 
     def _mask(self, positions: Tensor, num_columns: int) -> Tensor | dict[str, Tensor]:
         columns = self._column_range(num_columns)

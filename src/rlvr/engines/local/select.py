@@ -47,6 +47,8 @@ def _probe(model: PreTrainedModel, kind: Callable[[PreTrainedModel, int], Runner
             logits = runner.decode(ids, lengths, int(lengths.max()))
     except Exception as error:
         return f"a cache the model cannot use ({type(error).__name__}: {error})"
+    if isinstance(runner, GraphedRunner) and runner.graphs.gave_up:
+        return "steps that cannot be recorded"
     plain = [model(input_ids=torch.tensor([row], device=model.device), use_cache=False).logits[0, -1] for row in rows]
     gap = (torch.log_softmax(logits.float(), -1) - torch.log_softmax(torch.stack(plain).float(), -1)).abs()
     single = model.dtype == torch.float32

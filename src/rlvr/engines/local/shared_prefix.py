@@ -155,7 +155,8 @@ class SharedPrefixRunner(CachedRunner):
         each = torch.arange(len(prompts), device=self._device)
         prefixes.start(Fresh(first_row=first, copies=each, group_size=1))
         positions = torch.arange(ids.shape[1], device=self._device)[None]
-        logits = self._forward(ids, positions, None, lengths - 1, past_key_values=prefixes)
+        mask = self._prompt_mask(positions)
+        logits = self._forward(ids, positions, mask, lengths - 1, past_key_values=prefixes)
         self._prefix_lengths += [len(prompt) for prompt in prompts]
         self._owners += [first + copy for copy in copies]
         self._starts[first_row : first_row + len(copies)] = lengths[index]

@@ -3,8 +3,10 @@ tensors that they met, and replayed without any of the Python that called them."
 
 import asyncio
 import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.local.graphed import GraphedRunner
-from rlvr.engines.local.graphs import MOST_STEPS, Graphs, rounded_up
+from rlvr.engines.local.graphs import MOST_STEPS, CudaRecorder, Graphs, rounded_up
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.engines.local.select import _probe
 from rlvr.seeding import derive_seed
@@ -66,6 +68,9 @@ class TapeRecorder:
             tape.replay()
 
         return replay
+
+    def forget(self):
+        """Tapes share nothing."""
 
 
 def make_engine(model, recorder, *, max_batch_size=8) -> LocalEngine:
@@ -154,11 +159,17 @@ def test_sessions_go_on_from_what_is_kept():
 
 
 def test_a_step_that_cannot_be_recorded_is_computed_and_said_once():
-    class Refusing:
+    class Refusing(TapeRecorder):
         def __call__(self, compute):
-            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+            try:
+                raise RuntimeError("operation not permitted when stream is capturing\nmore")
+            finally:  # as the end of a recording does
+                raise RuntimeError("operation failed due to a previous error during capture")
 
     model = tiny_model("llama")
+    with torch.inference_mode(), pytest.warns(UserWarning, match="CUDA graphs"):
+        reason = _probe(model, partial(GraphedRunner, recorder=Refusing()))
+    assert reason == "steps that cannot be recorded"
     engine = make_engine(model, Refusing())
     requests = crowd(2)
     with warnings.catch_warnings(record=True) as caught:
@@ -171,12 +182,106 @@ def test_a_step_that_cannot_be_recorded_is_computed_and_said_once():
 def test_what_is_recorded_is_bounded_and_forgotten_on_demand():
     recorder = TapeRecorder()
     graphs = Graphs(recorder)
-    for number in range(MOST_STEPS + 1):
-        result = graphs.run(number, lambda x: x[:, None] * 2.0, [torch.tensor([1.0 + number])], most_rows=4)
-        assert result.tolist() == [[2.0 * (1.0 + number)]]
-    assert graphs.num_steps == 1
+
+    def twice(number):
+        return graphs.run(number, lambda x: x[:, None] * 2.0, [torch.tensor([1.0 + number])], most_rows=4).tolist()
+
+    for number in range(MOST_STEPS):
+        assert twice(number) == [[2.0 * (1.0 + number)]]
+    twice(0)
+    twice(MOST_STEPS)  # takes the place of 1, which was used longest ago
+    assert graphs.num_steps == recorder.recorded - 1 == MOST_STEPS
+    assert twice(0) == [[2.0]]
+    assert recorder.recorded == MOST_STEPS + 1
+    assert twice(1) == [[4.0]]
+    assert recorder.recorded == MOST_STEPS + 2
     graphs.clear()
     assert graphs.num_steps == 0
+
+
+class Streams:
+    """As much of torch.cuda as a recorder uses, with the rules that it has to keep."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.default, self.here, self.num_pools = "default", "default", 0
+        self.users: dict[int, int] = {}  # pool -> graphs; 0: all are gone
+        self.warm: set[str] = set()
+        self.waits: list[tuple[str, str]] = []
+        names = ("Stream", "current_stream", "stream", "set_stream", "graph_pool_handle", "graph", "CUDAGraph")
+        for name in names:
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+
+    def Stream(self):  # noqa: N802
+        return SimpleNamespace(wait_stream=lambda other: self.waits.append(("aside", other.name)), name="aside")
+
+    def current_stream(self):
+        name = self.here
+        return SimpleNamespace(wait_stream=lambda other: self.waits.append((name, other.name)), name=name)
+
+    @contextmanager
+    def stream(self, stream):
+        before, self.here = self.here, stream.name
+        self.warm.add(stream.name)
+        yield
+        self.here = before
+
+    def set_stream(self, stream):
+        self.here = stream.name
+
+    def graph_pool_handle(self):
+        self.num_pools += 1
+        return self.num_pools
+
+    def CUDAGraph(self):  # noqa: N802
+        return SimpleNamespace(replay=lambda: None)
+
+    @contextmanager
+    def graph(self, graph, pool=None, stream=None, capture_error_mode="global"):
+        assert capture_error_mode != "global", "what another thread does would fail"
+        assert stream is not None, "the stream of an earlier graph of the pool"
+        assert stream.name in self.warm, "a library would set itself up in the pool"
+        assert self.waits == [("aside", "default"), ("default", "aside")]
+        assert self.users.get(pool) != 0, "it->second->use_count > 0 INTERNAL ASSERT FAILED"
+        self.users[pool] = self.users.get(pool, 0) + 1
+        self.here = stream.name
+        yield  # an error passes, and leaves the stream
+        self.here, self.waits = self.default, []
+
+
+def test_recording_keeps_the_rules_of_cuda(monkeypatch):
+    cuda = Streams(monkeypatch)
+    graphs = Graphs(CudaRecorder())
+    streams = []
+
+    def step(x):
+        streams.append(cuda.here)
+        return x[:, None]
+
+    for key in (1, 2):
+        graphs.run(key, step, [torch.ones(2)], most_rows=4)
+    assert streams == ["default", "aside", "aside"] * 2  # the first call, the one for the libraries, the recording
+    assert cuda.users == {1: 2}
+    cuda.users = {1: 0}
+    graphs.clear()
+    graphs.run(1, step, [torch.ones(2)], most_rows=4)
+    assert cuda.users == {1: 0, 2: 1}
+
+
+def test_a_failed_recording_leaves_the_stream_that_work_goes_on_in(monkeypatch):
+    cuda = Streams(monkeypatch)
+    graphs = Graphs(CudaRecorder())
+    calls = []
+
+    def step(x):
+        calls.append(cuda.here)
+        if len(calls) == 3:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return x[:, None]
+
+    with pytest.warns(UserWarning, match="not permitted when stream is capturing"):
+        graphs.run(1, step, [torch.ones(2)], most_rows=4)
+    assert calls == ["default", "aside", "aside", "default"]
+    assert graphs.gave_up
 
 
 def test_broken_numbers_do_not_survive():
