@@ -50,6 +50,7 @@ from rlvr.engines.local import LocalEngine
 from rlvr.models.devices import choose_device, choose_products, move
 from rlvr.models.policy import Policy
 from rlvr.seeding import derive_seed
+from rlvr.training.budget import free
 from rlvr.training.layout import choose_layout
 from rlvr.training.memory import (
     Demand,
@@ -232,7 +233,9 @@ class Subject:
             note=print,
         )
         longest = size.prompt_tokens + size.completion_tokens
-        self.engine = LocalEngine(self.policy.model, max_batch_size=size.num_rows, max_context_tokens=longest)
+        self.engine = LocalEngine(
+            self.policy.model, max_batch_size=self.plan.max_batch_size, max_context_tokens=longest
+        )
 
     def step(self, number: int) -> Step:
         """Sample, update, forget what was cached of the old weights."""
@@ -307,31 +310,32 @@ def training_flops(size: Size, policy: Policy) -> float:
 # ---------------------------------------------------------------------------------------------------------------- TRL
 
 
-def trl_steps(python: str, subject: Subject, num_steps: int, micro: int) -> dict[str, Any] | None:
+def trl_steps(python: str, specification: dict[str, Any]) -> dict[str, Any] | None:
     """The same steps by TRL with transformers' generation; None where it is not installed."""
     if python == "none" or subprocess.run([python, "-c", "import trl"], capture_output=True, check=False).returncode:
         return None
-    size = subject.size
-    with tempfile.TemporaryDirectory() as folder:
-        subject.policy.save(Path(folder) / "model")
-        words = [subject.policy.tokenizer.decode(prompt) for prompt in subject.prompts]
-        specification = {
-            "model": f"{folder}/model",
-            "output": f"{folder}/output",
-            "prompts": words,
-            "group_size": size.group_size,
-            "completion_tokens": size.completion_tokens,
-            "num_steps": num_steps,
-            "micro": micro,
-            "gpu": subject.device.type == "cuda",
-        }
-        script = str(Path(__file__).with_name("gpu_step_trl.py"))
-        done = subprocess.run(
-            [python, script], input=json.dumps(specification), capture_output=True, text=True, check=False
-        )
+    script = str(Path(__file__).with_name("gpu_step_trl.py"))
+    done = subprocess.run(
+        [python, script], input=json.dumps(specification), capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise SystemExit(f"TRL's half failed:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def for_trl(subject: Subject, folder: Path, num_steps: int, micro: int) -> dict[str, Any]:
+    """What TRL has to do, its model being in the folder."""
+    subject.policy.save(folder / "model")
+    return {
+        "model": str(folder / "model"),
+        "output": str(folder / "output"),
+        "prompts": [subject.policy.tokenizer.decode(prompt) for prompt in subject.prompts],
+        "group_size": subject.size.group_size,
+        "completion_tokens": subject.size.completion_tokens,
+        "num_steps": num_steps,
+        "micro": micro,
+        "gpu": subject.device.type == "cuda",
+    }
 
 
 # ------------------------------------------------------------------------------------------------------------- report
@@ -350,46 +354,60 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def start_anew(device: torch.device) -> None:
+    """Give back what nothing refers to, and forget how much was taken."""
+    free()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def measure(size: Size, device: torch.device, num_steps: int, trl_python: str, micro: int) -> list[str]:
     """The lines of the report."""
     flops, bandwidth = peak_flops(size, device), peak_bandwidth(size, device)
+    start_anew(device)  # the ceilings took gigabytes
     subject = Subject(size, device)
     for line in subject.plan.lines:
         print(line, file=sys.stderr)
     subject.step(0)  # buffers, graphs, libraries
     steps = [subject.step(1 + number) for number in range(num_steps)]
+    memory, planned = peak_memory(device), subject.plan.parts.total
     generation = statistics.median(step.generation for step in steps)
     training = statistics.median(step.training for step in steps)
-    tokens = size.num_rows * size.completion_tokens
     read, computed = decode_bytes(size, subject.policy), training_flops(size, subject.policy)
+    micro = min(micro, size.num_rows)
     lines = [
         f"{machine(device)}: {size.num_prompts} prompts of {size.prompt_tokens} tokens x {size.group_size} x "
-        f"{size.completion_tokens} tokens, {subject.policy.num_weights / 1e6:.1f}M weights, "
-        f"{subject.trainer.precision}, {subject.plan.microbatch_tokens:,} tokens a pass, median of {num_steps} steps",
+        f"{size.completion_tokens} tokens, {subject.policy.num_weights / 1e6:.1f}M weights, training in "
+        f"{subject.trainer.precision} with {subject.plan.microbatch_tokens:,} tokens a pass, decoding by "
+        f"{type(subject.engine._scheduler._runner).__name__}, median of {num_steps} steps",
         "",
-        "| | seconds | tokens/s | share of the ceiling |",
-        "|---|---|---|---|",
-        f"| generation | {generation:.3f} | {tokens / generation:,.0f} | {read / generation / bandwidth:.1%} of "
-        f"{bandwidth / 1e9:,.1f} GB/s |",
-        f"| training | {training:.3f} | {tokens / training:,.0f} | {computed / training / flops:.1%} of "
-        f"{flops / 1e12:,.2f} TFLOP/s |",
-        f"| step | {generation + training:.3f} | {tokens / (generation + training):,.0f} | |",
-        "",
-        f"peak memory: {size_text(peak_memory(device))}; planned: {size_text(subject.plan.parts.total)}",
     ]
-    runner = type(subject.engine._scheduler._runner).__name__
-    lines.append(f"decode: {runner}")
-    micro = min(micro, size.num_rows)
-    theirs = trl_steps(trl_python, subject, num_steps, micro)
+    with tempfile.TemporaryDirectory() as folder:
+        specification = for_trl(subject, Path(folder), num_steps, micro)
+        del subject
+        start_anew(device)  # TRL needs the GPU's memory
+        theirs = trl_steps(trl_python, specification)
+    tokens = size.num_rows * size.completion_tokens
+    ours = {"generation": generation, "training": training, "step": generation + training}
+    ceilings = {
+        "generation": f"{read / generation / bandwidth:.1%} of {bandwidth / 1e9:,.1f} GB/s",
+        "training": f"{computed / training / flops:.1%} of {flops / 1e12:,.2f} TFLOP/s",
+        "step": "",
+    }
+    lines += [
+        f"| | seconds | tokens/s | share of the ceiling | TRL {theirs['version']}, seconds | TRL / rlvr |"
+        if theirs
+        else "| | seconds | tokens/s | share of the ceiling | TRL | TRL / rlvr |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, took in ours.items():
+        other = (f"{theirs[name]:.3f}", f"{theirs[name] / took:.1f}") if theirs else ("", "")
+        lines.append(f"| {name} | {took:.3f} | {tokens / took:,.0f} | {ceilings[name]} | {other[0]} | {other[1]} |")
+    other = (size_text(theirs["memory"]), f"{theirs['memory'] / memory:.1f}") if theirs else ("", "")
+    lines += [f"| peak memory | {size_text(memory)} | | planned: {size_text(planned)} | {other[0]} | {other[1]} |", ""]
     if theirs is None:
         return [*lines, "no TRL: the comparison needs trl==1.16.* (--trl-python)"]
-    ratio = theirs["step"] / (generation + training)
-    return [
-        *lines,
-        f"TRL {theirs['version']}, transformers' generation, {micro} rows a pass: {theirs['step']:.3f} s a step "
-        f"(generation {theirs['generation']:.3f} s), peak memory {size_text(theirs['memory'])}: rlvr makes "
-        f"{ratio:.1f} steps in the time of one",
-    ]
+    return [*lines, f"TRL: transformers' generation, {micro} rows a pass"]
 
 
 def main() -> None:

@@ -116,6 +116,7 @@ def main() -> None:
         "version": trl.__version__,
         "step": statistics.median(step for step, _ in counted),
         "generation": statistics.median(generation for _, generation in counted),
+        "training": statistics.median(step - generation for step, generation in counted),
         "memory": peak,
     }
     OUTPUT.write(json.dumps(found) + "\n")

@@ -59,6 +59,7 @@ class FarMode(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.reads: Counter[str] = Counter()
+        self.recording = False  # as into a CUDA graph: neither may be read what is there, nor brought what is here
         FarMode.current = self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,12 +72,16 @@ class FarMode(TorchDispatchMode):
         far = any(isinstance(leaf, Far) for leaf in leaves)
         if far and name not in MAY_MIX:
             _refuse_mixed(name, args, leaves)
-        wanted = kwargs.get("device")
+        if self.recording and any(not isinstance(leaf, Far) for leaf in leaves):
+            raise RuntimeError(f"{name}: a copy from the CPU into a recorded step")
+        wanted, before = kwargs.get("device"), self.reads.total()
         to_far = far if wanted is None else torch.device(wanted).type == "far"
         if name in READS or (name == "aten::_to_copy" and far and not to_far) or _is_mask(name, args):
             self.reads[name] += far
         if name == "aten::copy_" and not isinstance(args[0], Far):
             self.reads[name] += far
+        if self.recording and self.reads.total() > before:
+            raise RuntimeError(f"{name}: a recorded step cannot wait")
         if wanted is not None and to_far:
             kwargs = {
                 **kwargs,

@@ -1,11 +1,11 @@
 """`rlvr` commands, divided by `then`, with models on the device of `far.py`; at the end what a decode step waits for.
 
-The last line of standard output is JSON: {"tolist": 1.0}, how often the host read what, per step.
+The last line of standard output is JSON: [{"tolist": 1.0}], how often the host read what, per step, of each model.
 """
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -39,14 +39,37 @@ def commands(words: Sequence[str]) -> Iterator[list[str]]:
     yield found
 
 
-def reads_per_step(mode: FarMode) -> dict[str, float]:
-    """Of decode steps in which no row starts or ends."""
+class Calls:
+    """Records a step by calling it, and replays it so, too; fails where CUDA could not record it."""
+
+    def __init__(self, mode: FarMode) -> None:
+        self._mode, self.recorded = mode, 0
+
+    def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
+        self._mode.recording = True
+        try:
+            compute()
+        finally:
+            self._mode.recording = False
+        self.recorded += 1
+        return compute
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+
+def reads_per_step(mode: FarMode, architecture: str) -> dict[str, float]:
+    """Of recorded decode steps in which no row starts or ends."""
     from rlvr.engines.local import LocalEngine
+    from rlvr.engines.local.graphed import GraphedRunner
     from rlvr.types import SamplingParams
     from tests.unit.engines.tiny import tiny_model
 
-    model = tiny_model("llama").to("far:0")
+    model = tiny_model(architecture).to("far:0")
     engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
+    assert type(engine._scheduler._runner).__name__ == "SharedPrefixRunner"
+    calls = Calls(mode)
+    engine._scheduler._runner = GraphedRunner(model, 8, recorder=calls)
     settings = [SamplingParams(max_tokens=60, temperature=1.0, stop_ids=frozenset(), seed=i) for i in range(6)]
     for seed, sampling in enumerate(settings):
         engine._submit([1, 2, 3 + seed // 3], sampling, None, _Nobody())  # pyright: ignore[reportArgumentType]
@@ -55,6 +78,7 @@ def reads_per_step(mode: FarMode) -> dict[str, float]:
     mode.reads.clear()
     for _ in range(STEPS):
         engine._step()
+    assert calls.recorded
     return {name: count / STEPS for name, count in mode.reads.items() if count}
 
 
@@ -78,7 +102,7 @@ def main() -> int:
         for command in commands(sys.argv[1:]):
             if code := rlvr(command):
                 return code
-        print(json.dumps(reads_per_step(mode)))
+        print(json.dumps([reads_per_step(mode, name) for name in ("llama", "gemma3")]))
     return 0
 
 
