@@ -72,6 +72,9 @@ class SamplingParams:
 
     `stop_ids` end the completion and are part of it. The draw is a function of `seed` and the token's position only,
     so it does not depend on the batch the request sits in.
+
+    `priority` changes no draw: of the requests that wait for a place in the local engine those with the smallest number
+    go first, whoever came first among equals.
     """
 
     max_tokens: int
@@ -81,6 +84,7 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    priority: int = 0
 
     @property
     def truncates(self) -> bool:

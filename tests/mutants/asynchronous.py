@@ -75,16 +75,16 @@ MUTANTS = [
     bug(  # what takes longest is left out
         "25",
         "rollout/source.py",
-        "return await asyncio.gather(*(self._sample_group(index) for index in indices))",
-        "waiting = [self._sample_group(index) for index in indices]\n"
+        "return await asyncio.gather(*(self._sample_group(index, step) for index in indices))",
+        "waiting = [self._sample_group(index, step) for index in indices]\n"
         "        return [await done for done in asyncio.as_completed(waiting)][: max(1, len(waiting) - 1)]",
         LENGTHS,
     ),
     bug(  # the shortest of each batch are trained on first
         "25",
         "rollout/source.py",
-        "return await asyncio.gather(*(self._sample_group(index) for index in indices))",
-        "return [await done for done in asyncio.as_completed([self._sample_group(index) for index in indices])]",
+        "return await asyncio.gather(*(self._sample_group(index, step) for index in indices))",
+        "return [await done for done in asyncio.as_completed([self._sample_group(i, step) for i in indices])]",
         LENGTHS,
     ),
     bug(  # the copy keeps the weights that it was made with

@@ -339,8 +339,8 @@ def test_verifiers_that_fail_too_often_stop_the_run_at_the_step_of_their_batch(
     """Not when they fail, which is earlier and at no certain step."""
     sample = RolloutSource._sample_group  # pyright: ignore[reportPrivateUsage]
 
-    async def failing(self: RolloutSource, index: int) -> Group:
-        group = await sample(self, index)
+    async def failing(self: RolloutSource, index: int, step: int) -> Group:
+        group = await sample(self, index, step)
         if index < 12:
             return group
         score = Score(value=float("nan"), status="error", diagnostics={"error": "sandbox died"})

@@ -104,9 +104,9 @@ class RolloutSchedule:
         """
         ahead = self.max_staleness if last is None else min(self.max_staleness, last - 1 - step)
         while len(self._issued) <= ahead:
-            self._issue()
+            self._issue(step + len(self._issued))
         groups = self._world.join(self._issued.popleft().groups())
-        return self._finish(groups)
+        return self._finish(groups, step)
 
     def advance(self, version: int) -> None:
         """The policy has new weights: the engine samples with them from the next token on."""
@@ -116,18 +116,18 @@ class RolloutSchedule:
         """The result of something else that asks the engine, as evaluation does."""
         return self._executor.run(work)
 
-    def _issue(self) -> None:
+    def _issue(self, step: int) -> None:
         indices = self._again.popleft() if self._again else self._take(self._source.prompts_per_step)
-        self._issued.append(_Issued(indices=indices, groups=self._start(indices)))
+        self._issued.append(_Issued(indices=indices, groups=self._start(indices, step)))
 
     def _take(self, count: int) -> range:
         self._cursor += count
         return range(self._cursor - count, self._cursor)
 
-    def _start(self, indices: range) -> Callable[[], list[Group]]:
-        return self._executor.start(self._source.sample(self._world.share(indices)))
+    def _start(self, indices: range, step: int) -> Callable[[], list[Group]]:
+        return self._executor.start(self._source.sample(self._world.share(indices), step=step))
 
-    def _finish(self, groups: list[Group]) -> Rollouts:
+    def _finish(self, groups: list[Group], step: int) -> Rollouts:
         sampled = list(groups)
         num_refilled = 0
         for _ in range(0 if self._refill is None else self._refill.max_rounds):
@@ -135,7 +135,7 @@ class RolloutSchedule:
             if not dead:
                 break
             num_refilled += len(dead)
-            fresh = self._world.join(self._start(self._take(len(dead)))())
+            fresh = self._world.join(self._start(self._take(len(dead)), step)())
             sampled += fresh
             for i, group in zip(dead, fresh, strict=True):
                 groups[i] = group

@@ -58,21 +58,24 @@ class RolloutSource:
         """Groups of a batch."""
         return self._settings.prompts_per_step
 
-    async def sample(self, indices: Sequence[int]) -> list[Group]:
-        """The groups of these examples of the training stream, in their order."""
-        return await asyncio.gather(*(self._sample_group(index) for index in indices))
+    async def sample(self, indices: Sequence[int], *, step: int) -> list[Group]:
+        """The groups of these examples of the training stream, in their order.
 
-    async def _sample_group(self, index: int) -> Group:
+        What earlier steps still wait for goes first, later turns and replacements too; evaluations (0) before all.
+        """
+        return await asyncio.gather(*(self._sample_group(index, step) for index in indices))
+
+    async def _sample_group(self, index: int, step: int) -> Group:
         example = self._task.train_example(index)
         envs = self._task.envs(example, self._settings.group_size)
         episodes = await asyncio.gather(
-            *(self._sample_episode(example, env, index, sample) for sample, env in enumerate(envs))
+            *(self._sample_episode(example, env, index, sample, step) for sample, env in enumerate(envs))
         )
         return Group(example=example, episodes=tuple(episodes))
 
-    async def _sample_episode(self, example: Example, env: Env, index: int, sample: int) -> Episode:
+    async def _sample_episode(self, example: Example, env: Env, index: int, sample: int, step: int) -> Episode:
         def sampling(turn: int) -> SamplingParams:
-            return replace(self._sampling, seed=derive_seed(self._seed, "train", index, sample, turn))
+            return replace(self._sampling, seed=derive_seed(self._seed, "train", index, sample, turn), priority=step)
 
         return await run_episode(
             example,

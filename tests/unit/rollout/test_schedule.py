@@ -226,6 +226,16 @@ def test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life() -> No
     assert batches(made)[0].num_refilled == 1
 
 
+def test_requests_go_first_for_which_the_trainer_waits_first() -> None:
+    refill = Refill(is_dead=lambda rewards: True, max_rounds=1)
+    for made, engine in (schedule(max_staleness=2, num_turns=2), schedule(max_staleness=2, refill=refill)):
+        with made:
+            for step in range(4, 7):
+                made.next_batch(step, last=7)
+        # half of them are second turns, or replacements
+        assert [request.priority for request in engine.requests] == [4] * 12 + [5] * 12 + [6] * 12
+
+
 def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
     made, _ = schedule(refill=Refill(is_dead=all_equal, max_rounds=0))
     rollouts = batches(made)[0]

@@ -152,7 +152,7 @@ def first_come(max_staleness: int) -> list[TokenBatch]:
     running: set[asyncio.Task[list[Group]]] = set()
 
     async def issue(index: int) -> list[Group]:
-        return await source.sample([index])
+        return await source.sample([index], step=0)
 
     async def fastest() -> list[Group]:
         nonlocal running
@@ -197,7 +197,7 @@ def lengths(batches: Sequence[TokenBatch]) -> list[int]:
 def sampled_lengths(num_prompts: int) -> list[int]:
     """Of the completions of the first prompts, sampled with nothing else going on."""
     with OneThread() as executor:
-        groups = executor.run(make_source(SlowEngine()).sample(range(num_prompts)))
+        groups = executor.run(make_source(SlowEngine()).sample(range(num_prompts), step=0))
     return lengths([to_batch(groups)])
 
 
@@ -209,6 +209,29 @@ def test_pitfall_24_delivery_in_issue_order_keeps_the_bound_for_every_token(max_
     if max_staleness:
         mixed = [len(set(versions[mask].tolist())) > 1 for versions, mask in each_row(batches)]
         assert any(mixed)  # new weights came in the middle of completions
+
+
+def test_the_batches_of_later_steps_have_begun_before_the_trainer_waits_for_its_own() -> None:
+    made, executor = make_schedule(2)
+    diary: list[str] = []
+    start = executor.start
+
+    def noting(work: Coroutine[Any, Any, T]) -> Callable[[], T]:
+        diary.append("begin")
+        result = start(work)
+
+        def wait() -> T:
+            diary.append("wait")
+            return result()
+
+        return wait
+
+    executor.start = noting  # type: ignore[method-assign]
+    with made:
+        for step in range(4):
+            made.next_batch(step, last=5)
+            made.advance(step + 1)
+    assert diary == ["begin", "begin", "begin", "wait", "begin", "wait", "begin", "wait", "wait"]
 
 
 def each_row(batches: Sequence[TokenBatch]) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -23,8 +23,8 @@ class LocalEngine:
     """Continuous batching in this process, over the weights of `model` itself: no copy, nothing to synchronize.
 
     At most `max_batch_size` completions run at a time. Calls are admitted by priority, equal ones in the order they
-    were made, so the result of a program that makes them in a fixed order is fixed. One task of the event loop steps the batch while there is
-    work, and lets other tasks run between two steps.
+    were made, so the result of a program that makes them in a fixed order is fixed. One task of the event loop steps
+    the batch while there is work, and lets other tasks run between two steps.
 
     After the weights have changed call `load_weights(version)`: until then cached keys and values are the old ones.
     A model that is a copy of the one in training gets `weights`, which it copies by name at every load.

@@ -1,11 +1,13 @@
-"""Which request runs when: waiting ones are admitted in order, running ones advance by one token, done ones leave.
+"""Which request runs when: waiting ones are admitted by priority, then in order, running ones advance by one token,
+done ones leave.
 
 `step()` is schedule -> run -> postprocess. Nothing here is asynchronous and nothing is caught.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from bisect import insort
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -41,7 +43,7 @@ class Scheduler:
         self._runner = runner
         self._rows = Rows(num_slots=num_slots, device=device)
         self._max_cached_tokens = max_cached_tokens
-        self._waiting: deque[Request] = deque()
+        self._waiting: list[Request] = []  # the next one first
         self._undelivered: dict[Request, None] = {}  # waiting, starting or running, in order of submission
         self._parked: OrderedDict[Hashable, Parked] = OrderedDict()
         self._stale = False
@@ -70,7 +72,7 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         """Queue a request."""
         self._undelivered[request] = None
-        self._waiting.append(request)
+        insort(self._waiting, request, key=lambda one: one.sampling.priority)
 
     def abort(self, request: Request) -> None:
         """Nobody waits for it any more: drop it, at the next step if it runs."""
@@ -139,7 +141,7 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------------- admission
 
     def _admit(self) -> None:
-        """Start waiting requests, oldest first.
+        """Start waiting requests, the next ones first.
 
         A prefill costs about as much as a step, so a full batch waits until an eighth of its slots are free.
         """
@@ -150,7 +152,7 @@ class Scheduler:
             return
         if not rows.count:
             self._runner.reset()
-        admitted = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+        admitted, self._waiting = self._waiting[:free], self._waiting[free:]
         stored, fresh = [], []
         for request in admitted:
             request.policy_version = self.policy_version

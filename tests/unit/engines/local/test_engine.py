@@ -1,6 +1,7 @@
 """The engine against plain forwards of single sequences."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
@@ -299,6 +300,31 @@ def test_calls_awaited_together_are_batched_together_and_equal_the_synchronous_o
     assert asyncio.run(run()) == expected
     assert seen == [3 * 7, 256, 256, 256]
     assert asyncio.run(run()) == expected  # another event loop
+
+
+def test_of_requests_that_wait_those_of_smaller_priority_start_first_and_draw_what_they_always_do():
+    engine = make_engine(tiny_model(), max_batch_size=2)
+    priorities = [5, 5, 5, 4, 5, 0, 4]
+    begun: list[int] = []
+
+    async def ask(number: int):
+        def note(token: int, logprob: float) -> None:
+            if number not in begun:
+                begun.append(number)
+
+        settings = replace(sampling(number, max_tokens=4), priority=priorities[number])
+        return await engine.generate(prompt(5), settings, on_token=note)
+
+    async def run():
+        first = [asyncio.ensure_future(ask(number)) for number in range(2)]
+        while not engine.num_running:
+            await asyncio.sleep(0)
+        return await asyncio.gather(*first, *(ask(number) for number in range(2, 7)))
+
+    found = asyncio.run(run())
+    assert begun == [0, 1, 5, 3, 6, 2, 4]
+    alone = [engine.generate_batch([(prompt(5), sampling(number, max_tokens=4))])[0] for number in range(7)]
+    assert [one.token_ids for one in found] == [one.token_ids for one in alone]
 
 
 def test_an_exception_reaches_every_waiting_caller_and_the_engine_goes_on(monkeypatch):
