@@ -42,6 +42,7 @@ def make_engine(
             wait_s=engine.wait_s,
             max_retries=engine.max_retries,
             max_logprob_gap=engine.max_logprob_gap,
+            broadcast_host=engine.broadcast_host,
         )
         return VllmEngine(policy, settings, max_context_tokens=context, world=world, on_note=on_note)
     alone = config.rollout.max_staleness == 0 and config.trainer.strategy != "fsdp2"

@@ -31,4 +31,12 @@ ENGINE_RULES = (
         ),
         "engine.sync=adapter: there is no adapter to push; choose engine.sync=folder, or set model.lora.enabled=true.",
     ),
+    Rule(
+        lambda c: (e := _vllm(c)) is not None and e.sync == "broadcast" and e.weights_dir is not None,
+        "engine.weights_dir: has no effect with engine.sync=broadcast, which writes no files; leave it out.",
+    ),
+    Rule(
+        lambda c: (e := _vllm(c)) is not None and e.sync != "broadcast" and e.broadcast_host is not None,
+        "engine.broadcast_host: has no effect without engine.sync=broadcast; set that, or leave it out.",
+    ),
 )

@@ -60,6 +60,8 @@ BROKEN = {
     f"engine=vllm {HF} {LORA} model.load_in_4bit=true": "model.load_in_4bit=true: engine=vllm would sample from",
     f"engine=vllm {HF} {LORA} model.load_in_8bit=true": "model.load_in_8bit=true: engine=vllm would sample from",
     "engine=vllm engine.sync=adapter": "engine.sync=adapter: there is no adapter to push",
+    "engine=vllm engine.sync=broadcast engine.weights_dir=/x": "engine.weights_dir: has no effect with engine.sync=br",
+    "engine=vllm engine.broadcast_host=10.0.0.1": "engine.broadcast_host: has no effect without engine.sync=broadcast",
     f"engine=vllm {HF} engine.sync=adapter": "engine.sync=adapter: there is no adapter to push",
     # processes
     f"{HF} {LORA} model.load_in_4bit=true trainer.strategy=fsdp2": "model.load_in_4bit=true: packed weights cannot",

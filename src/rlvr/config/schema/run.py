@@ -85,9 +85,14 @@ class VllmEngine(Section):
     urls: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://", max_length=500)], ...], Field(min_length=1)] = (
         Field(description="addresses of the servers; the least busy one gets the next completion")
     )
-    sync: Literal["folder", "adapter"] = Field(
+    sync: Literal["folder", "adapter", "broadcast"] = Field(
         description="folder: all weights go to the servers as files, adapters added to what is under them; adapter: "
-        "only the adapter, in the place of the last one (needs model.lora.enabled and servers with --enable-lora)"
+        "only the adapter, in the place of the last one (needs model.lora.enabled and servers with --enable-lora); "
+        "broadcast: all weights over the network, for servers that share no folder with the trainer"
+    )
+    broadcast_host: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
+        description="address of the trainer's machine from which weights are broadcast, on free ports; null: the one "
+        "by which it reaches the servers, 127.0.0.1 where they are on it"
     )
     weights_dir: Annotated[str, Field(min_length=1)] | None = Field(
         description="folder for these files, which servers read under the same name; null: weights/ in the run folder"

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from rlvr.engines.base import OnToken
+from rlvr.engines.vllm.broadcast import Parcel, own_address
 from rlvr.engines.vllm.fleet import Fleet, Turns
 from rlvr.engines.vllm.probe import make_probe, probe_prompts
-from rlvr.engines.vllm.push import Expected, Member, Push
-from rlvr.engines.vllm.server import Server, auth_headers
-from rlvr.engines.vllm.weights import WeightsFolder, full_weights
+from rlvr.engines.vllm.push import PARTIAL, Expected, Member, Push
+from rlvr.engines.vllm.server import Server, client_settings
+from rlvr.engines.vllm.weights import WeightsFolder, as_served, full_weights
 from rlvr.engines.vllm.wire import (
     GENERATE,
     RefusedError,
@@ -53,13 +54,14 @@ class Settings:
     """See `engine` in docs/configuration.md."""
 
     urls: tuple[str, ...]
-    sync: Literal["folder", "adapter"]
+    sync: Literal["folder", "adapter", "broadcast"]
     weights_dir: Path
     max_batch_size: int
     timeout_s: float
     wait_s: float
     max_retries: int
     max_logprob_gap: float | None
+    broadcast_host: str | None = None  # None: by which address the servers are reached
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +208,7 @@ class VllmEngine:
     def _number(self, name: str, oldest: int) -> int:
         run, _, number = name.rpartition("/")
         if run != self._run or not number.isdecimal():
-            hint = "" if name == "default" else "; is another run pushing weights to it?"
+            hint = "" if name in ("default", PARTIAL) else "; is another run pushing weights to it?"
             raise ServerGoneError(f"it sampled with weights {name[:80]!r} that are not this run's{hint}")
         if not oldest <= int(number) <= self._version:
             raise ServerGoneError(f"it sampled with the weights of version {number}, not {oldest}")
@@ -242,19 +244,24 @@ class VllmEngine:
     def _publish(self, version: int) -> Push:
         """Write the weights where the servers find them, and what the trainer says with them."""
         adapter = self._settings.sync == "adapter"
+        prompts = probe_prompts(self._expected.vocab_size, self._max_context_tokens)
+        probe = make_probe(self._policy, prompts)  # by all ranks, and so before what may fail on one of them
         if adapter:
             files = self._folder.of(version)
             if self._world.is_first:
                 self._folder.write_adapter(version, self._policy)
+            parcel = None
+        elif self._settings.sync == "broadcast":
+            files, parcel = self._folder.of(version), self._held()
         else:
-            files = self._write(version)
-        prompts = probe_prompts(self._expected.vocab_size, self._max_context_tokens)
+            files, parcel = self._write(version), None
         return Push(
             version=version,
             name=f"{self._run}/{version}",
             files=files,
+            parcel=parcel,
             adapter=f"{self._run}-{version}" if adapter else None,
-            probe=make_probe(self._policy, prompts),
+            probe=probe,
             tolerance=self._settings.max_logprob_gap,
         )
 
@@ -268,6 +275,16 @@ class VllmEngine:
             for _ in weights:
                 pass
         return self._folder.of(version)
+
+    def _held(self) -> Parcel:
+        """On every rank, each of which may have to bring a server up to date."""
+        weights = full_weights(self._policy)
+        return Parcel(
+            tensors={name: as_served(value, self._dtype, copy=True) for name, value in weights},
+            host=self._settings.broadcast_host or own_address(self._settings.urls),
+            limit_s=self._settings.timeout_s,
+            has_gpu=self._policy.model.device.type == "cuda",
+        )
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -285,13 +302,8 @@ class VllmEngine:
 
         loop = asyncio.get_running_loop()
         if self._connection is None or self._connection.loop is not loop:
-            # no connection outlives its request: nothing is left to be closed in a loop that is gone. No time limit of
-            # httpx's: they are for each read, and a completion is silent until its end
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
-            verify = any(member.url.startswith("https:") for member in self._fleet.members)
-            client = httpx2.AsyncClient(
-                verify=verify, trust_env=verify, timeout=None, limits=limits, headers=auth_headers()
-            )
+            urls = (member.url for member in self._fleet.members)
+            client = httpx2.AsyncClient(**client_settings(*urls, read_s=None))  # a completion is silent until its end
             gate = asyncio.Semaphore(self._settings.max_batch_size)
             self._connection = _Connection(loop=loop, client=client, gate=gate)
         return self._connection

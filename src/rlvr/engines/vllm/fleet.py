@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from rlvr.engines.vllm.broadcast import Meeting
 from rlvr.engines.vllm.push import Expected, Member, Push, check_fits, push_to
 from rlvr.engines.vllm.server import Server
 from rlvr.engines.vllm.wire import RefusedError, ServerGoneError
@@ -104,8 +106,10 @@ class Fleet:
         deadline = time.monotonic() + self._wait_s
         known = {member for member in self.members if member.problem}
         while True:
+            parcel, servers = self.newest.parcel, [member.server for member in self.members]
+            meeting = Meeting(parcel, servers) if parcel else None
             with ThreadPoolExecutor(len(self.members)) as pool:
-                list(pool.map(self._bring_up, self.members))
+                list(pool.map(self._bring_up, self.members, itertools.repeat(meeting)))
             for member in self.members:
                 if member.problem and member not in known:
                     self._on_note(f"lost the server {member.url}: it gets the weights when it is back")
@@ -118,15 +122,17 @@ class Fleet:
                 raise self._none_left(f"{member.url} ({member.problem})" for member in self.members)
             time.sleep(POLL_S)
 
-    def _bring_up(self, member: Member) -> bool:
+    def _bring_up(self, member: Member, meeting: Meeting | None = None) -> bool:
         """Whether the server is there, with our weights. UserError if it is one that does not fit."""
         with member.lock:  # what is pushed is chosen inside: the newest goes last
             try:
-                push_to(member, self.newest, self._expected)
+                push_to(member, self.newest, self._expected, meeting)
                 member.is_up, member.problem = True, ""
             except ServerGoneError as error:
                 member.is_up, member.problem = False, str(error) or "no reason"
             finally:
+                if meeting is not None:
+                    meeting.leave(member.server)
                 member.num_looks += 1
             return member.is_up
 
@@ -150,7 +156,7 @@ def _join(server: Server, expected: Expected) -> Member:
     try:
         facts = server.describe()
         check_fits(server.url, facts, expected)
-        return Member(server, facts, server.served_names()[0])
+        return Member(server, facts, server.model_name())
     except (ServerGoneError, RefusedError) as error:
         raise _not_there(server, error) from error
 

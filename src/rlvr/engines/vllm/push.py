@@ -6,10 +6,14 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlvr.engines.vllm.broadcast import Meeting, Parcel
 from rlvr.engines.vllm.probe import FP32_TOLERANCE, HALF_TOLERANCE, MAX_TOP, Gap, Probe
 from rlvr.engines.vllm.server import Facts, Server
 from rlvr.engines.vllm.wire import RefusedError
 from rlvr.errors import UserError
+
+PARTIAL = "partial"
+"""What a server calls its weights while it gets others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,8 @@ class Push:
 
     version: int
     name: str  # what servers call the version
-    files: Path
+    files: Path  # unless there is a parcel
+    parcel: Parcel | None = None  # what is broadcast
     adapter: str | None  # what servers call the adapter; None: whole weights
     probe: Probe
     tolerance: float | None  # None: by the precision
@@ -100,8 +105,9 @@ def check_fits(url: str, facts: Facts, expected: Expected) -> None:
         )
 
 
-def push_to(member: Member, push: Push, expected: Expected) -> None:
-    """Bring a server up to date. What it samples just now goes on with the new weights.
+def push_to(member: Member, push: Push, expected: Expected, meeting: Meeting | None = None) -> None:
+    """Bring a server up to date, of a parcel together with those that come to the `meeting`. What it samples just now
+    goes on with the new weights.
 
     It may be another process than at the last push, so nothing that was known of it is taken for granted.
 
@@ -114,7 +120,7 @@ def push_to(member: Member, push: Push, expected: Expected) -> None:
             member.server.resume()  # whoever pushed may have been cut off before
         else:
             _meet_again(member, expected)
-            _load(member, push)
+            _load(member, push, meeting)
         model, top = push.adapter or member.model, _top(member.facts.max_logprobs, push.probe)
         gap = push.probe.gap(member.server.sample_now, model, top=top)
     except RefusedError as error:
@@ -131,10 +137,10 @@ def _meet_again(member: Member, expected: Expected) -> None:
             f"the server {member.url} came back with room for {facts.max_model_len} tokens, and had "
             f"{member.facts.max_model_len}: start it with --max-model-len {member.facts.max_model_len}."
         )
-    member.facts, member.model = facts, member.server.served_names()[0]
+    member.facts, member.model = facts, member.server.model_name()
 
 
-def _load(member: Member, push: Push) -> None:
+def _load(member: Member, push: Push, meeting: Meeting | None) -> None:
     server = member.server
     if push.adapter is not None:
         server.load_adapter(push.adapter, str(push.files))
@@ -145,7 +151,12 @@ def _load(member: Member, push: Push) -> None:
         return
     server.pause()
     try:
-        server.load_policy(str(push.files))
+        server.name_version(PARTIAL)  # if it ends in between, what is sampled then does not count as the old weights'
+        if push.parcel is None:
+            server.load_policy(str(push.files))
+        else:
+            meeting = meeting or Meeting(push.parcel, [server])
+            meeting.receive(server, member.facts.num_workers)
         server.forget_prefixes()
         server.name_version(push.name)
     finally:

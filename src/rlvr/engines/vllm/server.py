@@ -6,12 +6,11 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from rlvr.engines.vllm.wire import RefusedError, ServerGoneError
+from rlvr.engines.vllm.wire import BrokenOffError, RefusedError, ServerGoneError
 from rlvr.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,10 +30,11 @@ class Facts(BaseModel):
     vllm: str = Field(max_length=100)
     architecture: str = Field(max_length=200)
     device: str = Field(max_length=50)
+    num_workers: int = Field(ge=1, le=10_000)
     vocab_size: int
     hidden_size: int
     num_layers: int
-    dtype: str = Field(max_length=50)
+    dtype: Literal["float32", "bfloat16", "float16"]
     quantization: str | None = Field(max_length=100)
     max_model_len: int = Field(gt=1)
     logprobs_mode: str = Field(max_length=100)
@@ -46,6 +46,7 @@ class Facts(BaseModel):
 
 class _Report(BaseModel):
     error: str | None = None
+    cut_off: bool = False
     loaded: int = 0
     verified: int = 0
     num_unverifiable: int = 0
@@ -54,6 +55,10 @@ class _Report(BaseModel):
 
 class _Results(BaseModel):
     results: list[dict[str, Any]] = Field(min_length=1, max_length=10_000)
+
+
+class _Reports(BaseModel):
+    results: list[_Report] = Field(min_length=1, max_length=10_000)
 
 
 class _Models(BaseModel):
@@ -74,18 +79,40 @@ class _Reset(BaseModel):
 
 def checked_url(url: str) -> str:
     """`http://127.0.0.1:8000/v1/` -> `http://127.0.0.1:8000`. UserError for what is no such address."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UserError(f"engine.urls: {url!r} is no address of a server; write e.g. http://127.0.0.1:8000.")
-    if parts.username or parts.password:
+    import httpx2
+
+    if "@" in url:
         raise UserError(f"engine.urls: an address with a password would be written down; set {KEY_VARIABLE} instead.")
-    return url.rstrip("/").removesuffix("/v1")
+    with suppress(httpx2.InvalidURL, UnicodeError):
+        parts = httpx2.URL(url)
+        parts.host.encode("idna")  # as the socket does
+        is_port = parts.port is None or 0 < parts.port < 1 << 16
+        if parts.scheme in ("http", "https") and parts.host and is_port and not parts.query and not parts.fragment:
+            return str(parts).rstrip("/").removesuffix("/v1")
+    raise UserError(f"engine.urls: {url!r} is no address of a server; write e.g. http://127.0.0.1:8000.")
 
 
 def auth_headers() -> dict[str, str]:
-    """The key of servers that want one."""
+    """The key of servers that want one. UserError for one that no request can carry; it is not shown."""
     key = os.environ.get(KEY_VARIABLE)
+    if key and not all("!" <= char <= "~" for char in key):
+        raise UserError(f"{KEY_VARIABLE}: a key has no spaces, line breaks or letters beyond ASCII; set it without.")
     return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def client_settings(*urls: str, read_s: float | None) -> dict[str, Any]:
+    """For a client of httpx that asks these servers. It reads certificates and proxies only if an address says https;
+    no connection outlives its request, so nothing is left to be closed in an event loop that is gone."""
+    import httpx2
+
+    is_secure = any(url.startswith("https:") for url in urls)
+    return {
+        "headers": auth_headers(),
+        "verify": is_secure,
+        "trust_env": is_secure,
+        "timeout": httpx2.Timeout(read_s, connect=CONNECT_TIMEOUT_S),
+        "limits": httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+    }
 
 
 class Server:
@@ -121,7 +148,7 @@ class Server:
     def describe(self) -> Facts:
         """What the server is. UserError if it was started without what training needs."""
         try:
-            return Facts.model_validate(self._rpc("describe")[0])
+            return Facts.model_validate(self._read(_Results, self._rpc("describe")).results[0])
         except (RefusedError, ServerGoneError) as error:
             if isinstance(error, ServerGoneError) and error.status != 500:  # as a worker without the extension says
                 raise
@@ -135,10 +162,13 @@ class Server:
                 "rlvr that trains."
             ) from error
 
-    def served_names(self) -> list[str]:
-        """What requests may call the model itself, adapters left out."""
+    def model_name(self) -> str:
+        """What requests call the model itself, adapters left out."""
         found = self._read(_Models, self._call("GET", "/v1/models"))
-        return [model.id for model in found.data if model.parent is None]
+        name = next((model.id for model in found.data if model.parent is None), None)
+        if name is None:
+            raise ServerGoneError("it has adapters, and no model under them")
+        return name
 
     def weight_version(self) -> str:
         """What the weights were called when they were pushed; `default` in a server that nobody pushed to."""
@@ -154,10 +184,18 @@ class Server:
 
     def load_policy(self, path: str) -> None:
         """Let every worker load the files. RefusedError with a worker's reason if one did not, or could not tell."""
-        reports = [_Report.model_validate(result) for result in self._rpc("load_policy", path)]
-        for report in reports:
+        self._check_reports(self._rpc("load_policy", path))
+
+    def receive_policy(self, offer: str) -> None:
+        """Let every worker take what is broadcast, as `load_policy`. BrokenOffError if it did not come to its end for a
+        reason that need not be this server's."""
+        self._check_reports(self._rpc("receive_policy", offer))
+
+    def _check_reports(self, answer: bytes) -> None:
+        reports = self._read(_Reports, answer).results
+        for report in sorted(reports, key=lambda report: report.cut_off):  # a worker's own reason comes first
             if report.error is not None:
-                raise RefusedError(report.error[:1000])
+                raise (BrokenOffError if report.cut_off else RefusedError)(report.error[:1000])
             if report.num_unverifiable or report.verified < report.loaded:
                 raise RefusedError(
                     f"it cannot tell whether {report.num_unverifiable} of {report.loaded} tensors arrived, for example "
@@ -192,10 +230,11 @@ class Server:
 
     # --------------------------------------------------------------------------------------------------------- HTTP
 
-    def _rpc(self, method: str, *args: str) -> list[dict[str, Any]]:
+    def _rpc(self, method: str, *args: str) -> bytes:
         """What every worker answers."""
-        body = {"method": method, "args": list(args), "timeout": self._timeout_s}
-        return self._read(_Results, self._call("POST", "/collective_rpc", body)).results
+        return self._call(
+            "POST", "/collective_rpc", {"method": method, "args": list(args), "timeout": self._timeout_s}
+        )
 
     def _call(
         self, verb: str, path: str, body: Mapping[str, Any] | None = None, *, max_bytes: int = MAX_ADMIN_BYTES
@@ -203,11 +242,9 @@ class Server:
         import httpx2
 
         found = bytearray()
-        limits = httpx2.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S)
-        verify = self.url.startswith("https:")  # else no certificates are read, nor proxies
         try:
             with (
-                httpx2.Client(verify=verify, trust_env=verify, timeout=limits, headers=auth_headers()) as client,
+                httpx2.Client(**client_settings(self.url, read_s=self._timeout_s)) as client,
                 client.stream(verb, self.url + path, json=body) as response,
             ):
                 for block in response.iter_bytes():

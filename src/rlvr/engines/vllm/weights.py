@@ -52,6 +52,11 @@ def merged_part(layer: Any) -> Tensor:
     return layer.get_delta_weight("default").detach().float()
 
 
+def as_served(value: Tensor, dtype: torch.dtype, *, copy: bool = False) -> Tensor:
+    """A tensor in host memory, in the servers' precision."""
+    return value.to(device="cpu", dtype=dtype if value.is_floating_point() else None, copy=copy).contiguous()
+
+
 class WeightsFolder:
     """`root/v000005/*.safetensors`: the newest versions of the weights; older ones are removed.
 
@@ -71,7 +76,7 @@ class WeightsFolder:
             held: dict[str, Tensor] = {}
             num_bytes = num_files = 0
             for name, value in weights:
-                tensor = value.to(device="cpu", dtype=dtype if value.is_floating_point() else None).contiguous()
+                tensor = as_served(value, dtype)
                 if held and num_bytes + tensor.nbytes > MAX_FILE_BYTES:
                     save_file(held, folder / f"{num_files:05d}.safetensors")
                     held, num_bytes, num_files = {}, 0, num_files + 1

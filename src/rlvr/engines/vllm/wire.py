@@ -30,6 +30,10 @@ class ServerGoneError(Exception):
         self.status = status
 
 
+class BrokenOffError(ServerGoneError):
+    """A broadcast of weights came to no end, and the server itself may be none the worse."""
+
+
 class RefusedError(Exception):
     """The server understood and says no: the same request would be refused again."""
 
@@ -110,7 +114,7 @@ def request_body(model: str, prompt_ids: Sequence[int], sampling: SamplingParams
 
 
 def max_answer_bytes(max_tokens: int) -> int:
-    """No honest answer is longer: a token takes about 120 bytes, with 20 alternatives 2 kB for the only one."""
+    """No honest answer is longer: a token takes about 160 bytes, with 20 alternatives 2 kB for the only one."""
     return (1 << 16) + 512 * max_tokens
 
 
@@ -157,6 +161,8 @@ def _problem(
         return "a logprob that is no logprob"
     if reason == StopReason.STOP and ids[-1] not in sampling.stop_ids:
         return f"it stopped at token {ids[-1]}, which is no stop token"
+    if reason == StopReason.LENGTH and ids[-1] in sampling.stop_ids:
+        return f"it ended for its length at token {ids[-1]}, which is a stop token"
     if reason == StopReason.LENGTH and len(ids) < sampling.max_tokens:
         return f"it ended for its length after {len(ids)} of {sampling.max_tokens} tokens"
     if any(token in sampling.stop_ids for token in ids[:-1]):

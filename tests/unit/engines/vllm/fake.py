@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +23,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from rlvr.engines.vllm.engine import vocabulary_digest
+from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Offer, Stream, join
 from rlvr.engines.vllm.wire import GENERATE
 
 
@@ -31,6 +33,7 @@ class Fault:
 
     status: int = 200
     body: bytes = b""
+    location: str | None = None
     silent: bool = False  # until the server ends
     drops: bool = False
 
@@ -53,8 +56,12 @@ class FakeVllm:
     words: Mapping[str, int]
     fault: Misbehave = lambda route, count: None
     facts: dict[str, Any] = field(default_factory=dict)  # in the place of true ones
+    name: str = "some/model"
+    is_raw: bool = False  # tells logprobs before the temperature
     keeps_head: bool = False  # loads everything but the head
     sees_files: bool = True
+    num_workers: int = 1
+    on_tensor: Callable[[int, str], None] = lambda worker, name: None  # as each tensor of a broadcast arrives
     holds_at: int | None = None  # samples so many tokens of a completion, and waits until this is None
     port: int = 0
     calls: list[str] = field(default_factory=list)  # routes in order, sampling left out
@@ -121,6 +128,13 @@ class FakeVllm:
                 self.goes_on.set()
                 return {"status": "resumed"}
             case "/collective_rpc":
+                if body["method"] == "receive_policy":
+                    with ThreadPoolExecutor(self.num_workers) as pool:
+                        return {
+                            "results": list(
+                                pool.map(lambda i: self._receive(i, body["args"][0]), range(self.num_workers))
+                            )
+                        }
                 return {"results": [self._rpc(body["method"], body["args"])]}
             case "/reset_prefix_cache":
                 self.prefixes.clear()
@@ -131,8 +145,8 @@ class FakeVllm:
             case "/weight_info":
                 return {"weight_version": self.version}
             case "/v1/models":
-                return {"data": [{"id": "policy", "parent": None}]}
-            case "/inference/v1/generate":
+                return {"data": [{"id": "an-adapter", "parent": self.name}, {"id": self.name, "parent": None}]}
+            case "/inference/v1/generate" if body["model"] == self.name:
                 return self._generate(body)
         return Fault(status=404, body=b'{"detail": "Not Found"}')
 
@@ -143,6 +157,7 @@ class FakeVllm:
                 "vllm": "0.0",
                 "architecture": type(self.original).__name__,
                 "device": "cpu",
+                "num_workers": self.num_workers,
                 "vocab_size": config.vocab_size,
                 "hidden_size": config.hidden_size,
                 "num_layers": config.num_hidden_layers,
@@ -159,6 +174,30 @@ class FakeVllm:
         if not files:
             return {"error": f"there is no safetensors file at {args[0]} on the server's side"}
         loaded = {name: tensor for file in files for name, tensor in load_file(file).items()}
+        return self._load(loaded)
+
+    def _receive(self, worker: int, text: str) -> dict[str, Any]:
+        """As the extension does, over a real process group."""
+        offer = Offer.from_json(text)
+        own = {name: tuple(value.shape) for name, value in self.weights.named_parameters()}
+        if own != {name: shape for name, shape, _ in offer.tensors}:
+            return {"error": "the offer is not the model's"}
+        try:
+            group = join(offer, has_gpu=False)
+        except CutOffError as error:
+            return {"error": f"no weights came: {error}", "cut_off": True}
+        stream, loaded = Stream(offer, group), {}
+        try:
+            for name, tensor in stream:
+                self.on_tensor(worker, name)
+                loaded[name] = tensor
+        finally:
+            group.leave()
+        if stream.problem is not None:
+            return {"error": stream.problem, "cut_off": True}
+        return self._load(loaded)
+
+    def _load(self, loaded: dict[str, torch.Tensor]) -> dict[str, Any]:
         if self.keeps_head:
             loaded.pop("lm_head.weight")
         with self._lock, torch.no_grad():
@@ -221,7 +260,7 @@ class FakeVllm:
         if logits is None:
             logits = self.weights(input_ids=torch.tensor([[*prompt, *ids]]), use_cache=False).logits[0, -1]
             self.prefixes[(*prompt, *ids)] = logits
-        logprobs = torch.log_softmax(logits / (settings["temperature"] or 1.0), -1)
+        logprobs = torch.log_softmax(logits / ((not self.is_raw and settings["temperature"]) or 1.0), -1)
         if settings["top_k"]:
             least = logprobs.topk(settings["top_k"]).values[-1]
             logprobs = torch.log_softmax(torch.where(logprobs < least, -torch.inf, logprobs), -1)
@@ -269,6 +308,8 @@ def _handler(fake: FakeVllm) -> type[BaseHTTPRequestHandler]:
             )
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
+            if isinstance(answer, Fault) and answer.location is not None:
+                self.send_header("Location", answer.location)
             self.end_headers()
             self.wfile.write(data)
 

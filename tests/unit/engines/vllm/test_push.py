@@ -64,6 +64,7 @@ def test_pitfall_31_no_prefix_of_old_weights_is_used_again(tmp_path: Path) -> No
         "/collective_rpc describe",
         "/v1/models",
         "/pause?mode=keep",
+        "/update_weight_version",
         "/collective_rpc load_policy",
         "/reset_prefix_cache?reset_running_requests=true",
         "/update_weight_version",
@@ -130,6 +131,33 @@ def test_a_push_goes_on_when_a_server_breaks_in_the_middle_of_it(tmp_path: Path)
         engine = engine_of(policy, tmp_path, fake)
         engine.load_weights(0)
         assert asyncio.run(engine.generate(prompt(5), sampling())).policy_version == 0
+
+
+@pytest.mark.parametrize("sync", ["folder", "broadcast"])
+def test_pitfall_30_what_is_sampled_between_two_pushes_of_one_version_is_thrown_away(sync: str, tmp_path: Path) -> None:
+    """A push that fails in between leaves weights that are neither the old nor the new ones."""
+    policy = make_policy()
+    rpc = {"folder": "load_policy", "broadcast": "receive_policy"}[sync]
+
+    def fault(route: str, count: int) -> Any:
+        return halfway if fake.calls[-1:] == [f"/collective_rpc {rpc}"] and breaks.pop() else None
+
+    def halfway(honest: Any) -> Fault:
+        found.append(fake.version)
+        with torch.no_grad():
+            fake.weights.lm_head.weight.zero_()
+        return Fault(drops=True)
+
+    breaks, found = [False, True, False], list[str]()
+    fake = fake_of(policy, fault=fault)
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake, sync=sync)
+        engine.load_weights(0)
+        train_a_step(policy)
+        engine.load_weights(1)
+        assert (found, breaks) == (["partial"], [])
+        completion = asyncio.run(engine.generate(prompt(5), sampling()))
+        assert completion.policy_version == 1
 
 
 # ------------------------------------------------------------------------------------------------------------- files

@@ -1,4 +1,5 @@
-"""Runs inside every worker of a vLLM server: loads weights from safetensors files, and checks that they arrived.
+"""Runs inside every worker of a vLLM server: loads weights from safetensors files, or as a trainer broadcasts them, and
+checks that they arrived.
 
 Start the server with this folder on its PYTHONPATH and `--worker-extension-cls rlvr_vllm_extension.RlvrExtension`. It
 imports nothing of rlvr, which is not installed where vLLM is. Methods answer JSON-able dictionaries through
@@ -15,13 +16,15 @@ Tensor parallel workers each check their own slices: run with two workers on a C
 # pyright: reportMissingImports=false
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import vllm
+from rlvr_vllm_group import CutOffError, Offer, OfferError, Stream, join
 from safetensors import safe_open
 from torch import Tensor, nn
 from vllm.model_executor.layers.linear import (
@@ -38,6 +41,9 @@ NUM_COLUMNS = 64
 """Columns read back from a packed weight: one that was not loaded differs in nearly all of them."""
 NUM_NAMED = 5
 """Names in an answer."""
+
+LOG = logging.getLogger("vllm.rlvr")
+"""vLLM's own log: a trainer that is gone hears no answer."""
 
 
 class FileError(Exception):
@@ -83,9 +89,11 @@ class RlvrExtension:
         config = self.model_runner.model_config
         text = config.hf_text_config
         lora = self.model_runner.lora_config
+        parallel = self.model_runner.parallel_config
         return {
             "vllm": vllm.__version__,
             "device": self.model_runner.device.type,
+            "num_workers": int(parallel.world_size * parallel.data_parallel_size),
             "architecture": type(self.model_runner.get_model()).__name__,
             "vocab_size": int(text.vocab_size),
             "hidden_size": int(text.hidden_size),
@@ -108,25 +116,69 @@ class RlvrExtension:
         did not arrive.
         """
         model = self.model_runner.get_model()
+        pieces, tied = pieces_of(model)
         try:
             files = _files(path)
-            pieces, tied = pieces_of(model)
-            names = _check(files, pieces, tied, model)
+            shapes, names = _headers(files)
+            _check(shapes, pieces, tied, model)
         except FileError as error:
-            return {"rank": self.rank, "error": str(error)}
+            return self._failed(str(error))
+        own_parts = lambda: _own_parts(_stream(files, names), pieces)  # noqa: E731
+        return self._load(_stream(files, names), own_parts, len(names), pieces, tied)
+
+    def receive_policy(self, offer: str) -> dict[str, Any]:
+        """As `load_policy`, with tensors that a trainer broadcasts; `offer` is an `Offer` as JSON.
+
+        What is offered must be exactly the model's tensors, before anything is waited for. `{"error": ...,
+        "cut_off": true}` if it did not come to its end; the model then holds zeros, and wants another push.
+        """
+        model = self.model_runner.get_model()
+        pieces, tied = pieces_of(model)
         try:
-            self.model_runner.reload_weights(weights_iterator=_stream(files, names))
+            offered = Offer.from_json(offer)
+            _check({name: shape for name, shape, _ in offered.tensors}, pieces, tied, model)
+        except (FileError, OfferError) as error:
+            return self._failed(str(error))
+        try:
+            group = join(offered, has_gpu=self.model_runner.device.type == "cuda")
+        except CutOffError as error:
+            return self._failed(f"no weights came: {error}", cut_off=True)
+        stream, kept = Stream(offered, group), {}
+        tensors = _keeping(stream, pieces, kept)
+        try:
+            report = self._load(tensors, kept.items, len(offered.tensors), pieces, tied)
+            for _ in tensors:  # whatever failed here, the other workers get theirs
+                pass
+        finally:
+            group.leave()
+        return report if stream.problem is None else self._failed(stream.problem, cut_off=True)
+
+    def _failed(self, error: str, **more: Any) -> dict[str, Any]:
+        LOG.warning("a push of weights failed: %s", error)
+        return {"rank": self.rank, "error": error, **more}
+
+    def _load(
+        self,
+        tensors: Iterator[tuple[str, Tensor]],
+        own_parts: Callable[[], Iterable[tuple[str, Tensor]]],
+        count: int,
+        pieces: dict[str, Piece],
+        tied: dict[str, str],
+    ) -> dict[str, Any]:
+        """Load the tensors, and compare this worker's parts of them with what it computes with."""
+        try:
+            self.model_runner.reload_weights(weights_iterator=tensors)
             with torch.inference_mode():
                 _renew_tied(pieces, tied)
-                wrong, unverifiable = _compare(files, names, pieces, tied, self.model_runner.model_config.dtype)
+                wrong, unverifiable = _compare(own_parts(), pieces, tied, self.model_runner.model_config.dtype)
         except Exception as error:  # of the loader, for what no check foresees: the client must hear of it
-            return {"rank": self.rank, "error": f"loading failed in between: {type(error).__name__}: {error}"[:2000]}
+            return self._failed(f"loading failed in between: {type(error).__name__}: {error}"[:2000])
         if wrong:
-            return {"rank": self.rank, "error": f"{len(wrong)} tensors kept other weights: {_some(wrong)}"}
+            return self._failed(f"{len(wrong)} tensors kept other weights: {_some(wrong)}")
         return {
             "rank": self.rank,
-            "loaded": len(names),
-            "verified": len(names) + len(tied) - len(unverifiable),
+            "loaded": count,
+            "verified": count + len(tied) - len(unverifiable),
             "unverifiable": unverifiable[:NUM_NAMED],
             "num_unverifiable": len(unverifiable),
         }
@@ -235,8 +287,8 @@ def _files(path: str) -> list[Path]:
     return files
 
 
-def _check(files: Iterable[Path], pieces: dict[str, Piece], tied: dict[str, str], model: nn.Module) -> dict[str, Path]:
-    """Name -> file of the tensors to load. FileError unless they are exactly the model's, in name and shape."""
+def _headers(files: Iterable[Path]) -> tuple[dict[str, tuple[int, ...]], dict[str, Path]]:
+    """Shape and file of each tensor."""
     shapes: dict[str, tuple[int, ...]] = {}
     names: dict[str, Path] = {}
     for file in files:
@@ -247,16 +299,22 @@ def _check(files: Iterable[Path], pieces: dict[str, Piece], tied: dict[str, str]
                     names[name] = file
         except Exception as error:  # safetensors has its own kinds for damaged files
             raise FileError(f"{file.name} is no whole safetensors file ({error})"[:500]) from error
-    unknown = sorted(name for name in names if name not in pieces and not is_pp_missing_parameter(name, model))
-    missing = sorted(name for name in pieces if name not in names and name not in tied)
+    return shapes, names
+
+
+def _check(
+    shapes: Mapping[str, tuple[int, ...]], pieces: dict[str, Piece], tied: dict[str, str], model: nn.Module
+) -> None:
+    """FileError unless these are exactly the model's tensors, in name and shape."""
+    unknown = sorted(name for name in shapes if name not in pieces and not is_pp_missing_parameter(name, model))
+    missing = sorted(name for name in pieces if name not in shapes and name not in tied)
     if unknown or missing:
         what = [f"{len(unknown)} tensors that the model has not: {_some(unknown)}"] if unknown else []
         what += [f"not {len(missing)} tensors of the model: {_some(missing)}"] if missing else []
-        raise FileError(f"the files hold {' and '.join(what)}")
-    odd = sorted(name for name in names if name in pieces and shapes[name] != pieces[name].shape)
+        raise FileError(f"the weights hold {' and '.join(what)}")
+    odd = sorted(name for name in shapes if name in pieces and shapes[name] != pieces[name].shape)
     if odd:
         raise FileError(f"{odd[0]} has shape {shapes[odd[0]]}, the model's has {pieces[odd[0]].shape}")
-    return names
 
 
 def _stream(files: Iterable[Path], names: dict[str, Path]) -> Iterator[tuple[str, Tensor]]:
@@ -265,6 +323,23 @@ def _stream(files: Iterable[Path], names: dict[str, Path]) -> Iterator[tuple[str
             for name in opened.keys():  # noqa: SIM118 - no dictionary
                 if names[name] == file:
                     yield name, opened.get_tensor(name)
+
+
+def _own_parts(tensors: Iterable[tuple[str, Tensor]], pieces: dict[str, Piece]) -> Iterator[tuple[str, Tensor]]:
+    """What this worker has of them; other pipeline stages have the rest."""
+    for name, tensor in tensors:
+        if name in pieces:
+            yield name, pieces[name].local(tensor)
+
+
+def _keeping(
+    tensors: Iterable[tuple[str, Tensor]], pieces: dict[str, Piece], kept: dict[str, Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors; copies of this worker's parts go into `kept`: no tensor is sent twice."""
+    for name, tensor in tensors:
+        if name in pieces:
+            kept[name] = pieces[name].local(tensor).clone()
+        yield name, tensor
 
 
 # -------------------------------------------------------------------------------------------------------- comparison
@@ -279,19 +354,17 @@ def _renew_tied(pieces: dict[str, Piece], tied: dict[str, str]) -> None:
 
 
 def _compare(
-    files: Iterable[Path], names: dict[str, Path], pieces: dict[str, Piece], tied: dict[str, str], dtype: torch.dtype
+    own_parts: Iterable[tuple[str, Tensor]], pieces: dict[str, Piece], tied: dict[str, str], dtype: torch.dtype
 ) -> tuple[list[str], list[str]]:
-    """The tensors that are not what the files say, and those that cannot be told."""
+    """The tensors that are not what was sent, and those that cannot be told."""
     wrong: list[str] = []
     unverifiable: list[str] = []
     others: dict[str, list[str]] = {}
     for alias, owner in tied.items():
         others.setdefault(owner, []).append(alias)
-    for name, tensor in _stream(files, names):
-        if name not in pieces:  # another pipeline stage's
-            continue
+    for name, part in own_parts:
         for place in [name, *others.get(name, [])]:
-            same = _is(pieces[place], tensor, dtype)
+            same = _is(pieces[place], part, dtype)
             if same is None:
                 unverifiable.append(place)
             elif not same:
@@ -299,15 +372,15 @@ def _compare(
     return wrong, unverifiable
 
 
-def _is(piece: Piece, tensor: Tensor, dtype: torch.dtype) -> bool | None:
-    """Whether the model has this tensor in this place; None: nothing there can be compared."""
+def _is(piece: Piece, part: Tensor, dtype: torch.dtype) -> bool | None:
+    """Whether the model has this part of a tensor in this place; None: nothing there can be compared."""
     module: Any = piece.module
     method: Any = getattr(module, "quant_method", None)
     plain = method is None or isinstance(method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod)
     if piece.rows is None or not plain:
         return None
     own: Tensor = getattr(module, piece.attr)
-    wanted = piece.local(tensor).to(device=own.device, dtype=dtype)
+    wanted = part.to(device=own.device, dtype=dtype)
     first, count = piece.rows
     results: list[bool] = []
     if own.shape[:1] >= (first + count,) and own[first : first + count].shape == wanted.shape:

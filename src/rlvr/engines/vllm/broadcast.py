@@ -1,0 +1,190 @@
+"""Weights straight to the servers' workers, by a process group that lives for one push: no file system is shared.
+
+The group's rules are in `extension/rlvr_vllm_group.py`, which both sides use. A group that breaks is made anew without
+the server that broke it; one that comes back gets the same tensors, which are held until the next version.
+"""
+
+# pyright: reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import torch.distributed as dist
+from torch import Tensor
+
+from rlvr.engines.vllm.extension import rlvr_vllm_group as groups
+from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Group, Offer
+from rlvr.engines.vllm.server import Server
+from rlvr.engines.vllm.wire import BrokenOffError
+from rlvr.errors import UserError
+
+POLL_S = 0.02
+WORKERS_SHARE = 0.8
+"""Of engine.timeout_s: a worker gives up and says why before its server's answer is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parcel:
+    """Tensors as the servers keep them, in host memory, and from where they are sent."""
+
+    tensors: Mapping[str, Tensor]
+    host: str
+    limit_s: float
+    has_gpu: bool
+
+
+class Meeting:
+    """Servers that get a parcel together, once each of them is ready or known not to be: `receive` or `leave`."""
+
+    def __init__(self, parcel: Parcel, servers: Sequence[Server]) -> None:
+        self._parcel = parcel
+        self._missing = set(servers)
+        self._ready: dict[Server, tuple[int, Future[None]]] = {}
+        self._lock = threading.Lock()
+
+    def receive(self, server: Server, num_workers: int) -> None:
+        """Returns when all workers of the server have the weights, and have compared them.
+
+        Raises ServerGoneError, RefusedError; UserError where the trainer cannot listen.
+        """
+        future: Future[None] = Future()
+        self._count(server, (num_workers, future))
+        future.result()
+
+    def leave(self, server: Server) -> None:
+        """It takes no part, or not any more."""
+        self._count(server, None)
+
+    def _count(self, server: Server, ready: tuple[int, Future[None]] | None) -> None:
+        with self._lock:
+            if server not in self._missing:
+                return
+            self._missing.remove(server)
+            if ready is not None:
+                self._ready[server] = ready
+            is_last = not self._missing
+        if is_last and self._ready:  # whoever comes last sends for all
+            self._send()
+
+    def _send(self) -> None:
+        left = dict(self._ready)
+        try:
+            while left:
+                found = send(self._parcel, {server: count for server, (count, _) in left.items()})
+                again = {server for server, error in found.items() if isinstance(error, BrokenOffError)}
+                if len(again) == len(left):  # nobody to leave out
+                    again = set()
+                for server in [server for server in left if server not in again]:
+                    _, future = left.pop(server)
+                    error = found[server]
+                    future.set_result(None) if error is None else future.set_exception(error)
+        except BaseException as error:
+            for _, future in left.values():
+                future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+
+
+def send(parcel: Parcel, servers: Mapping[Server, int]) -> dict[Server, Exception | None]:
+    """Broadcast the tensors to servers with so many workers each; what became of it at each server.
+
+    UserError where the trainer cannot listen.
+    """
+    store, port = _listen(parcel.host)
+    offer = Offer(
+        host=parcel.host,
+        port=port,
+        token=uuid.uuid4().hex,
+        size=1 + sum(servers.values()),
+        limit_s=parcel.limit_s * WORKERS_SHARE,
+        tensors=groups.entries(parcel.tensors),
+    )
+    text = offer.to_json()
+    with ThreadPoolExecutor(len(servers)) as pool:
+        calls = {server: pool.submit(server.receive_policy, text) for server in servers}
+        problem = _broadcast(parcel, offer, store, list(calls.values()))
+    found = {server: call.exception() for server, call in calls.items()}
+    for server, error in found.items():
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        if isinstance(error, BrokenOffError) and problem:
+            found[server] = BrokenOffError(f"{error}; the trainer: {problem}")
+    return found  # pyright: ignore[reportReturnType]
+
+
+def _broadcast(parcel: Parcel, offer: Offer, store: dist.TCPStore, calls: Sequence[Future[None]]) -> str | None:
+    """The trainer's side; what went wrong with it. Workers tell by themselves what they have."""
+    end = time.monotonic() + offer.limit_s
+    group = None
+    try:
+        backend = _gathered(dist.PrefixStore(offer.token, store), offer, calls, end, parcel.has_gpu)
+        group = Group(store, offer, rank=0, backend=backend, address=offer.host, end=end)
+        for tensor in parcel.tensors.values():
+            group.send(tensor)
+        wait(calls, timeout=max(0.0, end - time.monotonic()))  # whoever leaves first cuts off slower ones
+        return None
+    except CutOffError as error:
+        return str(error)
+    finally:
+        if group is not None:
+            group.leave()
+
+
+def _gathered(store: dist.Store, offer: Offer, calls: Sequence[Future[None]], end: float, has_gpu: bool) -> str:
+    """The backend, once all workers are there. CutOffError if one of them will not come."""
+    keys = [groups.place(rank) for rank in range(1, offer.size)]
+    while not store.check(keys):
+        done, _ = wait(calls, timeout=POLL_S, return_when=FIRST_COMPLETED)
+        if done or time.monotonic() > end:
+            store.set(groups.VERDICT, groups.GIVEN_UP)
+            raise CutOffError("not all workers came")
+    gpus = [store.get(key).decode() for key in keys] + [groups.gpu() if has_gpu else ""]
+    backend = groups.NCCL if all(gpus) and len(set(gpus)) == len(gpus) else groups.GLOO
+    store.set(groups.VERDICT, backend)
+    return backend
+
+
+def _listen(host: str) -> tuple[dist.TCPStore, int]:
+    """A store at a free port of this address alone; left to itself it listens on all of them."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        one = socket.socket(family, kind, protocol)
+        try:
+            one.bind(address)
+            one.listen(1024)
+            port = int(one.getsockname()[1])
+            store = dist.TCPStore(
+                host, port, None, True, timedelta(seconds=60), wait_for_workers=False, master_listen_fd=one.fileno()
+            )
+            one.detach()  # it is the store's now
+            return store, port
+        finally:
+            one.close()
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            f"engine.broadcast_host={host}: no server could be sent weights from there ({error}); name an address of "
+            "this machine that the servers reach."
+        ) from error
+
+
+def own_address(urls: Sequence[str]) -> str:
+    """The address of this machine by which it reaches the servers; 127.0.0.1 where all are on it. No packet is sent."""
+    found = []
+    for parts in map(urlsplit, urls):
+        try:
+            where = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(*where[:3]) as one:
+                one.connect(where[4])
+                found.append(str(one.getsockname()[0]))
+        except OSError:
+            continue  # a server that is not there is said elsewhere
+    return next((one for one in found if not one.startswith("127.") and one != "::1"), "127.0.0.1")
