@@ -8,10 +8,11 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlvr.world import World, open_world
+from rlvr.world import ALONE, World, open_world
 
 MOST = 4
 PATIENCE_S = 120.0
@@ -25,7 +26,10 @@ class RankError(Exception):
 
 
 class Ranks:
-    """`ranks(2, "ddp", job, ...)` runs `job(world, ...)` on 2 ranks and returns what they returned."""
+    """`ranks(2, "ddp", job, ...)` runs `job(world, ...)` on 2 ranks and returns what they returned.
+
+    With the strategy None nothing is opened: the job itself does, as a command that a launcher has started.
+    """
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -36,7 +40,7 @@ class Ranks:
         for process in self._processes:
             process.start()
 
-    def __call__(self, size: int, strategy: str, job: Job, *arguments: Any) -> list[Any]:
+    def __call__(self, size: int, strategy: str | None, job: Job, *arguments: Any) -> list[Any]:
         """RankError if one fails, TimeoutError if they do not come to an end; then no other job can be given."""
         port = _free_port()
         for rank, pipe in enumerate(self._pipes[:size]):
@@ -65,7 +69,7 @@ def _work(pipe: Connection) -> None:
         names = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
         os.environ |= {name: str(value) for name, value in names.items()} | {"MASTER_ADDR": "127.0.0.1"}
         try:
-            with open_world(strategy) as world:
+            with nullcontext(ALONE) if strategy is None else open_world(strategy) as world:
                 answer = (None, _run(world, job, arguments))
         except Exception:
             answer = (f"rank {rank}:\n{traceback.format_exc()}", None)

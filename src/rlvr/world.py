@@ -10,11 +10,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlvr.errors import ConfigError, UserError
 
@@ -67,6 +67,21 @@ class World:
     def first(self, item: T) -> T:
         """The first rank's item, on every rank."""
         return self.gather(item)[0]
+
+    def attempt(self, function: Callable[[], T]) -> list[T]:
+        """What each rank's `function` returned, as `gather`. A UserError of any rank is raised on all, the first one's.
+
+        For what may fail on one machine alone, as a full disk: the others would fail of what it left undone.
+        """
+        try:
+            answer: T | UserError = function()
+        except UserError as error:
+            answer = error
+        answers = self.gather(answer)
+        for found in answers:
+            if isinstance(found, UserError):
+                raise found
+        return cast(list[T], answers)
 
     def any(self, flag: bool) -> bool:
         """Whether it is true on any rank."""

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.vllm.probe import make_probe
@@ -20,10 +22,11 @@ from rlvr.models.adapters import adapter_weights
 from rlvr.models.policy import Policy
 from rlvr.models.recompute import recompute_in_backward
 from rlvr.models.sharding import is_sharded, own_rows, whole
+from rlvr.training import parallel
 from rlvr.training.trainer import NonFiniteError, Trainer
 from rlvr.types import Completion, SamplingParams, TokenBatch
 from rlvr.world import ALONE, World
-from tests.ranks import Ranks
+from tests.ranks import RankError, Ranks
 from tests.unit.models.checkpoints import adapted, save_model
 from tests.unit.training.tiny import take, tiny_batch, tiny_policy, tiny_trainer
 
@@ -86,7 +89,8 @@ def train(world: World, strategy: str, overrides: tuple[str, ...]) -> tuple[Line
 
 
 def aggregated_gradients(world: World, strategy: str) -> list[list[float]]:
-    """The gradient of one batch for every way to aggregate."""
+    """The gradient of one batch for every way to aggregate, added up in many messages."""
+    parallel.BUCKET_NUMBERS = 1000
     batch = tiny_batch(one_layer())
     trainers = [
         trainer_of(one_layer(), strategy, world, f"algorithm.aggregation={mode}", "trainer.max_grad_norm=1e9")
@@ -169,6 +173,55 @@ def in_precision(world: World, strategy: str, precision: str) -> tuple[Lines, bo
     trainer = trainer_of(policy, strategy, world, *GRPO, f"trainer.precision={precision}")
     lines = [step_on(trainer, batch, step)[0] for step, batch in enumerate(batches)]
     return lines, all(p.dtype is torch.float32 for p in policy.parameters())
+
+
+def precise_gradients(world: World, strategy: str) -> tuple[str, bool]:
+    """How the trainer calls its precision, and whether bfloat16 could hold the gradient of several microbatches."""
+    policy = one_layer()
+    batch = tiny_batch(policy)
+    trainer = trainer_of(policy, strategy, world, "trainer.precision=bf16")
+    step_on(trainer, batch)
+    gradient = torch.tensor(gradient_of(trainer))
+    return trainer.precision, torch.equal(gradient, gradient.bfloat16().float())
+
+
+def stopped_early(world: World, strategy: str) -> list[float]:
+    """Number of updates in each of some steps that end when the policy has moved too far."""
+    policy = one_layer(critic=True)
+    batches = [tiny_batch(policy, seed=seed) for seed in range(6)]
+    trainer = trainer_of(policy, strategy, world, *PPO, "algorithm.num_epochs=6", "algorithm.target_kl=0.02")
+    return [step_on(trainer, batch, step)[0]["policy/updates"] for step, batch in enumerate(batches)]
+
+
+def short_of_memory(world: World, strategy: str) -> tuple[dict[str, float], list[float]]:
+    """The last rank's first backward pass does not fit into its memory."""
+    policy = one_layer()
+    batch = tiny_batch(policy)
+    trainer = trainer_of(policy, strategy, world, "trainer.microbatch_tokens=300", "trainer.max_grad_norm=1e9")
+    backward, failures = trainer._backward, [RuntimeError("out of memory: tried to allocate 9 GiB")]
+
+    def failing(*arguments: Any) -> list[int]:
+        if failures and world.rank == world.size - 1 and strategy != "single":
+            raise failures.pop()
+        return backward(*arguments)
+
+    with patch.object(trainer, "_backward", failing):
+        return step_on(trainer, batch)[0], gradient_of(trainer)
+
+
+def cut_parts(world: World, strategy: str) -> dict[str, Any]:
+    """What of a policy and of the reference it is compared with this rank holds, and what is gathered by itself."""
+    policy = one_layer()
+    trainer = trainer_of(policy, strategy, world, *GRPO)
+    assert trainer.reference is not None
+    with trainer.reference() as reference:
+        models = [policy.model, reference.model]
+        return {
+            "rows": [[own_rows(p).shape[0] for p in model.parameters()] for model in models],
+            "cut": all(is_sharded(p) for model in models for p in model.parameters()),
+            "trained": [any(p.requires_grad for p in model.parameters()) for model in models],
+            "layers": [sum(isinstance(module, FSDPModule) for module in model.modules()) for model in models],
+        }
 
 
 def with_adapters(world: World, strategy: str, folder: str) -> dict[str, Any]:
@@ -396,6 +449,44 @@ def test_pitfall_33_weights_stay_float32_where_cut_ones_compute_in_bf16(ranks: R
         for name in ("policy/entropy", "policy/grad_norm", "loss/total"):
             assert line[name] == pytest.approx(expected[name], rel=0.1, abs=0.02), name
         assert line["policy/entropy"] != precise["policy/entropy"]
+
+
+def test_gradients_that_are_computed_in_bf16_are_added_up_in_float32(ranks: Ranks) -> None:
+    precision, coarse = check_alike("answers", ranks(2, "fsdp2", precise_gradients, "fsdp2"))
+    assert precision == "bf16"
+    assert not coarse
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_pitfall_22_all_ranks_end_the_updates_of_a_batch_at_the_same_one(strategy: str, ranks: Ranks) -> None:
+    alone = stopped_early(ALONE, "single")
+    assert len(set(alone)) > 1
+    assert check_alike("numbers of updates", ranks(2, strategy, stopped_early, strategy)) == alone
+
+
+def test_a_rank_that_is_short_of_memory_cuts_its_share_finer(ranks: Ranks) -> None:
+    expected, gradient = short_of_memory(ALONE, "single")
+    metrics, found = check_alike("answers", ranks(2, "ddp", short_of_memory, "ddp"))
+    assert largest_gap(found, gradient) < 1e-5
+    assert metrics.pop("system/microbatch_tokens") == 150
+    assert expected.pop("system/microbatch_tokens") == 300
+    check_same_lines([metrics], [expected])
+
+
+def test_a_pass_that_other_ranks_take_part_in_is_not_made_anew(ranks: Ranks) -> None:
+    with pytest.raises(RankError, match=r"UserError: out of memory at 300 .* set trainer.microbatch_tokens=150"):
+        ranks(1, "fsdp2", short_of_memory, "fsdp2")
+
+
+def test_a_model_and_its_reference_are_cut_and_gathered_layer_by_layer(ranks: Ranks) -> None:
+    found = ranks(2, "fsdp2", cut_parts, "fsdp2")
+    whole_ones = cut_parts(ALONE, "single")["rows"]
+    for answer in found:
+        assert answer["cut"]
+        assert answer["trained"] == [True, False]
+        assert answer["layers"] == [1, 1]
+    pairs = zip(*(answer["rows"] for answer in found), whole_ones, strict=True)
+    assert all(a + b == both for one, two, all_rows in pairs for a, b, both in zip(one, two, all_rows, strict=True))
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])

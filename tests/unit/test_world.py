@@ -21,6 +21,22 @@ def talk(world: World) -> dict[str, object]:
     }
 
 
+def attempts(world: World) -> list[object]:
+    """What comes back where all succeed, and what is raised where two of three fail."""
+
+    def fails() -> str:
+        if world.rank:
+            raise ConfigError(f"rank {world.rank}: disk full.")
+        return "fine"
+
+    found: list[object] = [world.attempt(lambda: world.rank)]
+    try:
+        world.attempt(fails)
+    except ConfigError as error:
+        found.append(str(error))
+    return found
+
+
 def fail_on_the_last(world: World) -> None:
     if world.rank == world.size - 1:
         raise RuntimeError("this one has had enough")
@@ -49,6 +65,7 @@ def test_ranks_hear_the_same_in_their_order_and_a_failure_ends_all() -> None:
             "sum": [3.0, 3.0],
             "copied": [5.0],
         }
+        assert ranks(3, "ddp", attempts) == [[[0, 1, 2], "rank 1: disk full."]] * 3
         assert ranks(1, "fsdp2", talk)[0]["ranks"] == [(0, 1, 0, 1)]
         with pytest.raises(RankError, match="this one has had enough"):
             ranks(2, "ddp", fail_on_the_last)

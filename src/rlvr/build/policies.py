@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import writing
 from rlvr.training.budget import cpu_tokens
-from rlvr.training.checkpoint import clean_leftovers, replace_folder, temporary_folder
+from rlvr.training.checkpoint import replace_folder, temporary_folder
 from rlvr.training.run_folder import RunFolder
 from rlvr.training.warm_start import warm_start
 from rlvr.world import ALONE, World
@@ -41,8 +42,6 @@ def initial_policy(
     the same steps; the first one writes.
     """
     assert isinstance(config.model, ScratchModel)
-    if world.is_first:
-        clean_leftovers(folder.root)
     if world.first(folder.warm_start.is_dir()):
         model, tokenizer = load_pretrained(str(folder.warm_start))
         move(model, choose_device(config.trainer.device))
@@ -123,11 +122,15 @@ def save_atomically(save: Callable[[Path], None], final: Path, *, writes: bool =
     """Let `save` fill a new folder that then takes the place of `final`. Only one of several ranks `writes`."""
     temporary = temporary_folder(final)
     with writing(final):
-        if writes:
-            temporary.mkdir(parents=True)
-        save(temporary)
-        if writes:
-            replace_folder(temporary, final)
+        try:
+            if writes:
+                temporary.mkdir(parents=True)
+            save(temporary)
+            if writes:
+                replace_folder(temporary, final)
+        finally:
+            if writes:
+                shutil.rmtree(temporary, ignore_errors=True)
 
 
 def with_absolute_model(config: Config) -> Config:

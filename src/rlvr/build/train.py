@@ -66,7 +66,7 @@ class TrainResult:
     finished: bool
     before: dict[str, float]  # metrics of the evaluation before the first update
     metrics: dict[str, float]  # of the last evaluation
-    is_first: bool = True  # whether this is the process that speaks for all that trained
+    is_first: bool  # whether this is the process that speaks for all that trained
 
 
 def train(config: Config, stopped: Stopped = lambda: False, functions: Functions | None = None) -> TrainResult:
@@ -107,7 +107,9 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, wor
         console.note(f"run folder: {folder.root}")
         policy = pretrained or initial_policy(config, tasks, folder, console, stopped, world)
         if policy is None:
-            return TrainResult(folder=folder.root, num_steps=0, finished=False, before={}, metrics={})
+            return TrainResult(
+                folder=folder.root, num_steps=0, finished=False, before={}, metrics={}, is_first=world.is_first
+            )
         for note in tasks.notes:
             console.note(note)
         console.note(policy.trainable)

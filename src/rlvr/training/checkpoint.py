@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import sync_file, sync_folder, writing
-from rlvr.training.shards import INDEX, Shards, shard_name, write_shards
+from rlvr.training.shards import INDEX, Held, Shards, shard_name, write_index, write_rows
 from rlvr.world import ALONE, World
 
 FORMAT, SHARDED = 1, 2
@@ -75,12 +75,11 @@ def save_checkpoint(
     """
     final = folder / f"step_{step:06d}"
     temporary = Path(world.first(str(temporary_folder(final))))
-    with writing(final):
-        try:
+    try:
+        known = _write_shards(temporary / SHARDS, sharded, world) if sharded else {}
+        with writing(final):
             if world.is_first:
-                for name in (MODEL, SHARDS) if sharded else (MODEL,):
-                    (temporary / name).mkdir(parents=True)
-            known = _write_shards(temporary, sharded, world) if sharded else {}
+                (temporary / MODEL).mkdir(parents=True)
             model_saver(temporary / MODEL)
             if world.is_first:
                 # copies, not on a GPU: safetensors refuses tensors that share memory, and wants them contiguous
@@ -91,20 +90,31 @@ def save_checkpoint(
                 (temporary / STATE).write_text(json.dumps(state, indent=1, allow_nan=False) + "\n", encoding="utf-8")
                 (temporary / MANIFEST).write_text(_manifest(temporary, step, known), encoding="utf-8")
                 replace_folder(temporary, final)
-        finally:
-            if world.is_first:
-                shutil.rmtree(temporary, ignore_errors=True)
+    finally:
+        if world.is_first:
+            shutil.rmtree(temporary, ignore_errors=True)
     return final
 
 
-def _write_shards(temporary: Path, sharded: Mapping[str, Tensor], world: World) -> dict[str, Entry]:
-    """All ranks' files; on the first rank what the manifest says of them, which each found out about its own."""
-    world.any(False)  # the first rank has made the folder
-    write_shards(temporary / SHARDS, sharded, world)
-    own = temporary / SHARDS / shard_name(world.rank)
-    sync_file(own)  # here: another machine's file cannot be pushed to the disk by the first rank
-    entries = world.gather(_entry(own))
-    return {f"{SHARDS}/{shard_name(rank)}": entry for rank, entry in enumerate(entries)}
+def _write_shards(folder: Path, sharded: Mapping[str, Tensor], world: World) -> dict[str, Entry]:
+    """All ranks' files and their index; what the manifest says of the files, which each rank found out about its own.
+
+    All ranks fail, or none does: the first one must not tidy up while another one writes.
+    """
+    own = folder / shard_name(world.rank)
+
+    def write() -> tuple[Held, Entry]:
+        with writing(own):
+            folder.mkdir(parents=True, exist_ok=True)
+            held = write_rows(own, sharded)
+            sync_file(own)  # here: another machine's file cannot be pushed to the disk by the first rank
+            return held, _entry(own)
+
+    written = world.attempt(write)
+    if world.is_first:
+        with writing(folder / INDEX):
+            write_index(folder / INDEX, sharded, [held for held, _ in written])
+    return {f"{SHARDS}/{shard_name(rank)}": entry for rank, (_, entry) in enumerate(written)}
 
 
 def _manifest(folder: Path, step: int, known: Mapping[str, Entry]) -> str:

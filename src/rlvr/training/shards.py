@@ -12,7 +12,7 @@ index.json of two ranks, which hold 8 rows each of a [16, 4] tensor:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlvr.models.sharding import own_rows, row_range
-from rlvr.world import World
 
 INDEX = "index.json"
 
@@ -34,26 +33,29 @@ def shard_name(rank: int) -> str:
     return f"rank_{rank:05d}.safetensors"
 
 
-def write_shards(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
-    """Write this rank's rows of sharded tensors, and, on the first rank, the index. Every rank calls it.
+Held = Mapping[str, tuple[int, int]]
+"""First row and end of what a rank holds, by the name of the tensor; without those of which it holds nothing."""
 
-    When it returns on the first rank, all files are written.
-    """
-    own = {name: own_rows(tensor) for name, tensor in tensors.items()}
+
+def write_rows(file: Path, tensors: Mapping[str, Tensor]) -> Held:
+    """Write this rank's rows of sharded tensors."""
     # a rank may hold no row of a short tensor; safetensors refuses tensors that share memory
-    kept = {name: rows.cpu().contiguous().clone() for name, rows in own.items() if rows.shape[0]}
-    save_file(kept, folder / shard_name(world.rank))
-    held = world.gather({name: row_range(tensors[name]) for name in kept})
-    if world.is_first:
-        index = {
-            name: {
-                "shape": list(tensor.shape),
-                "dtype": str(tensor.dtype).removeprefix("torch."),
-                "rows": [[rank, *ranges[name]] for rank, ranges in enumerate(held) if name in ranges],
-            }
-            for name, tensor in tensors.items()
+    own = {name: rows for name, tensor in tensors.items() if (rows := own_rows(tensor)).shape[0]}
+    save_file({name: rows.cpu().contiguous().clone() for name, rows in own.items()}, file)
+    return {name: row_range(tensors[name]) for name in own}
+
+
+def write_index(file: Path, tensors: Mapping[str, Tensor], held: Sequence[Held]) -> None:
+    """Write which rank's file has which rows: `held` is what each has written."""
+    index = {
+        name: {
+            "shape": list(tensor.shape),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "rows": [[rank, *ranges[name]] for rank, ranges in enumerate(held) if name in ranges],
         }
-        (folder / INDEX).write_text(json.dumps({"tensors": index}, indent=1) + "\n", encoding="utf-8")
+        for name, tensor in tensors.items()
+    }
+    file.write_text(json.dumps({"tensors": index}, indent=1) + "\n", encoding="utf-8")
 
 
 def sharded_like(tensor: Tensor, rows: Tensor) -> Tensor:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -347,6 +351,47 @@ def save_twice(world: World, folder: str, die_at: int, victim: int) -> None:
     if world.rank == victim:
         sys.addaudithook(assassin(die_at))
     save(2)
+
+
+def save_on_a_full_disk(world: World, strategy: str, folder: str, full: int) -> str:
+    """One rank has no room for its rows."""
+    trainer, made, _ = make(world, strategy, folder, None)
+    update(trainer, tiny_batch(tiny_policy("qwen2")))
+    if world.rank == full:
+        no_room = OSError(errno.ENOSPC, "No space left on device")
+        made_by = patch("rlvr.training.checkpoint.write_rows", side_effect=no_room)
+    else:
+        made_by = nullcontext()
+    with made_by:
+        try:
+            made.save_if_due(1, {}, now=True)
+        except UserError as error:
+            return str(error)
+    return "saved"
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_disk_that_is_full_on_one_rank_is_the_reason_on_all(full: int, ranks: Ranks, tmp_path: Path) -> None:
+    found = run(ranks, 2, "fsdp2", save_on_a_full_disk, str(tmp_path), full)
+    assert re.fullmatch(rf"Cannot write .*{shard_name(full)}: the disk is full; free some space\.", found)
+    assert entries(tmp_path) == []
+
+
+def test_only_the_first_rank_deletes_old_checkpoints(ranks: Ranks, tmp_path: Path) -> None:
+    assert run(ranks, 2, "fsdp2", deletes, str(tmp_path)) == "done"
+    assert list(list_checkpoints(tmp_path)) == [3]
+
+
+def deletes(world: World, strategy: str, folder: str) -> str:
+    _, made, _ = make(world, strategy, folder, None)
+    made._settings = made._settings.model_copy(update={"keep_last": 1})
+    forbidden = [] if world.is_first else ["rlvr.training.state.prune", "shutil.rmtree", "pathlib.Path.rename"]
+    with ExitStack() as stack:
+        for name in forbidden:
+            stack.enter_context(patch(name, side_effect=AssertionError(name)))
+        for step in (1, 2, 3):
+            made.save_if_due(step, {}, now=True)
+    return "done"
 
 
 def assassin(die_at: int) -> Callable[[str, tuple[object, ...]], None]:
