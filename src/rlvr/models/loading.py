@@ -16,7 +16,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
 from rlvr.models.hub import ADAPTER, Located, from_hub, locate, sentence
 from rlvr.models.policy import Adapters, Policy, check_trainable
-from rlvr.models.quantization import Bits, is_quantized, make_exact, settings_for
+from rlvr.models.quantization import Bits, dequantized, is_quantized, make_exact, settings_for
 from rlvr.models.recompute import recompute_in_backward
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -275,11 +275,7 @@ def _again(base: Base) -> Any:
 def _load_float32(base: Base) -> PreTrainedModel:
     """The numbers of the base as training saw them, rounded and quantized, in float32 on the CPU."""
     model = _load_model(base if base.bits else replace(base, device=CPU), locate(base.name))
-    if base.bits is None:
-        return model.float()
-    dequantized: Any = model.dequantize(dtype=torch.float32)
-    dequantized.config.dtype = torch.float32
-    return dequantized.float().to(CPU)
+    return model.float() if base.bits is None else dequantized(model)
 
 
 def _merge_for_good(model: PreTrainedModel) -> None:

@@ -70,6 +70,31 @@ def _dequantized_forward(layer: Any, x: Tensor) -> Tensor:
     return output
 
 
+def dequantized(model: PreTrainedModel) -> PreTrainedModel:
+    """The model itself, with its numbers in float32 and on the CPU.
+
+    Layer by layer: transformers' own `dequantize` keeps all of them where they were, and a GPU that was chosen for 4
+    bits a number has no room for 32.
+    """
+    from bitsandbytes.nn.modules import Linear4bit, Linear8bitLt
+    from transformers.integrations.bitsandbytes import dequantize_bnb_weight
+
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, Linear4bit | Linear8bitLt):
+            plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
+            packed: Any = layer.weight
+            numbers = dequantize_bnb_weight(packed, getattr(layer, "state", None))
+            plain.weight = nn.Parameter(numbers.float().cpu())
+            if layer.bias is not None:
+                plain.bias = nn.Parameter(layer.bias.data.float().cpu())
+            model.set_submodule(name, plain)
+    quantizer: Any = model.hf_quantizer
+    quantizer.remove_quantization_config(model)
+    model.config.dtype = torch.float32
+    whole: Any = model.float()
+    return whole.to("cpu")
+
+
 def num_weights(parameter: nn.Parameter) -> int:
     """How many numbers a parameter stands for: two to a byte with 4 bits."""
     state = getattr(parameter, "quant_state", None)

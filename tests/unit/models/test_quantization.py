@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from bitsandbytes.nn.modules import Linear4bit, Linear8bitLt
+from transformers import AutoModelForCausalLM
 
 from rlvr.errors import UserError
 from rlvr.models.loading import load_policy
@@ -107,3 +108,15 @@ def test_a_missing_package_is_a_sentence_with_the_extra(folder: Path, monkeypatc
     monkeypatch.setattr(builtins, "__import__", no_bitsandbytes)
     with pytest.raises(UserError, match=r"pip install 'rlvr\[quantization\]'"):
         settings_for(4, torch.float32)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_dequantized_numbers_are_those_of_transformers(bits: str, folder: Path) -> None:
+    adapters = adapted(folder, **{bits: True}).adapters
+    assert adapters is not None
+    ours = dict(adapters.fresh_base().named_parameters())
+    quantization = settings_for(4 if bits == "load_in_4bit" else 8, torch.float32)
+    theirs: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=quantization)
+    for name, weight in theirs.dequantize(dtype=torch.float32).named_parameters():
+        assert torch.equal(ours.pop(name), weight)
+    assert not ours
