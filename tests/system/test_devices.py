@@ -8,7 +8,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 import torch
@@ -41,17 +44,17 @@ ADAPTERS = (
     *("model.lora.target_modules=[q_proj,v_proj]", "algorithm=grpo", "algorithm.kl_coef=0.1", "trainer.max_steps=1"),
     *("rollout.group_size=2", *SMALL, "algorithm.num_epochs=2", "algorithm.num_minibatches=1"),
 )
-"""Adapters on the first run's model, whose layers are computed anew in the backward pass."""
+"""Adapters on the model that the first run began with, whose layers are computed anew in the backward pass."""
 
 
-def runs(folder: Path, model: Path) -> list[tuple[str, ...]]:
+def runs(folder: Path) -> list[tuple[str, ...]]:
     """The commands: a run, its continuation, and two more."""
     first = f"run_dir={folder / 'ppo'}"
     return [
         (*PPO, first, "trainer.max_steps=1", "trainer.checkpoint_every=1"),
         ("train", first, "resume=true", "trainer.max_steps=2"),
         (*TOOLS, f"run_dir={folder / 'tools'}"),
-        (*ADAPTERS, f"model.name_or_path={model}", f"run_dir={folder / 'adapters'}"),
+        (*ADAPTERS, f"model.name_or_path={folder / 'ppo' / 'warm_start'}", f"run_dir={folder / 'adapters'}"),
     ]
 
 
@@ -61,24 +64,29 @@ def metrics(folder: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "system/"))} for row in rows]
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """`python WORDS`, which has to end well."""
+@contextmanager
+def elsewhere(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The same runs with models on the other device, in a process of their own."""
+    words: list[str] = []
+    for command in runs(folder):
+        words += [*(["then"] if words else []), *command]
     settings = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=600, env=settings)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
+    command = [sys.executable, "-m", "tests.system.far_run", *words]
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=settings) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_runs_on_another_device_are_those_on_the_cpu(tmp_path):
     from rlvr.cli.main import main
 
-    model = tmp_path / "cpu" / "ppo" / "final"
-    for command in runs(tmp_path / "cpu", model):
-        assert main(list(command)) == 0
-    words: list[str] = []
-    for command in runs(tmp_path / "far", model):
-        words += [*(["then"] if words else []), *command]
-    done = run("-m", "tests.system.far_run", *words)
+    with elsewhere(tmp_path / "far") as process:
+        for command in runs(tmp_path / "cpu"):
+            assert main(list(command)) == 0
+        output, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors[-3000:]
     for name, num_lines in {"ppo": 3, "tools": 2, "adapters": 2}.items():
         far, cpu = (metrics(tmp_path / where / name) for where in ("far", "cpu"))
         assert len(far) == len(cpu) == num_lines
@@ -86,4 +94,4 @@ def test_runs_on_another_device_are_those_on_the_cpu(tmp_path):
         for ours, theirs in zip(far[:2], cpu[:2], strict=True):
             assert ours == pytest.approx(theirs, abs=1e-4, rel=1e-3, nan_ok=True), name
     # a recorded decode step waits for the device once, whatever the model
-    assert json.loads(done.stdout.splitlines()[-1]) == [{"tolist": 1.0}] * 2
+    assert json.loads(output.splitlines()[-1]) == [{"tolist": 1.0}] * 2
