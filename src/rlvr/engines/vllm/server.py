@@ -232,9 +232,7 @@ class Server:
 
     def _rpc(self, method: str, *args: str) -> bytes:
         """What every worker answers."""
-        return self._call(
-            "POST", "/collective_rpc", {"method": method, "args": list(args), "timeout": self._timeout_s}
-        )
+        return self._call("POST", "/collective_rpc", {"method": method, "args": list(args), "timeout": self._timeout_s})
 
     def _call(
         self, verb: str, path: str, body: Mapping[str, Any] | None = None, *, max_bytes: int = MAX_ADMIN_BYTES

@@ -155,6 +155,7 @@ def test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays_where
     assert min(map(len, episodes)) >= 6
     assert [len(fake.bodies) for fake in fakes] == [3 * len(own) for own in episodes]
     assert 1 < max(fake.most_at_once for fake in fakes) <= 6
+    assert [member.load for member in engine._fleet.members] == [0, 0]
 
 
 def test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every_token_has_its_version(

@@ -2,6 +2,8 @@
 
 import asyncio
 import copy
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 from rlvr.config.schema import Lora
+from rlvr.engines.vllm.engine import vocabulary_digest
 from rlvr.engines.vllm.probe import Probe, make_probe, probe_prompts
+from rlvr.engines.vllm.server import Server
 from rlvr.engines.vllm.weights import WeightsFolder, full_weights
+from rlvr.engines.vllm.wire import GENERATE, RefusedError
 from rlvr.errors import UserError
 from rlvr.models.adapters import add_adapters
 from rlvr.models.policy import Adapters, Policy
@@ -106,7 +111,8 @@ def test_pitfall_31_a_prefix_cache_that_is_not_dropped_is_an_error(tmp_path: Pat
 def test_what_a_worker_finds_wrong_ends_the_run_with_its_words(
     report: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
-    assert sentence in refused(tmp_path, {"/collective_rpc": {"results": [report]}})
+    fine = {"loaded": 5, "verified": 5}
+    assert sentence in refused(tmp_path, {"/collective_rpc": {"results": [fine, report]}})
 
 
 def test_a_bad_path_of_weights_is_said_and_the_server_goes_on(tmp_path: Path) -> None:
@@ -125,12 +131,18 @@ def test_a_bad_path_of_weights_is_said_and_the_server_goes_on(tmp_path: Path) ->
 
 def test_a_push_goes_on_when_a_server_breaks_in_the_middle_of_it(tmp_path: Path) -> None:
     policy = make_policy()
-    broken = {("/update_weight_version", 0): Fault(drops=True), ("/collective_rpc", 3): Fault(status=503)}
-    fake = fake_of(policy, fault=lambda route, count: broken.get((route, count)))
+    broken = {
+        ("/update_weight_version", 0): Fault(drops=True),
+        ("/collective_rpc", 3): Fault(status=503),
+        ("/pause", 2): Fault(status=500),
+        ("/collective_rpc", 6): Fault(body=b'{"results": [{"loaded": "all"}]}'),
+    }
+    fake = fake_of(policy, fault=lambda route, count: broken.pop((route, count), None))
     with running(fake):
         engine = engine_of(policy, tmp_path, fake)
         engine.load_weights(0)
         assert asyncio.run(engine.generate(prompt(5), sampling())).policy_version == 0
+    assert broken == {}
 
 
 @pytest.mark.parametrize("sync", ["folder", "broadcast"])
@@ -268,13 +280,117 @@ def test_one_logprob_that_is_not_a_number_is_the_largest_gap() -> None:
     with running(fake):
         engine = engine_of(policy, Path("unused"), fake)
         (member,) = engine._fleet.members
-        gap = broken.gap(member.server.sample_now, "policy", top=5)
+        gap = broken.gap(member.server.sample_now, member.model, top=5)
     assert not gap.size <= 1e9
 
 
-def test_the_tokenizer_is_compared_by_ids() -> None:
-    from rlvr.engines.vllm.engine import vocabulary_digest
+def first(**more: Any) -> Any:
+    """Changes what the answer says of its first token."""
 
-    words = {"a": 0, "b": 1}
-    assert vocabulary_digest(words) == vocabulary_digest({"b": 1, "a": 0})
-    assert vocabulary_digest(words) != vocabulary_digest({"a": 1, "b": 0})
+    def changed(answer: dict[str, Any]) -> dict[str, Any]:
+        told = answer["choices"][0]["logprobs"]["content"][0]
+        told |= {key: value(told) for key, value in more.items()}
+        return answer
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("gap", "facts", "settings", "fits"),
+    [
+        (5e-5, {}, {}, True),
+        (3e-4, {}, {}, False),
+        (3e-4, {}, {"max_logprob_gap": 1e-3}, True),
+        (2e-3, {}, {"max_logprob_gap": 1e-3}, False),
+        (0.1, {"dtype": "bfloat16"}, {}, True),
+        (2.0, {"dtype": "bfloat16"}, {}, False),
+    ],
+)
+def test_how_far_a_server_may_be_from_the_trainer(
+    gap: float, facts: dict[str, Any], settings: dict[str, Any], fits: bool, tmp_path: Path
+) -> None:
+    policy = make_policy()
+    answer = first(top_logprobs=lambda told: [], logprob=lambda told: told["logprob"] - gap)
+    fake = fake_of(policy, facts=facts, fault=lambda route, count: answer if (route, count) == (GENERATE, 1) else None)
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake, **settings)
+        if fits:
+            engine.load_weights(0)
+        else:
+            with pytest.raises(UserError, match=r"after probe 1 token \d+ has logprob .* at most \S+ is allowed"):
+                engine.load_weights(0)
+
+
+def test_likely_tokens_are_compared_as_well_as_the_one_that_was_drawn(tmp_path: Path) -> None:
+    def worse(told: dict[str, Any]) -> list[dict[str, Any]]:
+        *others, last = told["top_logprobs"]
+        return [*others, last | {"logprob": last["logprob"] - 0.5}]
+
+    policy = make_policy()
+    fake = fake_of(policy, fault=lambda route, count: first(top_logprobs=worse) if route == GENERATE else None)
+    with running(fake), pytest.raises(UserError, match="does not sample from the pushed weights"):
+        engine_of(policy, tmp_path, fake).load_weights(0)
+
+
+def test_pitfall_19_a_server_that_tells_logprobs_before_the_temperature_is_found_by_the_probe(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy, is_raw=True)
+    with running(fake), pytest.raises(UserError, match="does not sample from the pushed weights"):
+        engine_of(policy, tmp_path, fake).load_weights(0)
+
+
+def test_a_likely_token_beyond_the_vocabulary_is_a_broken_answer(tmp_path: Path) -> None:
+    policy = make_policy()
+    beyond = first(top_logprobs=lambda told: [{"token_id": 40, "logprob": -1.0}])
+    fake = fake_of(policy, fault=lambda route, count: beyond if (route, count) == (GENERATE, 0) else None)
+    with running(fake):
+        engine_of(policy, tmp_path, fake).load_weights(0)
+    assert len(fake.bodies) == 1 + 2, "it was asked again"
+
+
+def test_gaps_are_relative_where_logprobs_are_small() -> None:
+    row = torch.full((1, 40), -50.0)
+    row[0, 7] = -30.0
+    probe = Probe(prompts=((1, 2),), logprobs=row)
+    token = {"token_id": 7, "logprob": -30.003, "top_logprobs": [{"token_id": 8, "logprob": -50.01}]}
+    spans = [{"version": "x", "start": 0, "end": 1}]
+    choice = {"finish_reason": "length", "token_ids": [7], "logprobs": {"content": [token]}, "weight_versions": spans}
+    gap = probe.gap(lambda *_: json.dumps({"choices": [choice]}).encode(), "policy", top=1)
+    assert (gap.token, gap.size) == (8, pytest.approx(2e-4, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "written"),
+    [(("bfloat16", "bfloat16"), torch.bfloat16), (("bfloat16", "float32"), torch.float32)],
+)
+def test_the_files_are_in_the_precision_that_all_servers_have(
+    dtypes: tuple[str, str], written: torch.dtype, tmp_path: Path
+) -> None:
+    policy = make_policy()
+    fakes = [fake_of(policy, facts={"dtype": dtype}) for dtype in dtypes]
+    with running(*fakes):
+        engine = engine_of(policy, tmp_path, *fakes, max_logprob_gap=1.0)
+        engine.load_weights(0)
+        (file,) = (tmp_path / "weights" / "v000000").iterdir()
+        assert {value.dtype for value in load_file(file).values()} == {written}
+
+
+def test_an_adapter_that_is_there_already_is_the_same_one(tmp_path: Path) -> None:
+    told = iter(["The lora adapter 'x' has already been loaded.", "no such folder"])
+    answer = {"error": {"message": ""}}
+
+    def fault(route: str, count: int) -> Any:
+        said = answer | {"error": {"message": next(told)}}
+        return Fault(status=400, body=json.dumps(said).encode())
+
+    fake = fake_of(make_policy(), fault=fault)
+    with running(fake):
+        server = Server(fake.url, timeout_s=60.0)
+        server.load_adapter("x", "folder")
+        with pytest.raises(RefusedError, match="status 400: no such folder"):
+            server.load_adapter("x", "folder")
+
+
+def test_the_tokenizer_is_compared_by_ids_in_their_order() -> None:
+    digest = hashlib.sha256(b"0\tb\n1\ta").hexdigest()
+    assert vocabulary_digest({"a": 1, "b": 0}) == vocabulary_digest({"b": 0, "a": 1}) == digest

@@ -34,14 +34,14 @@ def fake_of(policy: Policy, **changes: Any) -> FakeVllm:
 def engine_of(
     policy: Policy, folder: Path, *fakes: FakeVllm, notes: list[str] | None = None, **changes: Any
 ) -> VllmEngine:
-    """With short time limits."""
+    """With the servers, unless changed."""
     settings = {
         "urls": tuple(fake.url for fake in fakes),
         "sync": "folder",
         "weights_dir": folder / "weights",
         "max_batch_size": 64,
-        "timeout_s": 20.0,
-        "wait_s": 10.0,
+        "timeout_s": 120.0,
+        "wait_s": 120.0,
         "max_retries": 3,
         "max_logprob_gap": None,
     }

@@ -1,0 +1,143 @@
+"""What a server answers, taken apart: nothing that contradicts itself or the request gets through."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rlvr.engines.vllm.wire import Sampled, ServerGoneError, Span, max_answer_bytes, read_sampled, to_completion
+from rlvr.types import StopReason
+from tests.unit.engines.tiny import sampling
+
+VOCABULARY = 40
+PARAMS = sampling(max_tokens=4, stop_ids=frozenset({2}))
+IDS = [5, 0, 39, 7]
+
+Answer = dict[str, Any]
+
+
+def choice(ids: list[int], finish: str = "length", version: str = "run/0") -> Answer:
+    """As vLLM 0.32 says it; logprobs -0.5, -1.5, ..."""
+    content = [{"token_id": token, "logprob": -0.5 - i, "top_logprobs": []} for i, token in enumerate(ids)]
+    return {
+        "finish_reason": finish,
+        "token_ids": list(ids),
+        "logprobs": {"content": content},
+        "weight_versions": [{"version": version, "start": 0, "end": len(ids)}],
+    }
+
+
+def read(*choices: Answer) -> Sampled:
+    return read_sampled(json.dumps({"choices": choices}).encode(), PARAMS, VOCABULARY)
+
+
+def test_an_honest_answer_is_what_was_sampled() -> None:
+    assert read(choice(IDS)) == Sampled(
+        token_ids=(5, 0, 39, 7),
+        logprobs=(-0.5, -1.5, -2.5, -3.5),
+        stop_reason=StopReason.LENGTH,
+        spans=(Span(version="run/0", start=0, end=4),),
+        top=(),
+    )
+
+
+@pytest.mark.parametrize("ids", [[2], [5, 2], [5, 6, 7, 2]])
+def test_a_stop_token_ends_a_completion_and_is_part_of_it(ids: list[int]) -> None:
+    done = to_completion(read(choice(ids, "stop")), PARAMS, [3])
+    assert (done.token_ids, done.stop_reason, len(done.behavior_logprobs)) == (tuple(ids), StopReason.STOP, len(ids))
+
+
+def tokens(ids: list[int]) -> Callable[[Answer], None]:
+    """Other tokens, their logprobs and versions alike."""
+    return lambda answer: answer.update(choice(ids, answer["finish_reason"]))
+
+
+def logprob(value: Any) -> Callable[[Answer], None]:
+    return lambda answer: answer["logprobs"]["content"][1].update(logprob=value)
+
+
+def spans(*given: tuple[int, int]) -> Callable[[Answer], None]:
+    return lambda answer: answer.update(weight_versions=[{"version": "run/0", "start": a, "end": b} for a, b in given])
+
+
+WRONG: dict[str, tuple[Callable[[Answer], Any], str]] = {
+    "no tokens": (tokens([]), "0 tokens, where at most 4"),
+    "more tokens than asked for": (tokens([5, 6, 7, 8, 9]), "5 tokens, where at most 4"),
+    "a negative token": (tokens([5, -1, 6, 7]), "outside of the vocabulary of 40"),
+    "a token beyond the vocabulary": (tokens([5, 40, 6, 7]), "outside of the vocabulary of 40"),
+    "words": (lambda answer: answer.update(token_ids=["w1"]), "no completion .choices.0.token_ids.0"),
+    "logprobs of other tokens": (
+        lambda answer: answer["logprobs"]["content"][2].update(token_id=6),
+        "logprobs of 4 tokens that are not the 4 sampled ones",
+    ),
+    "logprobs of fewer tokens": (lambda answer: answer["logprobs"]["content"].pop(), "logprobs of 3 tokens that are"),
+    "no logprobs": (lambda answer: answer.update(logprobs=None), "no completion .choices.0.logprobs"),
+    "a logprob that is no number": (logprob("NaN"), "a logprob that is no logprob"),
+    "a logprob above 0": (logprob(0.5), "a logprob that is no logprob"),
+    "an infinite logprob": (logprob("Infinity"), "a logprob that is no logprob"),
+    "given up": (lambda answer: answer.update(finish_reason="abort"), r"it gave the request up \(abort\)"),
+    "no reason": (lambda answer: answer.update(finish_reason=None), "no completion .choices.0.finish_reason"),
+    "a stop at no stop token": (lambda answer: answer.update(finish_reason="stop"), "stopped at token 7, which is no"),
+    "a length that is not reached": (tokens([5, 6, 7]), "for its length after 3 of 4"),
+    "more after a stop token": (tokens([5, 2, 6, 7]), "went on after a stop token"),
+    "a length at a stop token": (tokens([5, 6, 7, 2]), "for its length at token 2, which is a stop token"),
+    "no versions": (lambda answer: answer.update(weight_versions=None), "no completion .choices.0.weight_versions"),
+    "versions of no tokens": (spans(), "versions of the weights do not cover"),
+    "versions of fewer tokens": (spans((0, 3)), "versions of the weights do not cover"),
+    "versions of more tokens": (spans((0, 5)), "versions of the weights do not cover"),
+    "versions with a gap": (spans((0, 2), (3, 4)), "versions of the weights do not cover"),
+    "versions that overlap": (spans((0, 4), (0, 4)), "versions of the weights do not cover"),
+    "versions that go back": (spans((0, 3), (3, 2), (2, 4)), "versions of the weights do not cover"),
+    "an empty version": (spans((0, 2), (2, 2), (2, 4)), "versions of the weights do not cover"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_answer_that_contradicts_itself_or_the_request_is_none(name: str) -> None:
+    change, reason = WRONG[name]
+    answer = copy.deepcopy(choice(IDS))
+    change(answer)
+    with pytest.raises(ServerGoneError, match=reason):
+        read(answer)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b'{"choices": [{"token_ids": [1, 2', b'{"results": []}', b"[" * 99_999]
+)
+def test_what_is_no_answer_at_all_is_told_in_a_line(body: bytes) -> None:
+    with pytest.raises(ServerGoneError, match=r"what it answered is no completion \([^\n]{1,300}\)$"):
+        read_sampled(body, PARAMS, VOCABULARY)
+
+
+def test_one_completion_was_asked_for() -> None:
+    with pytest.raises(ServerGoneError, match=r"no completion \(choices"):
+        read()
+    with pytest.raises(ServerGoneError, match=r"no completion \(choices"):
+        read(choice(IDS), choice(IDS))
+
+
+def test_rounding_makes_no_logprob_positive_and_vllms_word_for_none_is_not_a_number() -> None:
+    answer = choice(IDS)
+    logprob(1e-4)(answer)
+    answer["logprobs"]["content"][2]["logprob"] = -9999.0
+    read_ones = read(answer).logprobs
+    assert read_ones[:2] == (-0.5, 0.0)
+    assert math.isnan(read_ones[2])
+
+
+def test_the_versions_of_the_weights_stand_where_they_begin() -> None:
+    answer = choice(IDS)
+    spans((0, 1), (1, 3), (3, 4))(answer)
+    done = to_completion(read(answer), PARAMS, [4, 5, 6])
+    assert done.policy_versions == (4, 5, 5, 6)
+
+
+def test_no_honest_answer_is_too_long_and_no_other_one_fills_the_memory() -> None:
+    worst = {"token_id": 999_999, "logprob": -12.345678901234567, "rank": 999_999}
+    token = json.dumps(worst | {"top_logprobs": [worst]}) + ",999999,"
+    assert 8192 * len(token) < max_answer_bytes(8192) < 10 * 8192 * len(token)
