@@ -20,8 +20,8 @@ MUTANTS = [
     Mutant(  # what the failed attempt reported is counted once more
         pitfall="9",
         file="training/trainer.py",
-        old="part, bad = _Sums(), list[int]()",
-        new='part, bad = self.__dict__.setdefault("_part", _Sums()), list[int]()',
+        old="part, bad = Sums(), list[int]()",
+        new='part, bad = self.__dict__.setdefault("_part", Sums()), list[int]()',
         test=CUT,
     ),
     Mutant(  # the plan forgets the optimizer

@@ -23,6 +23,7 @@ from rlvr.models.policy import Policy
 from rlvr.models.recompute import recompute_in_backward
 from rlvr.models.sharding import is_sharded, own_rows, whole
 from rlvr.training import parallel
+from rlvr.training import trainer as trainer_module
 from rlvr.training.trainer import NonFiniteError, Trainer
 from rlvr.types import Completion, SamplingParams, TokenBatch
 from rlvr.world import ALONE, World
@@ -183,6 +184,12 @@ def precise_gradients(world: World, strategy: str) -> tuple[str, bool]:
     step_on(trainer, batch)
     gradient = torch.tensor(gradient_of(trainer))
     return trainer.precision, torch.equal(gradient, gradient.bfloat16().float())
+
+
+def precision_of(world: World, strategy: str) -> str:
+    """`trainer.precision=auto` where the first machine would be faster in bf16 and the others would not."""
+    with patch.object(trainer_module, "bf16_pays", lambda policy: world.is_first):
+        return trainer_of(one_layer(), strategy, world, "trainer.precision=auto").precision
 
 
 def stopped_early(world: World, strategy: str) -> list[float]:
@@ -455,6 +462,11 @@ def test_gradients_that_are_computed_in_bf16_are_added_up_in_float32(ranks: Rank
     precision, coarse = check_alike("answers", ranks(2, "fsdp2", precise_gradients, "fsdp2"))
     assert precision == "bf16"
     assert not coarse
+
+
+@pytest.mark.parametrize(("strategy", "precision"), [("ddp", "bf16 autocast"), ("fsdp2", "bf16")])
+def test_all_ranks_compute_in_the_precision_of_the_first(strategy: str, precision: str, ranks: Ranks) -> None:
+    assert ranks(2, strategy, precision_of, strategy) == [precision] * 2
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])

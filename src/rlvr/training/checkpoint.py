@@ -224,7 +224,7 @@ def _open_shards(path: Path) -> Shards:
         return Shards(None)
     try:
         return Shards(path / SHARDS)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError, SafetensorError) as error:
         raise _damage(path, f"{SHARDS}/{INDEX}", " ".join(str(error).split())) from error
 
 

@@ -99,6 +99,10 @@ class Shards(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of the whole tensor."""
+        return self._entries[name].shape
+
     def rows(self, name: str, first: int, end: int) -> Tensor:
         """Rows `first` to `end` (exclusive) of a tensor; only they are read."""
         entry = self._entries[name]

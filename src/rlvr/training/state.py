@@ -84,11 +84,11 @@ class CheckpointSchedule:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Put everything back as it was when the checkpoint was written, by however many processes."""
-        load_weights(self._policy, checkpoint)
         order = checkpoint.state.get("parameters", self._order())  # older versions did not write it
         parameters = dict(self._policy.named_parameters())
         if others := set(order) ^ set(parameters):
             raise _misfit(checkpoint, f"{min(others)} is in one of them only")
+        load_weights(self._policy, checkpoint)
         tree = unflatten(checkpoint.state["structure"], _Placed(checkpoint, [parameters[name] for name in order]))
         for number, moments in tree["optimizer"]["state"].items():
             name = order[number]
@@ -154,6 +154,8 @@ def load_weights(policy: Policy, checkpoint: Checkpoint) -> None:
         name: p for name, p in policy.named_parameters() if is_sharded(p) and f"{WEIGHTS}{name}" in checkpoint.shards
     }
     for name, parameter in sharded.items():  # only this rank's rows are read
+        if (shape := checkpoint.shards.shape(f"{WEIGHTS}{name}")) != parameter.shape:
+            raise _misfit(checkpoint, f"{name} has the shape {list(shape)}")
         own_rows(parameter).copy_(checkpoint.shards.rows(f"{WEIGHTS}{name}", *row_range(parameter)))
     if not sharded:
         policy.load_weights(checkpoint.model_path)

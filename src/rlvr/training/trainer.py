@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.algorithms.algorithm import Algorithm, LossTerms
+from rlvr.algorithms.algorithm import Algorithm
 from rlvr.config.schema import Trainer as TrainerSettings
 from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
@@ -22,6 +22,7 @@ from rlvr.training.forward import scatter
 from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
 from rlvr.training.packing import Layout, Microbatch, microbatches
 from rlvr.training.parallel import Spread, start_alike
+from rlvr.training.sums import Sums, critic_metrics
 from rlvr.types import TokenBatch
 from rlvr.world import ALONE, World
 
@@ -30,9 +31,6 @@ BF16_PAYS_FROM_WIDTH = 128
 earlier prototype lost 2x at 64. Both on a CPU with bf16 instructions."""
 
 log = logging.getLogger(__name__)
-
-ALWAYS_LOGGED = ("policy_loss", "clip_fraction", "approx_kl")
-"""Names that a step logs even if no row could move the gradient: a curve without holes."""
 
 
 class NonFiniteError(Exception):
@@ -71,7 +69,7 @@ class Trainer:
         start_alike(policy, world)
         # before the model is spread: a part of it could not be copied
         self.reference = policy.freeze() if "reference_logprobs" in algorithm.needs else None
-        self._bf16 = in_bf16(settings, policy)
+        self._bf16 = world.first(in_bf16(settings, policy))
         self._world, self._spread = world, Spread(settings, world, bf16=self._bf16)
         self._spread.add(policy)
         if self.reference is not None:
@@ -154,7 +152,7 @@ class Trainer:
         """
         rate = self.learning_rate(step)
         set_learning_rate(self.optimizer, rate)
-        sums = _Sums()
+        sums = Sums()
         seen = torch.full_like(batch.behavior_logprobs, math.nan)
         before = self._spread.weight_sample(self.policy)
         for rows in self._minibatches(batch, step):
@@ -197,7 +195,7 @@ class Trainer:
                 if len(part):
                     yield torch.nonzero(torch.isin(episode_of_row, part))[:, 0].tolist()
 
-    def _update_minibatch(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor, sums: _Sums) -> float:
+    def _update_minibatch(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor, sums: Sums) -> float:
         """One optimizer step on a minibatch, the given rows of the whole batch; their logprobs are noted in `seen`.
 
         Returns the mean KL(old || current) estimate before the step.
@@ -211,7 +209,7 @@ class Trainer:
         parts = self._world.gather(own)
         if bad := sorted(row for _, found in parts for row in found):
             raise NonFiniteError("the loss", bad)
-        part = _Sums()
+        part = Sums()
         for of_rank, _ in parts:
             part.add(of_rank)
         self._spread.add_gradients(self.policy)
@@ -225,12 +223,12 @@ class Trainer:
 
     def _own_gradient(
         self, batch: TokenBatch, weights: Tensor, chosen: Sequence[int], rows: Sequence[int], seen: Tensor, tokens: int
-    ) -> tuple[_Sums, list[int]]:
+    ) -> tuple[Sums, list[int]]:
         """The gradient of this rank's share of the chosen rows, from zero; what the loss reported, and the rows whose
         loss was not finite."""
         for parameter in self.policy.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
-        part, bad = _Sums(), list[int]()
+        part, bad = Sums(), list[int]()
         for microbatch in self._microbatches(batch, chosen, tokens):
             bad += self._backward(batch, weights, microbatch, rows, seen, part)
         return part, bad
@@ -242,7 +240,7 @@ class Trainer:
         microbatch: Microbatch,
         rows: Sequence[int],
         seen: Tensor,
-        sums: _Sums,
+        sums: Sums,
     ) -> list[int]:
         """Add a microbatch's gradient; its rows if its loss is not finite. The pass is made to its end in any case:
         other ranks may wait for this one in it."""
@@ -288,49 +286,6 @@ class Trainer:
         return torch.autocast(self.policy.model.device.type, dtype=torch.bfloat16)
 
 
-class _Sums:
-    """Adds up what the loss reports over microbatches and updates."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._norms: list[float] = []
-        self._num_sampled = 0
-
-    def add_terms(self, terms: LossTerms) -> None:
-        """One microbatch's terms."""
-        for name, value in ({**terms.sums} | {"total": terms.loss.detach()}).items():
-            self._sums[name] = self._sums.get(name, 0.0) + value.item()
-
-    def add_update(self, grad_norm: float, num_sampled: int) -> None:
-        """One optimizer step on a minibatch with so many sampled tokens."""
-        self._norms.append(grad_norm)
-        self._num_sampled += num_sampled
-
-    def add(self, other: _Sums) -> None:
-        """Another accumulation."""
-        self._norms += other._norms
-        self._num_sampled += other._num_sampled
-        for name, value in other._sums.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
-
-    def mean(self, name: str) -> float:
-        """Mean over trained tokens; 0 where nothing was trained."""
-        return self._sums.get(name, 0.0) / max(1.0, self._sums.get("tokens", 0.0))
-
-    def metrics(self) -> dict[str, float]:
-        """`loss/total`: mean over updates; the others are means over the trained tokens of all updates."""
-        updates = len(self._norms)
-        logged = [*self._sums, *(name for name in ALWAYS_LOGGED if name not in self._sums)]
-        names = {name: f"loss/{name[:-5]}" if name.endswith("_loss") else f"policy/{name}" for name in logged}
-        return {full: self.mean(name) for name, full in names.items() if name not in ("tokens", "total")} | {
-            "loss/total": self._sums.get("total", 0.0) / updates,
-            "policy/trained_tokens": self._sums.get("tokens", 0.0),
-            "policy/trained_token_share": self._sums.get("tokens", 0.0) / max(1, self._num_sampled),
-            "policy/grad_norm": sum(self._norms) / updates,
-            "policy/updates": float(updates),
-        }
-
-
 def in_bf16(settings: TrainerSettings, policy: Policy) -> bool:
     """Whether products are computed in bfloat16, as `trainer.precision` says."""
     return settings.precision == "bf16" or (settings.precision == "auto" and bf16_pays(policy))
@@ -344,18 +299,6 @@ def bf16_pays(policy: Policy) -> bool:
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     wide = policy.model.config.get_text_config().hidden_size >= BF16_PAYS_FROM_WIDTH
     return wide and bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-def critic_metrics(batch: TokenBatch) -> dict[str, float]:
-    """How well the values [B, T] foretold the returns [B, T] of the sampled tokens; nothing without a critic."""
-    if batch.values is None or batch.returns is None:
-        return {}
-    judged = batch.loss_mask & batch.valid[:, None]
-    values, returns = batch.values[judged], batch.returns[judged]
-    spread = returns.var(correction=0).item()
-    alike = spread <= 1e-12 * returns.square().mean().item()  # returns that differ by rounding only
-    explained = 0.0 if alike else 1 - (returns - values).var(correction=0).item() / spread
-    return {"critic/value_mean": values.mean().item(), "critic/explained_variance": explained}
 
 
 def _take(batch: TokenBatch, rows: Sequence[int] | Tensor) -> TokenBatch:

@@ -4,9 +4,13 @@ import random
 
 import pytest
 import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy
 
 from rlvr.errors import ConfigError
+from rlvr.models.policy import Policy
 from rlvr.models.sharding import copy_into, is_sharded, own_rows, row_range, whole
+from rlvr.training import parallel
 from rlvr.training.optimizer import adamw
 from rlvr.training.packing import Layout, Microbatch, microbatches, share_out
 from rlvr.training.parallel import Spread, decoder_layers
@@ -91,6 +95,21 @@ def test_a_cpu_has_nowhere_to_offload_to() -> None:
     settings = tiny_config("trainer.strategy=fsdp2", "trainer.cpu_offload=true").trainer
     with pytest.raises(ConfigError, match=r"^trainer\.cpu_offload=true: the model is in the CPU's memory already"):
         Spread(settings, ALONE, bf16=False).add(tiny_policy())
+
+
+def test_what_is_cut_on_a_gpu_is_kept_on_the_cpu_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as it can be seen without one: what FSDP is told about every part."""
+    told: dict[nn.Module, dict[str, object]] = {}
+    for name in ("set_gradient_divide_factor", "set_force_sum_reduction_for_comms"):
+        monkeypatch.setattr(nn.Module, name, lambda module, value: None, raising=False)
+    monkeypatch.setattr(parallel, "FSDPModule", nn.Module)
+    monkeypatch.setattr(parallel, "init_device_mesh", lambda *shape: None)
+    monkeypatch.setattr(parallel, "fully_shard", lambda module, **options: told.update({module: options}))
+    policy = Policy(model=tiny_model().to("meta"), tokenizer=tiny_policy().tokenizer)
+    settings = tiny_config("trainer.strategy=fsdp2", "trainer.cpu_offload=true").trainer
+    Spread(settings, ALONE, bf16=False).add(policy)
+    assert [type(module).__name__ for module in told] == ["LlamaDecoderLayer"] * 2 + ["_Root"]
+    assert all(type(options["offload_policy"]) is CPUOffloadPolicy for options in told.values())
 
 
 def test_the_gradient_of_one_process_is_clipped_as_torch_does_it() -> None:

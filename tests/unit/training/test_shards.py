@@ -258,6 +258,7 @@ def change(folder: Path, **values: Any) -> None:
         ({"rows": [[1, 0, 3], [0, 3, 6]]}, "for rank 0 behind row 3 of rank 1"),
         ({"shape": [6, 3]}, "holds"),
         ({"shape": []}, "lists 6 rows"),
+        ({"shape": [10**15, 10**15], "rows": [[0, 0, 10**15]]}, "holds"),
         ({"dtype": "Tensor"}, "unknown type Tensor"),
         ({"dtype": "nn"}, "unknown type nn"),
     ],
@@ -325,6 +326,23 @@ def test_an_index_that_lies_is_damage_too(ranks: Ranks, tmp_path: Path) -> None:
     refresh(path)
     with pytest.raises(UserError, match=r"damaged: shards/index.json lists rows \d+ to \d+ of parameters/"):
         load_checkpoint(path)
+
+
+def test_weights_of_another_shape_are_refused_before_any_is_loaded(ranks: Ranks, tmp_path: Path) -> None:
+    """A model folder that is another one than when the run began."""
+    run(ranks, 2, "fsdp2", begin, str(tmp_path))
+    found = run(ranks, 2, "fsdp2", go_on_with_fewer_tokens, str(tmp_path))
+    assert re.search(r"does not fit the model \(model.embed_tokens.weight has the shape \[17, 32\]\): use", found)
+
+
+def go_on_with_fewer_tokens(world: World, strategy: str, folder: str) -> str:
+    with patch(f"{__name__}.tiny_policy", partial(tiny_policy, vocab_size=13)):
+        _, made, _ = make(world, strategy, folder, None)
+    try:
+        made.restore(load_checkpoint(list_checkpoints(Path(folder))[2], world))
+    except UserError as error:
+        return str(error)
+    return "restored"
 
 
 # -------------------------------------------------------------------------------------------- kills in the middle

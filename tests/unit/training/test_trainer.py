@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from rlvr.models.policy import Policy
-from rlvr.training.trainer import NonFiniteError, critic_metrics
+from rlvr.training.sums import critic_metrics
+from rlvr.training.trainer import NonFiniteError
 from rlvr.types import TokenBatch
 from tests.unit.training.tiny import (
     gradient,
