@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlvr.engines.vllm import Settings, VllmEngine
 from rlvr.errors import UserError
@@ -16,6 +18,7 @@ from tests.ranks import Ranks
 from tests.unit.engines.tiny import prompt, sampling
 from tests.unit.engines.vllm.fake import running
 from tests.unit.engines.vllm.world import fake_of, make_policy, train_a_step
+from tests.unit.training.tiny import tiny_policy, tiny_trainer
 
 
 @pytest.fixture(scope="module")
@@ -25,20 +28,24 @@ def ranks() -> Iterator[Ranks]:
     ranks.close()
 
 
-def completions(world: World, urls: tuple[str, ...], folder: Path) -> tuple[list[Completion], str | None]:
-    """This rank's share of 12 completions of each of two versions, or what it is told."""
-    policy = make_policy()
-    settings = Settings(
+def settings_of(urls: tuple[str, ...], folder: Path) -> Settings:
+    return Settings(
         urls=urls,
         sync="folder",
         weights_dir=folder,
         max_batch_size=8,
-        timeout_s=20.0,
-        wait_s=1.0,
+        timeout_s=120.0,
+        wait_s=60.0,
         max_retries=2,
         max_logprob_gap=None,
     )
-    engine = VllmEngine(policy, settings, max_context_tokens=128, world=world)
+
+
+def completions(world: World, urls: tuple[str, ...], folder: Path) -> tuple[list[Completion], str | None]:
+    """This rank's share of 12 completions of each of two versions, or what it is told."""
+    policy = make_policy()
+    engine = VllmEngine(policy, settings_of(urls, folder), max_context_tokens=128, world=world)
+    assert engine._fleet.members[0].url == urls[world.rank % len(urls)], "ranks that are idle do not choose the same"
 
     async def share() -> list[Completion]:
         return await asyncio.gather(
@@ -71,6 +78,37 @@ def test_two_ranks_sample_what_one_does_and_one_of_them_pushes(ranks: Ranks, tmp
         assert fake.calls.count("/collective_rpc load_policy") == 2
         assert fake.calls.count("/resume") == 2
     assert not (tmp_path / "both").exists()
+
+
+def shards(world: World, url: str, folder: Path) -> tuple[tuple[int, ...], str]:
+    """What is sampled with the weights of which each rank holds a part, and what this rank is told of a full disk."""
+    policy = tiny_policy()
+    tiny_trainer(policy, "trainer.strategy=fsdp2", world=world)
+    engine = VllmEngine(policy, settings_of((url,), folder), max_context_tokens=64, world=world)
+    engine.load_weights(1)  # compared with what the ranks compute together
+    found = asyncio.run(engine.generate([3, 4], sampling(seed=1)))
+    if world.is_first:
+        shutil.rmtree(folder)
+        folder.write_text("no folder")
+    try:
+        engine.load_weights(2)
+    except UserError as error:
+        return found.token_ids, str(error)
+    raise AssertionError("it was pushed")
+
+
+def test_weights_in_shards_are_pushed_whole_and_a_disk_that_takes_none_ends_all_ranks(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    policy = tiny_policy()
+    fake = fake_of(policy)
+    with running(fake):
+        first, second = ranks(2, "fsdp2", shards, fake.url, tmp_path / "weights")
+        assert all(
+            torch.equal(value, fake.weights.state_dict()[name]) for name, value in policy.model.named_parameters()
+        )
+    assert first == second
+    assert "Cannot write" in first[1]
 
 
 def test_what_one_rank_is_told_ends_all_of_them(ranks: Ranks, tmp_path: Path) -> None:
