@@ -189,14 +189,15 @@ def test_pitfall_05_masked_positions_change_no_term(name: str, junk: float):
     assert all(torch.equal(clean.sums[key], dirty.sums[key]) for key in clean.sums)
 
 
-def test_pitfall_23_metrics_report_weights_before_the_cap():
+@pytest.mark.parametrize(("cap", "capped"), [(2.0, 1), (25.0, 0)])
+def test_pitfall_23_metrics_report_weights_before_the_cap(cap: float, capped: int):
     batch = batch_of([[1, 1]], [1.0], behavior_logprobs=torch.tensor([[-1.0, -4.0]]).double())  # weights 1 and e^3
     for correction in ("none", "truncate", "mask"):
-        chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=2.0)
+        chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=cap)
         scored = chosen.advantages(batch)
         terms = chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones(1, 2), None)
         assert terms.sums["mismatch_weight"].item() == pytest.approx(21.0855369)
-        assert terms.sums["mismatch_capped"].item() == 1
+        assert terms.sums["mismatch_capped"].item() == capped
         assert terms.sums["mismatch_kl"].item() == pytest.approx(20.0855369 - 1 - 3)
 
 

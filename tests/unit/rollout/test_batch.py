@@ -35,6 +35,8 @@ def test_pitfall_03_the_sampled_end_token_is_trained_on_and_nothing_after_it() -
     assert batch.loss_mask.int().tolist() == [[0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1]]
     assert batch.lengths.tolist() == [4, 6]
     assert batch.prompt_lengths.tolist() == [2, 2]
+    assert batch.policy_versions is not None
+    assert batch.policy_versions.tolist() == [[-1, -1, 0, 0, -1, -1], [-1, -1, 0, 0, 0, 0]]
 
 
 def test_pitfall_04_only_sampled_ids_are_trained_on_over_three_turns() -> None:

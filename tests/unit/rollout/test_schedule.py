@@ -1,16 +1,19 @@
 import json
+import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from rlvr.config.schema import Rollout
 from rlvr.envs.base import Env, Reply, TurnText
 from rlvr.errors import UserError
-from rlvr.rollout.executor import Executor, Inline
+from rlvr.rollout.executor import Background, Executor, Inline
 from rlvr.rollout.schedule import Refill, Rollouts, RolloutSchedule
 from rlvr.rollout.source import RolloutSource
 from rlvr.types import Completion, Example, Message, SamplingParams, Score, StopReason, ToolSchema
+from rlvr.world import ALONE, World
 
 SETTINGS = Rollout(
     prompts_per_step=3,
@@ -126,8 +129,10 @@ def schedule(
     max_error_share: float = 0.2,
     max_staleness: int = 0,
     executor: Executor | None = None,
+    engine: EchoEngine | None = None,
+    world: World = ALONE,
 ) -> tuple[RolloutSchedule, EchoEngine]:
-    engine = EchoEngine()
+    engine = engine or EchoEngine()
     source = RolloutSource(
         task=task or ParityTask(failing, num_turns),
         engine=engine,
@@ -143,6 +148,7 @@ def schedule(
         refill=refill,
         max_error_share=max_error_share,
         max_staleness=max_staleness,
+        world=world,
     )
     return made, engine
 
@@ -234,6 +240,48 @@ def test_requests_go_first_for_which_the_trainer_waits_first() -> None:
                 made.next_batch(step, last=7)
         # half of them are second turns, or replacements
         assert [request.priority for request in engine.requests] == [4] * 12 + [5] * 12 + [6] * 12
+
+
+def test_each_rank_samples_its_share_of_a_batch_and_of_its_replacements() -> None:
+    class SecondOfTwo(World):
+        def gather(self, item: Any) -> list[Any]:
+            return [item, item]  # the other one samples as many
+
+    settings = SETTINGS.model_copy(update={"prompts_per_step": 4})
+    refill = Refill(is_dead=lambda rewards: True, max_rounds=1)
+    made, engine = schedule(settings=settings, refill=refill, world=SecondOfTwo(rank=1, size=2, local_size=2))
+    rollouts = batches(made)[0]
+    assert [group.example.id for group in rollouts.groups] == ["5", "5", "7", "7"]
+    assert len(engine.requests) == 2 * 2 + 2 * 2
+
+
+def test_pitfall_26_the_engine_is_used_in_one_thread_and_closed_at_the_end_which_ends_the_thread_too() -> None:
+    seen: dict[str, str] = {}
+
+    class Noting(EchoEngine):
+        def note(self, what: str) -> None:
+            seen[what] = threading.current_thread().name
+
+        async def generate(self, *args: Any, **options: Any) -> Completion:
+            self.note("generate")
+            return await super().generate(*args, **options)
+
+        def release(self, session: Hashable) -> None:
+            self.note("release")
+
+        def load_weights(self, version: int) -> None:
+            self.note("load_weights")
+
+        def close(self) -> None:
+            self.note("close")
+            raise RuntimeError("the connection is gone")
+
+    made, _ = schedule(executor=Background(num_threads=1), max_staleness=1, num_turns=2, engine=Noting())
+    with pytest.raises(RuntimeError, match="the connection is gone"), made:
+        made.next_batch(0, last=9)
+        made.advance(1)
+    assert seen == dict.fromkeys(("generate", "release", "load_weights", "close"), "rollouts")
+    assert "rollouts" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:

@@ -41,6 +41,7 @@ class Parts:
     age: int = 0  # of what is sampled
     stop_when: str | None = None
     stopping: bool = False
+    last: int | None = None  # step that is not made any more
 
     def note(self, line: str) -> None:
         self.diary.append(line)
@@ -57,6 +58,7 @@ class Parts:
 
     def next_batch(self, step: int, *, last: int) -> Rollouts:
         self.note("sample")
+        self.last = last
         return Rollouts(groups=(one_group(step - self.age),), num_refilled=0)
 
     def evaluate(self) -> dict[str, float]:
@@ -128,6 +130,7 @@ def test_a_run_evaluates_first_and_last_and_every_so_often() -> None:
 def test_pitfall_31_the_engine_gets_the_new_weights_before_anything_is_sampled() -> None:
     parts = Parts()
     train(make_run(parts, steps=2), parts.stopped)
+    assert parts.last == 2
     step = ["sample", "score", "advantages", "update 0", "weights 1"]
     assert parts.diary[3:8] == step
     later = parts.diary[8:]

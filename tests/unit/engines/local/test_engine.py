@@ -382,6 +382,14 @@ def test_close_cancels_the_callers_that_wait():
     asyncio.run(run())
 
 
+def test_nothing_is_kept_of_a_session_once_the_engine_is_closed():
+    engine = make_engine(tiny_model())
+    asyncio.run(engine.generate(prompt(5), sampling(0), session="a"))
+    assert engine._scheduler.num_parked == 1
+    engine.close()
+    assert engine._scheduler.num_parked == 0
+
+
 def test_pitfall_34_modules_sample_in_evaluation_mode_and_are_put_back():
     model = tiny_model("gpt2")  # has dropout 0.1
     model.transformer.h[0].eval()

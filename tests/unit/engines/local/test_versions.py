@@ -6,12 +6,22 @@ import copy
 import pytest
 import torch
 
-from rlvr.engines.local import LocalEngine
+from rlvr.engines.local import LocalEngine, scheduler
 from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
 
 
-def test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which() -> None:
-    versions = [tiny_model(seed=seed) for seed in range(3)]
+def count_tokens(engine: LocalEngine) -> list[int]:
+    """Tokens of every pass from now on."""
+    seen: list[int] = []
+    embeddings = engine._model.get_input_embeddings()
+    embeddings.register_forward_pre_hook(lambda module, args: seen.append(args[0].numel()))
+    return seen
+
+
+def test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    versions = [tiny_model(seed=seed) for seed in range(4)]
     policy = copy.deepcopy(versions[0])
     engine = LocalEngine(
         copy.deepcopy(policy).requires_grad_(False),
@@ -33,17 +43,23 @@ def test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_wh
         train(1, told=False)  # the trainer works: the copy does not see it
         while engine._scheduler._rows.most_sampled < 6:
             await asyncio.sleep(0)
+        monkeypatch.setattr(scheduler, "MAX_PREFILL_TOKENS", 22)  # rows in flight are computed anew in two passes
         train(1, told=True)
         train(2, told=True)  # two loads between two tokens
+        seen = count_tokens(engine)
+        while engine._scheduler._rows.most_sampled < 8:
+            await asyncio.sleep(0)
+        assert [count for count in seen if count > 3] == [2 * 11, 12]  # and once, not before every token
+        train(3, told=True)
         return await asyncio.gather(*running)
 
     for number, completion in enumerate(asyncio.run(run())):
         count = len(completion.token_ids)
         assert completion.policy_version == 0
-        assert completion.version_changes == ((6, 2),)
-        assert completion.policy_versions == (0,) * 6 + (2,) * (count - 6)
+        assert completion.version_changes == ((6, 2), (8, 3))
+        assert completion.policy_versions == (0,) * 6 + (2,) * 2 + (3,) * (count - 8)
         behavior = torch.tensor(completion.behavior_logprobs)
-        for part, version in ((slice(0, 6), 0), (slice(6, count), 2)):
+        for part, version in ((slice(0, 6), 0), (slice(6, 8), 2), (slice(8, count), 3)):
             expected = plain_logprobs(versions[version], prompt(5 + number), completion)[part]
             torch.testing.assert_close(behavior[part], expected, atol=1e-5, rtol=0)
 
