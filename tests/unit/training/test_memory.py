@@ -13,6 +13,7 @@ from rlvr.models.recompute import recompute_in_backward, recomputed_layers
 from rlvr.training.memory import (
     Activations,
     Demand,
+    available_memory,
     keys_values_bytes,
     measure_activations,
     plan_memory,
@@ -142,6 +143,13 @@ def test_keys_and_values_are_what_the_engine_holds():
 
 
 BY_TOKEN = Activations(fixed=1000, per_token=1000, per_pair=1)
+
+
+def test_a_gpu_s_memory_is_what_is_free_and_what_torch_has_taken(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (6000, 10_000))  # others have taken 1000
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3000)
+    assert available_memory(torch.device("cuda")) == 8100  # nine tenths
+    assert available_memory(torch.device("cpu")) is None
 
 
 def test_on_a_cpu_auto_is_a_number_and_nothing_is_compared():

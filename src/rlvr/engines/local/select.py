@@ -18,15 +18,17 @@ def make_runner(model: PreTrainedModel, max_slots: int) -> tuple[Runner, str | N
     """The fastest runner that is right, and, where that is the slow one, why."""
     reason = unsupported_attention(model.config)
     if reason is None:
-        kinds: list[type[CachedRunner]] = [SharedPrefixRunner, CachedRunner]
-        if model.device.type == "cuda":
-            kinds.insert(0, GraphedRunner)
-        for kind in kinds:
+        for kind in cached_runners(model.device):
             with exact_products():
                 reason = _probe(model, kind)
             if reason is None:
                 return kind(model, max_slots), None
     return FullForwardRunner(model, max_slots), reason
+
+
+def cached_runners(device: torch.device) -> list[type[CachedRunner]]:
+    """Those that keep keys and values, the fastest one on such a device first."""
+    return [*([GraphedRunner] if device.type == "cuda" else []), SharedPrefixRunner, CachedRunner]
 
 
 def _probe(model: PreTrainedModel, kind: Callable[[PreTrainedModel, int], Runner], num_slots: int = 4) -> str | None:

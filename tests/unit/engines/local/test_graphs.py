@@ -19,7 +19,7 @@ from rlvr.engines.local import LocalEngine
 from rlvr.engines.local.graphed import GraphedRunner
 from rlvr.engines.local.graphs import MOST_STEPS, CudaRecorder, Graphs, rounded_up
 from rlvr.engines.local.scheduler import Scheduler
-from rlvr.engines.local.select import _probe
+from rlvr.engines.local.select import _probe, cached_runners
 from rlvr.seeding import derive_seed
 from tests.unit.engines.tiny import VOCABULARY, plain_logprobs, prompt, sampling, tiny_model
 
@@ -301,6 +301,11 @@ def test_broken_numbers_do_not_survive():
             parameter.copy_(kept[name])
     engine.load_weights(2)
     assert_exact(model, requests, engine.generate_batch(requests))
+
+
+def test_a_gpu_gets_recorded_steps():
+    assert cached_runners(torch.device("cuda", 1))[0] is GraphedRunner
+    assert GraphedRunner not in cached_runners(torch.device("cpu"))
 
 
 def test_shapes_are_rounded_up_to_few():
