@@ -139,24 +139,30 @@ def wait_for_the_end() -> None:
     time.sleep(PATIENCE_S)
 
 
-@contextmanager
-def open_world(strategy: str, *, wanted: int | None = None) -> Iterator[World]:
-    """The world that torchrun, or accelerate, has started this process in; a process group while the block runs.
-
-    Raises ConfigError if it is not the one that was asked for: a launcher that starts one process says nothing.
-    """
+def check_launch(strategy: str, wanted: int | None) -> None:
+    """ConfigError if a launcher has not started the processes that were asked for: one that starts a single process
+    says nothing."""
     size = num_processes()
     if wanted is not None and wanted != size:
         raise ConfigError(
             f"trainer.world_size={wanted}: {size} process{'es train' if size > 1 else ' trains'} here; start them with "
             f"torchrun --nproc-per-node {wanted} -m rlvr train ... (accelerate launch on a CPU starts one, in silence)."
         )
+    if strategy == "single" and size > 1:
+        raise ConfigError(
+            f"trainer.strategy=single: {size} processes were started, and each would train by itself; set "
+            "trainer.strategy=fsdp2 or ddp."
+        )
+
+
+@contextmanager
+def open_world(strategy: str, *, wanted: int | None = None) -> Iterator[World]:
+    """The world that torchrun, or accelerate, has started this process in; a process group while the block runs.
+
+    Raises ConfigError as `check_launch`.
+    """
+    check_launch(strategy, wanted)
     if strategy == "single":
-        if size > 1:
-            raise ConfigError(
-                f"trainer.strategy=single: {size} processes were started, and each would train by itself; set "
-                "trainer.strategy=fsdp2 or ddp."
-            )
         yield ALONE
         return
     import torch
@@ -164,6 +170,7 @@ def open_world(strategy: str, *, wanted: int | None = None) -> Iterator[World]:
 
     names = {"rank": "RANK", "local_rank": "LOCAL_RANK"}
     ranks = {name: int(os.environ.get(variable, "0")) for name, variable in names.items()}
+    size = num_processes()
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if size == 1:  # no launcher: a world of one needs no address

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from rlvr.build import ranks as ranks_module
+from rlvr.build import train
+from rlvr.config.compose import load_config
+from rlvr.errors import ConfigError, UserError
 from rlvr.tracking.rollouts import read_rollouts
+from rlvr.world import World
+from tests.ranks import Ranks
 from tests.system.harness import Command, metrics, num_lines, numbers, run_train, wait_until
 from tests.system.torchrun import Job, said
 
 RPN_TEST = ("trainer.checkpoint_every=5", "trainer.keep_last=9", "tracker.rollouts_every=1")
 NUM_STEPS = 15
 TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    pool = Ranks()
+    yield pool
+    pool.close()
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +207,47 @@ def test_a_signal_to_torchrun_saves_once_and_ends_all(alone: Path, tmp_path: Pat
     check_stopped(tmp_path / "run", alone)
 
 
+def stopped_at_once(world: World, folder: str) -> tuple[int, bool, bool]:
+    """What the command line gets to say."""
+    ranks_module.PATIENCE_S = 0.1
+    config = load_config(["trainer.strategy=ddp", f"run_dir={folder}"], config_name="rpn_test")
+    result = train(config, lambda: os.environ["RANK"] == "1")
+    return result.num_steps, result.finished, result.is_first
+
+
+def test_a_warm_start_that_one_process_was_asked_to_stop_is_ended_by_all_and_said_by_one(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    found = ranks(2, None, stopped_at_once, str(tmp_path / "run"))
+    assert found == [(0, False, True), (0, False, False)]
+    assert not (tmp_path / "run" / "warm_start").exists()
+
+
 # ------------------------------------------------------------------------------------------------------ bad input
+
+
+def refused(world: World, overrides: tuple[str, ...]) -> str:
+    ranks_module.PATIENCE_S = 0.1  # the process that speaks goes on living here
+    try:
+        train(load_config(list(overrides), config_name="rpn_test"))
+    except (UserError, SystemExit) as error:
+        return str(error)
+    return "trained"
+
+
+def test_prompts_that_do_not_split_are_refused_before_anything_is_written(ranks: Ranks, tmp_path: Path) -> None:
+    odd = ("rollout.prompts_per_step=5", "algorithm.num_minibatches=1")
+    found = ranks(2, None, refused, ("trainer.strategy=fsdp2", *odd, f"run_dir={tmp_path / 'run'}"))
+    assert "rollout.prompts_per_step=5: does not split into equal parts for 2 processes; choose 4 or 6" in "".join(
+        found
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_world_of_another_size_is_refused_in_python_too(tmp_path: Path) -> None:
+    config = load_config(["trainer.world_size=2", "trainer.strategy=ddp", f"run_dir={tmp_path / 'run'}"])
+    with pytest.raises(ConfigError, match=r"^trainer\.world_size=2: 1 process trains here"):
+        train(config)
 
 
 def test_a_wrong_key_is_said_once(tmp_path: Path) -> None:

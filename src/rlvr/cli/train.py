@@ -10,7 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import ConfigError
-from rlvr.world import num_processes, said_once, speaks
+from rlvr.world import check_launch, num_processes, said_once, speaks
 
 if TYPE_CHECKING:
     from rlvr.build import TrainResult
@@ -58,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         return run_sweep(args)
     with said_once():
         config = _config(args.overrides, args.config_name, args.config_dir)
+        if not args.cfg:  # here, too: the libraries that training needs take seconds to load
+            check_launch(config.trainer.strategy, config.trainer.world_size)
     if args.cfg:
         if speaks():
             sys.stdout.write(to_yaml(config))
