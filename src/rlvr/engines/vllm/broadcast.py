@@ -24,7 +24,7 @@ from torch import Tensor
 from rlvr.engines.vllm.extension import rlvr_vllm_group as groups
 from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Group, Offer
 from rlvr.engines.vllm.server import Server
-from rlvr.engines.vllm.wire import BrokenOffError
+from rlvr.engines.vllm.wire import BrokenOffError, RefusedError
 from rlvr.errors import UserError
 
 POLL_S = 0.02
@@ -112,13 +112,22 @@ def send(parcel: Parcel, servers: Mapping[Server, int]) -> dict[Server, Exceptio
     with ThreadPoolExecutor(len(servers)) as pool:
         calls = {server: pool.submit(server.receive_policy, text) for server in servers}
         problem = _broadcast(parcel, offer, store, list(calls.values()))
-    found = {server: call.exception() for server, call in calls.items()}
+        found = {server: _outcome(call) for server, call in calls.items()}
+    came = dist.PrefixStore(offer.token, store).add(groups.RANKS, 0)  # the store listens until all have answered
     for server, error in found.items():
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        if isinstance(error, BrokenOffError) and problem:
+        if error is None and came >= offer.size:  # data parallel engines, of which only the first one's answer is heard
+            found[server] = RefusedError(f"{came} workers came, and the servers tell of {offer.size - 1}")
+        elif isinstance(error, BrokenOffError) and problem:
             found[server] = BrokenOffError(f"{error}; the trainer: {problem}")
-    return found  # pyright: ignore[reportReturnType]
+    return found
+
+
+def _outcome(call: Future[None]) -> Exception | None:
+    try:
+        call.result()
+    except Exception as error:
+        return error
+    return None
 
 
 def _broadcast(parcel: Parcel, offer: Offer, store: dist.TCPStore, calls: Sequence[Future[None]]) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlvr.engines.vllm.broadcast import Meeting, Parcel
+from rlvr.engines.vllm.extension.rlvr_vllm_group import UNREACHABLE
 from rlvr.engines.vllm.probe import FP32_TOLERANCE, HALF_TOLERANCE, MAX_TOP, Gap, Probe
 from rlvr.engines.vllm.server import Facts, Server
 from rlvr.engines.vllm.wire import RefusedError
@@ -179,6 +180,16 @@ def _check_gap(member: Member, push: Push, gap: Gap, expected: Expected) -> None
 
 
 def _refusal(url: str, push: Push, reason: str) -> str:
+    if UNREACHABLE in reason:
+        return (
+            f"the server {url} cannot get the weights ({reason}): let engine.broadcast_host name an address of this "
+            "machine that the server reaches, and no firewall be between them (docs/vllm.md)."
+        )
+    if "workers came" in reason:
+        return (
+            f"the server {url} has more workers than it tells of ({reason}), as data parallel engines are: set "
+            "engine.sync=folder, or start a server for each."
+        )
     if "there is no safetensors file" in reason or "LoRAConfig" in reason or "not found" in reason.lower():
         return (
             f"the server {url} cannot use the weights in {push.files} ({reason}): let engine.weights_dir name a folder "

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from rlvr.engines.vllm.engine import vocabulary_digest
-from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Offer, Stream, join
+from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Offer, OfferError, Stream, join
 from rlvr.engines.vllm.wire import GENERATE
 
 
@@ -184,6 +184,8 @@ class FakeVllm:
             return {"error": "the offer is not the model's"}
         try:
             group = join(offer, has_gpu=False)
+        except OfferError as error:
+            return {"error": str(error)}
         except CutOffError as error:
             return {"error": f"no weights came: {error}", "cut_off": True}
         stream, loaded = Stream(offer, group), {}

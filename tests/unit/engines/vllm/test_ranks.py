@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -20,6 +21,8 @@ from tests.unit.engines.vllm.fake import running
 from tests.unit.engines.vllm.world import fake_of, make_policy, train_a_step
 from tests.unit.training.tiny import tiny_policy, tiny_trainer
 
+Sync = Literal["folder", "broadcast"]
+
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
@@ -28,10 +31,10 @@ def ranks() -> Iterator[Ranks]:
     ranks.close()
 
 
-def settings_of(urls: tuple[str, ...], folder: Path) -> Settings:
+def settings_of(urls: tuple[str, ...], folder: Path, sync: Sync = "folder") -> Settings:
     return Settings(
         urls=urls,
-        sync="folder",
+        sync=sync,
         weights_dir=folder,
         max_batch_size=8,
         timeout_s=120.0,
@@ -41,10 +44,12 @@ def settings_of(urls: tuple[str, ...], folder: Path) -> Settings:
     )
 
 
-def completions(world: World, urls: tuple[str, ...], folder: Path) -> tuple[list[Completion], str | None]:
+def completions(
+    world: World, urls: tuple[str, ...], folder: Path, sync: Sync = "folder"
+) -> tuple[list[Completion], str | None]:
     """This rank's share of 12 completions of each of two versions, or what it is told."""
     policy = make_policy()
-    engine = VllmEngine(policy, settings_of(urls, folder), max_context_tokens=128, world=world)
+    engine = VllmEngine(policy, settings_of(urls, folder, sync), max_context_tokens=128, world=world)
     assert engine._fleet.members[0].url == urls[world.rank % len(urls)], "ranks that are idle do not choose the same"
 
     async def share() -> list[Completion]:
@@ -64,18 +69,21 @@ def completions(world: World, urls: tuple[str, ...], folder: Path) -> tuple[list
     return found, None
 
 
-def test_two_ranks_sample_what_one_does_and_one_of_them_pushes(ranks: Ranks, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sync", "rpc"), [("folder", "load_policy"), ("broadcast", "receive_policy")])
+def test_two_ranks_sample_what_one_does_and_one_of_them_pushes(
+    sync: Sync, rpc: str, ranks: Ranks, tmp_path: Path
+) -> None:
     fakes = [fake_of(make_policy()) for _ in range(2)]
     with running(*fakes):
         urls = tuple(fake.url for fake in fakes)
-        alone, _ = completions(ALONE, urls, tmp_path / "alone")
+        alone, _ = completions(ALONE, urls, tmp_path / "alone", sync)
         for fake in fakes:
             fake.calls.clear()
-        found = ranks(2, "ddp", completions, urls, tmp_path / "both")
+        found = ranks(2, "ddp", completions, urls, tmp_path / "both", sync)
     assert found == [(alone, None)] * 2
     assert len(alone) == 24
     for fake in fakes:
-        assert fake.calls.count("/collective_rpc load_policy") == 2
+        assert fake.calls.count(f"/collective_rpc {rpc}") == 2
         assert fake.calls.count("/resume") == 2
     assert not (tmp_path / "both").exists()
 
@@ -84,9 +92,10 @@ def shards(world: World, url: str, folder: Path) -> tuple[tuple[int, ...], str]:
     """What is sampled with the weights of which each rank holds a part, and what this rank is told of a full disk."""
     policy = tiny_policy()
     tiny_trainer(policy, "trainer.strategy=fsdp2", world=world)
-    engine = VllmEngine(policy, settings_of((url,), folder), max_context_tokens=64, world=world)
-    engine.load_weights(1)  # compared with what the ranks compute together
-    found = asyncio.run(engine.generate([3, 4], sampling(seed=1)))
+    for sync in ("broadcast", "folder"):
+        engine = VllmEngine(policy, settings_of((url,), folder, sync), max_context_tokens=64, world=world)
+        engine.load_weights(1)  # compared with what the ranks compute together
+        found = asyncio.run(engine.generate([3, 4], sampling(seed=1)))
     if world.is_first:
         shutil.rmtree(folder)
         folder.write_text("no folder")

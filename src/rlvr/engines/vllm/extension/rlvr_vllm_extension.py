@@ -137,10 +137,9 @@ class RlvrExtension:
         try:
             offered = Offer.from_json(offer)
             _check({name: shape for name, shape, _ in offered.tensors}, pieces, tied, model)
+            group = join(offered, has_gpu=self.model_runner.device.type == "cuda")
         except (FileError, OfferError) as error:
             return self._failed(str(error))
-        try:
-            group = join(offered, has_gpu=self.model_runner.device.type == "cuda")
         except CutOffError as error:
             return self._failed(f"no weights came: {error}", cut_off=True)
         stream, kept = Stream(offered, group), {}

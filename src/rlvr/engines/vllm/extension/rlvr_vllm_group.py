@@ -30,12 +30,13 @@ MAX_OFFER_CHARS = 64 << 20
 CONNECT_TIMEOUT_S = 10.0
 GLOO, NCCL, GIVEN_UP = "gloo", "nccl", "given up"
 """What the trainer says when all are there, or will not be."""
+UNREACHABLE = "the trainer cannot be reached at"
 RANKS, VERDICT = "ranks", "verdict"
 """Keys of the store: how many workers have come, and what becomes of it."""
 
 
 class OfferError(Exception):
-    """What a trainer announces is nothing that could be received."""
+    """What a trainer announces is nothing that could be received, and would not be the next time."""
 
 
 class CutOffError(Exception):
@@ -67,20 +68,21 @@ class Offer:
             found: dict[str, Any] = json.loads(text) if len(text) <= MAX_OFFER_CHARS else {}
             tensors = tuple((name, tuple(shape), dtype) for name, shape, dtype in found["tensors"])
             offer = cls(**{**found, "tensors": tensors})
+            impossible = [what for what, is_fine in offer._checks() if not is_fine]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise OfferError(f"the offer of weights cannot be read ({type(error).__name__}: {error})"[:500]) from error
-        for what, is_fine in (
-            ("host", isinstance(offer.host, str) and 0 < len(offer.host) <= 255),
-            ("port", _is_count(offer.port) and 0 < offer.port < 65536),
-            ("token", isinstance(offer.token, str) and 0 < len(offer.token) <= 64),
-            ("size", _is_count(offer.size) and 2 <= offer.size <= 1_000_000),
-            ("limit_s", isinstance(offer.limit_s, int | float) and 0 < offer.limit_s < math.inf),
-            ("tensors", all(map(_is_tensor, offer.tensors))),
-            ("names", len({name for name, _, _ in offer.tensors}) == len(offer.tensors)),
-        ):
-            if not is_fine:
-                raise OfferError(f"the offer of weights has impossible {what}")
+        if impossible:
+            raise OfferError(f"the offer of weights has impossible {impossible[0]}")
         return offer
+
+    def _checks(self) -> Iterator[tuple[str, bool]]:
+        yield "host", isinstance(self.host, str) and 0 < len(self.host) <= 255
+        yield "port", _is_count(self.port) and 0 < self.port < 65536
+        yield "token", isinstance(self.token, str) and 0 < len(self.token) <= 64
+        yield "size", _is_count(self.size) and 2 <= self.size <= 1_000_000
+        yield "limit_s", isinstance(self.limit_s, int | float) and 0 < self.limit_s < math.inf
+        yield "tensors", all(map(_is_tensor, self.tensors))
+        yield "names", len({name for name, _, _ in self.tensors}) == len(self.tensors)
 
 
 def _is_count(value: Any) -> bool:
@@ -179,20 +181,23 @@ def gpu() -> str:
 
 
 def join(offer: Offer, has_gpu: bool) -> Group:
-    """A worker's place in the group, once all are there. CutOffError if they do not come, or cannot be reached."""
+    """A worker's place in the group, once all are there. CutOffError if they do not come.
+
+    OfferError if the trainer cannot be reached: it listens until it has heard of every server. Or there is no place.
+    """
     end = time.monotonic() + offer.limit_s
     try:  # a store that nobody listens at would be asked again and again
         with socket.create_connection((offer.host, offer.port), CONNECT_TIMEOUT_S) as one:
             address = one.getsockname()[0]
     except OSError as error:
-        raise CutOffError(f"the trainer cannot be reached at {offer.host} port {offer.port} ({error})") from error
+        raise OfferError(f"{UNREACHABLE} {offer.host} port {offer.port}: {error}") from error
     with _told():
         limit = timedelta(seconds=offer.limit_s)
         whole = dist.TCPStore(offer.host, offer.port, None, False, limit)
         store = dist.PrefixStore(offer.token, whole)
         rank = store.add(RANKS, 1)
         if rank >= offer.size:
-            raise CutOffError(f"more workers came than the {offer.size - 1} that the trainer waits for")
+            raise OfferError(f"more workers came than the {offer.size - 1} that the trainer waits for")
         store.set(place(rank), gpu() if has_gpu else "")
         backend = store.get(VERDICT).decode()
     if backend not in (GLOO, NCCL):
