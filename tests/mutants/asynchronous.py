@@ -13,6 +13,11 @@ BOUND = STALENESS + "test_pitfall_24_delivery_in_issue_order_keeps_the_bound_for
 LENGTHS = STALENESS + "test_pitfall_25_episodes_trained_on_are_as_long_as_those_sampled"
 TOO_OLD = STALENESS + "test_pitfall_24_a_token_too_old_or_of_no_weights_at_all_is_an_error"
 LOST = STALENESS + "test_pitfall_37_no_prompt_is_lost_or_doubled_by_a_resume_at_any_step"
+SCHEDULE = "tests/unit/rollout/test_schedule.py::"
+ENGINE = "tests/unit/engines/local/test_engine.py::"
+ONE_THREAD = SCHEDULE + (
+    "test_pitfall_26_the_engine_is_used_in_one_thread_and_closed_at_the_end_which_ends_the_thread_too"
+)
 BY_HAND = RATIOS + "test_pitfall_23_weights_of_tokens_sequences_and_their_mean_by_hand"
 
 
@@ -35,6 +40,52 @@ MUTANTS = [
         "while len(self._issued) <= ahead:",
         "while len(self._issued) <= ahead + 1:",
         BOUND,
+    ),
+    bug(  # the next batch is begun when this one is there: nothing runs beside its last completions
+        "24",
+        "rollout/schedule.py",
+        "        while len(self._issued) <= ahead:\n            self._issue(step + len(self._issued))\n"
+        "        groups = self._world.join(self._issued.popleft().groups())\n",
+        "        if not self._issued:\n            self._issue(step)\n"
+        "        groups = self._world.join(self._issued.popleft().groups())\n"
+        "        while len(self._issued) < ahead:\n            self._issue(step + 1 + len(self._issued))\n",
+        STALENESS + "test_the_batches_of_later_steps_have_begun_before_the_trainer_waits_for_its_own",
+    ),
+    bug(  # what the trainer waits for stands behind the batches of later steps
+        "25",
+        "engines/local/scheduler.py",
+        "insort(self._waiting, request, key=lambda one: one.sampling.priority)",
+        "self._waiting.append(request)",
+        ENGINE + "test_of_requests_that_wait_those_of_smaller_priority_start_first_and_draw_what_they_always_do",
+    ),
+    bug(
+        "25",
+        "rollout/schedule.py",
+        "self._issue(step + len(self._issued))",
+        "self._issue(step)",
+        SCHEDULE + "test_requests_go_first_for_which_the_trainer_waits_first",
+    ),
+    bug(  # weights come in the trainer's thread, in the middle of a step of the engine
+        "30",
+        "rollout/schedule.py",
+        "self._executor.call(lambda: self._engine.load_weights(version))",
+        "self._engine.load_weights(version)",
+        ONE_THREAD,
+    ),
+    bug(  # an engine that cannot be closed leaves its thread behind
+        "26",
+        "rollout/schedule.py",
+        "        try:\n            self._executor.call(self._engine.close)\n"
+        "        finally:\n            self._executor.__exit__(kind, error, trace)",
+        "        self._executor.call(self._engine.close)\n        self._executor.__exit__(kind, error, trace)",
+        ONE_THREAD,
+    ),
+    bug(  # every rank samples all prompts
+        "9",
+        "rollout/schedule.py",
+        "self._source.sample(self._world.share(indices), step=step)",
+        "self._source.sample(indices, step=step)",
+        SCHEDULE + "test_each_rank_samples_its_share_of_a_batch_and_of_its_replacements",
     ),
     bug(  # the bound is checked where a batch is issued, at best
         "24",
@@ -101,6 +152,13 @@ MUTANTS = [
         "self._stale = False",
         VERSIONS + "test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which",
     ),
+    bug(  # of many rows in flight only the first ones are computed anew
+        "30",
+        "engines/local/scheduler.py",
+        "for chunk in _chunks(sequences, lambda item: len(item[1])):",
+        "for chunk in _chunks(sequences, lambda item: len(item[1]))[:1]:",
+        VERSIONS + "test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which",
+    ),
     bug(  # so do sessions between two turns
         "31",
         "engines/local/scheduler.py",
@@ -108,6 +166,20 @@ MUTANTS = [
         "        self._parked.clear()\n",
         '"""Forget every key and value. Rows in flight are computed anew and go on under the new weights."""\n',
         VERSIONS + "test_pitfall_31_a_session_that_was_parked_with_old_weights_is_computed_anew",
+    ),
+    bug(  # an episode has the version of its last turn: the report shows it younger than it is
+        "24",
+        "tracking/rollouts.py",
+        "policy_version=min(turn.completion.policy_version for turn in episode.turns)",
+        "policy_version=episode.turns[-1].completion.policy_version",
+        RECORDS + "test_pitfall_24_each_token_of_a_row_has_the_version_that_sampled_it",
+    ),
+    bug(  # rows that are shorter than the longest have the versions of their padding
+        "24",
+        "tracking/rollouts.py",
+        "versions[row, :length].tolist()",
+        "versions[row, -length:].tolist()",
+        RECORDS + "test_pitfall_24_each_token_of_a_row_has_the_version_that_sampled_it",
     ),
     bug(  # the weight of a sequence is exp(mean) where exp(sum) is meant
         "23",
@@ -143,6 +215,13 @@ MUTANTS = [
         '"mismatch_weight": weight,',
         '"mismatch_weight": factor,',
         OBJECTIVE + "test_pitfall_23_metrics_report_weights_of_sequences_before_the_cap",
+    ),
+    bug(
+        "23",
+        "algorithms/table.py",
+        "mismatch_cap=settings.mismatch_cap,",
+        "mismatch_cap=2.0,",
+        OBJECTIVE + "test_pitfall_23_metrics_report_weights_before_the_cap",
     ),
     bug(  # a correction whose old policy is the sampler's does nothing
         "22",

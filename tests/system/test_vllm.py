@@ -110,6 +110,7 @@ def test_a_run_goes_on_when_its_server_is_killed_and_started_again(start: Path, 
         check_complete(folder, command.err)
         whole = run_train(tmp_path / "whole", *settings(second, start)).folder
         check_same_samples(folder, whole)
+        check_sampling_beside_the_trainer(second, start, whole, tmp_path)
         check_bad_input(second, start, tmp_path)
         status, _ = second.post("/v1/completions", {"model": str(start), "prompt": [3], "max_tokens": 2})
         assert status == 200
@@ -138,6 +139,22 @@ def check_same_samples(killed: Path, whole: Path) -> None:
     same = [tokens(one) == tokens(right[key]) for key, one in left.items()]
     assert sum(same) >= 0.9 * len(same), f"{sum(same)} of {len(same)}"
     assert all(equal for key, equal in zip(left, same, strict=True) if key[0] == 1)
+
+
+def check_sampling_beside_the_trainer(server: Server, start: Path, whole: Path, folder: Path) -> None:
+    """The same draws; no token is older than allowed; what is of the newest weights has the trainer's logprobs."""
+    words = settings(server, start, "rollout.max_staleness=1", "algorithm.mismatch_correction=truncate")
+    ran = run_train(folder / "beside", *words)
+    found, theirs = sampled(ran.folder), sampled(whole)
+    assert {key: one.seed for key, one in found.items()} == {key: one.seed for key, one in theirs.items()}
+    assert max(row["rollout/staleness_max"] for row in ran.rows[1:]) == 1
+    for (step, _, _), episode in found.items():
+        for row in episode.rows:
+            triples = zip(row.policy_versions or (), row.trainer_logprobs or (), row.behavior_logprobs, strict=True)
+            for version, trainer, behavior in triples:
+                assert version in (-1, step - 2, step - 1)
+                if version == step - 1 and trainer is not None and behavior is not None:
+                    assert trainer == pytest.approx(behavior, abs=1e-4)
 
 
 def check_bad_input(server: Server, start: Path, folder: Path) -> None:

@@ -277,9 +277,14 @@ def test_pitfall_26_the_engine_is_used_in_one_thread_and_closed_at_the_end_which
             raise RuntimeError("the connection is gone")
 
     made, _ = schedule(executor=Background(num_threads=1), max_staleness=1, num_turns=2, engine=Noting())
-    with pytest.raises(RuntimeError, match="the connection is gone"), made:
-        made.next_batch(0, last=9)
-        made.advance(1)
+
+    def use() -> None:
+        with made:
+            made.next_batch(0, last=9)
+            made.advance(1)
+
+    with pytest.raises(RuntimeError, match="the connection is gone"):
+        use()
     assert seen == dict.fromkeys(("generate", "release", "load_weights", "close"), "rollouts")
     assert "rollouts" not in {thread.name for thread in threading.enumerate()}
 

@@ -257,16 +257,24 @@ def test_tracking_does_not_import_torch() -> None:
 
 
 def test_pitfall_24_each_token_of_a_row_has_the_version_that_sampled_it(tmp_path: Path) -> None:
-    """New weights came between the two tokens of the first completion."""
+    """New weights came between the two tokens of the first completion, and before a second turn; an episode has the
+    oldest version."""
     first, second = group().episodes
     (turn,) = first.turns
     changed = dataclasses.replace(turn.completion, version_changes=((1, 6),))
-    mixed = dataclasses.replace(first, turns=(dataclasses.replace(turn, completion=changed),))
+    later = dataclasses.replace(
+        turn,
+        prompt_ids=(*turn.prompt_ids, *turn.completion.token_ids, 8),
+        completion=dataclasses.replace(turn.completion, policy_version=7),
+    )
+    mixed = dataclasses.replace(first, turns=(dataclasses.replace(turn, completion=changed), later))
     both = dataclasses.replace(group(), episodes=(mixed, second))
     path = rollouts_path(tmp_path, 8)
     write_rollouts(path, make_records([both], to_batch([both]), READER))
-    found = [record.rows[0].policy_versions for record in read_rollouts(path)]
-    assert found == [[-1, -1, 4, 6], [-1, -1, 4, 4]]
+    found = read_rollouts(path)
+    assert [record.rows[0].policy_versions for record in found] == [[-1, -1, 4, 6, -1, 7, 7], [-1, -1, 4, 4]]
+    assert [turn.policy_version for turn in found[0].turns] == [4, 7]
+    assert [record.policy_version for record in found] == [4, 4]
 
 
 def test_a_file_from_before_there_were_versions_of_tokens_is_read(tmp_path: Path) -> None:
