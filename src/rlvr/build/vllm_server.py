@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import rlvr.engines
 from rlvr.build.inference import run_of, weights_of
@@ -26,21 +26,27 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import saved_settings
 from rlvr.models.hub import locate
 from rlvr.models.loading import TOKENIZER_FILES, base_of
+from rlvr.tracking.files import writing
 
 PYTHON_VARIABLE = "RLVR_VLLM_PYTHON"
 EXTENSION = Path(rlvr.engines.__file__).parent / "vllm" / "extension"
 """Files for vLLM's Python: our extension of its workers, and what starts it."""
 LAUNCHER = EXTENSION / "rlvr_vllm_launch.py"
+_FIXED, _PLAIN = "what training needs of it is fixed", "it is asked at --host and --port, without TLS"
 OWN_OPTIONS = {
-    "--model": "MODEL",
-    "--served-model-name": "--served-model-name",
-    "--host": "--host",
-    "--port": "--port",
-    "--api-key": "--api-key",
-    "--logprobs-mode": "",
-    "--worker-extension-cls": "",
+    "--model": "use MODEL",
+    "--served-model-name": "use --served-model-name",
+    "--host": "use --host",
+    "--port": "use --port",
+    "--api-key": "use --api-key",
+    "--logprobs-mode": _FIXED,
+    "--worker-extension-cls": _FIXED,
+    "--no-enable-scale-out": _FIXED,
+    "--uds": _PLAIN,
+    "--ssl-keyfile": _PLAIN,
+    "--ssl-certfile": _PLAIN,
 }
-"""Those of vLLM that are ours to give, and the argument of `rlvr serve` that sets each."""
+"""Those of vLLM that are not the user's to give after --, and the remedy."""
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that --max-lora-rank may have."""
 POLL_S = 0.25
@@ -211,8 +217,7 @@ def check_arguments(arguments: Sequence[str], ours: Mapping[str, str] = OWN_OPTI
         name = word.partition("=")[0].replace("_", "-")
         clash = next((one for one in ours if len(name) > 3 and one.startswith(name)), None)
         if clash is not None:
-            remedy = f"use {ours[clash]}" if ours[clash] else "what training needs of it is fixed"
-            raise ConfigError(f"{word} after --: rlvr serve gives vLLM its {clash}; leave it out ({remedy}).")
+            raise ConfigError(f"{word} after --: rlvr serve decides of {clash}; leave it out ({ours[clash]}).")
 
 
 def command_line(build: Build, weights: Weights, names: Sequence[str], settings: VllmSettings) -> list[str]:
@@ -274,16 +279,16 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
         VllmDiedError: it ended while it was loading.
     """
     ours = dict(OWN_OPTIONS)
-    ours |= {"--max-num-seqs": "--max-batch-size"} if settings.max_batch_size else {}
-    ours |= {"--max-model-len": "--max-context-tokens"} if settings.max_context_tokens else {}
+    ours |= {"--max-num-seqs": "use --max-batch-size"} if settings.max_batch_size else {}
+    ours |= {"--max-model-len": "use --max-context-tokens"} if settings.max_context_tokens else {}
     check_arguments(settings.arguments, ours)
     build = find_vllm(settings.python)
     weights = find_weights(model)
     check_head_size(build, weights, trust_remote_code="--trust-remote-code" in settings.arguments)
     names = settings.names or (model,)
-    log = settings.log or Path(tempfile.mkstemp(prefix="rlvr-vllm-", suffix=".log")[1])
-    note(f"vLLM {build.version} of {build.python} loads {weights.model}; its log: {log}")
-    with log.open("wb") as file:
+    with _open_log(settings.log) as file:
+        log = Path(file.name)
+        note(f"vLLM {build.version} of {build.python} loads {weights.model}; its log: {log}")
         process = subprocess.Popen(
             [build.python, *command_line(build, weights, names, settings)],
             env=variables(build, weights, settings, os.environ),
@@ -302,6 +307,13 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
         _end(process, settings.shutdown_s)
         if settings.log is None and not died:
             log.unlink(missing_ok=True)
+
+
+def _open_log(log: Path | None) -> IO[bytes]:
+    if log is None:
+        return tempfile.NamedTemporaryFile(prefix="rlvr-vllm-", suffix=".log", delete=False)
+    with writing(log):
+        return log.open("wb")
 
 
 def _wait_until_healthy(

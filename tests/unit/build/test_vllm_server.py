@@ -163,6 +163,9 @@ def test_ours_come_first_and_the_users_unchanged() -> None:
     assert [_after(line, one) for one in ("--model", "--served-model-name", "--port")] == ["some/model", "x", "8011"]
     assert _after(line, "--host") == "127.0.0.1"
     assert not {"--dtype", "--enforce-eager", "--max-num-seqs", "--max-model-len"} & set(line)
+    assert _after(line, "--worker-extension-cls") == "rlvr_vllm_extension.RlvrExtension"
+    assert _after(line, "--middleware") == "rlvr_vllm_launch.RequireKey"
+    assert "--enable-scale-out" in line
 
 
 def test_pitfall_33_on_a_cpu_numbers_are_float32_and_nothing_is_compiled_unless_asked() -> None:
@@ -177,7 +180,10 @@ def test_pitfall_33_on_a_cpu_numbers_are_float32_and_nothing_is_compiled_unless_
 @pytest.mark.parametrize(
     ("word", "remedy"),
     [
-        ("--model=x", "rlvr serve gives vLLM its --model; leave it out .use MODEL"),
+        ("--model=x", "rlvr serve decides of --model; leave it out .use MODEL"),
+        ("--no_enable_scale_out", "what training needs"),
+        ("--uds=x", "asked at --host and --port"),
+        ("--ssl-keyfile", "without TLS"),
         ("--served_model_name", "--served-model-name"),
         ("--served", "--served-model-name"),
         ("--api-key", "--api-key"),

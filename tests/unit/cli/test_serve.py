@@ -17,10 +17,11 @@ from rlvr.cli.main import main
         ("--vllm-python python3", "--vllm-python python3: has no effect with --engine local; add --engine vllm"),
         ("--log vllm.log", "--log vllm.log: has no effect with --engine local"),
         ("-- --tensor-parallel-size 2", "--tensor-parallel-size after --: is for vLLM; add --engine vllm"),
-        ("--engine vllm -- --port 1", "--port after --: rlvr serve gives vLLM its --port; leave it out (use --port)."),
+        ("--engine vllm -- --port 1", "--port after --: rlvr serve decides of --port; leave it out (use --port)."),
         ("--engine vllm --max-batch-size 2 -- --max-num-seqs 3", "leave it out (use --max-batch-size)"),
         ("--engine vllm --max-context-tokens 2 -- --max_model_len=3", "leave it out (use --max-context-tokens)"),
         ("--engine trt", "invalid choice: 'trt'"),
+        ("--engine vllm --api-key=", "--api-key is empty: give a key, or leave the option out."),
     ],
 )
 def test_an_option_without_effect_is_refused(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,6 +30,19 @@ def test_an_option_without_effect_is_refused(words: str, told: str, capsys: pyte
     assert out == ""
     assert told in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("engine", ["local", "vllm"])
+def test_a_key_that_no_client_could_send_is_refused_and_not_shown(
+    engine: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RLVR_API_KEY", "hush\n")
+    assert main(["serve", "no/such/model", "--engine", engine]) == 2
+    assert main(["serve", "no/such/model", "--engine", engine, "--api-key", "hush hush"]) == 2
+    err = capsys.readouterr().err
+    assert "hush" not in err
+    assert "error: $RLVR_API_KEY: a key has no spaces" in err
+    assert "error: --api-key: a key has no spaces" in err
 
 
 def test_words_after_two_dashes_are_for_serve_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,6 +120,17 @@ def test_a_completion_is_cut_at_the_end_of_the_context(tmp_path: Path) -> None:
             sample(engine, ([], sampling()))
 
 
+def test_requests_that_wait_their_turn_do_so_in_the_event_loop_of_their_own_step(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    with running(fake):
+        engine = engine_of(policy, tmp_path, fake, max_batch_size=1)
+        engine.load_weights(0)
+        requests = [(prompt(9), sampling(seed=seed)) for seed in range(3)]
+        assert sample(engine, *requests) == sample(engine, *requests)
+    assert fake.most_at_once == 1
+
+
 def test_tokens_are_heard_in_order_before_the_completion_is_there(tmp_path: Path) -> None:
     policy = make_policy()
     fake = fake_of(policy)
