@@ -27,6 +27,7 @@ from tests.system.torchrun import Job, said
 
 RPN_TEST = ("trainer.checkpoint_every=5", "trainer.keep_last=9", "tracker.rollouts_every=1")
 NUM_STEPS = 15
+ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2")
 TOLERANCE = 1e-5
 
 
@@ -193,9 +194,11 @@ def test_a_signal_to_one_process_saves_once_and_ends_all(alone: Path, tmp_path: 
     check_stopped(folder, alone)
 
 
-def test_a_signal_to_torchrun_saves_once_and_ends_all(alone: Path, tmp_path: Path) -> None:
+def test_a_signal_to_the_launcher_saves_once_and_ends_all(alone: Path, tmp_path: Path) -> None:
+    """`accelerate launch` where it is installed: it runs what torchrun does."""
     words = ("train", "--config-name", "rpn_test", *SHORT_OF_THE_END, "trainer.strategy=ddp", "run_dir=run")
-    job = Job(2, *words, cwd=tmp_path)
+    launcher = (*ACCELERATE, "--multi_gpu") if importlib.util.find_spec("accelerate") else None
+    job = Job(2, *words, "trainer.world_size=2", cwd=tmp_path, launcher=launcher)
     job.wait_until(lambda: num_lines(tmp_path / "run") > 2)
     job.send(signal.SIGTERM)
     done = job.wait()
@@ -284,9 +287,8 @@ def test_a_launcher_that_starts_one_process_in_silence_is_found_out(tmp_path: Pa
     """`accelerate launch` on a CPU: one process where two were asked for."""
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("accelerate is not installed")
-    launcher = (sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2")
     words = ("train", "--config-name", "rpn_test", "trainer.strategy=ddp", "trainer.world_size=2", "run_dir=run")
-    done = Job(2, *words, cwd=tmp_path, launcher=launcher).wait()
+    done = Job(2, *words, cwd=tmp_path, launcher=(*ACCELERATE, "--cpu")).wait()
     assert done.code != 0
     assert [line for line in done.err.splitlines() if line.startswith("rlvr: error: ")] == [
         "rlvr: error: trainer.world_size=2: 1 process trains here; start them with torchrun --nproc-per-node 2 -m rlvr "

@@ -227,6 +227,7 @@ def cut_parts(world: World, strategy: str) -> dict[str, Any]:
             "rows": [[own_rows(p).shape[0] for p in model.parameters()] for model in models],
             "cut": all(is_sharded(p) for model in models for p in model.parameters()),
             "trained": [any(p.requires_grad for p in model.parameters()) for model in models],
+            "sample": trainer._spread.weight_sample(policy, 50).tolist(),
             "layers": [sum(isinstance(module, FSDPModule) for module in model.modules()) for model in models],
         }
 
@@ -492,12 +493,13 @@ def test_a_pass_that_other_ranks_take_part_in_is_not_made_anew(ranks: Ranks) -> 
 
 def test_a_model_and_its_reference_are_cut_and_gathered_layer_by_layer(ranks: Ranks) -> None:
     found = ranks(2, "fsdp2", cut_parts, "fsdp2")
-    whole_ones = cut_parts(ALONE, "single")["rows"]
+    alone = cut_parts(ALONE, "single")
     for answer in found:
         assert answer["cut"]
         assert answer["trained"] == [True, False]
         assert answer["layers"] == [1, 1]
-    pairs = zip(*(answer["rows"] for answer in found), whole_ones, strict=True)
+    assert sorted(found[0]["sample"] + found[1]["sample"]) == sorted(alone["sample"])  # as much as one process looks at
+    pairs = zip(*(answer["rows"] for answer in found), alone["rows"], strict=True)
     assert all(a + b == both for one, two, all_rows in pairs for a, b, both in zip(one, two, all_rows, strict=True))
 
 
