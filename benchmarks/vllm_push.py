@@ -8,6 +8,9 @@ requests paused, tensors loaded and verified, caches forgotten, log-probabilitie
 while 64 completions are sampled; "lost" are those of them that did not come back whole. "gap" is the largest difference
 between a behavior logprob of vLLM and what the trainer's own forward pass says of the same token. Medians of the
 rounds; "ratio" is the median of local seconds / vLLM seconds of the same round.
+
+The second table (alone with --pushes) is of a model of about 100 MB: whole pushes by files in a folder and by
+broadcast, turn about, and the bytes of the weights / seconds.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -38,6 +42,8 @@ from rlvr.types import Completion, SamplingParams
 
 PROMPTS, NEW_TOKENS, CONTEXT = 64, 64, 128
 VOCABULARY = 4096
+
+Sync = Literal["folder", "broadcast"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,23 +175,51 @@ async def rounds_of(policy: Policy, remote: VllmEngine, local: LocalEngine, roun
     ]
 
 
+def engine_of(policy: Policy, url: str, folder: Path, sync: Sync) -> VllmEngine:
+    """A client of the server."""
+    settings = Settings(
+        urls=(url,),
+        sync=sync,
+        weights_dir=folder / "weights",
+        max_batch_size=PROMPTS,
+        timeout_s=600.0,
+        wait_s=10.0,
+        max_retries=1,
+        max_logprob_gap=1e-3,
+    )
+    return VllmEngine(policy, settings, max_context_tokens=CONTEXT)
+
+
+def compare(size: Size, python: str, rounds: int) -> Iterator[str]:
+    """Lines of the table of pushes."""
+    syncs: tuple[Sync, Sync] = ("folder", "broadcast")
+    seconds: dict[str, list[float]] = {sync: [] for sync in syncs}
+    with tempfile.TemporaryDirectory() as folder:
+        model = size.save(Path(folder) / "model")
+        with serving(model, python) as url:
+            policy = load_for_inference(str(model))
+            engines = {sync: engine_of(policy, url, Path(folder), sync) for sync in syncs}
+            for number in range(rounds + 1):  # the first is warm-up
+                for sync in syncs if number % 2 else reversed(syncs):
+                    change(policy, number)
+                    begin = time.perf_counter()
+                    engines[sync].load_weights(number)
+                    seconds[sync].append(time.perf_counter() - begin)
+    num_bytes = sum(weight.nbytes for weight in policy.model.parameters())
+    for sync in syncs:
+        taken = sorted(seconds[sync][1:])
+        median = statistics.median(taken)
+        span = f"{1e3 * taken[0]:.0f} to {1e3 * taken[-1]:.0f}"
+        yield f"| {num_bytes / 1e6:.0f} MB | {sync} | {1e3 * median:.0f} | {span} | {num_bytes / 1e6 / median:.0f} |"
+
+
 def measure(size: Size, python: str, rounds: int) -> str:
     """A line of the table."""
     with tempfile.TemporaryDirectory() as folder:
         model = size.save(Path(folder) / "model")
         with serving(model, python) as url:
             policy = load_for_inference(str(model))
-            settings = Settings(
-                urls=(url,),
-                sync="folder",
-                weights_dir=Path(folder) / "weights",
-                max_batch_size=PROMPTS,
-                timeout_s=600.0,
-                wait_s=10.0,
-                max_retries=1,
-                max_logprob_gap=1e-3,
-            )
-            remote = VllmEngine(policy, settings, max_context_tokens=CONTEXT)
+            remote = engine_of(policy, url, Path(folder), "folder")
             local = LocalEngine(policy.model, max_batch_size=PROMPTS, max_context_tokens=CONTEXT)
             try:
                 cells = asyncio.run(rounds_of(policy, remote, local, rounds))
@@ -203,14 +237,21 @@ def main() -> None:
     )
     parser.add_argument("--vllm-python", default=os.environ.get("RLVR_VLLM_PYTHON"), required=False)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--pushes", action="store_true", help="only compare the ways of pushing weights")
     arguments = parser.parse_args()
     if not arguments.vllm_python:
         parser.error("--vllm-python: name the Python of the environment that has vLLM")
     print(f"load average at the start: {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    print("| model | push ms | in flight ms | lost | vLLM tok/s | local tok/s | ratio | gap |")
-    print("|---|---|---|---|---|---|---|---|")
-    for size in (Size(width=128, num_layers=2), Size(width=384, num_layers=6)):
-        print(measure(size, arguments.vllm_python, arguments.rounds), flush=True)
+    if not arguments.pushes:
+        print("| model | push ms | in flight ms | lost | vLLM tok/s | local tok/s | ratio | gap |")
+        print("|---|---|---|---|---|---|---|---|")
+        for size in (Size(width=128, num_layers=2), Size(width=384, num_layers=6)):
+            print(measure(size, arguments.vllm_python, arguments.rounds), flush=True)
+        print()
+    print("| weights | engine.sync | push ms | least and most | MB/s |")
+    print("|---|---|---|---|---|")
+    for line in compare(Size(width=512, num_layers=8), arguments.vllm_python, arguments.rounds):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,17 @@ from tests.mutants.mutant import Mutant
 ENGINE = "tests/unit/engines/vllm/test_engine.py::"
 FAULTS = "tests/unit/engines/vllm/test_faults.py::"
 PUSH = "tests/unit/engines/vllm/test_push.py::"
+BROADCAST = "tests/unit/engines/vllm/test_broadcast.py::"
 REAL = "tests/unit/engines/vllm/test_vllm.py::"
 SEEDS = ENGINE + "test_pitfall_36_every_completion_of_a_group_has_its_own_request_and_its_own_seed"
 IN_FLIGHT = (
     ENGINE + "test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every_token_has_its_version"
 )
 EXTENSION = "engines/vllm/extension/rlvr_vllm_extension.py"
+GROUP = "engines/vllm/extension/rlvr_vllm_group.py"
+BROADCASTS = "engines/vllm/broadcast.py"
+EVERY_BIT = BROADCAST + "test_pitfall_30_every_worker_gets_every_tensor_bit_by_bit"
+CAME_BACK = BROADCAST + "test_pitfall_30_a_server_that_died_in_a_broadcast_gets_what_was_pushed_when_it_is_back"
 
 MUTANTS = [
     Mutant(  # the server fills in a temperature from the model's folder, or takes 1
@@ -100,6 +105,84 @@ MUTANTS = [
         old="            value = value.float() + merged_part(layers[layer])\n",
         new="            value = value.add_(merged_part(layers[layer]))\n",
         test=PUSH + "test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as_it_is",
+    ),
+    Mutant(  # what is sampled between two attempts at a push counts as the old weights'
+        pitfall="30",
+        file="engines/vllm/push.py",
+        old="        server.name_version(PARTIAL)  #",
+        new="        pass  #",
+        test=PUSH + "test_pitfall_30_what_is_sampled_between_two_pushes_of_one_version_is_thrown_away",
+    ),
+    Mutant(  # tensors that are not laid out row by row arrive in another order
+        pitfall="30",
+        file=GROUP,
+        old="        self._broadcast(tensor.contiguous())\n",
+        new="        self._broadcast((tensor.T if tensor.dim() == 2 else tensor).contiguous())\n",
+        test=EVERY_BIT,
+    ),
+    Mutant(  # what a broken group did not bring passes for weights
+        pitfall="30",
+        file=GROUP,
+        old='                    self.problem = f"{name} did not arrive: {error}"\n',
+        new="                    pass\n",
+        test=BROADCAST + "test_a_worker_whose_trainer_dies_has_zeros_and_says_which_tensor_did_not_come",
+    ),
+    Mutant(  # the loader is cut off, and leaves vLLM's model in pieces
+        pitfall="30",
+        file=GROUP,
+        old='                    self.problem = f"{name} did not arrive: {error}"\n',
+        new='                    self.problem = f"{name} did not arrive: {error}"\n                    return\n',
+        test=BROADCAST + "test_a_worker_whose_trainer_dies_has_zeros_and_says_which_tensor_did_not_come",
+    ),
+    Mutant(  # a server that breaks a broadcast takes the others with it
+        pitfall="30",
+        file=BROADCASTS,
+        old="                if len(again) == len(left):  # nobody to leave out\n",
+        new="                if again:\n",
+        test=BROADCAST + "test_the_others_get_everything_when_a_worker_dies_in_the_middle",
+    ),
+    Mutant(  # of data parallel engines only the first one has the weights, and nobody says so
+        pitfall="30",
+        file=BROADCASTS,
+        old="        if error is None and came >= offer.size:",
+        new="        if error is None and came > offer.size:",
+        test=BROADCAST + "test_more_workers_than_a_server_tells_of_are_no_success",
+    ),
+    Mutant(  # one worker of each server has the weights, the other tensor parallel ones have not
+        pitfall="30",
+        file=BROADCASTS,
+        old="        size=1 + sum(servers.values()),\n",
+        new="        size=1 + len(servers),\n",
+        test=EVERY_BIT,
+    ),
+    Mutant(  # a server that comes back gets the weights that are being trained just now
+        pitfall="30",
+        file="engines/vllm/engine.py",
+        old="as_served(value, self._dtype, copy=True)",
+        new="as_served(value, self._dtype)",
+        test=CAME_BACK,
+    ),
+    Mutant(  # NCCL with two ranks on one GPU
+        pitfall="30",
+        file=BROADCASTS,
+        old="if all(gpus) and len(set(gpus)) == len(gpus) else",
+        new="if all(gpus) else",
+        test=BROADCAST + "test_nccl_is_for_ranks_with_a_gpu_each",
+    ),
+    Mutant(  # another worker's sentence hides the reason
+        pitfall="30",
+        file="engines/vllm/server.py",
+        old="sorted(reports, key=lambda report: report.cut_off)",
+        new="sorted(reports, key=lambda report: not report.cut_off)",
+        test=BROADCAST + "test_what_cannot_work_ends_the_run_in_a_sentence",
+    ),
+    Mutant(  # what a worker keeps for the comparison is what it has already, not what came
+        pitfall="30",
+        file=EXTENSION,
+        old="            kept[name] = pieces[name].local(tensor).clone()\n",
+        new="            kept[name] = pieces[name].local(torch.zeros_like(tensor))\n",
+        test=REAL + "test_pitfall_30_trainer_and_server_agree_after_each_of_five_pushes",
+        needs="vllm",
     ),
     Mutant(  # every token is said to be of the weights that came last
         pitfall="24",

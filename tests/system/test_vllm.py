@@ -96,7 +96,7 @@ def test_a_run_goes_on_when_its_server_is_killed_and_started_again(start: Path, 
     port = str(free_port())
     folder = tmp_path / "killed"
     with vllm(start, "--port", port, "--log", str(tmp_path / "first.log")) as first:
-        words = settings(first, start, f"run_dir={folder}", "tracker.console=plain")
+        words = settings(first, start, "engine.sync=broadcast", f"run_dir={folder}", "tracker.console=plain")
         command = Command("train", *words, log=tmp_path / "err")
         wait_until(lambda: num_lines(folder) >= 3 or not command.process.is_alive(), timeout_s=LONG_S)
         assert command.process.is_alive(), command.err

@@ -144,7 +144,9 @@ def _broadcast(parcel: Parcel, offer: Offer, store: dist.TCPStore, calls: Sequen
     except CutOffError as error:
         return str(error)
     finally:
-        if group is not None:
+        if group is None:
+            dist.PrefixStore(offer.token, store).set(groups.VERDICT, groups.GIVEN_UP)
+        else:
             group.leave()
 
 
@@ -154,7 +156,6 @@ def _gathered(store: dist.Store, offer: Offer, calls: Sequence[Future[None]], en
     while not store.check(keys):
         done, _ = wait(calls, timeout=POLL_S, return_when=FIRST_COMPLETED)
         if done or time.monotonic() > end:
-            store.set(groups.VERDICT, groups.GIVEN_UP)
             raise CutOffError("not all workers came")
     gpus = [store.get(key).decode() for key in keys] + [groups.gpu() if has_gpu else ""]
     backend = groups.NCCL if all(gpus) and len(set(gpus)) == len(gpus) else groups.GLOO

@@ -17,8 +17,10 @@ from transformers import AutoTokenizer, PreTrainedModel, Qwen2ForCausalLM
 
 from rlvr.config.schema import Lora
 from rlvr.engines.vllm import Settings, VllmEngine
+from rlvr.engines.vllm.broadcast import send
+from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Group
 from rlvr.engines.vllm.server import Server
-from rlvr.engines.vllm.wire import RefusedError
+from rlvr.engines.vllm.wire import BrokenOffError, RefusedError
 from rlvr.models.adapters import add_adapters
 from rlvr.models.policy import Adapters, Policy
 from rlvr.seeding import derive_seed
@@ -103,10 +105,13 @@ def greedy(model: PreTrainedModel, ids: list[int], count: int) -> tuple[int, ...
     return tuple(sequence[len(ids) :])
 
 
-def test_pitfall_30_trainer_and_server_agree_after_each_of_five_pushes(start: Path, url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sync", ["folder", "broadcast"])
+def test_pitfall_30_trainer_and_server_agree_after_each_of_five_pushes(
+    sync: str, start: Path, url: str, tmp_path: Path
+) -> None:
     # the head is the embedding's: vLLM 0.32 on a CPU keeps a copy of it that its own reloading forgets
     policy = policy_of(start)
-    engine = engine_of(policy, url, tmp_path)
+    engine = engine_of(policy, url, tmp_path, sync)
     before: list[tuple[int, ...]] = []
     for version in range(1, 6):
         train_a_step(policy, version)
@@ -266,6 +271,46 @@ def test_pitfall_30_files_that_are_not_the_model_are_refused_and_the_server_goes
         with pytest.raises(RefusedError, match=sentence):
             server.load_policy(str(path))
         assert sample(engine, ([4, 5], params())) == [before], path
+
+
+def test_pitfall_30_a_broadcast_that_is_refused_or_broken_off_leaves_a_server_that_takes_the_next(
+    start: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = policy_of(start)
+    engine = engine_of(policy, url, tmp_path, "broadcast")
+    engine.load_weights(0)
+    (before,) = sample(engine, ([4, 5], params()))
+    server = Server(url, timeout_s=60.0)
+    parcel = engine._fleet.newest.parcel
+    assert parcel is not None
+    tensors = dict(parcel.tensors)
+    key = "model.layers.1.self_attn.k_proj.weight"
+    for wrong, sentence in (
+        ({name: value for name, value in tensors.items() if name != key}, f"not 1 tensors of the model: {key}"),
+        (tensors | {key: torch.zeros(64, 64)}, rf"{key} has shape \(64, 64\), the model's has \(32, 64\)"),
+        (tensors | {key: torch.zeros(32, 64, dtype=torch.float64)}, "the offer of weights has impossible tensors"),
+    ):
+        (error,) = send(replace(parcel, tensors=wrong), {server: 1}).values()
+        with pytest.raises(RefusedError, match=sentence):
+            raise error or AssertionError("it was taken")
+        assert sample(engine, ([4, 5], params())) == [before]
+    left = list(range(5))
+
+    def send_five(group: Group, tensor: Tensor) -> None:
+        if not left:
+            raise CutOffError("as if the trainer had died")
+        left.pop()
+        group._broadcast(tensor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Group, "send", send_five)
+        (error,) = send(parcel, {server: 1}).values()
+    assert isinstance(error, BrokenOffError)
+    assert f"{list(tensors)[5]} did not arrive" in str(error)
+    engine.load_weights(1)  # the name is another one: it is pushed again
+    (after,) = sample(engine, ([4, 5], params()))
+    assert after.token_ids == before.token_ids
+    assert gap(policy.model, [4, 5], after) < TOLERANCE
 
 
 def test_a_given_up_request_is_ended_on_the_server(start: Path, url: str, tmp_path: Path) -> None:
