@@ -2,13 +2,16 @@
 
 import gc
 import json
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.local.graphed import GraphedRunner
+from rlvr.engines.local.graphs import CudaRecorder, Graphs
 from rlvr.models.devices import choose_device, exact_products
 from rlvr.models.policy import Policy
 from rlvr.training.memory import Demand, available_memory, measure_activations, plan_memory
@@ -37,18 +40,65 @@ def moved(policy: Policy, device: torch.device) -> Policy:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_graphs_give_the_logprobs_of_a_plain_forward(name, device):
     model, on_cpu = tiny_model(name).to(device), tiny_model(name)
-    engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
     runner = engine._scheduler._runner
-    assert isinstance(runner, GraphedRunner)
+    if not isinstance(runner, GraphedRunner):
+        assert name == "mixtral", (
+            "experts in float32 may be multiplied one by one, which waits for how many tokens each has"
+        )
+        assert_exact(on_cpu, crowd(4, 5), engine.generate_batch(crowd(4, 5)), atol=1e-4)
+        return
     for requests in (crowd(2, 4, max_tokens=75, stop_ids=frozenset()), crowd(4, 5), crowd(4, 5)):
-        assert_exact(on_cpu, requests, engine.generate_batch(requests))
-    assert runner.graphs.num_steps > 1
+        assert_exact(on_cpu, requests, engine.generate_batch(requests), atol=1e-4)
+    assert runner.graphs.num_steps > 1  # they were dropped where buffers had grown, and recorded again
     for weights in (model, on_cpu):
         with torch.no_grad():
             for parameter in weights.parameters():
                 parameter.mul_(0.9)
     engine.load_weights(1)
-    assert_exact(on_cpu, crowd(3, 3), engine.generate_batch(crowd(3, 3)))
+    assert_exact(on_cpu, crowd(3, 3), engine.generate_batch(crowd(3, 3)), atol=1e-4)
+    runner.graphs.clear()
+    assert_exact(on_cpu, crowd(3, 3), engine.generate_batch(crowd(3, 3)), atol=1e-4)
+    assert not runner.graphs.gave_up
+
+
+def test_a_step_that_waits_is_not_recorded_and_work_goes_on(device):
+    graphs = Graphs(CudaRecorder())
+    here = torch.cuda.current_stream()
+    with pytest.warns(UserWarning, match="capturing"):
+        found = graphs.run(0, lambda x: x[:, None] * float(x.sum()), [torch.ones(2, device=device)], most_rows=2)
+    assert found.tolist() == [[2.0], [2.0]]
+    assert torch.cuda.current_stream() == here
+    again = Graphs(CudaRecorder())
+    assert again.run(0, lambda x: x[:, None] * 3, [torch.ones(2, device=device)], most_rows=2).tolist() == [[3], [3]]
+    assert not again.gave_up
+
+
+def test_steps_are_recorded_while_another_thread_computes(device):
+    """As with rollout.max_staleness=1: neither may disturb the other."""
+    over = threading.Event()
+
+    def compute() -> float:
+        total = 0.0
+        while not over.is_set():
+            total += float(torch.randn(1000, 1000, device=device).square().mean())
+            torch.cuda.empty_cache()
+        return total
+
+    model, on_cpu = tiny_model("llama").to(device), tiny_model("llama")
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(compute)
+        try:
+            engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
+            assert_exact(on_cpu, crowd(), engine.generate_batch(crowd()), atol=1e-4)
+        finally:
+            over.set()
+        assert beside.result() > 0
+    runner = engine._scheduler._runner
+    assert isinstance(runner, GraphedRunner)
+    assert not runner.graphs.gave_up
 
 
 def test_a_decode_step_waits_for_the_gpu_once(device):
@@ -118,7 +168,7 @@ def test_memory_that_runs_out_is_answered_by_smaller_microbatches(device):
         policy = moved(tiny_policy(intermediate_size=8192), device)
         return tiny_trainer(policy, f"trainer.microbatch_tokens={tokens}", "trainer.precision=fp32")
 
-    batch = tiny_batch(tiny_policy(), num_groups=100)
+    batch = tiny_batch(tiny_policy(), num_groups=200)  # 2 GB in one pass
     expected = gradient(make(256), batch)
     gc.collect()
     torch.cuda.empty_cache()

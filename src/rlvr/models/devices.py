@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 FLASH = "flash"
 """How the names of attention begin that take 16-bit numbers and no mask of ours."""
 
+OUT_OF_MEMORY = (
+    "can't allocate memory",  # torch's allocator on the CPU
+    "out of memory",  # CUDA, where it is no torch.OutOfMemoryError
+    "std::bad_alloc",
+    "alloc_failed",  # cuBLAS and cuDNN, which allocate by themselves
+    "could not create a memory object",  # oneDNN
+)
+
 
 def choose_device(wanted: str) -> torch.device:
     """The device of `trainer.device`, made torch's current one; the GPU is number LOCAL_RANK, which torchrun sets.
@@ -70,6 +78,18 @@ def exact_products() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, on any device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(saying in str(error).lower() for saying in OUT_OF_MEMORY)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, for a sentence."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def has_flash_attention(model: PreTrainedModel) -> bool:

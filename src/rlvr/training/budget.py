@@ -14,20 +14,13 @@ from typing import Literal, TypeVar
 import torch
 
 from rlvr.errors import UserError
+from rlvr.models.devices import first_line, is_out_of_memory
 from rlvr.training.packing import MIN_LINE_TOKENS
 
 Result = TypeVar("Result")
 
 CPU_TOKENS = 2048
 """What `trainer.microbatch_tokens=auto` means on a CPU: more is not faster there, and takes more memory."""
-
-SAYINGS = (
-    "can't allocate memory",  # torch's allocator on the CPU
-    "out of memory",  # CUDA, where it is no torch.OutOfMemoryError
-    "std::bad_alloc",
-    "alloc_failed",  # cuBLAS and cuDNN, which allocate by themselves
-    "could not create a memory object",  # oneDNN
-)
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +51,7 @@ class Budget:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                reason = first_line(error)
             # out here the error is gone, and with it the frames that held the tensors of the failed pass
             free()
             self._halve(longest, reason)
@@ -81,13 +74,6 @@ class Budget:
         self._note(
             f"out of memory at {tokens:,} tokens per microbatch: going on with {self.tokens:,}, which changes no result"
         )
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, on any device."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(saying in str(error).lower() for saying in SAYINGS)
 
 
 def free() -> None:

@@ -259,15 +259,16 @@ def _tensors(policy: Policy) -> list[Tensor]:
 
 def keys_values_bytes(policy: Policy, row_tokens: int) -> int:
     """Of one completion's keys and values at its end, in buffers that grow by doubling; on a CPU the smaller ones are
-    kept for the next batch."""
+    kept for the next batch, elsewhere a recorded step keeps its logits, and a copy of them."""
     config = policy.model.config.get_text_config()
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
     capacity = 16
     while capacity < row_tokens:
         capacity *= 2
-    kept = 2 if policy.model.device.type == "cpu" else 1
-    return kept * 2 * int(config.num_hidden_layers) * heads * width * policy.dtype.itemsize * capacity
+    numbers = 2 * int(config.num_hidden_layers) * heads * width * capacity
+    on_cpu = policy.model.device.type == "cpu"
+    return policy.dtype.itemsize * (2 * numbers if on_cpu else numbers + 2 * int(config.vocab_size))
 
 
 def available_memory(device: torch.device) -> int | None:

@@ -1,5 +1,6 @@
 """Where models go; a GPU is only said to be there."""
 
+import importlib
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import torch
 import rlvr.engines.local.engine
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.local.shared_prefix import SharedPrefixRunner
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.models.devices import (
     choose_device,
     choose_products,
@@ -22,6 +23,7 @@ from rlvr.models.loading import load_policy
 from rlvr.training.trainer import bf16_pays
 from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
 from tests.unit.models.checkpoints import save_model, settings
+from tests.unit.training.tiny import tiny_config
 
 
 @pytest.fixture
@@ -85,6 +87,29 @@ def test_every_thread_that_samples_makes_its_gpu_the_current_one(monkeypatch):
 def _noting(inside, device):
     inside.append(device)
     yield
+
+
+def test_memory_that_runs_out_in_sampling_is_one_sentence(monkeypatch):
+    engine = LocalEngine(tiny_model("llama"), max_batch_size=8, max_context_tokens=64)
+
+    def step():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
+
+    monkeypatch.setattr(engine._scheduler, "step", step)
+    with pytest.raises(
+        UserError, match=r"^out of memory with up to 8 completions .* engine\.max_batch_size=4, or lower"
+    ):
+        engine.generate_batch([(prompt(5), sampling(3, max_tokens=3))])
+
+
+def test_the_products_of_a_run_are_chosen_before_its_model_is_loaded(monkeypatch):
+    def choose(device, precision):
+        raise UserError(f"{device} {precision}")
+
+    building = importlib.import_module("rlvr.build.train")  # rlvr.build has a function of that name
+    monkeypatch.setattr(building, "choose_products", choose)
+    with pytest.raises(UserError, match=r"^cpu bf16$"):
+        building.train(tiny_config("trainer.precision=bf16", "trainer.device=cpu", name="rpn_test"))
 
 
 def test_a_gpu_that_only_emulates_bfloat16_computes_in_float32(monkeypatch, two_gpus):

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from rlvr.errors import UserError
+from rlvr.models.devices import is_out_of_memory
 from rlvr.models.policy import Policy
-from rlvr.training.budget import Budget, is_out_of_memory
+from rlvr.training.budget import Budget
 from tests.unit.training.tiny import gradient, tiny_batch, tiny_policy, tiny_trainer, update
 
 CPU_SAYS = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"

@@ -15,7 +15,8 @@ from rlvr.engines.base import Alternatives, OnToken
 from rlvr.engines.local.rows import Request
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.engines.local.select import make_runner
-from rlvr.models.devices import current, without_flash_attention
+from rlvr.errors import UserError
+from rlvr.models.devices import current, first_line, is_out_of_memory, without_flash_attention
 from rlvr.types import Completion, SamplingParams, StopReason
 
 
@@ -43,7 +44,7 @@ class LocalEngine:
             raise ValueError(f"max_context_tokens={max_context_tokens} exceeds the model's {limit} positions")
         self._model, self._weights = model, weights
         self._modules = list(model.modules())
-        self._max_context_tokens = max_context_tokens
+        self._max_batch_size, self._max_context_tokens = max_batch_size, max_context_tokens
         with self._serving():
             runner, reason = make_runner(model, max_batch_size)
         if reason is not None:
@@ -205,8 +206,15 @@ class LocalEngine:
             with self._serving():
                 self._scheduler.step()
         except BaseException as error:
-            self._fail_all(error)
-            raise
+            if not is_out_of_memory(error):
+                self._fail_all(error)
+                raise
+            said = UserError(
+                f"out of memory with up to {self._max_batch_size} completions sampled together ({first_line(error)}): "
+                f"set engine.max_batch_size={max(1, self._max_batch_size // 2)}, or lower rollout.max_completion_tokens"
+            )
+            self._fail_all(said)
+            raise said from error
 
     def _fail_all(self, error: BaseException) -> None:
         """Nothing of a broken step can be trusted: every caller gets the error, every cache is dropped."""

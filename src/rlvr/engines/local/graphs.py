@@ -120,9 +120,8 @@ class Graphs:
         self, recorder: Recorder, compute: Callable[..., Tensor], inputs: Sequence[Tensor], most_rows: int
     ) -> _Step:
         own = tuple(value.clone() for value in inputs)
-        logits = compute(
-            *own
-        )  # what a first step makes and leaves, as a cache's buffers, is no part of the recorded one
+        # what a first step makes and leaves, as a cache's buffers, is no part of the recorded one
+        logits = compute(*own)
         if self._result is None:
             self._result = logits.new_empty(most_rows, logits.shape[1])
         result = self._result[: len(own[0])]

@@ -95,10 +95,10 @@ def crowd(num_prompts=5, group_size=4, **changes):
     ]
 
 
-def assert_exact(model, requests, completions):
+def assert_exact(model, requests, completions, *, atol=1e-5):
     for (ids, _), completion in zip(requests, completions, strict=True):
         expected = plain_logprobs(model, ids, completion, 1.0)
-        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2_sliding", "gemma3", "mixtral"])
