@@ -38,6 +38,21 @@ MUTANTS = [
         new="optimizer=-(-trained // replicated)",
         test=EXACT,
     ),
+    Mutant(  # a frozen copy of the weights is not planned for
+        pitfall="33",
+        file="build/memory.py",
+        old='has_reference="reference_logprobs" in needs',
+        new="has_reference=False",
+        test="tests/unit/build/test_memory.py::test_pitfall_33_each_copy_of_the_weights_is_planned_for",
+    ),
+    Mutant(  # one bfloat16 copy of the head for all chunks of a pass, whose gradients add up in bfloat16
+        pitfall="33",
+        file="models/policy.py",
+        old="    torch.set_autocast_cache_enabled(False)\n",
+        new="",
+        test="tests/unit/models/test_policy.py::"
+        "test_pitfall_33_in_bfloat16_the_gradients_of_chunks_are_added_up_in_float32",
+    ),
     Mutant(  # recorded steps go on reading buffers that have grown and lie elsewhere
         pitfall="31",
         file="engines/local/graphed.py",

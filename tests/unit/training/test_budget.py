@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+import rlvr.training.budget
 from rlvr.errors import UserError
 from rlvr.models.devices import is_out_of_memory
 from rlvr.models.policy import Policy
@@ -67,8 +68,9 @@ def test_after_a_halving_the_numbers_are_those_of_the_smaller_budget_bit_for_bit
     assert torch.equal(gradient(trainer, batch), expected)
 
 
-def test_each_halving_is_said_once():
-    said, tries = [], []
+def test_each_halving_is_said_once_and_gives_back_what_the_pass_held(monkeypatch):
+    said, tries, freed = [], [], []
+    monkeypatch.setattr(rlvr.training.budget, "free", lambda: freed.append(sys.exc_info()[0]))
 
     def attempt(tokens):
         tries.append(tokens)
@@ -79,6 +81,7 @@ def test_each_halving_is_said_once():
     budget = Budget(5000, note=said.append)
     assert [budget.run(attempt, longest=20) for _ in range(2)] == [625, 625]
     assert tries == [5000, 2500, 1250, 625, 625]
+    assert freed == [None] * 3  # where no error is there any more that would hold the tensors of its frames
     assert said == [
         f"out of memory at {before} tokens per microbatch: going on with {after}, which changes no result"
         for before, after in (("5,000", "2,500"), ("2,500", "1,250"), ("1,250", "625"))

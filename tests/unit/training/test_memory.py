@@ -72,6 +72,8 @@ def test_with_adapters_only_they_have_gradients_and_the_reference_is_the_model_i
     assert parts.reference == 0
     assert parts.weights == weight_bytes(policy)
     assert parts.weights >= held(policy.model.parameters())
+    cut = plan_memory(policy, demand(num_shards=4), setting=2048).parts  # every rank has all of the adapters
+    assert (cut.gradients, cut.optimizer) == (parts.gradients, parts.optimizer)
 
 
 def test_fewer_bits_are_planned_as_fewer_bytes(tmp_path):
@@ -127,6 +129,14 @@ def test_measuring_leaves_the_model_as_it_was():
     assert measure_activations(policy, "rows").per_pair < measure_activations(policy, "shared").per_pair
     assert recomputed_layers(policy.model) == layers
     assert all(p.grad is None for p in policy.parameters())
+
+
+def test_weights_are_not_counted_once_more_as_activations():
+    """In float32 a pass keeps them as they are, in bfloat16 a copy of them."""
+    policy = tiny_policy(**WIDE)
+    assert abs(measure_activations(policy, "shared").fixed) < 0.05 * weight_bytes(policy)
+    copies = measure_activations(policy, "shared", lambda: torch.autocast("cpu", torch.bfloat16)).fixed
+    assert 0.4 * weight_bytes(policy) < copies < 0.6 * weight_bytes(policy)
 
 
 def test_keys_and_values_are_what_the_engine_holds():
