@@ -4,9 +4,11 @@ import importlib.util
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 
 import pytest
 
+from tests.ranks import Ranks
 from tests.vllm_python import missing_vllm
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads on shared cores cost far more than they gain
@@ -24,6 +26,14 @@ MARKED = {  # marker -> modules that its tests need, and the extra that brings t
     "trackers": (("mlflow", "wandb", "tensorboard"), "heavy"),
     "openai": (("openai",), "heavy"),
 }
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Ranks]:
+    """Processes for jobs of several ranks."""
+    pool = Ranks()
+    yield pool
+    pool.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

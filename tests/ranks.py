@@ -10,11 +10,12 @@ import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from rlvr.world import ALONE, World, open_world
 
-MOST = 4
 PATIENCE_S = 120.0
 
 Job = Callable[..., Any]
@@ -25,42 +26,65 @@ class RankError(Exception):
     """A job raised on some rank; the message is that rank's traceback."""
 
 
+def forkserver() -> ForkServerContext:
+    """Processes are forked from one that has made the imports, which take seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rlvr.build", "rlvr.cli.main", "rlvr.cli.train", "peft"])
+    return context
+
+
 class Ranks:
     """`ranks(2, "ddp", job, ...)` runs `job(world, ...)` on 2 ranks and returns what they returned.
 
-    With the strategy None nothing is opened: the job itself does, as a command that a launcher has started.
+    With the strategy None nothing is opened: the job itself does, as a command that a launcher has started. What a job
+    changes in its process stays changed for the next one. The processes are started when they are needed.
     """
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["rlvr.build", "rlvr.cli.main", "rlvr.cli.train"])  # as tests/system/harness.py
-        pipes = [context.Pipe() for _ in range(MOST)]
-        self._pipes = [ours for ours, _ in pipes]
-        self._processes = [context.Process(target=_work, args=(theirs,), daemon=True) for _, theirs in pipes]
-        for process in self._processes:
-            process.start()
+        self._pipes: list[Connection] = []
+        self._processes: list[BaseProcess] = []
 
     def __call__(self, size: int, strategy: str | None, job: Job, *arguments: Any) -> list[Any]:
-        """RankError if one fails, TimeoutError if they do not come to an end; then no other job can be given."""
+        """RankError if one fails. TimeoutError or EOFError if they do not come to an end; the next job gets others."""
+        while len(self._processes) < size:
+            self._start()
         port = _free_port()
-        for rank, pipe in enumerate(self._pipes[:size]):
-            pipe.send((rank, size, strategy, port, job, arguments))
-        end = time.monotonic() + PATIENCE_S
-        answers: dict[int, Any] = {}
-        for rank in range(size):
-            if not self._pipes[rank].poll(max(0.0, end - time.monotonic())):
-                raise TimeoutError(f"rank {rank} of {size} is still at work")
-            answers[rank] = self._pipes[rank].recv()
-        failures = [text for text, _ in answers.values() if text is not None]
-        if failures:
+        try:
+            for rank, pipe in enumerate(self._pipes[:size]):
+                pipe.send((rank, size, strategy, port, job, arguments))
+            answers = self._answers(size)
+        except BaseException:
+            self.close()
+            raise
+        if failures := [text for text, _ in answers if text is not None]:
             raise RankError("\n".join(failures))
-        return [answers[rank][1] for rank in range(size)]
+        return [answer for _, answer in answers]
+
+    def _start(self) -> None:
+        context = forkserver()
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()  # so that the end of the process is seen
+        self._pipes.append(ours)
+        self._processes.append(process)
+
+    def _answers(self, size: int) -> list[tuple[str | None, Any]]:
+        """By rank, the traceback of what it raised, and what it returned."""
+        end = time.monotonic() + PATIENCE_S
+        answers = []
+        for rank, pipe in enumerate(self._pipes[:size]):
+            if not pipe.poll(max(0.0, end - time.monotonic())):
+                raise TimeoutError(f"rank {rank} of {size} is still at work")
+            answers.append(pipe.recv())
+        return answers
 
     def close(self) -> None:
         """End the processes."""
         for process in self._processes:
             process.kill()
             process.join()
+        self._pipes, self._processes = [], []
 
 
 def _work(pipe: Connection) -> None:

@@ -86,6 +86,27 @@ MUTANTS = [
         new="parts = [own]",
         test=LOSSES + "[grpo-ddp-2]",
     ),
+    Mutant(  # of a gradient that takes several messages only the last one is sent
+        pitfall="9",
+        file="training/parallel.py",
+        old="            yield bucket\n            bucket, size = [], 0",
+        new="            bucket, size = [], 0",
+        test=GRADIENTS + "[2-ddp]",
+    ),
+    Mutant(  # each rank ends the updates of a batch when its own rows have moved too far
+        pitfall="22",
+        file="training/trainer.py",
+        old='return part.mean("approx_kl")',
+        new='return own[0].mean("approx_kl")',
+        test=PARALLEL + "test_pitfall_22_all_ranks_end_the_updates_of_a_batch_at_the_same_one[ddp]",
+    ),
+    Mutant(  # gradients are added up in the bf16 that they are computed in
+        pitfall="33",
+        file="training/parallel.py",
+        old="reduce_dtype=torch.float32",
+        new="reduce_dtype=torch.bfloat16",
+        test=PARALLEL + "test_pitfall_33_gradients_that_are_computed_in_bf16_are_added_up_in_float32",
+    ),
     Mutant(  # every rank works on all rows
         pitfall="9",
         file="training/packing.py",

@@ -54,6 +54,20 @@ MUTANTS = [
         new="problems = world.join([None if SHARDS in name else _file_problem(path / name, e) for name, e in shares])",
         test=SHARDS + "test_pitfall_37_damage_is_named_by_all_ranks",
     ),
+    Mutant(  # the first rank tidies up while another one writes, whose complaint is then the reason
+        pitfall="37",
+        file="training/checkpoint.py",
+        old="written = world.attempt(write)",
+        new="written = world.gather(write())",
+        test=SHARDS + "test_pitfall_37_a_disk_that_is_full_on_one_rank_is_the_reason_on_all[1]",
+    ),
+    Mutant(  # all ranks delete the same folders
+        pitfall="37",
+        file="training/state.py",
+        old="        if self._world.is_first:\n            keep =",
+        new="        if True:\n            keep =",
+        test=SHARDS + "test_pitfall_37_only_the_first_rank_deletes_old_checkpoints",
+    ),
     Mutant(  # one process stops, the others wait for it
         pitfall="37",
         file="build/ranks.py",

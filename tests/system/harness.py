@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from rlvr.build import TrainResult, train
 from rlvr.config import rules
 from rlvr.config.compose import load_config, parse_overrides
 from rlvr.config.schema import Config
+from tests.ranks import forkserver
 
 TASK = (
     "task.operators=['+']",
@@ -199,9 +199,8 @@ class Command:
         self, *words: str, log: Path, die_at: int | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
         self._log = log
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["rlvr.build", "rlvr.cli.main", "rlvr.cli.train"])
-        self.process: BaseProcess = context.Process(target=_child, args=(words, log, die_at, environment or {}))
+        arguments = (words, log, die_at, environment or {})
+        self.process: BaseProcess = forkserver().Process(target=_child, args=arguments)
         self.process.start()
 
     @property

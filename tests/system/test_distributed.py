@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,6 @@ RPN_TEST = ("trainer.checkpoint_every=5", "trainer.keep_last=9", "tracker.rollou
 NUM_STEPS = 15
 ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2")
 TOLERANCE = 1e-5
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    pool = Ranks()
-    yield pool
-    pool.close()
 
 
 @pytest.fixture(scope="module")

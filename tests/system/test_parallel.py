@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,13 +44,6 @@ NUM_UPDATES = {GRPO: 1, PPO: 4}
 """Of one step."""
 
 Lines = list[dict[str, float]]
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    pool = Ranks()
-    yield pool
-    pool.close()
 
 
 # ------------------------------------------------------------------------------------------------ what the ranks run
@@ -459,7 +451,7 @@ def test_pitfall_33_weights_stay_float32_where_cut_ones_compute_in_bf16(ranks: R
         assert line["policy/entropy"] != precise["policy/entropy"]
 
 
-def test_gradients_that_are_computed_in_bf16_are_added_up_in_float32(ranks: Ranks) -> None:
+def test_pitfall_33_gradients_that_are_computed_in_bf16_are_added_up_in_float32(ranks: Ranks) -> None:
     precision, coarse = check_alike("answers", ranks(2, "fsdp2", precise_gradients, "fsdp2"))
     assert precision == "bf16"
     assert not coarse

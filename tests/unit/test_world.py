@@ -51,26 +51,22 @@ def test_alone_everything_is_given_back() -> None:
     assert answer["any"] == (False, False)
 
 
-def test_ranks_hear_the_same_in_their_order_and_a_failure_ends_all() -> None:
-    ranks = Ranks()
-    try:
-        answers = ranks(3, "ddp", talk)
-        assert [answer.pop("speaks") for answer in answers] == [True, False, False]
-        assert answers[0] == answers[1] == answers[2]
-        assert answers[0] == {
-            "ranks": [(0, 3, 0, 3), (1, 3, 1, 3), (2, 3, 2, 3)],
-            "joined": list("ABCDE"),
-            "first": "rank 0",
-            "any": (True, False),
-            "sum": [3.0, 3.0],
-            "copied": [5.0],
-        }
-        assert ranks(3, "ddp", attempts) == [[[0, 1, 2], "rank 1: disk full."]] * 3
-        assert ranks(1, "fsdp2", talk)[0]["ranks"] == [(0, 1, 0, 1)]
-        with pytest.raises(RankError, match="this one has had enough"):
-            ranks(2, "ddp", fail_on_the_last)
-    finally:
-        ranks.close()
+def test_ranks_hear_the_same_in_their_order_and_a_failure_ends_all(ranks: Ranks) -> None:
+    answers = ranks(3, "ddp", talk)
+    assert [answer.pop("speaks") for answer in answers] == [True, False, False]
+    assert answers[0] == answers[1] == answers[2]
+    assert answers[0] == {
+        "ranks": [(0, 3, 0, 3), (1, 3, 1, 3), (2, 3, 2, 3)],
+        "joined": list("ABCDE"),
+        "first": "rank 0",
+        "any": (True, False),
+        "sum": [3.0, 3.0],
+        "copied": [5.0],
+    }
+    assert ranks(3, "ddp", attempts) == [[[0, 1, 2], "rank 1: disk full."]] * 3
+    assert ranks(1, "fsdp2", talk)[0]["ranks"] == [(0, 1, 0, 1)]
+    with pytest.raises(RankError, match="this one has had enough"):
+        ranks(2, "ddp", fail_on_the_last)
 
 
 @pytest.mark.parametrize(

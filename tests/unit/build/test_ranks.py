@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,6 @@ from rlvr.models.policy import Policy
 from rlvr.world import ALONE, World
 from tests.ranks import RankError, Ranks
 from tests.unit.training.tiny import tiny_policy
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    pool = Ranks()
-    yield pool
-    pool.close()
-
 
 # ------------------------------------------------------------------------------------------------------ one voice
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from rlvr.errors import ConfigError
-from rlvr.models.policy import Policy
+from rlvr.models.devices import move
 from rlvr.models.sharding import copy_into, is_sharded, own_rows, row_range, whole
 from rlvr.training import parallel
 from rlvr.training.optimizer import adamw
@@ -105,7 +105,8 @@ def test_what_is_cut_on_a_gpu_is_kept_on_the_cpu_where_that_is_asked_for(monkeyp
     monkeypatch.setattr(parallel, "FSDPModule", nn.Module)
     monkeypatch.setattr(parallel, "init_device_mesh", lambda *shape: None)
     monkeypatch.setattr(parallel, "fully_shard", lambda module, **options: told.update({module: options}))
-    policy = Policy(model=tiny_model().to("meta"), tokenizer=tiny_policy().tokenizer)
+    policy = tiny_policy()
+    move(policy.model, torch.device("meta"))
     settings = tiny_config("trainer.strategy=fsdp2", "trainer.cpu_offload=true").trainer
     Spread(settings, ALONE, bf16=False).add(policy)
     assert [type(module).__name__ for module in told] == ["LlamaDecoderLayer"] * 2 + ["_Root"]

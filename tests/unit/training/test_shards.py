@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
@@ -42,13 +42,6 @@ from tests.unit.training.tiny import tiny_batch, tiny_config, tiny_policy, tiny_
 
 OVERRIDES = ("algorithm=ppo", "algorithm.num_epochs=2", "trainer.learning_rate=0.003", "trainer.precision=fp32")
 Weights = dict[str, list[float]]
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    pool = Ranks()
-    yield pool
-    pool.close()
 
 
 # ------------------------------------------------------------------------------------------------ what the ranks run
@@ -389,13 +382,15 @@ def save_on_a_full_disk(world: World, strategy: str, folder: str, full: int) -> 
 
 
 @pytest.mark.parametrize("full", [0, 1])
-def test_a_disk_that_is_full_on_one_rank_is_the_reason_on_all(full: int, ranks: Ranks, tmp_path: Path) -> None:
+def test_pitfall_37_a_disk_that_is_full_on_one_rank_is_the_reason_on_all(
+    full: int, ranks: Ranks, tmp_path: Path
+) -> None:
     found = run(ranks, 2, "fsdp2", save_on_a_full_disk, str(tmp_path), full)
     assert re.fullmatch(rf"Cannot write .*{shard_name(full)}: the disk is full; free some space\.", found)
     assert entries(tmp_path) == []
 
 
-def test_only_the_first_rank_deletes_old_checkpoints(ranks: Ranks, tmp_path: Path) -> None:
+def test_pitfall_37_only_the_first_rank_deletes_old_checkpoints(ranks: Ranks, tmp_path: Path) -> None:
     assert run(ranks, 2, "fsdp2", deletes, str(tmp_path)) == "done"
     assert list(list_checkpoints(tmp_path)) == [3]
 
