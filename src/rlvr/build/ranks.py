@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -82,6 +83,14 @@ def quiet(config: Config) -> Config:
     """The configuration of a rank that shows, tracks and prints nothing."""
     tracker = config.tracker.model_copy(update={"console": "none", "report_to": ()})
     return config.model_copy(update={"tracker": tracker, "debug": False})
+
+
+def own_voice(config: Config, world: World, note: Callable[[str], None]) -> Callable[[str], None]:
+    """How a rank tells what it alone knows, as that it waits for a server: the first by its `note`, others on stderr
+    with their numbers."""
+    if world.is_first or config.tracker.console == "none":
+        return note
+    return lambda text: print(f"process {world.rank}: {text}", file=sys.stderr, flush=True)
 
 
 def agreed(stopped: Callable[[], bool], world: World, note: Callable[[str], None]) -> Callable[[], bool]:

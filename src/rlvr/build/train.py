@@ -27,7 +27,7 @@ from rlvr.build.policies import (
     set_threads,
     with_absolute_model,
 )
-from rlvr.build.ranks import agreed, check_shares, one_voice, quiet, shared_folder
+from rlvr.build.ranks import agreed, check_shares, one_voice, own_voice, quiet, shared_folder
 from rlvr.build.tasks import Functions, Tasks, family_of, open_tasks
 from rlvr.config.penalties import penalties
 from rlvr.config.plan import plan
@@ -167,7 +167,7 @@ def assemble(
     for line in memory.lines:
         console.note(line)
     config = fitted(config, memory, world)
-    engine = make_engine(config, policy, context, folder.root, world, console.note)
+    engine = make_engine(config, policy, context, folder.root, world, own_voice(config, world, console.note))
     context = min(context, engine.max_context_tokens)  # servers may have less room than the model
     if "values" in algorithm.needs:
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)

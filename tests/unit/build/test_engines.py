@@ -7,10 +7,12 @@ import pytest
 
 from rlvr.build import engines
 from rlvr.build.engines import check_engine, make_engine
+from rlvr.build.ranks import own_voice
 from rlvr.config.compose import load_config
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.vllm import Settings, VllmEngine
 from rlvr.errors import UserError
+from rlvr.world import World
 from tests.unit.engines.vllm.fake import running
 from tests.unit.engines.vllm.world import fake_of, make_policy
 
@@ -41,6 +43,28 @@ def test_servers_get_their_weights_in_the_run_folder_or_where_all_of_them_can_re
             engine.load_weights(4)
             assert [file.name for file in (folder / "v000004").iterdir()] == ["00000.safetensors"]
             engine.close()
+
+
+def test_ranks_begin_with_different_servers_and_each_says_what_becomes_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = make_policy()
+    fakes = [fake_of(policy), fake_of(policy)]
+    notes: list[str] = []
+    with running(*fakes):
+        config = load_config(["engine=vllm", f"engine.urls=[{fakes[0].url},{fakes[1].url}]"])
+        engines = [
+            make_engine(config, policy, 100, tmp_path, world, own_voice(config, world, notes.append))
+            for world in (World(rank=0), World(rank=1))
+        ]
+        firsts = [engine._fleet.members[0].url for engine in engines if isinstance(engine, VllmEngine)]
+        assert firsts == [fakes[0].url, fakes[1].url]
+        for fleet in [engine._fleet for engine in engines if isinstance(engine, VllmEngine)]:
+            fleet._on_note("lost")
+    assert notes == ["lost"]
+    assert capsys.readouterr().err == "process 1: lost\n"
+    own_voice(load_config(["tracker.console=none"]), World(rank=1), notes.append)("nothing")
+    assert notes == ["lost", "nothing"], "the note of a quiet console says nothing"
 
 
 def test_a_server_that_is_not_there_is_told_before_anything_is_begun() -> None:

@@ -58,7 +58,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 port = int(sys.argv[sys.argv.index("--port") + 1])
-http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+host = sys.argv[sys.argv.index("--host") + 1]
+http.server.ThreadingHTTPServer((host, port), Handler).serve_forever()
 """
 
 
@@ -134,11 +135,12 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @linux
-@pytest.mark.parametrize("how", ["serves", "deaf"])
-def test_all_processes_end_with_the_block(how: str, stand_in: Callable[[str], StandIn]) -> None:
+@pytest.mark.parametrize(("how", "host"), [("serves", "127.0.0.2"), ("deaf", "127.0.0.1")])
+def test_all_processes_end_with_the_block(how: str, host: str, stand_in: Callable[[str], StandIn]) -> None:
     there = stand_in(how)
+    there.settings = replace(there.settings, host=host)
     with there.open() as server:
-        assert server.url == f"http://127.0.0.1:{there.settings.port}/v1"
+        assert server.url == f"http://{host}:{there.settings.port}/v1"
         assert server.names == (there.model,)
         assert all(Path(f"/proc/{pid}").exists() for pid in map(int, there.pids.read_text().split()))
         assert there.log == [f"begin {how}", "ready"], "it answers before it is ready, and stderr goes into the log"
@@ -258,7 +260,7 @@ def test_what_a_killed_server_leaves_behind_is_ended(stand_in: Callable[[str], S
 @linux
 def test_the_server_ends_with_the_process_that_started_it(stand_in: Callable[[str], StandIn], tmp_path: Path) -> None:
     there = stand_in("serves")
-    words = [str(LAUNCHER), "serve", "{}", "--port", str(there.settings.port)]
+    words = [str(LAUNCHER), "serve", "{}", "--host", "127.0.0.1", "--port", str(there.settings.port)]
     program = f"""
 import os, subprocess, sys, time
 words = [word.format(os.getpid()) for word in {words!r}]

@@ -231,18 +231,20 @@ def test_who_starts_a_server_by_hand_reads_the_same_in_the_docs() -> None:
 # ---------------------------------------------------------------------------------------------------------- the routes
 
 
-def status(launcher: ModuleType, path: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> int:
+def status(
+    launcher: ModuleType, path: str, headers: Sequence[tuple[bytes, bytes]] = (), kind: str = "http"
+) -> int | str:
     """What a request gets; 200 from the routes behind the guard."""
-    found: list[int] = []
+    found: list[int | str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def send(message: Any) -> None:
-        found.extend([message["status"]] if "status" in message else [])
+        found.extend([message.get("status", message["type"])] if message["type"] != "http.response.body" else [])
 
     guard = launcher.RequireKey(app)
-    asyncio.run(guard({"type": "http", "path": path, "headers": headers}, None, send))
+    asyncio.run(guard({"type": kind, "path": path, "headers": headers}, None, send))
     assert len(found) == 1
     return found[0]
 
@@ -256,6 +258,8 @@ def test_with_a_key_every_route_that_changes_weights_wants_it(launcher: ModuleTy
         assert status(launcher, path, headers=[*right, (b"authorization", b"Bearer x")]) == 401
         assert status(launcher, path, headers=right) == 200
     assert status(launcher, "/health") == 200
+    assert status(launcher, "/v1/realtime", kind="websocket") == "websocket.close"
+    assert status(launcher, "/v1/realtime", headers=right, kind="websocket") == 200
 
 
 @pytest.mark.parametrize("key", [None, ""])

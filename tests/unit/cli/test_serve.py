@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from rlvr.cli.main import main
@@ -43,6 +45,15 @@ def test_a_key_that_no_client_could_send_is_refused_and_not_shown(
     assert "hush" not in err
     assert "error: $RLVR_API_KEY: a key has no spaces" in err
     assert "error: --api-key: a key has no spaces" in err
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["serve", "no/such/model", "--engine", "vllm", "--port", str(port)]) == 1
+    assert f"--port {port} cannot be used (Address already in use)" in capsys.readouterr().err
 
 
 def test_words_after_two_dashes_are_for_serve_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from tests.unit.engines.vllm.fake import Change, FakeVllm, Fault, running
 from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, train_a_step
 
 NUM_PROBES = 2  # requests of a push
+BUSY = Fault(status=503)
 
 
 def change(path: str, value: Any) -> Change:
@@ -216,6 +217,12 @@ def test_a_server_that_does_not_come_back_ends_the_run_with_a_sentence_and_is_us
         fake.start()
         engine.load_weights(2)
         assert asyncio.run(engine.generate(prompt(5), sampling())).policy_version == 2
+        looks = iter(range(2))
+        fake.fault = lambda route, count: BUSY if route == "/weight_info" and next(looks, None) is not None else None
+        engine._fleet._wait_s = 60.0
+        fake.die()
+        fake.start()
+        assert asyncio.run(engine.generate(prompt(5), sampling())).policy_version == 2, "it is waited for once more"
 
 
 def test_a_server_that_is_slow_to_come_back_is_asked_again_and_again(tmp_path: Path) -> None:
@@ -226,8 +233,7 @@ def test_a_server_that_is_slow_to_come_back_is_asked_again_and_again(tmp_path: P
         engine.load_weights(0)
         before = asyncio.run(engine.generate(prompt(5), sampling()))
         looks = iter(range(5))
-        busy = Fault(status=503)
-        fake.fault = lambda route, count: busy if route == "/weight_info" and next(looks, None) is not None else None
+        fake.fault = lambda route, count: BUSY if route == "/weight_info" and next(looks, None) is not None else None
         fake.die()
         fake.start()
         assert asyncio.run(engine.generate(prompt(5), sampling())) == before

@@ -42,6 +42,9 @@ class RequireKey:
         if self._expected is None or not is_request or scope["path"] == "/health" or self._has_key(scope):
             await self._app(scope, receive, send)
             return
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
         body = b'{"error": "Unauthorized"}'
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 401, "headers": headers})
