@@ -6,6 +6,7 @@ ENGINE = "tests/unit/engines/vllm/test_engine.py::"
 FAULTS = "tests/unit/engines/vllm/test_faults.py::"
 PUSH = "tests/unit/engines/vllm/test_push.py::"
 BROADCAST = "tests/unit/engines/vllm/test_broadcast.py::"
+PUSH_BROADCAST = "tests/unit/engines/vllm/test_push_broadcast.py::"
 REAL = "tests/unit/engines/vllm/test_vllm.py::"
 SEEDS = ENGINE + "test_pitfall_36_every_completion_of_a_group_has_its_own_request_and_its_own_seed"
 IN_FLIGHT = (
@@ -15,7 +16,7 @@ EXTENSION = "engines/vllm/extension/rlvr_vllm_extension.py"
 GROUP = "engines/vllm/extension/rlvr_vllm_group.py"
 BROADCASTS = "engines/vllm/broadcast.py"
 EVERY_BIT = BROADCAST + "test_pitfall_30_every_worker_gets_every_tensor_bit_by_bit"
-CAME_BACK = BROADCAST + "test_pitfall_30_a_server_that_died_in_a_broadcast_gets_what_was_pushed_when_it_is_back"
+CAME_BACK = PUSH_BROADCAST + "test_pitfall_30_a_server_that_died_in_a_broadcast_gets_what_was_pushed_when_it_is_back"
 
 MUTANTS = [
     Mutant(  # the server fills in a temperature from the model's folder, or takes 1
@@ -174,7 +175,7 @@ MUTANTS = [
         file="engines/vllm/server.py",
         old="sorted(reports, key=lambda report: report.cut_off)",
         new="sorted(reports, key=lambda report: not report.cut_off)",
-        test=BROADCAST + "test_what_cannot_work_ends_the_run_in_a_sentence",
+        test=PUSH_BROADCAST + "test_what_cannot_work_ends_the_run_in_a_sentence",
     ),
     Mutant(  # what a worker keeps for the comparison is what it has already, not what came
         pitfall="30",
