@@ -7,7 +7,8 @@ hardware: before each of its steps it awaits `asyncio.sleep`, so long that a bat
 what the trainer does with it (scoring, four epochs of updates, weights, records). How long that is, is measured first,
 on a run that does not sleep. Two kinds of hardware: "step" sleeps the same for every step, however many completions
 run, as decoding does that waits for memory; "token" sleeps for each running completion, as decoding does that computes
-all the time: there nothing is won by sampling two batches side by side.
+all the time: there nothing is won by sampling two batches side by side, and the third kind, "token, a quarter at a
+time", does not: its `engine.max_batch_size` is a quarter of a batch, so that the older batch is done first.
 
 Each round runs max_staleness 0, 1 and 2, beginning with another one each time. With 0 the stages take turns, so its
 steps say what each stage takes alone. Times are means over all steps of a run, the first ones too, in which nothing is
@@ -35,12 +36,16 @@ from rlvr.config.compose import load_config
 from rlvr.engines.local import LocalEngine
 
 BOUNDS = (0, 1, 2)
-KINDS: tuple[str, ...] = ("step", "token")
 PROMPTS, GROUP = 24, 8
+BATCH = PROMPTS * GROUP
+KINDS = {  # what sleeps, and how many completions run at the same time
+    "step": ("step", BATCH),
+    "token": ("token", BATCH),
+    "token, a quarter at a time": ("token", BATCH // 4),
+}
 BASE = (
     f"rollout.prompts_per_step={PROMPTS}",
     f"rollout.group_size={GROUP}",
-    f"engine.max_batch_size={PROMPTS * GROUP}",
     "algorithm.num_epochs=4",
     "algorithm.mismatch_correction=truncate",
     "trainer.learning_rate=1e-9",
@@ -58,8 +63,8 @@ WARM_START = ("warm_start.num_steps=300", "warm_start.final_phase_steps=60", "wa
 class SlowEngine(LocalEngine):
     """The local engine, which lets others run for a while before each step."""
 
-    delays: ClassVar[dict[str, float]] = dict.fromkeys(KINDS, 0.0)  # seconds a step, and a step and running completion
-    counts: ClassVar[dict[str, int]] = dict.fromkeys(KINDS, 0)  # steps, and running completions of all steps
+    delays: ClassVar[dict[str, float]] = {"step": 0.0, "token": 0.0}  # seconds a step, and a step and completion
+    counts: ClassVar[dict[str, int]] = {"step": 0, "token": 0}  # steps, and running completions of all steps
 
     async def _settle(self) -> None:
         await super()._settle()
@@ -89,11 +94,13 @@ class Means:
         return max(self.waited, self.trained)
 
 
-def run(folder: Path, model: Sequence[str], bound: int, num_steps: int, **delays: float) -> Means:
+def run(
+    folder: Path, model: Sequence[str], bound: int, num_steps: int, *, slots: int = BATCH, **delays: float
+) -> Means:
     """Train and measure."""
-    SlowEngine.delays, SlowEngine.counts = dict.fromkeys(KINDS, 0.0) | delays, dict.fromkeys(KINDS, 0)
-    words = [*BASE, *model, f"trainer.max_steps={num_steps}", f"rollout.max_staleness={bound}", f"run_dir={folder}"]
-    train(load_config(words, config_name="rpn"))
+    SlowEngine.delays, SlowEngine.counts = {"step": 0.0, "token": 0.0} | delays, {"step": 0, "token": 0}
+    words = [f"trainer.max_steps={num_steps}", f"rollout.max_staleness={bound}", f"engine.max_batch_size={slots}"]
+    train(load_config([*BASE, *model, *words, f"run_dir={folder}"], config_name="rpn"))
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][1:]
     return Means(
         step=fmean(row["time/step_s"] * (1 - row.get("time/evaluation_share", 0.0)) for row in rows),
@@ -133,16 +140,17 @@ def main() -> None:
         run(root / "first", WARM_START, 0, 2)
         start = f"model.name_or_path={root / 'first' / 'warm_start'}"
         model = ("model=hf", start, "model.dtype=float32", "warm_start.enabled=false")
-        plain = run(root / "plain", model, 0, arguments.steps)
-        missing = max(0.0, arguments.slower * plain.trained - plain.waited)
-        print(f"not slowed: generation {plain.waited:.2f} s, training {plain.trained:.2f} s a step")
         rounds: dict[str, list[dict[int, Means]]] = {kind: [] for kind in KINDS}
         for number in range(arguments.rounds):
-            for kind in KINDS:
+            for kind, (sleeps, slots) in KINDS.items():
+                folder = root / f"{number}_{sleeps}_{slots}"
+                plain = run(folder / "plain", model, 0, arguments.steps, slots=slots)
+                missing = max(0.0, arguments.slower * plain.trained - plain.waited)
+                delay = {sleeps: missing / plain.counts[sleeps]}
                 order = [BOUNDS[(number + place) % len(BOUNDS)] for place in range(len(BOUNDS))]
-                delay = {kind: missing / plain.counts[kind]}
-                folder = root / f"{number}_{kind}"
-                rounds[kind].append({b: run(folder / str(b), model, b, arguments.steps, **delay) for b in order})
+                rounds[kind].append(
+                    {b: run(folder / str(b), model, b, arguments.steps, slots=slots, **delay) for b in order}
+                )
                 seen = ", ".join(f"{bound}: {rounds[kind][-1][bound].step:.2f} s" for bound in BOUNDS)
                 print(f"round {number + 1}, {kind}: {seen}", flush=True)
         print("\n| slowed by | | s a step | waiting for rollouts | staleness, mean | ratio to the slower stage |")
