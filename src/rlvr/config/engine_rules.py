@@ -3,6 +3,9 @@
 from rlvr.config.rule import Rule
 from rlvr.config.schema import Config, PretrainedModel, VllmEngine
 
+LEAST_TEMPERATURE = 0.01
+"""vLLM 0.32: `vllm.sampling_params._MAX_TEMP`."""
+
 
 def _vllm(c: Config) -> VllmEngine | None:
     return c.engine if isinstance(c.engine, VllmEngine) else None
@@ -14,8 +17,15 @@ def _hf(c: Config) -> PretrainedModel | None:
 
 ENGINE_RULES = (
     Rule(
-        lambda c: (e := _vllm(c)) is not None and len({url.rstrip("/") for url in e.urls}) < len(e.urls),
+        lambda c: (
+            (e := _vllm(c)) is not None and len({url.rstrip("/").removesuffix("/v1") for url in e.urls}) < len(e.urls)
+        ),
         "engine.urls: names a server twice; name each once.",
+    ),
+    Rule(
+        lambda c: _vllm(c) is not None and c.rollout.temperature < LEAST_TEMPERATURE,
+        f"rollout.temperature={{c.rollout.temperature}}: vLLM samples at {LEAST_TEMPERATURE} where less is asked for, "
+        f"and the trainer would score at another one; choose at least {LEAST_TEMPERATURE}.",
     ),
     *(
         Rule(

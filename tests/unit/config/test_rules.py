@@ -57,6 +57,8 @@ BROKEN = {
     "warm_start.warmup_steps=2000": "warm_start.warmup_steps=2000",
     # engine
     "engine=vllm engine.urls=[http://a:1,http://a:1/]": "names a server twice",
+    "engine=vllm engine.urls=[http://a:1/v1,http://a:1/]": "names a server twice",
+    "engine=vllm rollout.temperature=0.005": "rollout.temperature=0.005: vLLM samples at 0.01 where less is asked for",
     f"engine=vllm {HF} {LORA} model.load_in_4bit=true": "model.load_in_4bit=true: engine=vllm would sample from",
     f"engine=vllm {HF} {LORA} model.load_in_8bit=true": "model.load_in_8bit=true: engine=vllm would sample from",
     "engine=vllm engine.sync=adapter": "engine.sync=adapter: there is no adapter to push",
