@@ -177,7 +177,15 @@ MUTANTS = [
         new="sorted(reports, key=lambda report: not report.cut_off)",
         test=PUSH_BROADCAST + "test_what_cannot_work_ends_the_run_in_a_sentence",
     ),
-    Mutant(  # what a worker keeps for the comparison is what it has already, not what came
+    Mutant(  # what was broadcast is compared with nothing
+        pitfall="30",
+        file=EXTENSION,
+        old="            kept[name] = pieces[name].local(tensor).clone()\n",
+        new="            pass\n",
+        test=REAL + "test_pitfall_30_trainer_and_server_agree_after_each_of_five_pushes",
+        needs="vllm",
+    ),
+    Mutant(  # what was broadcast is compared with something else
         pitfall="30",
         file=EXTENSION,
         old="            kept[name] = pieces[name].local(tensor).clone()\n",

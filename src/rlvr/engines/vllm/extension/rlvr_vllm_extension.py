@@ -124,7 +124,7 @@ class RlvrExtension:
         except FileError as error:
             return self._failed(str(error))
         own_parts = lambda: _own_parts(_stream(files, names), pieces)  # noqa: E731
-        return self._load(_stream(files, names), own_parts, len(names), pieces, tied)
+        return self._load(_stream(files, names), own_parts, pieces, tied)
 
     def receive_policy(self, offer: str) -> dict[str, Any]:
         """As `load_policy`, with tensors that a trainer broadcasts; `offer` is an `Offer` as JSON.
@@ -145,7 +145,7 @@ class RlvrExtension:
         stream, kept = Stream(offered, group), {}
         tensors = _keeping(stream, pieces, kept)
         try:
-            report = self._load(tensors, kept.items, len(offered.tensors), pieces, tied)
+            report = self._load(tensors, kept.items, pieces, tied)
             for _ in tensors:  # whatever failed here, the other workers get theirs
                 pass
         finally:
@@ -160,7 +160,6 @@ class RlvrExtension:
         self,
         tensors: Iterator[tuple[str, Tensor]],
         own_parts: Callable[[], Iterable[tuple[str, Tensor]]],
-        count: int,
         pieces: dict[str, Piece],
         tied: dict[str, str],
     ) -> dict[str, Any]:
@@ -169,15 +168,17 @@ class RlvrExtension:
             self.model_runner.reload_weights(weights_iterator=tensors)
             with torch.inference_mode():
                 _renew_tied(pieces, tied)
-                wrong, unverifiable = _compare(own_parts(), pieces, tied, self.model_runner.model_config.dtype)
+                found = _compare(own_parts(), pieces, tied, self.model_runner.model_config.dtype)
         except Exception as error:  # of the loader, for what no check foresees: the client must hear of it
             return self._failed(f"loading failed in between: {type(error).__name__}: {error}"[:2000])
+        wrong = [name for name in pieces if found.get(name, False) is False]
         if wrong:
             return self._failed(f"{len(wrong)} tensors kept other weights: {_some(wrong)}")
+        unverifiable = [name for name, same in found.items() if same is None]
         return {
             "rank": self.rank,
-            "loaded": count,
-            "verified": count + len(tied) - len(unverifiable),
+            "loaded": len(found),
+            "verified": len(found) - len(unverifiable),
             "unverifiable": unverifiable[:NUM_NAMED],
             "num_unverifiable": len(unverifiable),
         }
@@ -354,21 +355,14 @@ def _renew_tied(pieces: dict[str, Piece], tied: dict[str, str]) -> None:
 
 def _compare(
     own_parts: Iterable[tuple[str, Tensor]], pieces: dict[str, Piece], tied: dict[str, str], dtype: torch.dtype
-) -> tuple[list[str], list[str]]:
-    """The tensors that are not what was sent, and those that cannot be told."""
-    wrong: list[str] = []
-    unverifiable: list[str] = []
+) -> dict[str, bool | None]:
+    """Of each tensor, tied ones too: whether it is what was sent; None if that cannot be told."""
     others: dict[str, list[str]] = {}
     for alias, owner in tied.items():
         others.setdefault(owner, []).append(alias)
-    for name, part in own_parts:
-        for place in [name, *others.get(name, [])]:
-            same = _is(pieces[place], part, dtype)
-            if same is None:
-                unverifiable.append(place)
-            elif not same:
-                wrong.append(place)
-    return wrong, unverifiable
+    return {
+        place: _is(pieces[place], part, dtype) for name, part in own_parts for place in (name, *others.get(name, []))
+    }
 
 
 def _is(piece: Piece, part: Tensor, dtype: torch.dtype) -> bool | None:
