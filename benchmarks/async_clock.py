@@ -101,7 +101,7 @@ class Clock:
         """See `Executor.run`."""
         return self.start(work)()
 
-    def call(self, function: Callable[[], T]) -> T:
+    def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
         """See `Executor.call`."""
         return function()
 

@@ -18,6 +18,7 @@ ENGINE = "tests/unit/engines/local/test_engine.py::"
 ONE_THREAD = SCHEDULE + (
     "test_pitfall_26_the_engine_is_used_in_one_thread_and_closed_at_the_end_which_ends_the_thread_too"
 )
+AT_ONCE = SCHEDULE + "test_pitfall_26_who_stops_at_once_does_not_wait_for_an_engine_that_waits_for_its_servers"
 BY_HAND = RATIOS + "test_pitfall_23_weights_of_tokens_sequences_and_their_mean_by_hand"
 
 
@@ -75,10 +76,16 @@ MUTANTS = [
     bug(  # an engine that cannot be closed leaves its thread behind
         "26",
         "rollout/schedule.py",
-        "        try:\n            self._executor.call(self._engine.close)\n"
         "        finally:\n            self._executor.__exit__(kind, error, trace)",
-        "        self._executor.call(self._engine.close)\n        self._executor.__exit__(kind, error, trace)",
+        "        except ZeroDivisionError:\n            pass\n        self._executor.__exit__(kind, error, trace)",
         ONE_THREAD,
+    ),
+    bug(  # a second Ctrl-C waits for a push that waits for a server
+        "26",
+        "rollout/executor.py",
+        "return None if kind is None or issubclass(kind, Exception) else PATIENCE_S",
+        "return None",
+        AT_ONCE,
     ),
     bug(  # every rank samples all prompts
         "9",

@@ -14,6 +14,14 @@ import torch
 
 T = TypeVar("T")
 
+PATIENCE_S = 2.0
+"""How long who asked to stop at once waits for the thread, which may be in a push that waits for a server."""
+
+
+def patience(kind: type[BaseException] | None) -> float | None:
+    """Seconds to wait at the end of a block that was left with this; None: as long as it takes."""
+    return None if kind is None or issubclass(kind, Exception) else PATIENCE_S
+
 
 class Executor(Protocol):
     """Runs coroutines on one event loop; engine and environments are touched there alone."""
@@ -26,8 +34,11 @@ class Executor(Protocol):
         """The result of the work."""
         ...
 
-    def call(self, function: Callable[[], T]) -> T:
-        """Call a function where the coroutines run, between two of their steps."""
+    def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
+        """Call a function where the coroutines run, between two of their steps.
+
+        TimeoutError if that does not happen within `patience_s` (None: wait as long as it takes).
+        """
         ...
 
     def __enter__(self) -> Self: ...
@@ -51,7 +62,7 @@ class Inline:
         """See `Executor.run`."""
         return self._runner.run(work)
 
-    def call(self, function: Callable[[], T]) -> T:
+    def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
         """See `Executor.call`."""
         return function()
 
@@ -69,7 +80,8 @@ class Background:
     """A thread with an event loop: what is started runs while the caller does something else.
 
     Errors of the work, SystemExit too, are raised where its result is asked for; the loop goes on until the block ends.
-    Then everything that still runs is cancelled.
+    Then everything that still runs is cancelled. Who leaves the block by SystemExit or KeyboardInterrupt waits
+    `PATIENCE_S` for that at most: the thread ends with the process.
     """
 
     def __init__(self, *, num_threads: int) -> None:
@@ -87,13 +99,13 @@ class Background:
         """See `Executor.run`."""
         return self.start(work)()
 
-    def call(self, function: Callable[[], T]) -> T:
+    def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
         """See `Executor.call`."""
 
         async def call() -> T:
             return function()
 
-        return self.run(call())
+        return asyncio.run_coroutine_threadsafe(call(), self._ready.result()).result(patience_s)
 
     def __enter__(self) -> Self:
         torch.get_num_threads()  # a thread that never asked gets the number that any other one has set last
@@ -104,7 +116,7 @@ class Background:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ready.result().call_soon_threadsafe(self._over.set)
-        self._thread.join()
+        self._thread.join(patience(kind))
 
     def _serve(self) -> None:
         torch.set_num_threads(self._num_threads)  # of this thread: OpenMP keeps the number for each

@@ -17,13 +17,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rlvr.engines.base import Engine
 from rlvr.errors import UserError
-from rlvr.rollout.executor import Executor
+from rlvr.rollout.executor import Executor, patience
 from rlvr.rollout.source import RolloutSource
 from rlvr.types import Group
 from rlvr.world import ALONE, World
@@ -90,7 +91,8 @@ class RolloutSchedule:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._executor.call(self._engine.close)
+            with suppress(TimeoutError):
+                self._executor.call(self._engine.close, patience_s=patience(kind))
         finally:
             self._executor.__exit__(kind, error, trace)
 

@@ -289,6 +289,42 @@ def test_pitfall_26_the_engine_is_used_in_one_thread_and_closed_at_the_end_which
     assert "rollouts" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_pitfall_26_who_stops_at_once_does_not_wait_for_an_engine_that_waits_for_its_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlvr.rollout.executor.PATIENCE_S", 0.1)
+    waiting, there_again, stopped, closed = (threading.Event() for _ in range(4))
+
+    class Patient(EchoEngine):
+        def load_weights(self, version: int) -> None:
+            waiting.set()
+            there_again.wait()
+
+        def close(self) -> None:
+            closed.set()
+
+    def use() -> None:
+        executor = Background(num_threads=1)
+        made, engine = schedule(executor=executor, engine=Patient())
+        try:
+            with made:
+                executor.start(push(engine))
+                waiting.wait()
+                raise SystemExit(130)  # as the handler of a second Ctrl-C does, in the middle of `advance`
+        except SystemExit:
+            stopped.set()
+
+    async def push(engine: EchoEngine) -> None:
+        engine.load_weights(1)
+
+    user = threading.Thread(target=use, daemon=True)
+    user.start()
+    assert stopped.wait(60)
+    there_again.set()
+    assert closed.wait(60)  # when its turn has come
+    user.join(60)
+
+
 def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
     made, _ = schedule(refill=Refill(is_dead=all_equal, max_rounds=0))
     rollouts = batches(made)[0]

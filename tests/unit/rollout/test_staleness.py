@@ -41,7 +41,7 @@ class OneThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.start(work)()
 
-    def call(self, function: Callable[[], T]) -> T:
+    def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
         return function()
 
     def __enter__(self) -> Self:
