@@ -4,6 +4,7 @@ from tests.mutants.mutant import Mutant
 
 ENGINE = "tests/unit/engines/vllm/test_engine.py::"
 FAULTS = "tests/unit/engines/vllm/test_faults.py::"
+WIRE = "tests/unit/engines/vllm/test_wire.py::"
 PUSH = "tests/unit/engines/vllm/test_push.py::"
 BROADCAST = "tests/unit/engines/vllm/test_broadcast.py::"
 PUSH_BROADCAST = "tests/unit/engines/vllm/test_push_broadcast.py::"
@@ -199,6 +200,34 @@ MUTANTS = [
         old="return sampled, [self._number(span.version, push.version) for span in sampled.spans]\n",
         new="return sampled, [self._version for span in sampled.spans]\n",
         test=IN_FLIGHT,
+    ),
+    Mutant(  # a server that missed a push samples on
+        pitfall="24",
+        file="engines/vllm/engine.py",
+        old="        if not oldest <= int(number) <= self._version:\n",
+        new="        if int(number) > self._version:\n",
+        test=FAULTS + "test_pitfall_24_weights_of_an_earlier_push_are_not_taken_for_those_of_the_last",
+    ),
+    Mutant(  # the probe looks at the token that was drawn alone
+        pitfall="30",
+        file="engines/vllm/probe.py",
+        old="(*sampled.top, (sampled.token_ids[0], sampled.logprobs[0]))",
+        new="((sampled.token_ids[0], sampled.logprobs[0]),)",
+        test=PUSH + "test_pitfall_30_likely_tokens_are_compared_as_well_as_the_one_that_was_drawn",
+    ),
+    Mutant(  # what vLLM has no logprob of counts as one of -9999
+        pitfall="20",
+        file="engines/vllm/wire.py",
+        old="    return math.nan if value < MISSING else min(value, 0.0)\n",
+        new="    return min(value, 0.0)\n",
+        test=WIRE + "test_pitfall_20_vllms_word_for_no_logprob_is_not_a_number_and_rounding_makes_none_positive",
+    ),
+    Mutant(  # the stop token is left out of the completion that it ends
+        pitfall="14",
+        file="engines/vllm/wire.py",
+        old="        token_ids=sampled.token_ids,\n        behavior",
+        new="        token_ids=tuple(t for t in sampled.token_ids if t not in sampling.stop_ids),\n        behavior",
+        test=WIRE + "test_pitfall_14_a_stop_token_ends_a_completion_and_is_part_of_it",
     ),
     Mutant(  # weights of nobody, or of another run, are taken for ours
         pitfall="30",

@@ -20,11 +20,12 @@ import pytest
 from rlvr.build.vllm_server import LAUNCHER, VllmDiedError, VllmServer, VllmSettings, open_vllm, tail
 from rlvr.cli.main import main
 from rlvr.errors import ConfigError, UserError
+from tests.system.served import served
 from tests.unit.build.test_vllm_server import BACKEND, package
 from tests.unit.models.test_scratch import model
 
 STAND_IN = """
-import http.server, json, os, signal, subprocess, sys, threading
+import http.server, json, os, signal, subprocess, sys, time
 print("begin", os.environ["HOW"], flush=True)
 child = subprocess.Popen(["sleep", "600"])
 with open(os.environ["PIDS"], "w") as file:
@@ -36,6 +37,7 @@ if os.environ["HOW"] == "dies":
     os._exit(3)
 def end(number, frame):
     if os.environ["HOW"] != "deaf":
+        time.sleep(0.2)
         print("goodbye", flush=True)
         os._exit(0)
 signal.signal(signal.SIGTERM, end)
@@ -226,6 +228,23 @@ def test_the_command_says_where_the_server_is_and_when_it_died(
     assert "\nbegin quits\nready\nrlvr: error: vLLM died (exit status 5)" in err
     if "--max" in words:
         assert (there.told("--max-model-len"), there.told("--max-num-seqs")) == ("40", "3")
+    assert there.running() == []
+
+
+@linux
+def test_sigterm_ends_the_server_and_the_command_without_a_word_too_many(stand_in: Callable[[str], StandIn]) -> None:
+    there = stand_in("serves")
+    words = ["--engine", "vllm", "--vllm-python", sys.executable, "--log", str(there.settings.log)]
+    with served(there.model, words) as server:
+        server.process.terminate()
+        code, err = server.ended()
+    assert code == 143
+    said = [line for line in err.splitlines() if "vLLM is loading for" not in line]
+    assert [line.partition(" of ")[0] for line in said] == [
+        "rlvr: vLLM 0.32.0",
+        f"rlvr: serving {there.model}; Ctrl-C stops it",
+    ]
+    assert there.log[-1] == "goodbye"
     assert there.running() == []
 
 

@@ -83,10 +83,16 @@ class FakeVllm:
         self.goes_on.set()
         self.died = threading.Event()
         self.running = 0
+        self._waiting: list[int] = []  # how many tokens each completion has that waits
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def held(self) -> int:
+        """How many completions have `holds_at` tokens."""
+        return self._waiting.count(-1 if self.holds_at is None else self.holds_at)
 
     def start(self) -> FakeVllm:
         self._begin()
@@ -249,12 +255,13 @@ class FakeVllm:
 
     def _wait(self, num_sampled: int) -> None:
         """Until nothing is paused or held; a dead server samples nothing."""
-        while not self.goes_on.wait(0.02) or num_sampled == self.holds_at:
+        died = self.died  # of this life
+        self._waiting.append(num_sampled)
+        while not died.is_set() and (not self.goes_on.wait(0.02) or num_sampled == self.holds_at):
             time.sleep(0.002)
-            if self.died.is_set():
-                raise DiedError
-        if self.died.is_set():
+        if died.is_set():
             raise DiedError
+        self._waiting.remove(num_sampled)
 
     @torch.no_grad()
     def _logprobs(self, prompt: tuple[int, ...], ids: list[int], settings: dict[str, Any]) -> torch.Tensor:

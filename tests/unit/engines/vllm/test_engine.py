@@ -180,19 +180,24 @@ def test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every
         requests = [engine.generate([1 + i % 30, 2], sampling(seed=i, max_tokens=12)) for i in range(64)]
         waiting = asyncio.gather(*requests)
         for version in (5, 6):
-            await asyncio.sleep(0.3)
+            while sum(fake.held for fake in fakes) < 64:
+                await asyncio.sleep(0.01)
             train_a_step(policy, version)
             models.append(copy.deepcopy(policy.model))
             engine.load_weights(version)
+            for fake in fakes:
+                fake.holds_at = 8 if version == 5 else None
         return await waiting
 
+    for fake in fakes:
+        fake.holds_at = 4
     with running(*fakes):
         engine = engine_of(policy, tmp_path, *fakes)
         models.append(copy.deepcopy(policy.model))
         engine.load_weights(4)
         completions = asyncio.run(all_of_them(engine))
     assert [len(one.token_ids) for one in completions] == [12] * 64
-    assert len({one.policy_versions for one in completions}) > 2
+    assert {one.policy_versions for one in completions} == {(4,) * 4 + (5,) * 4 + (6,) * 4}
     for i, completion in enumerate(completions):
         ours = [plain_logprobs(model, [1 + i % 30, 2], completion) for model in models]
         for t, version in enumerate(completion.policy_versions):

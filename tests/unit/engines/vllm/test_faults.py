@@ -51,10 +51,8 @@ WRONG_ANSWERS: dict[str, Fault | Change] = {  # more of them in test_wire.py
     "weights of tomorrow": change(
         "weight_versions", lambda spans: [spans[0] | {"version": spans[0]["version"].replace("/1", "/9")}]
     ),
-    "weights of yesterday": change(
-        "weight_versions", lambda spans: [spans[0] | {"version": spans[0]["version"].replace("/1", "/0")}]
-    ),
 }
+YESTERDAY = change("weight_versions", lambda spans: [spans[0] | {"version": spans[0]["version"].replace("/1", "/0")}])
 
 
 def at(count: int, wrong: Fault | Change) -> Callable[[str, int], Fault | Change | None]:
@@ -71,8 +69,16 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", WRONG_ANSWERS)
 def test_after_a_wrong_answer_the_request_is_issued_again_with_its_seed(name: str, tmp_path: Path) -> None:
+    check_asked_again(WRONG_ANSWERS[name], tmp_path)
+
+
+def test_pitfall_24_weights_of_an_earlier_push_are_not_taken_for_those_of_the_last(tmp_path: Path) -> None:
+    check_asked_again(YESTERDAY, tmp_path)
+
+
+def check_asked_again(wrong: Fault | Change, tmp_path: Path) -> None:
     policy = make_policy()
-    fake = fake_of(policy, fault=at(NUM_PROBES, WRONG_ANSWERS[name]))
+    fake = fake_of(policy, fault=at(NUM_PROBES, wrong))
     with running(fake):
         engine = engine_of(policy, tmp_path, fake)
         engine.load_weights(1)
@@ -81,7 +87,7 @@ def test_after_a_wrong_answer_the_request_is_issued_again_with_its_seed(name: st
     assert first == second
     asked = [body["sampling_params"]["seed"] for body in fake.bodies if body["sampling_params"]["max_tokens"] > 1]
     assert set(asked) == {7}
-    assert len(asked) == (2 if isinstance(WRONG_ANSWERS[name], Fault) else 3)
+    assert len(asked) == (2 if isinstance(wrong, Fault) else 3)
     assert [member.load for member in engine._fleet.members] == [0]
 
 
@@ -147,7 +153,7 @@ def sample_many(engine: VllmEngine, fakes: Sequence[FakeVllm], disturb: Callable
             fake.holds_at = 4
         requests = [engine.generate([1 + i, 2], sampling(seed=i, max_tokens=10)) for i in range(32)]
         waiting = asyncio.gather(*requests)
-        while sum(fake.running for fake in fakes) < 32:
+        while sum(fake.held for fake in fakes) < 32:
             await asyncio.sleep(0.01)
         disturb()
         for fake in fakes:

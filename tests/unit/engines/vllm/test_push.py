@@ -321,7 +321,7 @@ def test_how_far_a_server_may_be_from_the_trainer(
                 engine.load_weights(0)
 
 
-def test_likely_tokens_are_compared_as_well_as_the_one_that_was_drawn(tmp_path: Path) -> None:
+def test_pitfall_30_likely_tokens_are_compared_as_well_as_the_one_that_was_drawn(tmp_path: Path) -> None:
     def worse(told: dict[str, Any]) -> list[dict[str, Any]]:
         *others, last = told["top_logprobs"]
         return [*others, last | {"logprob": last["logprob"] - 0.5}]

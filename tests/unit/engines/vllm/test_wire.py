@@ -47,7 +47,7 @@ def test_an_honest_answer_is_what_was_sampled() -> None:
 
 
 @pytest.mark.parametrize("ids", [[2], [5, 2], [5, 6, 7, 2]])
-def test_a_stop_token_ends_a_completion_and_is_part_of_it(ids: list[int]) -> None:
+def test_pitfall_14_a_stop_token_ends_a_completion_and_is_part_of_it(ids: list[int]) -> None:
     done = to_completion(read(choice(ids, "stop")), PARAMS, [3])
     assert (done.token_ids, done.stop_reason, len(done.behavior_logprobs)) == (tuple(ids), StopReason.STOP, len(ids))
 
@@ -121,7 +121,7 @@ def test_one_completion_was_asked_for() -> None:
         read(choice(IDS), choice(IDS))
 
 
-def test_rounding_makes_no_logprob_positive_and_vllms_word_for_none_is_not_a_number() -> None:
+def test_pitfall_20_vllms_word_for_no_logprob_is_not_a_number_and_rounding_makes_none_positive() -> None:
     answer = choice(IDS)
     logprob(1e-4)(answer)
     answer["logprobs"]["content"][2]["logprob"] = -9999.0
