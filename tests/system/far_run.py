@@ -27,6 +27,24 @@ def save_as_inner() -> None:
     PreTrainedModel.save_pretrained = save_pretrained
 
 
+def models_are_there() -> None:
+    """Let a pass fail whose model is not on the device: on the CPU all of it would work, too."""
+    import rlvr.training.parallel as parallel
+    from rlvr.engines.local import LocalEngine
+
+    forward, init = parallel.forward, LocalEngine.__init__
+
+    def training(policy: Any, *args: Any, **kwargs: Any) -> Any:
+        assert policy.model.device.type == "far"
+        return forward(policy, *args, **kwargs)
+
+    def sampling(engine: Any, model: Any, **kwargs: Any) -> None:
+        assert model.device.type == "far"
+        init(engine, model, **kwargs)
+
+    parallel.forward, LocalEngine.__init__ = training, sampling
+
+
 def commands(words: Sequence[str]) -> Iterator[list[str]]:
     """`a b then c` as `[a, b]` and `[c]`."""
     found: list[str] = []
@@ -96,6 +114,7 @@ def main() -> int:
 
     devices.choose_device = lambda wanted: torch.device("cpu" if wanted == "cpu" else "far:0")
     save_as_inner()
+    models_are_there()
     with FarMode() as mode, FarLists():
         from rlvr.cli.main import main as rlvr
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import rlvr.engines.local.engine
+import rlvr.models.loading
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.local.shared_prefix import SharedPrefixRunner
 from rlvr.errors import ConfigError, UserError
@@ -22,7 +23,7 @@ from rlvr.models.devices import (
 from rlvr.models.loading import load_policy
 from rlvr.training.trainer import bf16_pays
 from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
-from tests.unit.models.checkpoints import save_model, settings
+from tests.unit.models.checkpoints import lora, save_model, settings
 from tests.unit.training.tiny import tiny_config
 
 
@@ -136,6 +137,27 @@ def test_products_are_exact_where_they_are_compared():
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
+def test_quantized_weights_are_rounded_on_the_device_that_was_chosen(monkeypatch, tmp_path, bits):
+    asked, load = [], rlvr.models.loading._from_pretrained
+
+    def note(kind, *args, **options):
+        asked.append(options.pop("device_map", None))
+        return load(kind, *args, **options)
+
+    monkeypatch.setattr(rlvr.models.loading, "_from_pretrained", note)
+    chosen = settings(save_model(tmp_path), **{bits: True}, lora=lora())
+    load_policy(chosen, seed=0, device=torch.device("cuda", 1))
+    assert [found for found in asked if found is not None] == [{"": "cuda:1"}]
+
+
+def test_the_attention_that_was_asked_for_is_the_models(tmp_path):
+    folder = save_model(tmp_path)
+    for name in ("eager", "sdpa"):
+        model = load_policy(settings(folder, attn_implementation=name), seed=0).model
+        assert model.config._attn_implementation == name
 
 
 def test_flash_attention_needs_a_gpu(tmp_path):

@@ -39,12 +39,17 @@ def batch_of(policy):
     return tiny_batch(policy, num_groups=16)
 
 
-@pytest.mark.parametrize("fails", [1, 2, 4, 5, 7])
-def test_pitfall_09_a_pass_that_did_not_fit_leaves_nothing_in_the_gradient(monkeypatch, fails):
+@pytest.fixture(scope="module")
+def undisturbed():
+    """A batch, its gradient and the metrics of a second update, where everything fits."""
     plain = tiny_trainer(tiny_policy(critic=True), *BIG)
     batch = batch_of(plain.policy)
-    expected, metrics = gradient(plain, batch), update(plain, batch)
+    return batch, gradient(plain, batch), update(plain, batch)
 
+
+@pytest.mark.parametrize("fails", [1, 2, 4, 5, 7])
+def test_pitfall_09_a_pass_that_did_not_fit_leaves_nothing_in_the_gradient(monkeypatch, undisturbed, fails):
+    batch, expected, metrics = undisturbed
     policy = tiny_policy(critic=True)
     trainer = tiny_trainer(policy, *BIG)
     sizes = failing(monkeypatch, policy, fails)
@@ -89,7 +94,8 @@ def test_each_halving_is_said_once_and_gives_back_what_the_pass_held(monkeypatch
 
 
 @pytest.mark.parametrize(("longest", "tries"), [(600, [2000, 1000, 500]), (20, [2000, 1000, 500, 250, 128])])
-def test_a_line_that_does_not_fit_alone_is_one_sentence(longest, tries):
+def test_a_line_that_does_not_fit_alone_is_one_sentence(monkeypatch, longest, tries):
+    monkeypatch.setattr(rlvr.training.budget, "free", lambda: None)
     made = []
 
     def attempt(tokens):
@@ -107,6 +113,30 @@ def test_where_other_ranks_wait_in_the_pass_it_is_not_made_anew():
 
     with pytest.raises(UserError, match=r"^out of memory at 4,096 tokens .*set trainer\.microbatch_tokens=2048$"):
         Budget(4096, alone=False).run(attempt, longest=20)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        CPU_SAYS,
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "std::bad_alloc",
+        "could not create a memory object",
+    ],
+)
+def test_libraries_have_their_own_words_for_it(said):
+    assert is_out_of_memory(RuntimeError(said))
+    assert not is_out_of_memory(ValueError(said))
+
+
+def test_a_gpu_gets_back_what_nothing_refers_to(monkeypatch):
+    given = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append(True))
+    rlvr.training.budget.free()
+    assert given == [True]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("mat1 and mat2 shapes cannot be multiplied"), ValueError("memory")])
@@ -131,14 +161,14 @@ from tests.unit.training.tiny import gradient, tiny_batch, tiny_policy, tiny_tra
 def make(tokens):  # 130 KB of activations a token
     return tiny_trainer(tiny_policy(intermediate_size=4096), f"trainer.microbatch_tokens={tokens}")
 small = make(256)
-batch = tiny_batch(small.policy, num_groups=60)
+batch = tiny_batch(small.policy, num_groups=30)
 expected = gradient(small, batch)  # everything that is loaded late has been loaded
 del small
 said = []
 trainer = make(16384)
 trainer._budget._note = said.append
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (used + (50 << 20),) * 2)
 found = gradient(trainer, batch)
 torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 print(trainer._budget.tokens, len(said))

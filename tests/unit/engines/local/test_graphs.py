@@ -303,6 +303,13 @@ def test_broken_numbers_do_not_survive():
     assert_exact(model, requests, engine.generate_batch(requests))
 
 
+def test_recorded_steps_have_inputs_of_their_own():
+    graphs, first = Graphs(TapeRecorder()), torch.tensor([1.0])
+    for value in (first, torch.tensor([3.0])):
+        assert graphs.run(0, lambda x: x[:, None] * 2.0, [value], most_rows=4).tolist() == [[2.0 * float(value)]]
+    assert first.tolist() == [1.0]
+
+
 def test_a_gpu_gets_recorded_steps():
     assert cached_runners(torch.device("cuda", 1))[0] is GraphedRunner
     assert GraphedRunner not in cached_runners(torch.device("cpu"))
