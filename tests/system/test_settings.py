@@ -395,6 +395,7 @@ BY_OTHERS = {  # what takes several processes or a server; tests/unit/build/test
     "trainer.cpu_offload": f"{TRAINING}test_a_cpu_has_nowhere_to_offload_to",
     "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays",
     "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as",
+    "engine.broadcast_host": f"{SERVERS}test_push_broadcast.py::test_an_address_that_is_not_this_machines_is_refused",
     "engine.weights_dir": "tests/unit/build/test_engines.py::test_servers_get_their_weights_in_the_run_folder_or_where",
     "engine.timeout_s": f"{SERVERS}test_faults.py::test_a_server_that_hangs_is_not_waited_for_for_ever",
     "engine.wait_s": f"{SERVERS}test_faults.py::test_a_server_that_does_not_come_back_ends_the_run_in_time",
