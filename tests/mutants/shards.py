@@ -61,12 +61,26 @@ MUTANTS = [
         new="written = world.gather(write())",
         test=SHARDS + "test_pitfall_37_a_disk_that_is_full_on_one_rank_is_the_reason_on_all[1]",
     ),
+    Mutant(  # rows are left to the memory of their machine, where the first rank's cannot push them from
+        pitfall="37",
+        file="training/checkpoint.py",
+        old="            sync_file(own)  #",
+        new="            #",
+        test=SHARDS + "test_pitfall_37_each_rank_pushes_its_own_rows_to_the_disk",
+    ),
+    Mutant(  # a run goes on in the precision that the new machine likes
+        pitfall="37",
+        file="training/state.py",
+        old='        self._trainer.bf16 = checkpoint.state["bf16"]\n',
+        new="",
+        test="tests/unit/training/test_state.py::test_pitfall_37_a_run_goes_on_in_the_precision_that_it_was_begun_in",
+    ),
     Mutant(  # all ranks delete the same folders
         pitfall="37",
         file="training/state.py",
         old="        if self._world.is_first:\n            keep =",
         new="        if True:\n            keep =",
-        test=SHARDS + "test_pitfall_37_only_the_first_rank_deletes_old_checkpoints",
+        test=SHARDS + "test_pitfall_37_only_the_first_rank_deletes_checkpoints_and_syncs_metrics",
     ),
     Mutant(  # one process stops, the others wait for it
         pitfall="37",

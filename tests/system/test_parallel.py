@@ -83,14 +83,14 @@ def train(world: World, strategy: str, overrides: tuple[str, ...]) -> tuple[Line
 
 def aggregated_gradients(world: World, strategy: str) -> list[list[float]]:
     """The gradient of one batch for every way to aggregate, added up in many messages."""
-    parallel.BUCKET_NUMBERS = 1000
     batch = tiny_batch(one_layer())
     trainers = [
         trainer_of(one_layer(), strategy, world, f"algorithm.aggregation={mode}", "trainer.max_grad_norm=1e9")
         for mode in AGGREGATIONS
     ]
-    for trainer in trainers:
-        step_on(trainer, batch)
+    with patch.object(parallel, "BUCKET_NUMBERS", 1000):
+        for trainer in trainers:
+            step_on(trainer, batch)
     return [gradient_of(trainer) for trainer in trainers]
 
 

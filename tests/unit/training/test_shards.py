@@ -14,7 +14,7 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -390,7 +390,20 @@ def test_pitfall_37_a_disk_that_is_full_on_one_rank_is_the_reason_on_all(
     assert entries(tmp_path) == []
 
 
-def test_pitfall_37_only_the_first_rank_deletes_old_checkpoints(ranks: Ranks, tmp_path: Path) -> None:
+def pushed_to_the_disk(world: World, strategy: str, folder: str) -> list[str]:
+    _, made, _ = make(world, strategy, folder, None)
+    with patch("rlvr.training.checkpoint.sync_file") as sync:
+        made.save_if_due(1, {}, now=True)
+    return [call.args[0].name for call in sync.call_args_list]
+
+
+def test_pitfall_37_each_rank_pushes_its_own_rows_to_the_disk(ranks: Ranks, tmp_path: Path) -> None:
+    first, second = ranks(2, "fsdp2", pushed_to_the_disk, "fsdp2", str(tmp_path))
+    assert first[0] == shard_name(0)
+    assert second == [shard_name(1)]
+
+
+def test_pitfall_37_only_the_first_rank_deletes_checkpoints_and_syncs_metrics(ranks: Ranks, tmp_path: Path) -> None:
     assert run(ranks, 2, "fsdp2", deletes, str(tmp_path)) == "done"
     assert list(list_checkpoints(tmp_path)) == [3]
 
@@ -398,6 +411,8 @@ def test_pitfall_37_only_the_first_rank_deletes_old_checkpoints(ranks: Ranks, tm
 def deletes(world: World, strategy: str, folder: str) -> str:
     _, made, _ = make(world, strategy, folder, None)
     made._settings = made._settings.model_copy(update={"keep_last": 1})
+    if not world.is_first:
+        made._before_save = Mock(side_effect=AssertionError("the metrics are the first rank's"))
     forbidden = [] if world.is_first else ["rlvr.training.state.prune", "shutil.rmtree", "pathlib.Path.rename"]
     with ExitStack() as stack:
         for name in forbidden:
