@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,7 +178,22 @@ def _next_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
     return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
 
 
-def in_flight(engine: VllmEngine, policy: Policy, versions: tuple[int, ...]) -> list[Completion]:
+def metric(url: str, name: str) -> float:
+    """A number that the server counts; so many tokens it has sampled, so many requests it works on."""
+    text = httpx2.get(url.removesuffix("/v1") + "/metrics").text
+    (line,) = [line for line in text.splitlines() if line.startswith(f"vllm:{name}{{")]
+    return float(line.split()[-1])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1200):
+        if condition():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it never came to that")
+
+
+def in_flight(engine: VllmEngine, url: str, policy: Policy, versions: tuple[int, ...]) -> list[Completion]:
     """64 requests, during which weights are pushed: none is lost, every token is of the version that it says."""
     models = {versions[0]: copy.deepcopy(policy.model)}
     engine.load_weights(versions[0])
@@ -188,7 +203,8 @@ def in_flight(engine: VllmEngine, policy: Policy, versions: tuple[int, ...]) -> 
         requests = (engine.generate(ids, params(seed=i, max_tokens=100)) for i, ids in enumerate(prompts))
         waiting = asyncio.gather(*requests)
         for version in versions[1:]:
-            await asyncio.sleep(0.7)
+            enough = metric(url, "generation_tokens_total") + 100
+            await until(lambda: waiting.done() or metric(url, "generation_tokens_total") > enough)  # noqa: B023
             train_a_step(policy, version)
             models[version] = copy.deepcopy(policy.model)
             engine.load_weights(version)
@@ -207,7 +223,7 @@ def in_flight(engine: VllmEngine, policy: Policy, versions: tuple[int, ...]) -> 
 
 def test_pushing_while_64_requests_are_in_flight_loses_none(start: Path, url: str, tmp_path: Path) -> None:
     policy = policy_of(start)
-    completions = in_flight(engine_of(policy, url, tmp_path), policy, (1, 2, 3))
+    completions = in_flight(engine_of(policy, url, tmp_path), url, policy, (1, 2, 3))
     assert any(one.version_changes for one in completions), "all were done before the push"
 
 
@@ -218,7 +234,7 @@ def test_adapters_are_swapped_while_requests_are_in_flight_and_each_request_keep
     policy = lora_policy(start)
     train_a_step(policy, 9)
     engine = engine_of(policy, url, tmp_path, sync="adapter")
-    completions = in_flight(engine, policy, (1, 2, 3))
+    completions = in_flight(engine, url, policy, (1, 2, 3))
     assert {one.policy_versions for one in completions} == {(1,) * 100}, "whoever begins with one ends with it"
     (after,) = sample(engine, ([4, 5], params()))
     assert after.policy_version == 3
@@ -317,24 +333,17 @@ def test_a_given_up_request_is_ended_on_the_server(start: Path, url: str, tmp_pa
     engine = engine_of(policy_of(start), url, tmp_path)
     engine.load_weights(0)
 
-    def num_running() -> float:
-        text = httpx2.get(url.removesuffix("/v1") + "/metrics").text
-        (line,) = [line for line in text.splitlines() if line.startswith("vllm:num_requests_running{")]
-        return float(line.split()[-1])
-
     async def give_up() -> None:
         tasks = [asyncio.create_task(engine.generate([4], params(seed=i, max_tokens=310))) for i in range(30)]
-        await asyncio.sleep(0.3)
+        await until(lambda: metric(url, "num_requests_running") > 0)
         for task in tasks:
             task.cancel()
         assert all(
             isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*tasks, return_exceptions=True)
         )
-        for _ in range(100):
-            if num_running() == 0:
-                return
-            await asyncio.sleep(0.1)
-        raise AssertionError("the server goes on with requests that nobody waits for")
+        await until(
+            lambda: metric(url, "num_requests_running") == 0
+        )  # it does not go on with requests that nobody waits for
 
     asyncio.run(give_up())
 
