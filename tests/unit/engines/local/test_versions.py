@@ -30,6 +30,11 @@ def test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_wh
         weights=lambda: policy.named_parameters(),
     )
 
+    async def until(num_tokens: int) -> None:
+        while engine._scheduler._rows.most_sampled < num_tokens:
+            await asyncio.sleep(0)
+            assert engine._scheduler.has_work, "the engine has failed"
+
     def train(version: int, told: bool) -> None:
         policy.load_state_dict(versions[version].state_dict())
         if told:
@@ -38,17 +43,14 @@ def test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_wh
     async def run():
         requests = [engine.generate(prompt(5 + i), sampling(i, max_tokens=9 + i)) for i in range(3)]
         running = [asyncio.ensure_future(request) for request in requests]
-        while engine._scheduler._rows.most_sampled < 4:
-            await asyncio.sleep(0)
+        await until(4)
         train(1, told=False)  # the trainer works: the copy does not see it
-        while engine._scheduler._rows.most_sampled < 6:
-            await asyncio.sleep(0)
+        await until(6)
         monkeypatch.setattr(scheduler, "MAX_PREFILL_TOKENS", 22)  # rows in flight are computed anew in two passes
         train(1, told=True)
         train(2, told=True)  # two loads between two tokens
         seen = count_tokens(engine)
-        while engine._scheduler._rows.most_sampled < 8:
-            await asyncio.sleep(0)
+        await until(8)
         assert [count for count in seen if count > 3] == [2 * 11, 12]  # and once, not before every token
         train(3, told=True)
         return await asyncio.gather(*running)
