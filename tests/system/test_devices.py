@@ -20,6 +20,7 @@ import torch.utils.backend_registration
 if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip(f"torch {torch.__version__} has no devices made in Python", allow_module_level=True)
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
     "trainer.num_threads=1",
     "tracker.console=none",
@@ -70,7 +71,7 @@ def elsewhere(folder: Path) -> Iterator[subprocess.Popen[str]]:
     words: list[str] = []
     for command in runs(folder):
         words += [*(["then"] if words else []), *command]
-    settings = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
+    settings = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.system.far_run", *words]
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=settings) as process:
         try:

@@ -1,6 +1,7 @@
 """The benchmark of one GPU, tried on a CPU: without a GPU at hand nobody would notice that it does not run."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,8 @@ def test_a_small_step_is_measured_from_end_to_end(tmp_path):
     trl.write_text(TRL)
     trl.chmod(0o755)
     command = [sys.executable, "-c", WITHOUT, "--small", "--steps", "1", "--trl-python", str(trl)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    settings = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=settings)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     assert any(": 2 prompts of 8 tokens x 2 x 16 tokens, " in line for line in lines)

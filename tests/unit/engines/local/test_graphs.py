@@ -126,6 +126,20 @@ def test_later_batches_record_nothing_new():
     assert recorder.replayed > replayed
 
 
+def test_prompts_longer_and_more_than_there_was_room_for():
+    """Their buffers grow to what a shape is rounded up to, and steps that were recorded before do not read the old."""
+    model, recorder = tiny_model("llama"), TapeRecorder()
+    engine = make_engine(model, recorder)
+    short = crowd(2, 4, max_tokens=4)
+    long = [(prompt(65 + i), sampling(i, max_tokens=4, stop_ids=frozenset())) for i in range(5)]
+    others = [(prompt(len(ids), seed=9), settings) for ids, settings in short]
+    for requests in (short, long, others):
+        assert_exact(model, requests, engine.generate_batch(requests))
+    before = recorder.recorded
+    engine.generate_batch([(prompt(4), sampling(7, max_tokens=90, stop_ids=frozenset()))])
+    assert recorder.recorded - before <= 4  # columns come in a few numbers, too
+
+
 def test_new_weights_act_at_once():
     model, recorder = tiny_model("llama"), TapeRecorder()
     engine = make_engine(model, recorder)
