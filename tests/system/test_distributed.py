@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,6 +21,8 @@ from rlvr.build import ranks as ranks_module
 from rlvr.build import train
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
+from rlvr.evaluation.evaluate import judge_one
+from rlvr.rollout.source import RolloutSource
 from rlvr.tracking.rollouts import read_rollouts
 from rlvr.world import World
 from tests.ranks import Ranks
@@ -118,6 +123,40 @@ def test_one_process_speaks_and_writes_for_all(together: tuple[Path, str, str], 
     assert [row["step"] for row in metrics(folder)] == list(range(NUM_STEPS + 1))
     final = [sorted(path.name for path in (run / "final").iterdir()) for run in (folder, alone)]
     assert final[0] == final[1]
+
+
+def work_of(world: World, folder: str) -> tuple[list[int], int, list[str]]:
+    """In a run of one step: the prompts that this process samples, how many examples it is examined on, and what it
+    makes or changes in the run folder."""
+    short = ("trainer.max_steps=1", "trainer.warmup_steps=0", "warm_start.num_steps=10", "warm_start.warmup_steps=1")
+    words = (*short, "warm_start.final_phase_steps=1", "evaluation.num_examples=5", "trainer.strategy=fsdp2")
+    config = load_config([*words, f"run_dir={folder}"], config_name="rpn_test")
+    touched = set[str]()
+    sys.addaudithook(partial(note_writes, Path(folder), touched))
+    with (
+        patch.object(RolloutSource, "sample", autospec=True, side_effect=RolloutSource.sample) as sample,
+        patch("rlvr.evaluation.evaluate.judge_one", side_effect=judge_one) as judged,
+    ):
+        train(config)
+    prompts = [index for call in sample.call_args_list for index in call.args[1]]
+    return prompts, judged.call_count, sorted(touched)
+
+
+def note_writes(folder: Path, touched: set[str], event: str, args: tuple[object, ...]) -> None:
+    writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
+    if (writes or event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir")) and isinstance(args[0], str | Path):
+        path = Path(args[0])
+        if path.is_relative_to(folder):
+            touched.add(re.sub(r"tmp-\d+", "tmp", path.relative_to(folder).as_posix()))
+
+
+def test_each_process_does_its_share_and_the_first_one_writes(ranks: Ranks, tmp_path: Path) -> None:
+    first, second = ranks(2, None, work_of, str(tmp_path / "run"))
+    assert (first[0], second[0]) == ([0, 2], [1, 3])
+    assert (first[1], second[1]) == (2 * 3, 2 * 2)  # before and after the step
+    assert {"metrics.jsonl", "checkpoints/.step_000001.tmp/state.json", ".final.tmp", ".warm_start.tmp"} <= {*first[2]}
+    own = "checkpoints/.step_000001.tmp/shards"
+    assert [name for name in second[2] if not own.startswith(name)] == []
 
 
 # --------------------------------------------------------------------------------------------------------- resume
