@@ -16,7 +16,7 @@ MUTANTS = [
     Mutant(
         pitfall="19",
         file=FILE,
-        old='    "--logprobs-mode": "",\n',
+        old='    "--logprobs-mode": _FIXED,\n',
         new="",
         test=f"{TESTS}test_pitfall_19_logprobs_are_those_of_the_distribution_that_is_sampled_from",
     ),

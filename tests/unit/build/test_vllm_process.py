@@ -226,6 +226,7 @@ def test_the_command_says_where_the_server_is_and_when_it_died(
     assert json.loads(there.pids.with_suffix(".told").read_text())["key"] == key
     assert ("can use the model, and give it other weights: give an --api-key" in err) == (key is None)
     assert "\nbegin quits\nready\nrlvr: error: vLLM died (exit status 5)" in err
+    assert f"all of it in {there.settings.log}." in err
     if "--max" in words:
         assert (there.told("--max-model-len"), there.told("--max-num-seqs")) == ("40", "3")
     assert there.running() == []
