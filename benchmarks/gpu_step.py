@@ -401,8 +401,8 @@ def measure(size: Size, device: torch.device, num_steps: int, trl_python: str, m
         "|---|---|---|---|---|---|",
     ]
     for name, took in ours.items():
-        other = (f"{theirs[name]:.3f}", f"{theirs[name] / took:.1f}") if theirs else ("", "")
-        lines.append(f"| {name} | {took:.3f} | {tokens / took:,.0f} | {ceilings[name]} | {other[0]} | {other[1]} |")
+        other = (f"{theirs[name]:.4g}", f"{theirs[name] / took:.1f}") if theirs else ("", "")
+        lines.append(f"| {name} | {took:.4g} | {tokens / took:,.0f} | {ceilings[name]} | {other[0]} | {other[1]} |")
     other = (size_text(theirs["memory"]), f"{theirs['memory'] / memory:.1f}") if theirs else ("", "")
     lines += [f"| peak memory | {size_text(memory)} | | planned: {size_text(planned)} | {other[0]} | {other[1]} |", ""]
     if theirs is None:
