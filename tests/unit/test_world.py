@@ -1,10 +1,13 @@
 """What ranks tell each other, between real processes."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from rlvr import world as world_module
 from rlvr.errors import ConfigError
-from rlvr.world import ALONE, World, open_world
+from rlvr.world import ALONE, World, open_world, said_once
 from tests.ranks import RankError, Ranks
 
 
@@ -67,6 +70,16 @@ def test_ranks_hear_the_same_in_their_order_and_a_failure_ends_all(ranks: Ranks)
     assert ranks(1, "fsdp2", talk)[0]["ranks"] == [(0, 1, 0, 1)]
     with pytest.raises(RankError, match="this one has had enough"):
         ranks(2, "ddp", fail_on_the_last)
+
+
+def test_what_fails_alike_is_said_by_one_process_of_each_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[str] = []
+    for rank in ("0", "1", "2"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        monkeypatch.setattr(world_module, "wait_for_the_end", partial(waiting.append, rank))
+        with pytest.raises(ConfigError, match="is bad"), said_once():
+            raise ConfigError("task.path=x: is bad.")
+    assert waiting == ["1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,12 @@ def test_a_saved_adapter_loads_in_plain_transformers_and_in_plain_peft(folder: P
             assert torch.equal(model(input_ids=IDS, use_cache=False).logits, logits(policy))
 
 
+@pytest.mark.parametrize("merge_final", [False, True])
+def test_a_process_that_does_not_write_leaves_no_final(merge_final: bool, folder: Path, tmp_path: Path) -> None:
+    adapted(folder, lora=lora(merge_final=merge_final)).save_final(tmp_path / "final", writes=False)
+    assert not (tmp_path / "final").exists()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_merged_final_is_the_trained_model_in_float32(kind: str, folder: Path, tmp_path: Path) -> None:
     policy = adapted(folder, shake=0.5, lora=lora(merge_final=True), **KINDS[kind])
