@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 import signal
 import socket
 import sys
@@ -24,6 +23,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.evaluate import judge_one
 from rlvr.rollout.source import RolloutSource
 from rlvr.tracking.rollouts import read_rollouts
+from rlvr.training.checkpoint import list_checkpoints
 from rlvr.world import World
 from tests.ranks import Ranks
 from tests.system.harness import Command, metrics, num_lines, numbers, run_train, wait_until
@@ -39,16 +39,6 @@ TOLERANCE = 1e-5
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`rpn_test` by one process."""
     return run_train(tmp_path_factory.mktemp("alone") / "run", *RPN_TEST, name="rpn_test").folder
-
-
-@pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """The same by two processes that share the weights, and what they said."""
-    cwd = tmp_path_factory.mktemp("together")
-    words = (*RPN_TEST, "trainer.strategy=fsdp2", "trainer.world_size=2", "run_dir=run")
-    done = Job(2, "train", "--config-name", "rpn_test", *words, cwd=cwd).wait()
-    assert done.code == 0, done.err
-    return cwd / "run", done.out, done.err
 
 
 def sampled(folder: Path, step: int) -> list[list[int]]:
@@ -93,36 +83,35 @@ def forked(num_processes: int, *words: str, log: Path) -> list[Command]:
 # ----------------------------------------------------------------------------------------------- the same numbers
 
 
-def test_pitfall_09_two_processes_train_as_one_does(together: tuple[Path, str, str], alone: Path) -> None:
-    folder, _, _ = together
+def test_pitfall_09_two_processes_train_as_one_does_and_speak_with_one_voice(alone: Path, tmp_path: Path) -> None:
+    words = (*RPN_TEST, "trainer.strategy=fsdp2", "trainer.world_size=2", "run_dir=run")
+    done = Job(2, "train", "--config-name", "rpn_test", *words, cwd=tmp_path).wait()
+    assert done.code == 0, done.err
+    folder = tmp_path / "run"
     check_same_numbers(folder, alone, least=10)
-    assert len(numbers(folder)) == NUM_STEPS + 1
+    check_same_start(folder, alone)
+    check_one_voice(done.out, done.err)
+    assert [row["step"] for row in metrics(folder)] == list(range(NUM_STEPS + 1))
+    for name in (".", "final"):
+        assert sorted(p.name for p in (folder / name).iterdir()) == sorted(p.name for p in (alone / name).iterdir())
 
 
-def test_the_warm_start_and_the_evaluation_before_training_are_those_of_one_process(
-    together: tuple[Path, str, str], alone: Path
-) -> None:
-    """Each process plays half of the examples; joined they are the same ones, in the same order."""
-    folder, _, _ = together
+def check_same_start(folder: Path, alone: Path) -> None:
+    """The warm start to the last bit, and the evaluation before training: each process plays half of the examples;
+    joined they are the same ones, in the same order."""
     for name, tensor in load_file(alone / "warm_start" / "model.safetensors").items():
         assert torch.equal(load_file(folder / "warm_start" / "model.safetensors")[name], tensor)
     assert numbers(folder)[0] == numbers(alone)[0]
     assert metrics(folder)[0]["eval/rpn/num_examples"] == 100
 
 
-def test_one_process_speaks_and_writes_for_all(together: tuple[Path, str, str], alone: Path) -> None:
-    folder, out, err = together
+def check_one_voice(out: str, err: str) -> None:
     assert out.count("held-out accuracy") == 1
     assert out.count("try it: rlvr eval run") == 1
     lines = said(err)
     assert len(lines) == len(set(lines)), lines
     assert "processes: 2, trainer.strategy=fsdp2" in lines
     assert not [line for line in err.splitlines() if "Warning" in line or "Traceback" in line]
-    names = [sorted(path.name for path in run.iterdir()) for run in (folder, alone)]
-    assert names[0] == names[1]
-    assert [row["step"] for row in metrics(folder)] == list(range(NUM_STEPS + 1))
-    final = [sorted(path.name for path in (run / "final").iterdir()) for run in (folder, alone)]
-    assert final[0] == final[1]
 
 
 def work_of(world: World, folder: str) -> tuple[list[int], int, list[str]]:
@@ -162,20 +151,16 @@ def test_each_process_does_its_share_and_the_first_one_writes(ranks: Ranks, tmp_
 # --------------------------------------------------------------------------------------------------------- resume
 
 
-def back_to(folder: Path, step: int, copy: Path) -> None:
-    """The run as it would be if it had been killed after the checkpoint of a step."""
-    shutil.copytree(folder, copy)
-    shutil.rmtree(copy / "final")
-    for path in (copy / "checkpoints").iterdir():
-        if int(path.name.removeprefix("step_")) > step:
-            shutil.rmtree(path)
+def five_steps(world: World, folder: str) -> None:
+    """The run as far as its first checkpoint."""
+    config = load_config([*RPN_TEST, "trainer.strategy=fsdp2", f"run_dir={folder}"], config_name="rpn_test")
+    train(config, lambda: num_lines(Path(folder)) > 5)
 
 
-def test_pitfall_37_saved_by_two_processes_gone_on_by_one(
-    together: tuple[Path, str, str], alone: Path, tmp_path: Path
-) -> None:
+def test_pitfall_37_saved_by_two_processes_gone_on_by_one(ranks: Ranks, alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    back_to(together[0], 5, folder)
+    ranks(2, None, five_steps, str(folder))
+    assert list(list_checkpoints(folder / "checkpoints")) == [0, 5]
     assert (folder / "checkpoints/step_000005/shards/rank_00001.safetensors").is_file()
     words = (*RPN_TEST, "resume=true", "trainer.strategy=single")
     assert run_train(folder, *words, name="rpn_test").result.finished
