@@ -493,6 +493,9 @@ def test_a_model_and_its_reference_are_cut_and_gathered_layer_by_layer(ranks: Ra
     assert sorted(found[0]["sample"] + found[1]["sample"]) == sorted(alone["sample"])  # as much as one process looks at
     pairs = zip(*(answer["rows"] for answer in found), alone["rows"], strict=True)
     assert all(a + b == both for one, two, all_rows in pairs for a, b, both in zip(one, two, all_rows, strict=True))
+    for answer in ranks(2, "ddp", cut_parts, "ddp"):
+        assert answer["rows"] == alone["rows"]
+        assert answer["layers"] == [0, 0]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
