@@ -16,7 +16,7 @@ LOST = STALENESS + "test_pitfall_37_no_prompt_is_lost_or_doubled_by_a_resume_at_
 SCHEDULE = "tests/unit/rollout/test_schedule.py::"
 ENGINE = "tests/unit/engines/local/test_engine.py::"
 ONE_THREAD = SCHEDULE + (
-    "test_pitfall_26_the_engine_is_used_in_one_thread_and_closed_at_the_end_which_ends_the_thread_too"
+    "test_pitfall_30_the_engine_is_used_in_one_thread_and_closed_at_the_end_which_ends_the_thread_too"
 )
 AT_ONCE = SCHEDULE + "test_pitfall_26_who_stops_at_once_does_not_wait_for_an_engine_that_waits_for_its_servers"
 BY_HAND = RATIOS + "test_pitfall_23_weights_of_tokens_sequences_and_their_mean_by_hand"
@@ -50,21 +50,22 @@ MUTANTS = [
         "        if not self._issued:\n            self._issue(step)\n"
         "        groups = self._world.join(self._issued.popleft().groups())\n"
         "        while len(self._issued) < ahead:\n            self._issue(step + 1 + len(self._issued))\n",
-        STALENESS + "test_the_batches_of_later_steps_have_begun_before_the_trainer_waits_for_its_own",
+        STALENESS + "test_pitfall_24_the_batches_of_later_steps_have_begun_before_the_trainer_waits_for_its_own",
     ),
     bug(  # what the trainer waits for stands behind the batches of later steps
         "25",
         "engines/local/scheduler.py",
         "insort(self._waiting, request, key=lambda one: one.sampling.priority)",
         "self._waiting.append(request)",
-        ENGINE + "test_of_requests_that_wait_those_of_smaller_priority_start_first_and_draw_what_they_always_do",
+        ENGINE
+        + "test_pitfall_25_of_requests_that_wait_those_of_smaller_priority_start_first_and_draw_what_they_always_do",
     ),
     bug(
         "25",
         "rollout/schedule.py",
         "self._issue(step + len(self._issued))",
         "self._issue(step)",
-        SCHEDULE + "test_requests_go_first_for_which_the_trainer_waits_first",
+        SCHEDULE + "test_pitfall_25_requests_go_first_for_which_the_trainer_waits_first",
     ),
     bug(  # weights come in the trainer's thread, in the middle of a step of the engine
         "30",
@@ -92,7 +93,7 @@ MUTANTS = [
         "rollout/schedule.py",
         "self._source.sample(self._world.share(indices), step=step)",
         "self._source.sample(indices, step=step)",
-        SCHEDULE + "test_each_rank_samples_its_share_of_a_batch_and_of_its_replacements",
+        SCHEDULE + "test_pitfall_09_each_rank_samples_its_share_of_a_batch_and_of_its_replacements",
     ),
     bug(  # the bound is checked where a batch is issued, at best
         "24",

@@ -38,8 +38,8 @@ MUTANTS = [
     Mutant(  # the hidden state of the padding goes through the head
         pitfall="1",
         file="engines/local/shared_prefix.py",
-        old="None, lengths - 1, past_key_values=prefixes)",
-        new="None, lengths * 0 + ids.shape[1] - 1, past_key_values=prefixes)",
+        old="mask, lengths - 1, past_key_values=prefixes)",
+        new="mask, lengths * 0 + ids.shape[1] - 1, past_key_values=prefixes)",
         test=EXACT,
     ),
     Mutant(  # sliding layers see everything

@@ -131,15 +131,15 @@ MUTANTS = [
     Mutant(  # the run seed never reaches the engine
         pitfall="36",
         file="rollout/source.py",
-        old='seed=derive_seed(self._seed, "train", index, sample, turn))',
-        new='seed=derive_seed(0, "train", index, sample, turn))',
+        old='seed=derive_seed(self._seed, "train", index, sample, turn)',
+        new='seed=derive_seed(0, "train", index, sample, turn)',
         test=SOURCE + "test_pitfall_36_every_completion_has_a_seed_of_its_own_and_the_run_seed_reaches_it",
     ),
     Mutant(  # members of a group collide
         pitfall="36",
         file="rollout/source.py",
-        old='seed=derive_seed(self._seed, "train", index, sample, turn))',
-        new='seed=derive_seed(self._seed, "train", index, turn))',
+        old='seed=derive_seed(self._seed, "train", index, sample, turn)',
+        new='seed=derive_seed(self._seed, "train", index, turn)',
         test=SOURCE + "test_pitfall_36_every_completion_has_a_seed_of_its_own_and_the_run_seed_reaches_it",
     ),
     Mutant(  # the run seed does not reach the prompts

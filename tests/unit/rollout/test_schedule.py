@@ -232,7 +232,7 @@ def test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life() -> No
     assert batches(made)[0].num_refilled == 1
 
 
-def test_requests_go_first_for_which_the_trainer_waits_first() -> None:
+def test_pitfall_25_requests_go_first_for_which_the_trainer_waits_first() -> None:
     refill = Refill(is_dead=lambda rewards: True, max_rounds=1)
     for made, engine in (schedule(max_staleness=2, num_turns=2), schedule(max_staleness=2, refill=refill)):
         with made:
@@ -242,7 +242,7 @@ def test_requests_go_first_for_which_the_trainer_waits_first() -> None:
         assert [request.priority for request in engine.requests] == [4] * 12 + [5] * 12 + [6] * 12
 
 
-def test_each_rank_samples_its_share_of_a_batch_and_of_its_replacements() -> None:
+def test_pitfall_09_each_rank_samples_its_share_of_a_batch_and_of_its_replacements() -> None:
     class SecondOfTwo(World):
         def gather(self, item: Any) -> list[Any]:
             return [item, item]  # the other one samples as many
@@ -255,7 +255,7 @@ def test_each_rank_samples_its_share_of_a_batch_and_of_its_replacements() -> Non
     assert len(engine.requests) == 2 * 2 + 2 * 2
 
 
-def test_pitfall_26_the_engine_is_used_in_one_thread_and_closed_at_the_end_which_ends_the_thread_too() -> None:
+def test_pitfall_30_the_engine_is_used_in_one_thread_and_closed_at_the_end_which_ends_the_thread_too() -> None:
     seen: dict[str, str] = {}
 
     class Noting(EchoEngine):

@@ -211,7 +211,7 @@ def test_pitfall_24_delivery_in_issue_order_keeps_the_bound_for_every_token(max_
         assert any(mixed)  # new weights came in the middle of completions
 
 
-def test_the_batches_of_later_steps_have_begun_before_the_trainer_waits_for_its_own() -> None:
+def test_pitfall_24_the_batches_of_later_steps_have_begun_before_the_trainer_waits_for_its_own() -> None:
     made, executor = make_schedule(2)
     diary: list[str] = []
     start = executor.start

@@ -302,7 +302,7 @@ def test_calls_awaited_together_are_batched_together_and_equal_the_synchronous_o
     assert asyncio.run(run()) == expected  # another event loop
 
 
-def test_of_requests_that_wait_those_of_smaller_priority_start_first_and_draw_what_they_always_do():
+def test_pitfall_25_of_requests_that_wait_those_of_smaller_priority_start_first_and_draw_what_they_always_do():
     engine = make_engine(tiny_model(), max_batch_size=2)
     priorities = [5, 5, 5, 4, 5, 0, 4]
     begun: list[int] = []

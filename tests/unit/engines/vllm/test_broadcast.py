@@ -135,7 +135,7 @@ def test_two_groups_at_the_same_time_do_not_hear_each_other() -> None:
 
 
 @pytest.mark.parametrize("name", ["float", "large", "last"])
-def test_the_others_get_everything_when_a_worker_dies_in_the_middle(name: str) -> None:
+def test_pitfall_30_the_others_get_everything_when_a_worker_dies_in_the_middle(name: str) -> None:
     fine, broken = Workers(count=2), Workers(at=breaks_at(name, ServerGoneError))
     first, second = met(parcel(), fine, broken)
     assert (first, type(second)) == (None, ServerGoneError)
@@ -193,7 +193,7 @@ def test_a_worker_that_hangs_does_not_hold_the_trainer_for_ever() -> None:
     assert left[0] is not None, "the trainer did not notice"
 
 
-def test_a_worker_whose_trainer_dies_has_zeros_and_says_which_tensor_did_not_come() -> None:
+def test_pitfall_30_a_worker_whose_trainer_dies_has_zeros_and_says_which_tensor_did_not_come() -> None:
     store, port = broadcast._listen("127.0.0.1")
     offer = Offer(host="127.0.0.1", port=port, token="x", size=2, limit_s=100.0, tensors=entries(TENSORS))
 
@@ -222,7 +222,7 @@ def test_a_worker_whose_trainer_dies_has_zeros_and_says_which_tensor_did_not_com
     assert not got["large"].any()
 
 
-def test_more_workers_than_a_server_tells_of_are_no_success() -> None:
+def test_pitfall_30_more_workers_than_a_server_tells_of_are_no_success() -> None:
     """Data parallel engines all take the call, and only the first one's answer is heard."""
 
     class Parallel(Workers):
@@ -236,7 +236,7 @@ def test_more_workers_than_a_server_tells_of_are_no_success() -> None:
     assert "2 workers came, and the servers tell of 1" in str(error)
 
 
-def test_nccl_is_for_ranks_with_a_gpu_each() -> None:
+def test_pitfall_30_nccl_is_for_ranks_with_a_gpu_each() -> None:
     def backend(*gpus: str) -> str:
         store = dist.HashStore()
         for rank, gpu in enumerate(gpus[1:], 1):

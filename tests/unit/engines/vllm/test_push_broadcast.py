@@ -92,7 +92,7 @@ def test_pitfall_30_a_server_that_died_in_a_broadcast_gets_what_was_pushed_when_
         ),
     ],
 )
-def test_what_cannot_work_ends_the_run_in_a_sentence(report: str, sentence: str, tmp_path: Path) -> None:
+def test_pitfall_30_what_cannot_work_ends_the_run_in_a_sentence(report: str, sentence: str, tmp_path: Path) -> None:
     policy = make_policy()
     answer = {"results": [{"error": "it is late", "cut_off": True}, {"error": report}]}
     fake = fake_of(policy)
