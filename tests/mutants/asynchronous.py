@@ -75,7 +75,7 @@ MUTANTS = [
         ONE_THREAD,
     ),
     bug(  # an engine that cannot be closed leaves its thread behind
-        "26",
+        "30",
         "rollout/schedule.py",
         "        finally:\n            self._executor.__exit__(kind, error, trace)",
         "        except ZeroDivisionError:\n            pass\n        self._executor.__exit__(kind, error, trace)",
