@@ -112,6 +112,15 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def launcher() -> str:
+    """What stands before `train` in a command that goes on with as many processes."""
+    size = num_processes()
+    if size == 1:
+        return "rlvr"
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
+    return f"torchrun {f'--standalone --nproc-per-node {size}' if here == size else '...'} -m rlvr"
+
+
 def speaks() -> bool:
     """Whether this is the process of its machine that says what all of them know."""
     return os.environ.get("LOCAL_RANK", "0") == "0"

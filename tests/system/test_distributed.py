@@ -187,6 +187,7 @@ def test_pitfall_37_a_killed_process_ends_the_job_with_its_reason_and_two_go_on(
 
 
 SHORT_OF_THE_END = ("tracker.rollouts_every=1", "trainer.checkpoint_every=null", "trainer.max_steps=500")
+ON = "stopped; go on with: torchrun --standalone --nproc-per-node 2 -m rlvr train"
 
 
 def check_stopped(folder: Path, alone: Path) -> None:
@@ -206,7 +207,7 @@ def test_a_signal_to_one_process_saves_once_and_ends_all(alone: Path, tmp_path: 
     assert [rank.wait() for rank in job] == [143, 143]
     assert job[1].err == ""
     assert job[0].err.count("stopping after this step\n") == 1
-    assert job[0].err.count(f"stopped; go on with: rlvr train run_dir={folder} resume=true\n") == 1
+    assert job[0].err.count(f"{ON} run_dir={folder} resume=true\n") == 1
     check_stopped(folder, alone)
 
 
@@ -222,7 +223,7 @@ def test_a_signal_to_the_launcher_saves_once_and_ends_all(alone: Path, tmp_path:
     lines = said(done.err)
     assert lines.count("stopping after this step") == 1
     assert not [line for line in lines if "error" in line]
-    assert done.out.count("stopped; go on with: rlvr train run_dir=run resume=true") == 1
+    assert done.out.count(f"{ON} run_dir=run resume=true") == 1
     check_stopped(tmp_path / "run", alone)
 
 

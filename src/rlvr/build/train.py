@@ -85,7 +85,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         console = stack.enter_context(_console(config if world.is_first else quiet(config)))
         for line in plan(config):
             console.note(line)
-        if world.size > 1:
+        if config.trainer.strategy != "single":
             console.note(f"processes: {world.size}, trainer.strategy={config.trainer.strategy}")
         config = with_absolute_model(config)
         tasks = stack.enter_context(open_tasks(config, family_of(config), functions or {}))

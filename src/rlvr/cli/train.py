@@ -10,7 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import ConfigError
-from rlvr.world import check_launch, num_processes, said_once, speaks
+from rlvr.world import check_launch, launcher, num_processes, said_once, speaks
 
 if TYPE_CHECKING:
     from rlvr.build import TrainResult
@@ -90,7 +90,7 @@ def summary(result: TrainResult, task: str, headline: str) -> str:
         lines.append(f"model: {result.folder / 'final'}    curve: {result.folder / 'metrics.jsonl'}")
         lines.append(f"try it: rlvr eval {quote(str(result.folder))}")
     else:
-        lines.append(f"stopped; go on with: rlvr train {quote(f'run_dir={result.folder}')} resume=true")
+        lines.append(f"stopped; go on with: {launcher()} train {quote(f'run_dir={result.folder}')} resume=true")
     return "".join(line + "\n" for line in lines)
 
 

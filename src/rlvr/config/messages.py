@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -155,8 +155,12 @@ def _any_of_them(location: tuple[int | str, ...]) -> str | None:
     """What a value of several plain types must be: pydantic says of each that it is another one."""
     annotation: Any = Config
     for part in location:
+        union = annotation
         annotation, is_tag = _descend(annotation, part)
         if is_tag and annotation is None:
+            words = [word for kind in get_args(union) if get_origin(kind) is Literal for word in get_args(kind)]
+            if words:
+                return f"must be a whole number of 1 or more, or {words[0]}"
             return "must be true or false, a finite number or text"
     return None
 
@@ -224,7 +228,11 @@ def _requirement(error: Any, path: str) -> str:
         return "must be text (put quotes around it: key='\"123\"')"
     if kind == "string_pattern_mismatch":
         letters = "must start with a letter or digit and have only letters, digits, `.`, `_` and `-`"
+        if context["pattern"] == "^https?://":
+            return "must begin with http:// or https://"
         return letters if path == "name" else "is not of the right form"
+    if kind == "string_too_short":
+        return "must not be empty"
     if kind in ("tuple_type", "list_type"):
         return "must be a list, e.g. [1,3]"
     if kind in ("model_type", "model_attributes_type", "dict_type"):

@@ -83,6 +83,8 @@ ERRORS = {
     "task.settings.size=3": ["task=rpn has no such key; task=generator or task=reasoning_gym has"],
     "markers.sets.mine={a: b}": ["is not there yet; add it with +markers.sets.mine=..."],
     "prompt.user=Hello": ["prompt.user=Hello: is not of the right form (user message; holds {question}"],
+    "trainer.microbatch_tokens=0": ["trainer.microbatch_tokens=0: must be a whole number of 1 or more, or auto ("],
+    "trainer.microbatch_tokens=big": ["trainer.microbatch_tokens=big: must be a whole number of 1 or more, or auto ("],
     "max_steps=3": ["max_steps=3", "did you mean trainer.max_steps?"],
     "algoritm=grpo": ["algoritm=grpo", "did you mean algorithm?"],
     "nonsense=3": ["nonsense=3", "rlvr train --cfg job"],
@@ -147,6 +149,12 @@ ERRORS = {
 def test_an_error_names_the_key_its_value_and_the_remedy(override: str) -> None:
     text = message(override)
     assert [part for part in ERRORS[override] if part not in text] == []
+
+
+def test_what_a_text_must_be_is_said() -> None:
+    urls = message("engine=vllm", "engine.urls=['127.0.0.1:8000']")
+    assert urls.startswith("engine.urls[0]=127.0.0.1:8000: must begin with http:// or https://")
+    assert message("engine=vllm", "engine.weights_dir=''").startswith("engine.weights_dir=: must not be empty")
 
 
 def test_errors_of_where_the_configuration_comes_from(tmp_path: Path) -> None:

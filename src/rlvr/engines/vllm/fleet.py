@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from rlvr.engines.vllm.broadcast import Meeting
 from rlvr.engines.vllm.push import Expected, Member, Push, check_fits, push_to
@@ -162,6 +163,8 @@ def _join(server: Server, expected: Expected) -> Member:
 
 
 def _not_there(server: Server, error: Exception) -> UserError:
+    port = urlsplit(server.url).port
+    more = "" if port in (None, 8000) else f" --port {port}"
     return UserError(
-        f"the server {server.url} does not answer ({error}); start it with: rlvr serve MODEL --engine vllm."
+        f"the server {server.url} does not answer ({error}); start it with: rlvr serve MODEL --engine vllm{more}."
     )

@@ -101,7 +101,7 @@ def check_fits(url: str, facts: Facts, expected: Expected) -> None:
     if expected.adapter_rank is not None and facts.max_lora_rank < expected.adapter_rank:
         now = f"takes adapters up to rank {facts.max_lora_rank}" if facts.max_lora_rank else "takes no adapters"
         raise UserError(
-            f"the server {url} {now}, model.lora.r={expected.adapter_rank}: start it with --enable-lora "
+            f"the server {url} {now}, model.lora.r={expected.adapter_rank}: start it with -- --enable-lora "
             f"--max-lora-rank {expected.adapter_rank}, or set engine.sync=folder."
         )
 

@@ -134,6 +134,7 @@ class FakeVllm:
                 self.goes_on.set()
                 return {"status": "resumed"}
             case "/collective_rpc":
+                assert "timeout" not in body, "vLLM's next answers would be those to earlier questions"
                 if body["method"] == "receive_policy":
                     with ThreadPoolExecutor(self.num_workers) as pool:
                         return {

@@ -245,7 +245,7 @@ def test_an_adapter_wants_a_server_that_takes_it(tmp_path: Path) -> None:
     policy = lora_policy()
     without, small = fake_of(policy.merged()), fake_of(policy.merged(), facts={"max_lora_rank": 2})
     with running(without, small):
-        with pytest.raises(UserError, match=r"takes no adapters, model.lora.r=3: start it with --enable-lora"):
+        with pytest.raises(UserError, match=r"takes no adapters, model.lora.r=3: start it with -- --enable-lora"):
             engine_of(policy, tmp_path, without, sync="adapter")
         with pytest.raises(UserError, match=r"takes adapters up to rank 2, model.lora.r=3"):
             engine_of(policy, tmp_path, small, sync="adapter")

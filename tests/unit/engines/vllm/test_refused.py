@@ -60,16 +60,18 @@ def test_what_is_no_server_of_ours_is_refused_in_a_sentence(tmp_path: Path) -> N
     plain = rpc(Fault(status=500, body=json.dumps({"error": {"message": "no attribute 'describe'"}}).encode()))
     closed, garbage = rpc(Fault(status=404, body=b"not\nhere\x1b[31m\xff")), rpc(Fault(body=b"<html>"))
     huge, moved = rpc(Fault(body=b" " * 2_000_000)), rpc(Fault(status=307))
+    stalled = rpc(Fault(status=500, body=b'{"error": {"message": "RPC call to describe timed out."}}'))
     strange = fake_of(make_policy(), fault=lambda route, count: no_model if route == "/v1/models" else None)
-    with running(nobody, plain, closed, garbage, huge, moved, strange):
+    with running(nobody, plain, closed, garbage, huge, moved, stalled, strange):
         moved.fault = lambda route, count: Fault(status=307, location=plain.url) if "rpc" in route else None
         nobody.die()
         assert "does not answer (" in (said := never_starts([nobody], tmp_path))
-        assert said.endswith("start it with: rlvr serve MODEL --engine vllm.")
+        assert said.endswith(f"start it with: rlvr serve MODEL --engine vllm --port {nobody.url.rpartition(':')[2]}.")
         assert "cannot take weights (status 500: no attribute 'describe')" in never_starts([plain], tmp_path)
         assert "cannot take weights (status 404: not here [31m\ufffd): start" in never_starts([closed], tmp_path)
         assert "cannot take weights (status 307: ): start" in never_starts([moved], tmp_path)
         assert "does not answer (it answered with more than 1,048,576 bytes)" in never_starts([huge], tmp_path)
+        assert "does not answer (status 500: RPC call to describe timed out)" in never_starts([stalled], tmp_path)
         assert "does not answer (it has adapters, and no model" in never_starts([strange], tmp_path)
         assert "what it answered cannot be read (<html>)" in never_starts([garbage], tmp_path)
 
