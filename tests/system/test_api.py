@@ -17,7 +17,7 @@ from tests.system.harness import ENVIRONMENT, check_equal, metrics, num_lines, o
 from tests.system.harness import rlvr as command
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-MAX_SCRIPT_S = 60.0
+MAX_SCRIPT_S = 240.0  # a few seconds, unless the machine does other things as well
 
 ROWS = [{"question": f"{a} {b} max:", "answer": max(a, b)} for a in range(12) for b in range(12)]
 OTHERS = [{"question": f"{a} {b} max:", "answer": max(a, b)} for a in range(20, 24) for b in range(20, 24)]
@@ -212,7 +212,7 @@ def test_ctrl_c_finishes_the_step_saves_and_is_raised(tmp_path: Path) -> None:
     ) as process:  # fmt: skip
         wait_until(lambda: num_lines(tmp_path / "run") > 3)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (0, "interrupted\n"), err
     assert "stopping after this step" in err
     steps = int(metrics(tmp_path / "run")[-1]["step"])

@@ -88,14 +88,21 @@ def serve(name: str, indexer: Indexer, index: Index, port: int) -> None:
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
+
+    class Server(uvicorn.Server):
+        """One that says where it is once it heeds signals."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            address = f"http://{HOST}:{listening.getsockname()[1]}"
+            print(f"rlvr: {name} over {len(index.documents):,} passages at {address}; Ctrl-C stops it", file=sys.stderr)
+            sys.stderr.flush()
+
     with _listen(port) as listening:
-        address = f"http://{HOST}:{listening.getsockname()[1]}"
-        print(f"rlvr: {name} over {len(index.documents):,} passages at {address}; Ctrl-C stops it", file=sys.stderr)
-        sys.stderr.flush()
         # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
         before = signal.signal(signal.SIGTERM, _exit)
         try:
-            asyncio.run(uvicorn.Server(config).serve(sockets=[listening]))
+            asyncio.run(Server(config).serve(sockets=[listening]))
         finally:
             signal.signal(signal.SIGTERM, before)
 

@@ -86,6 +86,10 @@ def serve(
     class Server(uvicorn.Server):
         """One that waits for the requests under way before it closes their connections."""
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            print(f"http://{host}:{listening.getsockname()[1]}/v1", flush=True)  # from here on it heeds signals
+
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             self._captured_signals.append(sig)  # raised again at the end
             if pool.draining:
@@ -106,7 +110,6 @@ def serve(
     tasks: list[asyncio.Task[None]] = []
     listening.listen(1024)
     host = f"[{address.host}]" if ":" in address.host else address.host
-    print(f"http://{host}:{listening.getsockname()[1]}/v1", flush=True)
     # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
     before = signal.signal(signal.SIGTERM, _exit)
     loop = asyncio.new_event_loop()

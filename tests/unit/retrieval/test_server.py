@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
 from rlvr.cli.main import main
 from rlvr.retrieval.base import Document, RetrievalError
@@ -134,6 +135,23 @@ def test_ctrl_c_ends_it_with_130(tmp_path: Path) -> None:
     process, _ = start(tmp_path)
     code, err = stop(process, signal.SIGINT)
     assert (code, err) == (130, "")
+
+
+def test_the_address_is_told_once_signals_are_heeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+
+    async def startup(server: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
+        told.append(capsys.readouterr().err)
+        assert signal.getsignal(signal.SIGINT) == server.handle_exit
+        server.should_exit = True
+
+    monkeypatch.setattr(uvicorn.Server, "startup", startup)
+    corpus = str(write_corpus(tmp_path))
+    assert main(["retrieve", corpus, "--serve", "--port", "0", "--index-dir", str(tmp_path)]) == 0
+    assert told == [""]
+    assert "at http://127.0.0.1:" in capsys.readouterr().err
 
 
 def test_a_taken_port_is_one_sentence(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
