@@ -4,11 +4,12 @@
 
 Whole runs of `rlvr train --config-name rpn` with the local engine, slowed as if its tokens were sampled on other
 hardware: before each of its steps it awaits `asyncio.sleep`, so long that a batch takes `--slower` times as long as
-what the trainer does with it (scoring, four epochs of updates, weights, records). How long that is, is measured first,
-on a run that does not sleep. Two kinds of hardware: "step" sleeps the same for every step, however many completions
-run, as decoding does that waits for memory; "token" sleeps for each running completion, as decoding does that computes
-all the time: there nothing is won by sampling two batches side by side, and the third kind, "token, a quarter at a
-time", does not: its `engine.max_batch_size` is a quarter of a batch, so that the older batch is done first.
+what the trainer does with it (scoring, updates, weights, records): twelve epochs, beside which the little that sampling
+itself computes on the same cores hardly counts. How long that is, is measured first, on a run that does not sleep. Two
+kinds of hardware: "step" sleeps the same for every step, however many completions run, as decoding does that waits for
+memory; "token" sleeps for each running completion, as decoding does that computes all the time: there nothing is won by
+sampling two batches side by side, and the third kind, "token, a quarter at a time", does not: its
+`engine.max_batch_size` is a quarter of a batch, so that the older batch is done first.
 
 Each round runs max_staleness 0, 1 and 2, beginning with another one each time. With 0 the stages take turns, so its
 steps say what each stage takes alone. Times are means over all steps of a run, the first ones too, in which nothing is
@@ -46,7 +47,7 @@ KINDS = {  # what sleeps, and how many completions run at the same time
 BASE = (
     f"rollout.prompts_per_step={PROMPTS}",
     f"rollout.group_size={GROUP}",
-    "algorithm.num_epochs=4",
+    "algorithm.num_epochs=12",
     "algorithm.mismatch_correction=truncate",
     "trainer.learning_rate=1e-9",
     "trainer.warmup_steps=0",

@@ -114,6 +114,25 @@ def check_one_voice(out: str, err: str) -> None:
     assert not [line for line in err.splitlines() if "Warning" in line or "Traceback" in line]
 
 
+def test_two_processes_sample_ahead_and_train_on_the_prompts_of_one(alone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = (*RPN_TEST, "algorithm.num_epochs=1", "algorithm.num_minibatches=1", "rollout.max_staleness=1")
+    words += ("trainer.strategy=ddp", f"run_dir={folder}")
+    job = forked(2, "train", "--config-name", "rpn_test", *words, log=tmp_path)
+    assert [rank.wait() for rank in job] == [0, 0], job[0].err
+    rows = metrics(folder)[1:]
+    assert [row["step"] for row in rows] == list(range(1, NUM_STEPS + 1))
+    ages = [row["rollout/staleness_max"] for row in rows]
+    assert max(ages) == 1
+    for step in range(1, NUM_STEPS + 1):
+        assert examples(folder, step) == examples(alone, step)
+
+
+def examples(folder: Path, step: int) -> list[str]:
+    """Whose completions a step trained on."""
+    return [record.example_id for record in read_rollouts(folder / "rollouts" / f"step_{step:06d}.jsonl.gz")]
+
+
 def work_of(world: World, folder: str) -> tuple[list[int], int, list[str]]:
     """In a run of one step: the prompts that this process samples, how many examples it is examined on, and what it
     makes or changes in the run folder."""

@@ -9,15 +9,22 @@ from pathlib import Path
 from rlvr.config import schema
 from rlvr.config.schema import Config
 from rlvr.engines.local import LocalEngine
-from rlvr.engines.vllm import Settings, VllmEngine, check_servers
+from rlvr.engines.vllm import Settings, VllmEngine, check_servers, expect
 from rlvr.models.policy import Policy
+from rlvr.tracking.files import writing
 from rlvr.world import ALONE, World
 
 
-def check_engine(config: Config) -> None:
-    """UserError if the engine is elsewhere and not there: asked before a warm start is made for nothing."""
-    if isinstance(config.engine, schema.VllmEngine):
-        check_servers(config.engine.urls, timeout_s=config.engine.timeout_s)
+def check_engine(config: Config, policy: Policy | None = None) -> None:
+    """UserError if the engine is elsewhere and not there, does not fit the policy, or its folder cannot be written:
+    asked before a warm start is made for nothing."""
+    engine = config.engine
+    if isinstance(engine, schema.VllmEngine):
+        if engine.weights_dir is not None:
+            with writing(Path(engine.weights_dir)):
+                Path(engine.weights_dir).mkdir(parents=True, exist_ok=True)
+        expected = None if policy is None else expect(policy, sync=engine.sync)
+        check_servers(engine.urls, expected, timeout_s=engine.timeout_s)
 
 
 def make_engine(

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from rlvr.build.engines import check_engine
 from rlvr.build.tasks import Tasks, family_of
 from rlvr.config.schema import Config, MixTask, PretrainedModel, ScratchBpeModel, ScratchModel
 from rlvr.models.devices import choose_device, move
@@ -72,6 +73,7 @@ def make_policy(
     move(model, choose_device(config.trainer.device))
     policy = Policy(model=model, tokenizer=tokenizer)
     fit(config, tasks, policy)
+    check_engine(config, policy)
     set_threads(config, policy, world)
     if config.warm_start.enabled:
         console.stage("warm start", config.warm_start.num_steps)

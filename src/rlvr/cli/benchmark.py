@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from rlvr.cli.model_arguments import MODEL_HELP, at_least, note, progress
+from rlvr.cli.model_arguments import MODEL_HELP, at_least, check_used, note, progress
 from rlvr.errors import ConfigError
 
 DESCRIPTION = """Measure every model on every task, with every retriever where a task searches documents. Each model is
@@ -50,6 +50,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; 1 if a cell failed."""
+    check_used(args.set)
     folder = Path(args.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--output-dir {folder}: is no folder; choose another one.")

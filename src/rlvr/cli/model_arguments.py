@@ -24,6 +24,13 @@ MODEL_HELP = "run folder, checkpoint folder, model folder, Hub id, or an endpoin
 SPLITS = {"test": "test", "validation": "test", "train": "train"}
 """`validation` says the same as `test`: a task has one held-out set, and its settings say which file or split it is."""
 ENDPOINT = "openai:"
+OF_TRAINING = (
+    "algorithm", "warm_start", "trainer", "engine", "tracker", "name", "run_dir", "resume", "debug",
+    "rollout.prompts_per_step", "rollout.group_size", "rollout.max_staleness",
+    "evaluation.every", "evaluation.headline",
+)  # fmt: skip
+"""Settings, and sections of them, that nothing but `rlvr train` reads; see `OF_BOTH`."""
+OF_BOTH = ("trainer.device", "trainer.precision", "trainer.num_threads", "engine.max_batch_size")
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +96,14 @@ def sampling_changes(args: argparse.Namespace, num_samples: str, *, sampled: Cal
     return Changes(lines=lines, check=check)
 
 
+def check_used(lines: Sequence[str]) -> None:
+    """ConfigError for a --set that would have no effect."""
+    for line in lines:
+        key = line.lstrip("+~").partition("=")[0]
+        if key not in OF_BOTH and any(f"{key}.".startswith(f"{name}.") for name in OF_TRAINING):
+            raise ConfigError(f"--set {line}: only rlvr train reads {key}; leave it out.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Changes:
     """Settings that options change, and what has to hold of all settings then, else `check` raises ConfigError."""
@@ -110,6 +125,7 @@ def opened(args: argparse.Namespace, changes: Changes) -> Iterator[Inference]:
     from rlvr.build import open_inference
     from rlvr.tracking.evaluations import check_writable
 
+    check_used(args.set)
     if args.output:
         check_writable(args.output)
     disable_progress_bar()

@@ -16,6 +16,7 @@ _REMEDIES = {
     errno.EACCES: "permission denied; choose a folder you may write to",
     errno.EPERM: "permission denied; choose a folder you may write to",
     errno.EROFS: "the file system is read-only; choose a folder you may write to",
+    errno.ENOENT: "its folder is gone or cannot be made; choose another folder",
     errno.ENOTDIR: "a part of the path is a file, not a folder; choose another folder",
     errno.EEXIST: "there is a file of that name; choose another folder",
 }

@@ -220,12 +220,14 @@ def _unusable(folder: RunFolder, reason: str) -> UserError:
     return UserError(f"{folder.config} cannot be used ({reason}): start a new run in another run_dir.")
 
 
-# What may change on resume: where things are shown and kept, and how many processes train (which changes numbers in
-# their last digits only). Everything else changes numbers.
+# What may change on resume: where things are shown and kept, and what computes them in which portions (which changes
+# numbers in their last digits only, and is what a run that ended for lack of memory or of a server has to change).
+# Everything else changes numbers.
 _FREE = (
     "run_dir", "resume", "name", "tracker.", "trainer.checkpoint_every", "trainer.keep_last", "trainer.keep_best",
-    "trainer.strategy", "trainer.world_size",
-    "evaluation.headline", "reward.max_error_share", "reward.timeout_s", "reward.num_workers", "reward.max_memory_mb",
+    "trainer.strategy", "trainer.world_size", "trainer.device", "trainer.num_threads", "trainer.cpu_offload",
+    "trainer.microbatch_tokens", "model.gradient_checkpointing", "engine.", "evaluation.headline",
+    "reward.max_error_share", "reward.timeout_s", "reward.num_workers", "reward.max_memory_mb",
 )  # fmt: skip
 
 

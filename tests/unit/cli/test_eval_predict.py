@@ -16,7 +16,7 @@ import pytest
 from rlvr.build import inference_config
 from rlvr.cli.eval import failures, table
 from rlvr.cli.main import main
-from rlvr.cli.model_arguments import settings_of
+from rlvr.cli.model_arguments import check_used, settings_of
 from rlvr.cli.predict import by_turn, steps
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.config.schema import MusiqueTask, ScratchModel
@@ -105,6 +105,11 @@ def test_pitfall_38_conditions_tell_how_it_was_asked_and_not_what_was_trained(ru
     assert len({one.conditions for one in told[:3]}) == 3
 
 
+def test_settings_that_change_an_evaluation_may_be_set() -> None:
+    for line in ("engine.max_batch_size=2", "trainer.device=cpu", "trainer.num_threads=1", "task.names=3", "seed=1"):
+        check_used([line])
+
+
 def test_a_setting_can_be_changed(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--set", "rollout.max_completion_tokens=1", "--num-examples", "4", "--json"]
     assert main(["eval", str(run_folder), *options]) == 0
@@ -155,6 +160,9 @@ def test_predict_on_held_out_examples(run_folder: Path, capsys: pytest.CaptureFi
         (["eval", "TMP/empty_run"], 1, "has neither final/ nor a checkpoint yet"),
         (["eval", "RUN", "--task", "rnp"], 2, "--task rnp: there is no such configuration; did you mean rpn?"),
         (["eval", "RUN", "--set", "rollout.temprature=1"], 2, "rollout.temperature"),
+        (["eval", "RUN", "--set", "engine.urls=[http://a]"], 2, "only rlvr train reads engine.urls; leave it out"),
+        (["eval", "RUN", "--set", "algorithm=ppo"], 2, "only rlvr train reads algorithm; leave it out"),
+        (["benchmark", "--output-dir", "TMP/b", "--set", "+trainer.max_steps=1"], 2, "only rlvr train reads trainer."),
         (["eval", "RUN", "--retriever", "bm25"], 2, "--retriever bm25: task rpn searches no documents; leave this out"),
         (["predict", "RUN", "--num-examples", "1", "--retriever", "x"], 2, "task rpn searches no documents"),
         (["eval", "RUN", "--split", "tset"], 2, "there is no split tset; did you mean test?"),

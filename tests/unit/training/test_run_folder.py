@@ -159,10 +159,18 @@ def test_settings_that_only_show_and_keep_may_change(base: Config, tmp_path: Pat
     free = {"tracker__log_every": 99, "trainer__checkpoint_every": 3, "trainer__keep_last": 9, "name": "other"}
     free["reward__max_error_share"] = 1.0  # verifiers that fail are what a run is stopped for, and mended
     free |= {"trainer__strategy": "fsdp2", "trainer__world_size": 2}  # any number of processes goes on
+    free |= {"trainer__microbatch_tokens": 512, "engine__max_batch_size": 3}  # what ran out of memory says to change it
     with finished(base, tmp_path) as config:
         changed = with_values(config, **free)
         with open_run_folder(changed) as folder:
             assert read_config(folder) == with_values(base, **free)
+
+
+def test_servers_may_have_moved_when_a_run_goes_on() -> None:
+    old = load_config(["engine=vllm", "engine.urls=[http://a:8000]"])
+    moved = ["engine.urls=[http://b:8000,http://c:8000]", "engine.sync=broadcast", "engine.wait_s=5"]
+    assert changed_settings(old, load_config(["engine=vllm", *moved])) == {}
+    assert changed_settings(load_config([]), old) == {}  # a run outgrows its laptop
 
 
 def test_max_steps_may_change_where_no_schedule_depends_on_it(base: Config) -> None:

@@ -90,7 +90,7 @@ class VllmEngine:
         on_note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._policy, self._settings, self._world = policy, settings, world
-        self._expected = _expected(policy, settings)
+        self._expected = expect(policy, sync=settings.sync)
         servers = [Server(url, timeout_s=settings.timeout_s) for url in settings.urls]
         first = world.rank % len(servers)  # ranks that are all idle do not all choose the same
         servers = servers[first:] + servers[:first]
@@ -309,10 +309,11 @@ class VllmEngine:
         return self._connection
 
 
-def _expected(policy: Policy, settings: Settings) -> Expected:
+def expect(policy: Policy, *, sync: str) -> Expected:
+    """What a server must have to sample for the policy, whose weights it gets by `engine.sync`."""
     config = policy.model.config.get_text_config()
     rank = None
-    if settings.sync == "adapter":
+    if sync == "adapter":
         if policy.adapters is None:
             raise ValueError("engine.sync=adapter: the policy has no adapters")
         settings_of_adapters: Any = policy.model.peft_config

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -144,27 +145,29 @@ class Fleet:
         )
 
 
-def check_servers(urls: Sequence[str], *, timeout_s: float) -> None:
-    """UserError unless a server with our extension answers at every address."""
+def check_servers(urls: Sequence[str], expected: Expected | None, *, timeout_s: float) -> None:
+    """UserError unless a server with our extension answers at every address, one that has what is expected."""
     for server in [Server(url, timeout_s=timeout_s) for url in urls]:
-        try:
-            server.describe()
-        except ServerGoneError as error:
-            raise _not_there(server, error) from error
+        with _there(server):
+            facts = server.describe()
+        if expected is not None:
+            check_fits(server.url, facts, expected)
 
 
 def _join(server: Server, expected: Expected) -> Member:
-    try:
+    with _there(server):
         facts = server.describe()
         check_fits(server.url, facts, expected)
         return Member(server, facts, server.model_name())
+
+
+@contextmanager
+def _there(server: Server) -> Iterator[None]:
+    try:
+        yield
     except (ServerGoneError, RefusedError) as error:
-        raise _not_there(server, error) from error
-
-
-def _not_there(server: Server, error: Exception) -> UserError:
-    port = urlsplit(server.url).port
-    more = "" if port in (None, 8000) else f" --port {port}"
-    return UserError(
-        f"the server {server.url} does not answer ({error}); start it with: rlvr serve MODEL --engine vllm{more}."
-    )
+        port = urlsplit(server.url).port
+        more = "" if port in (None, 8000) else f" --port {port}"
+        raise UserError(
+            f"the server {server.url} does not answer ({error}); start it with: rlvr serve MODEL --engine vllm{more}."
+        ) from error

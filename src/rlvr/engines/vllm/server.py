@@ -286,8 +286,10 @@ def _message(body: bytes) -> str:
 
 
 def shown(body: bytes, limit: int = 300) -> str:
-    """Foreign text in a line."""
+    """Foreign text in a line; of a page of the web only that it is one."""
     text = body[: 2 * limit].decode("utf-8", "replace")
+    if text.lstrip()[:15].lower().startswith(("<!doctype html", "<html")):
+        return "a page of the web"
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:limit].rstrip(".")
 
 

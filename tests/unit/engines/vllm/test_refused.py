@@ -58,7 +58,7 @@ def test_what_is_no_server_of_ours_is_refused_in_a_sentence(tmp_path: Path) -> N
 
     nobody = fake_of(make_policy())
     plain = rpc(Fault(status=500, body=json.dumps({"error": {"message": "no attribute 'describe'"}}).encode()))
-    closed, garbage = rpc(Fault(status=404, body=b"not\nhere\x1b[31m\xff")), rpc(Fault(body=b"<html>"))
+    closed, garbage = rpc(Fault(status=404, body=b"not\nhere\x1b[31m\xff")), rpc(Fault(body=b" <!DOCTYPE html>x"))
     huge, moved = rpc(Fault(body=b" " * 2_000_000)), rpc(Fault(status=307))
     stalled = rpc(Fault(status=500, body=b'{"error": {"message": "RPC call to describe timed out."}}'))
     strange = fake_of(make_policy(), fault=lambda route, count: no_model if route == "/v1/models" else None)
@@ -73,7 +73,7 @@ def test_what_is_no_server_of_ours_is_refused_in_a_sentence(tmp_path: Path) -> N
         assert "does not answer (it answered with more than 1,048,576 bytes)" in never_starts([huge], tmp_path)
         assert "does not answer (status 500: RPC call to describe timed out)" in never_starts([stalled], tmp_path)
         assert "does not answer (it has adapters, and no model" in never_starts([strange], tmp_path)
-        assert "what it answered cannot be read (<html>)" in never_starts([garbage], tmp_path)
+        assert "what it answered cannot be read (a page of the web)" in never_starts([garbage], tmp_path)
 
 
 @pytest.mark.parametrize(
