@@ -7,9 +7,31 @@ PLAN = "tests/unit/training/test_memory.py::"
 GRAPHS = "tests/unit/engines/local/test_graphs.py::"
 CUT = BUDGET + "test_pitfall_09_a_pass_that_did_not_fit_leaves_nothing_in_the_gradient"
 EXACT = PLAN + "test_pitfall_33_weights_gradients_and_both_moments_are_planned_to_the_byte"
+HALVED = "tests/unit/engines/local/test_out_of_memory.py::"
 REPLAYED = GRAPHS + "test_pitfall_31_replayed_steps_give_the_logprobs_of_a_plain_forward"
 
 MUTANTS = [
+    Mutant(  # memory runs out in sampling again and again
+        pitfall="36",
+        file="engines/local/engine.py",
+        old="        self._max_batch_size = together // 2\n",
+        new="        self._max_batch_size = together - 1\n",
+        test=HALVED + "test_pitfall_36_half_as_many_at_a_time_give_the_same_tokens",
+    ),
+    Mutant(  # what was begun anew passes for sampled with older weights
+        pitfall="24",
+        file="engines/local/engine.py",
+        old="                request.restart()\n",
+        new="",
+        test=HALVED + "test_pitfall_24_what_is_begun_anew_is_of_the_newest_weights_only",
+    ),
+    Mutant(  # the weights that are there pass for the first ones
+        pitfall="24",
+        file="engines/local/engine.py",
+        old="        self._scheduler.new_weights(version)\n        self._note",
+        new="        self._note",
+        test=HALVED + "test_pitfall_24_what_is_begun_anew_is_of_the_newest_weights_only",
+    ),
     Mutant(  # what a failed pass has added stays in the gradient
         pitfall="9",
         file="training/trainer.py",

@@ -25,7 +25,7 @@ def test_vf_eval_plays_episodes_with_a_served_model(tmp_path: Path) -> None:
         "train_sets": str(MUSIQUE / "train.jsonl"),
         "eval_sets": str(MUSIQUE / "dev.jsonl"),
     }
-    options = ["--served-model-name", "m", "--api-key", "a secret"]
+    options = ["--served-model-name", "m", "--api-key", "a-secret"]
     with installed(tmp_path) as environment, served(str(save_chain(tmp_path / "chain", COMPLETE)), options) as server:
         command = [str(BIN / "vf-eval"), "vf-musique", "-m", "m", "-b", server.url, "-k", "SOME_KEY", "-n", "3"]
         command += ["-r", "2", "-a", json.dumps(arguments), "-s", "-d", "-o", str(tmp_path), "--disable-env-server"]

@@ -58,4 +58,5 @@ def make_engine(
         max_batch_size=engine.max_batch_size,
         max_context_tokens=context,
         weights=None if alone else policy.trained_weights,
+        on_note=on_note,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -90,6 +91,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 def first_line(error: BaseException) -> str:
     """What an error says, for a sentence."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def free() -> None:
+    """Give back what nothing refers to any more, to the device, too."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def has_flash_attention(model: PreTrainedModel) -> bool:

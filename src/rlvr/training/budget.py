@@ -6,15 +6,12 @@ failed pass has added to the gradient is thrown away: an attempt begins at zero.
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
-import torch
-
 from rlvr.errors import UserError
-from rlvr.models.devices import first_line, is_out_of_memory
+from rlvr.models.devices import first_line, free, is_out_of_memory
 from rlvr.training.packing import MIN_LINE_TOKENS
 
 Result = TypeVar("Result")
@@ -61,7 +58,7 @@ class Budget:
         if not self._alone:
             raise UserError(
                 f"out of memory at {tokens:,} tokens per microbatch ({reason}), where other processes wait in the same "
-                f"pass: set trainer.microbatch_tokens={max(MIN_LINE_TOKENS, tokens // 2)}"
+                f"pass: go on with resume=true trainer.microbatch_tokens={max(MIN_LINE_TOKENS, tokens // 2)}"
             )
         # finer than a line, or than what all ranks agree to cut lines to, is no cut
         if tokens <= max(longest, MIN_LINE_TOKENS):
@@ -74,10 +71,3 @@ class Budget:
         self._note(
             f"out of memory at {tokens:,} tokens per microbatch: going on with {self.tokens:,}, which changes no result"
         )
-
-
-def free() -> None:
-    """Give back what nothing refers to any more, to the device, too."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

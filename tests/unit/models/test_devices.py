@@ -90,19 +90,6 @@ def _noting(inside, device):
     yield
 
 
-def test_memory_that_runs_out_in_sampling_is_one_sentence(monkeypatch):
-    engine = LocalEngine(tiny_model("llama"), max_batch_size=8, max_context_tokens=64)
-
-    def step():
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
-
-    monkeypatch.setattr(engine._scheduler, "step", step)
-    with pytest.raises(
-        UserError, match=r"^out of memory with up to 8 completions .* engine\.max_batch_size=4, or lower"
-    ):
-        engine.generate_batch([(prompt(5), sampling(3, max_tokens=3))])
-
-
 def test_the_products_of_a_run_are_chosen_before_its_model_is_loaded(monkeypatch):
     def choose(device, precision):
         raise UserError(f"{device} {precision}")

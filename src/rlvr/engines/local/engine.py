@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from transformers import PreTrainedModel
 from rlvr.engines.base import Alternatives, OnToken
 from rlvr.engines.local.rows import Request
 from rlvr.engines.local.scheduler import Scheduler
-from rlvr.engines.local.select import make_runner
+from rlvr.engines.local.select import choose_runner
 from rlvr.errors import UserError
-from rlvr.models.devices import current, first_line, is_out_of_memory, without_flash_attention
+from rlvr.models.devices import current, first_line, free, is_out_of_memory, without_flash_attention
 from rlvr.types import Completion, SamplingParams, StopReason
+
+log = logging.getLogger(__name__)
 
 
 class LocalEngine:
@@ -29,6 +32,9 @@ class LocalEngine:
 
     After the weights have changed call `load_weights(version)`: until then cached keys and values are the old ones.
     A model that is a copy of the one in training gets `weights`, which it copies by name at every load.
+
+    Where memory runs out, what was being sampled is begun anew, half as many at a time from then on. The seeds are the
+    same, so the tokens are, up to the rounding of smaller batches.
     """
 
     def __init__(
@@ -38,6 +44,7 @@ class LocalEngine:
         max_batch_size: int,
         max_context_tokens: int,
         weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None,
+        on_note: Callable[[str], None] = log.warning,
     ):
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         if limit is not None and max_context_tokens > limit:
@@ -45,19 +52,15 @@ class LocalEngine:
         self._model, self._weights = model, weights
         self._modules = list(model.modules())
         self._max_batch_size, self._max_context_tokens = max_batch_size, max_context_tokens
+        self._note = on_note
         with self._serving():
-            runner, reason = make_runner(model, max_batch_size)
+            self._make_runner, reason = choose_runner(model)
+        self._scheduler = self._make_scheduler()
         if reason is not None:
             warnings.warn(
                 f"{type(model).__name__} has {reason}: completions are sampled without a key/value cache, slowly",
                 stacklevel=2,
             )
-        self._scheduler = Scheduler(
-            runner,
-            num_slots=max_batch_size,
-            max_cached_tokens=max_batch_size * max_context_tokens,
-            device=model.device,
-        )
         self._driver: asyncio.Task[None] | None = None
 
     @property
@@ -201,20 +204,49 @@ class LocalEngine:
             waiting = self._scheduler.num_waiting
             await asyncio.sleep(0)
 
+    def _make_scheduler(self) -> Scheduler:
+        num_slots = self._max_batch_size
+        return Scheduler(
+            self._make_runner(self._model, num_slots),
+            num_slots=num_slots,
+            max_cached_tokens=num_slots * self._max_context_tokens,
+            device=self._model.device,
+        )
+
     def _step(self) -> None:
         try:
             with self._serving():
                 self._scheduler.step()
+            return
         except BaseException as error:
             if not is_out_of_memory(error):
                 self._fail_all(error)
                 raise
-            said = UserError(
-                f"out of memory with up to {self._max_batch_size} completions sampled together ({first_line(error)}): "
-                f"set engine.max_batch_size={max(1, self._max_batch_size // 2)}, or lower rollout.max_completion_tokens"
-            )
-            self._fail_all(said)
-            raise said from error
+            reason = first_line(error)
+        # out here the error is gone, and with it the frames that held the tensors of the failed step
+        self._halve(reason)
+
+    def _halve(self, reason: str) -> None:
+        """Begin again, half as many completions at a time; UserError, for all who wait, if it was a single one."""
+        version, requests = self._scheduler.policy_version, self._scheduler.drop_all()
+        together = min(self._max_batch_size, len(requests))
+        said = f"out of memory with up to {together} completions sampled together ({reason})"
+        if together <= 1:
+            error = UserError(f"{said}: lower rollout.max_completion_tokens, or train a smaller model")
+            for request in requests:
+                request.on_error(error)
+            raise error
+        free()
+        self._max_batch_size = together // 2
+        self._scheduler = self._make_scheduler()
+        self._scheduler.new_weights(version)
+        self._note(f"{said}: going on with {self._max_batch_size} at a time")
+        for request in requests:
+            if request.on_token is not None and request.policy_version >= 0:  # its first tokens have been told
+                request.on_error(UserError(f"{said}: ask again"))
+            else:
+                request.restart()
+                self._scheduler.submit(request)
 
     def _fail_all(self, error: BaseException) -> None:
         """Nothing of a broken step can be trusted: every caller gets the error, every cache is dropped."""

@@ -35,6 +35,13 @@ class Request:
     version_changes: list[tuple[int, int]] = field(default_factory=list)  # later ones: token from which on, version
     aborted: bool = False
 
+    def restart(self) -> None:
+        """Forget what was sampled."""
+        self.policy_version = -1
+        self.version_changes.clear()
+        if self.alternatives is not None:
+            self.alternatives.seen.clear()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:

@@ -13,8 +13,11 @@ from rlvr.engines.local.shared_prefix import SharedPrefixRunner
 from rlvr.models.attention import unsupported_attention
 from rlvr.models.devices import exact_products
 
+MakeRunner = Callable[[PreTrainedModel, int], Runner]
+"""Of a model and the most rows that it will have."""
 
-def make_runner(model: PreTrainedModel, max_slots: int) -> tuple[Runner, str | None]:
+
+def choose_runner(model: PreTrainedModel) -> tuple[MakeRunner, str | None]:
     """The fastest runner that is right, and, where that is the slow one, why."""
     reason = unsupported_attention(model.config)
     if reason is None:
@@ -22,8 +25,8 @@ def make_runner(model: PreTrainedModel, max_slots: int) -> tuple[Runner, str | N
             with exact_products():
                 reason = _probe(model, kind)
             if reason is None:
-                return kind(model, max_slots), None
-    return FullForwardRunner(model, max_slots), reason
+                return kind, None
+    return FullForwardRunner, reason
 
 
 def cached_runners(device: torch.device) -> list[type[CachedRunner]]:
@@ -31,7 +34,7 @@ def cached_runners(device: torch.device) -> list[type[CachedRunner]]:
     return [*([GraphedRunner] if device.type == "cuda" else []), SharedPrefixRunner, CachedRunner]
 
 
-def _probe(model: PreTrainedModel, kind: Callable[[PreTrainedModel, int], Runner], num_slots: int = 4) -> str | None:
+def _probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str | None:
     """Run a few tokens through the runner and through a plain forward; None if they agree, else what went wrong.
 
     Four rows of three prompts: the first two start together, then part.

@@ -7,7 +7,7 @@ import torch
 
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.local.runner import CachedRunner, FullForwardRunner
-from rlvr.engines.local.select import make_runner
+from rlvr.engines.local.select import choose_runner
 from rlvr.engines.local.shared_prefix import SharedPrefixCache, SharedPrefixRunner
 from tests.unit.engines.tiny import ARCHITECTURES, plain_logprobs, prompt, sampling, tiny_model
 
@@ -15,8 +15,8 @@ from tests.unit.engines.tiny import ARCHITECTURES, plain_logprobs, prompt, sampl
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_architectures_we_name_get_the_fast_path(name):
     with torch.no_grad():
-        runner, reason = make_runner(tiny_model(name).eval(), 4)
-    assert isinstance(runner, SharedPrefixRunner)
+        runner, reason = choose_runner(tiny_model(name).eval())
+    assert runner is SharedPrefixRunner
     assert reason is None
 
 
@@ -70,8 +70,8 @@ def test_a_cache_that_gives_other_logits_is_noticed_at_the_start(monkeypatch):
     monkeypatch.setattr(SharedPrefixCache, "attend", lambda self, query, keys, values, mask, scaling: query * 0)
     monkeypatch.setattr(CachedRunner, "_mask", lambda self, positions, num_columns: None)
     with torch.no_grad():
-        runner, reason = make_runner(tiny_model().eval(), 4)
-    assert isinstance(runner, FullForwardRunner)
+        runner, reason = choose_runner(tiny_model().eval())
+    assert runner is FullForwardRunner
     assert reason is not None
 
 
