@@ -239,7 +239,7 @@ def installed(folder: Path) -> Iterator[dict[str, str]]:
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",  # where uv is
         "UV_OFFLINE": "1",
         "UV_NO_BUILD_ISOLATION": "1",
-        "SOME_KEY": "a secret",
+        "SOME_KEY": "a-secret",
     }
 
     def uv(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -280,7 +280,7 @@ def _evaluate(folder: Path, environment: dict[str, str], server: str) -> None:
             command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=240
         )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert there.keys == {"Bearer a secret"}
+    assert there.keys == {"Bearer a-secret"}
     assert {request["model"] for request in there.requests} == {"a/model"}
     names = [tool["function"]["name"] for tool in there.requests[0]["tools"]]
     assert names == ["retrieve_documents", "get_document", "list_documents", "complete"]
