@@ -60,12 +60,12 @@ def lora_policy(folder: Path) -> Policy:
     return replace(policy, adapters=Adapters(fresh_base=lambda: copy.deepcopy(base), merge_final=False, note=""))
 
 
-def engine_of(policy: Policy, url: str, folder: Path, sync: str = "folder") -> VllmEngine:
+def engine_of(policy: Policy, url: str, folder: Path, sync: str = "folder", max_batch_size: int = 64) -> VllmEngine:
     settings = Settings(
         urls=(url,),
         sync=sync,  # type: ignore[arg-type]
         weights_dir=folder / "weights",
-        max_batch_size=64,
+        max_batch_size=max_batch_size,
         timeout_s=300.0,  # the first request takes long
         wait_s=10.0,
         max_retries=1,
@@ -330,20 +330,20 @@ def test_pitfall_30_a_broadcast_that_is_refused_or_broken_off_leaves_a_server_th
 
 
 def test_a_given_up_request_is_ended_on_the_server(start: Path, url: str, tmp_path: Path) -> None:
-    engine = engine_of(policy_of(start), url, tmp_path)
+    engine = engine_of(policy_of(start), url, tmp_path, max_batch_size=300)
     engine.load_weights(0)
 
     async def give_up() -> None:
-        tasks = [asyncio.create_task(engine.generate([4], params(seed=i, max_tokens=310))) for i in range(30)]
+        before = metric(url, "generation_tokens_total")
+        calls = [engine.generate([4], params(seed=i, max_tokens=310)) for i in range(300)]  # not done too soon
+        tasks = [asyncio.create_task(call) for call in calls]
         await until(lambda: metric(url, "num_requests_running") > 0)
         for task in tasks:
             task.cancel()
-        assert all(
-            isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*tasks, return_exceptions=True)
-        )
-        await until(
-            lambda: metric(url, "num_requests_running") == 0
-        )  # it does not go on with requests that nobody waits for
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in found)
+        await until(lambda: metric(url, "num_requests_running") == 0)
+        assert metric(url, "generation_tokens_total") - before < 300 * 310, "it went on for nobody"
 
     asyncio.run(give_up())
 
