@@ -28,8 +28,8 @@ MUTANTS = [
     Mutant(  # the weights that are there pass for the first ones
         pitfall="24",
         file="engines/local/engine.py",
-        old="        self._scheduler.new_weights(version)\n        self._note",
-        new="        self._note",
+        old="        scheduler.new_weights(self._scheduler.policy_version)\n",
+        new="",
         test=HALVED + "test_pitfall_24_what_is_begun_anew_is_of_the_newest_weights_only",
     ),
     Mutant(  # what a failed pass has added stays in the gradient

@@ -479,7 +479,9 @@ def test_a_rank_that_is_short_of_memory_cuts_its_share_finer(ranks: Ranks) -> No
 
 
 def test_a_pass_that_other_ranks_take_part_in_is_not_made_anew(ranks: Ranks) -> None:
-    with pytest.raises(RankError, match=r"UserError: out of memory at 300 .* go on with resume=true trainer.microbatch_tokens=150"):
+    with pytest.raises(
+        RankError, match=r"UserError: out of memory at 300 .* go on with resume=true trainer.microbatch_tokens=150"
+    ):
         ranks(1, "fsdp2", short_of_memory, "fsdp2")
 
 

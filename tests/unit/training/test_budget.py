@@ -111,7 +111,9 @@ def test_where_other_ranks_wait_in_the_pass_it_is_not_made_anew():
     def attempt(tokens):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    with pytest.raises(UserError, match=r"^out of memory at 4,096 tokens .*go on with resume=true trainer\.microbatch_tokens=2048$"):
+    with pytest.raises(
+        UserError, match=r"^out of memory at 4,096 tokens .*go on with resume=true trainer\.microbatch_tokens=2048$"
+    ):
         Budget(4096, alone=False).run(attempt, longest=20)
 
 

@@ -224,29 +224,30 @@ class LocalEngine:
                 raise
             reason = first_line(error)
         # out here the error is gone, and with it the frames that held the tensors of the failed step
-        self._halve(reason)
+        try:
+            self._halve(reason)
+        except BaseException as error:
+            self._fail_all(error)
+            raise
 
     def _halve(self, reason: str) -> None:
-        """Begin again, half as many completions at a time; UserError, for all who wait, if it was a single one."""
-        version, requests = self._scheduler.policy_version, self._scheduler.drop_all()
-        together = min(self._max_batch_size, len(requests))
+        """Begin again, half as many completions at a time; UserError if it was a single one."""
+        together = min(self._max_batch_size, self._scheduler.num_undelivered)
         said = f"out of memory with up to {together} completions sampled together ({reason})"
         if together <= 1:
-            error = UserError(f"{said}: lower rollout.max_completion_tokens, or train a smaller model")
-            for request in requests:
-                request.on_error(error)
-            raise error
-        free()
+            raise UserError(f"{said}: lower rollout.max_completion_tokens, or train a smaller model")
         self._max_batch_size = together // 2
-        self._scheduler = self._make_scheduler()
-        self._scheduler.new_weights(version)
+        scheduler = self._make_scheduler()
+        scheduler.new_weights(self._scheduler.policy_version)
+        requests, self._scheduler = self._scheduler.drop_all(), scheduler
+        free()
         self._note(f"{said}: going on with {self._max_batch_size} at a time")
         for request in requests:
             if request.on_token is not None and request.policy_version >= 0:  # its first tokens have been told
                 request.on_error(UserError(f"{said}: ask again"))
             else:
                 request.restart()
-                self._scheduler.submit(request)
+                scheduler.submit(request)
 
     def _fail_all(self, error: BaseException) -> None:
         """Nothing of a broken step can be trusted: every caller gets the error, every cache is dropped."""

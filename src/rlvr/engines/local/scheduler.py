@@ -65,6 +65,11 @@ class Scheduler:
         return self._rows.count
 
     @property
+    def num_undelivered(self) -> int:
+        """Requests without a completion: those that wait, run, or are being started."""
+        return len(self._undelivered)
+
+    @property
     def num_parked(self) -> int:
         """Sessions whose keys and values are kept."""
         return len(self._parked)

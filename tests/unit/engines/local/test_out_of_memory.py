@@ -86,6 +86,17 @@ def test_one_that_does_not_fit_alone_is_a_sentence_for_all_who_wait(rows):
     assert len(engine.generate_batch(REQUESTS[:2])) == 2, "the next ones may fit"
 
 
+def test_who_waits_hears_of_it_where_there_is_not_even_memory_to_begin_anew(rows, monkeypatch):
+    engine = make_engine([])
+    rows[0] = 4
+    monkeypatch.setattr(engine_module, "Scheduler", lambda *args, **kwargs: torch.zeros(1 << 60))
+
+    async def run():
+        return await asyncio.gather(*(engine.generate(*one) for one in REQUESTS), return_exceptions=True)
+
+    assert {type(error) for error in asyncio.run(run())} == {RuntimeError}
+
+
 def test_nothing_holds_what_the_failed_step_had_made(rows, monkeypatch):
     errors = []
     monkeypatch.setattr(engine_module, "free", lambda: errors.append(sys.exc_info()[1]))
