@@ -34,6 +34,7 @@ def make_engine(
     folder: Path,
     world: World = ALONE,
     on_note: Callable[[str], None] = lambda text: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> LocalEngine | VllmEngine:
     """The engine that samples for training: over the policy's own weights, or over a copy of them where it samples
     while they change, or where no process holds all of them (fsdp2: make it before the trainer cuts them), or on
@@ -51,7 +52,7 @@ def make_engine(
             max_logprob_gap=engine.max_logprob_gap,
             broadcast_host=engine.broadcast_host,
         )
-        return VllmEngine(policy, settings, max_context_tokens=context, world=world, on_note=on_note)
+        return VllmEngine(policy, settings, max_context_tokens=context, world=world, on_note=on_note, stopped=stopped)
     alone = config.rollout.max_staleness == 0 and config.trainer.strategy != "fsdp2"
     return LocalEngine(
         policy.model if alone else copy.deepcopy(policy.model).requires_grad_(False),

@@ -90,7 +90,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         config = with_absolute_model(config)
         tasks = stack.enter_context(open_tasks(config, family_of(config), functions or {}))
         tasks.check_training()
-        return _train(config, tasks, console, agreed(stopped, world, console.note), world)
+        return _train(config, tasks, console, stopped, world)
 
 
 def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, world: World) -> TrainResult:
@@ -105,7 +105,8 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, wor
     shown = config if world.is_first else quiet(config)
     with _open_folder(config, world) as folder, Trackers(shown, folder.root, console.note) as trackers:
         console.note(f"run folder: {folder.root}")
-        policy = pretrained or initial_policy(config, tasks, folder, console, stopped, world)
+        all_stop = agreed(stopped, world, console.note)
+        policy = pretrained or initial_policy(config, tasks, folder, console, all_stop, world)
         if policy is None:
             return TrainResult(
                 folder=folder.root, num_steps=0, finished=False, before={}, metrics={}, is_first=world.is_first
@@ -114,12 +115,12 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, wor
             console.note(note)
         console.note(policy.trainable)
         set_threads(config, policy, world)
-        run = assemble(config, tasks, policy, folder, console, trackers, world)
+        run = assemble(config, tasks, policy, folder, console, trackers, world, stopped)
         trackers.begin(run.start_step + 1 if run.start_step else 0)
         if run.start_step < run.max_steps and world.is_first:
             shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end: it is not this run's result any more
         console.stage("training", config.trainer.max_steps, done=run.start_step)
-        num_steps = run_loop(run, stopped)
+        num_steps = run_loop(run, all_stop)
         if config.debug:
             console.diagnose()
         finished = num_steps == config.trainer.max_steps
@@ -156,6 +157,7 @@ def assemble(
     console: Console,
     trackers: Trackers,
     world: World = ALONE,
+    stopped: Stopped = lambda: False,
 ) -> Run:
     """Everything the loop needs, at the state of the last complete checkpoint if there is one."""
     task = tasks.own
@@ -167,7 +169,8 @@ def assemble(
     for line in memory.lines:
         console.note(line)
     config = fitted(config, memory, world)
-    engine = make_engine(config, policy, context, folder.root, world, own_voice(config, world, console.note))
+    voice = own_voice(config, world, console.note)
+    engine = make_engine(config, policy, context, folder.root, world, voice, stopped)
     context = min(context, engine.max_context_tokens)  # servers may have less room than the model
     if "values" in algorithm.needs:
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)

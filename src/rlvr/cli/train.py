@@ -108,7 +108,25 @@ def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> C
         return load_config(overrides)
     if not choices:
         return load_config(overrides, config_name="config", config_dir=run)
+    if all(choice.startswith("engine=") for choice in choices):
+        return _with_another_engine(overrides, run)
     return _repeated(overrides, choices, run)
+
+
+def _with_another_engine(overrides: Sequence[str], run: str) -> Config:
+    """The configuration of a run, whose choices are resolved, with its engine chosen anew."""
+    from tempfile import TemporaryDirectory
+
+    from omegaconf import OmegaConf
+
+    from rlvr.config.compose import load_config
+
+    started = load_config([], config_name="config", config_dir=run).model_dump(mode="json")
+    engine = started.pop("engine")["name"]
+    with TemporaryDirectory() as folder:
+        file = OmegaConf.create({"defaults": [{"engine": engine}, "_self_"], **started})
+        OmegaConf.save(file, Path(folder) / "config.yaml")
+        return load_config(overrides, config_name="config", config_dir=folder)
 
 
 def _repeated(overrides: Sequence[str], choices: Sequence[str], run: str) -> Config:

@@ -147,7 +147,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             if (foreign := messages.foreign_key(line)) is not None:
                 raise ConfigError(foreign) from None
             reason = str(error).splitlines()[0]
-            hint = "put quotes around special characters, e.g. 'name=\"a b\"'"
+            key, _, value = line.partition("=")
+            hint = f"""put quotes around a text with special characters: '{key}="{value}"'"""
             raise ConfigError(f"{line}: Hydra cannot read this value ({reason}); {hint}.") from None
     return parsed
 

@@ -17,7 +17,8 @@ SCALE_RULES = (
         "rollout.max_staleness={c.rollout.max_staleness}: with algorithm.num_epochs={c.algorithm.num_epochs} x "
         "num_minibatches={c.algorithm.num_minibatches} updates per batch the clipped ratio is to the policy before "
         "them, and nothing corrects for the older one that sampled (docs/algorithms.md has what that costs); set "
-        "algorithm.mismatch_correction=truncate, or num_epochs and num_minibatches to 1.",
+        "algorithm.mismatch_correction=truncate (and rollout.top_p=1.0: it wants the whole vocabulary), or "
+        "algorithm.num_epochs=1 algorithm.num_minibatches=1.",
     ),
     Rule(
         lambda c: c.algorithm.mismatch_correction == "geometric_mask" and c.algorithm.mismatch_cap > MAX_MEAN_WEIGHT,

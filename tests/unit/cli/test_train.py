@@ -7,6 +7,8 @@ import pytest
 
 from rlvr.cli.main import main
 from rlvr.config.compose import load_config, to_run_yaml, to_yaml
+from rlvr.config.schema import VllmEngine
+from rlvr.training.run_folder import changed_settings
 from tests.unit.cli.conftest import FakeTraining
 
 
@@ -58,6 +60,23 @@ def test_what_a_run_came_to_is_printed(training: FakeTraining, capsys: pytest.Ca
         "model: run/final    curve: run/metrics.jsonl",
         "try it: rlvr eval run",
     ]
+
+
+def test_a_run_that_goes_on_keeps_its_choices_but_may_have_another_engine(
+    training: FakeTraining, tmp_path: Path
+) -> None:
+    run, url = tmp_path / "run", "http://127.0.0.1:1"
+    run.mkdir()
+    started = load_config(["model.head_dim=32", "trainer.max_steps=7"], config_name="rpn_test")
+    (run / "config.yaml").write_text(to_run_yaml(started))
+    words = ["train", f"run_dir={run}", "resume=true"]
+    assert main([*words, "engine=vllm", f"engine.urls=[{url}]"]) == 0
+    assert main([*words, "engine=local", "engine.max_batch_size=3"]) == 0
+    served, local = training.configs
+    assert isinstance(served.engine, VllmEngine)
+    assert served.engine.urls == (url,)
+    assert changed_settings(started, served) == changed_settings(started, local) == {}
+    assert local.engine.max_batch_size == 3
 
 
 def test_a_run_that_goes_on_keeps_its_choices(

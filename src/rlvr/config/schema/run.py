@@ -8,6 +8,9 @@ from rlvr.config.schema.base import NonNegativeFloat, NonNegativeInt, PositiveFl
 from rlvr.config.schema.tasks import TaskBundle
 from rlvr.config.schema.trackers import Mlflow, Tensorboard, Text, TrackerName, Wandb
 
+MAX_WAIT_S = 604_800.0
+"""A week: sockets cannot wait for ever."""
+
 
 class Rollout(Section):
     """How completions are sampled for training."""
@@ -53,7 +56,7 @@ class Trainer(Section):
         description="autocast of forward and backward; auto: bf16 on a GPU, and on a CPU with bf16 instructions from "
         "hidden size 128 on, where it is faster"
     )
-    num_threads: PositiveInt | None = Field(
+    num_threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         description="CPU threads, of the trainer and of the local engine beside it (rollout.max_staleness > 0) each; "
         "null: one for models under 500k parameters, else all cores, shared by both"
     )
@@ -75,7 +78,9 @@ class LocalEngine(Section):
     """In-process continuous batching over the policy's own weights."""
 
     name: Literal["local"]
-    max_batch_size: PositiveInt = Field(description="completions decoded at the same time; more wait their turn")
+    max_batch_size: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        description="completions decoded at the same time; more wait their turn"
+    )
 
 
 class VllmEngine(Section):
@@ -100,13 +105,13 @@ class VllmEngine(Section):
     max_batch_size: PositiveInt = Field(
         description="completions that all servers together are asked for at the same time; more wait their turn"
     )
-    timeout_s: PositiveFloat = Field(
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_WAIT_S)] = Field(
         description="a request or a push of weights that takes longer has failed; the first ones of a server are slow"
     )
-    wait_s: NonNegativeFloat = Field(
+    wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S)] = Field(
         description="how long to wait for a server to come back when none is left; then the run ends, to be resumed"
     )
-    max_retries: NonNegativeInt = Field(description="further attempts for a completion, each with its own seed")
+    max_retries: NonNegativeInt = Field(description="further attempts for a completion, with the same seed")
     max_logprob_gap: PositiveFloat | None = Field(
         description="largest difference between a server's logprobs and the trainer's, compared after every push; "
         "null: 1e-4 where both compute in float32, else 0.25"

@@ -77,7 +77,8 @@ class _Connection:
 class VllmEngine:
     """A client of `settings.urls`. Nothing is sampled before the first `load_weights`.
 
-    Raises UserError at once for a server that is not there or does not fit the policy.
+    Raises UserError at once for a server that is not there or does not fit the policy. Once `stopped()`, which any
+    thread may ask, nothing waits for a server that is gone.
     """
 
     def __init__(
@@ -88,13 +89,14 @@ class VllmEngine:
         max_context_tokens: int,
         world: World = ALONE,
         on_note: Callable[[str], None] = lambda text: None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._policy, self._settings, self._world = policy, settings, world
         self._expected = expect(policy, sync=settings.sync)
         servers = [Server(url, timeout_s=settings.timeout_s) for url in settings.urls]
         first = world.rank % len(servers)  # ranks that are all idle do not all choose the same
         servers = servers[first:] + servers[:first]
-        self._fleet = Fleet(servers, self._expected, wait_s=settings.wait_s, on_note=on_note)
+        self._fleet = Fleet(servers, self._expected, wait_s=settings.wait_s, on_note=on_note, stopped=stopped)
         self._max_context_tokens = min(max_context_tokens, *(m.facts.max_model_len for m in self._fleet.members))
         self._folder = WeightsFolder(settings.weights_dir)
         self._run = world.first(uuid.uuid4().hex[:12])  # two runs call their versions differently

@@ -36,9 +36,16 @@ class Fleet:
     """
 
     def __init__(
-        self, servers: Sequence[Server], expected: Expected, *, wait_s: float, on_note: Callable[[str], None]
+        self,
+        servers: Sequence[Server],
+        expected: Expected,
+        *,
+        wait_s: float,
+        on_note: Callable[[str], None],
+        stopped: Callable[[], bool],
     ) -> None:
-        self._expected, self._wait_s, self._on_note = expected, wait_s, on_note
+        """`stopped`: whether nobody wants to wait any longer."""
+        self._expected, self._wait_s, self._on_note, self._stopped = expected, wait_s, on_note, stopped
         self.members = [_join(server, expected) for server in servers]
         self._push: Push | None = None
         self._sessions: dict[Hashable, Member] = {}
@@ -71,14 +78,14 @@ class Fleet:
     async def _wait(self, turns: Turns) -> None:
         async with turns.waiting:
             if not self._up() and self._gave_up is None:
-                self._on_note(f"no server is left: waiting {self._wait_s:g} s for one to come back")
+                self._on_note(self._waits)
             deadline = time.monotonic() + self._wait_s
             while not self._up():
                 for member in self.members:
                     if self._gave_up is None and await asyncio.to_thread(self._bring_up, member):
                         self._on_note(f"the server {member.url} is back, and has the weights")
                         return
-                if self._gave_up is not None or time.monotonic() >= deadline:
+                if self._gave_up is not None or self._is_over(deadline):
                     self._gave_up = self._gave_up or self._none_left(member.url for member in self.members)
                     raise self._gave_up
                 await asyncio.sleep(POLL_S)
@@ -106,7 +113,7 @@ class Fleet:
         Raises UserError: one does not fit, or none is there within the time to wait.
         """
         deadline = time.monotonic() + self._wait_s
-        known = {member for member in self.members if member.problem}
+        known, waiting = {member for member in self.members if member.problem}, False
         while True:
             parcel, servers = self.newest.parcel, [member.server for member in self.members]
             meeting = Meeting(parcel, servers) if parcel else None
@@ -117,10 +124,12 @@ class Fleet:
                     self._on_note(f"lost the server {member.url}: it gets the weights when it is back")
                 elif not member.problem and member in known:
                     self._on_note(f"the server {member.url} is back, and has the weights")
-            known = {member for member in self.members if member.problem}
+            if not self._up() and not waiting:
+                self._on_note(self._waits)
+            known, waiting = {member for member in self.members if member.problem}, True
             if self._up():
                 return
-            if time.monotonic() >= deadline:
+            if self._is_over(deadline):
                 raise self._none_left(f"{member.url} ({member.problem})" for member in self.members)
             time.sleep(POLL_S)
 
@@ -138,10 +147,18 @@ class Fleet:
                 member.num_looks += 1
             return member.is_up
 
+    @property
+    def _waits(self) -> str:
+        return f"no server is left: waiting for one to come back, for engine.wait_s={self._wait_s:g} at most"
+
+    def _is_over(self, deadline: float) -> bool:
+        return time.monotonic() >= deadline or self._stopped()
+
     def _none_left(self, what: Iterable[str]) -> UserError:
+        when = "when the run was stopped" if self._stopped() else f"for engine.wait_s={self._wait_s:g}"
         return UserError(
-            f"no server answered for engine.wait_s={self._wait_s:g}: {', '.join(what)}; start one again at the same "
-            "address and go on with resume=true."
+            f"no server answered {when}: {', '.join(what)}; start one again at the same address, and go on from the "
+            "last checkpoint with resume=true."
         )
 
 

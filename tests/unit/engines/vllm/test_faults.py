@@ -217,9 +217,11 @@ def test_a_server_that_does_not_come_back_ends_the_run_with_a_sentence_and_is_us
         engine.load_weights(0)
         with pytest.raises(UserError, match=rf"no server answered for engine.wait_s=0.5: {fake.url}.*resume=true"):
             sample_many(engine, [fake], fake.die)
-        assert sum("waiting 0.5 s" in note for note in notes) == 1, "all of them wait together, once"
+        waits = "no server is left: waiting for one to come back, for engine.wait_s=0.5 at most"
+        assert notes.count(waits) == 1, "all of them wait together, once"
         with pytest.raises(UserError, match=rf"no server answered .*{fake.url} \(.*refused.*\)"):
             engine.load_weights(1)
+        assert notes.count(waits) == 2
         fake.start()
         engine.load_weights(2)
         assert asyncio.run(engine.generate(prompt(5), sampling())).policy_version == 2
@@ -229,6 +231,19 @@ def test_a_server_that_does_not_come_back_ends_the_run_with_a_sentence_and_is_us
         fake.die()
         fake.start()
         assert asyncio.run(engine.generate(prompt(5), sampling())).policy_version == 2, "it is waited for once more"
+
+
+@pytest.mark.parametrize("pushing", [False, True])
+def test_who_is_asked_to_stop_does_not_wait_for_a_server(tmp_path: Path, pushing: bool) -> None:
+    fake = fake_of(make_policy())
+    notes: list[str] = []
+    with running(fake):
+        engine = engine_of(make_policy(), tmp_path, fake, wait_s=3600.0, notes=notes)
+        engine.load_weights(0)
+        engine._fleet._stopped = lambda: any("waiting" in note for note in notes)
+        fake.die()
+        with pytest.raises(UserError, match=r"no server answered when the run was stopped: .*resume=true"):
+            engine.load_weights(1) if pushing else asyncio.run(engine.generate(prompt(5), sampling()))
 
 
 def test_a_server_that_is_slow_to_come_back_is_asked_again_and_again(tmp_path: Path) -> None:
