@@ -80,7 +80,7 @@ def test_every_thread_that_samples_makes_its_gpu_the_current_one(monkeypatch):
     monkeypatch.setattr(rlvr.engines.local.engine, "current", lambda device: _noting(inside, device))
     engine = LocalEngine(model, max_batch_size=2, max_context_tokens=64)
     engine.generate_batch([(prompt(5), sampling(3, max_tokens=3, stop_ids=frozenset()))])
-    assert len(inside) == 3  # to choose the runner, and for each step
+    assert len(inside) == 4  # to choose the runner, to make it, and for each step
     assert set(inside) == {model.device}
 
 

@@ -206,8 +206,10 @@ class LocalEngine:
 
     def _make_scheduler(self) -> Scheduler:
         num_slots = self._max_batch_size
+        with self._serving():  # in any thread: what records steps belongs to the model's device
+            runner = self._make_runner(self._model, num_slots)
         return Scheduler(
-            self._make_runner(self._model, num_slots),
+            runner,
             num_slots=num_slots,
             max_cached_tokens=num_slots * self._max_context_tokens,
             device=self._model.device,
