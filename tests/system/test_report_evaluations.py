@@ -189,7 +189,7 @@ def test_pitfall_28_an_example_opens_side_by_side_with_the_first_wrong_step_mark
     open_examples(page, report)
     page.get_by_text("4 0 1 + +").first.click()
     sides = page.locator(".ev-side-card")
-    assert sides.locator("h3").all_inner_texts() == ["before", "after"]
+    playwright_api.expect(sides.locator("h3")).to_have_text(["before", "after"])
     boxes = [sides.nth(number).bounding_box() for number in range(2)]
     assert boxes[0]["y"] == boxes[1]["y"]
     assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
@@ -206,6 +206,7 @@ def test_pitfall_28_an_example_opens_side_by_side_with_the_first_wrong_step_mark
     assert "5 is right" in sides.nth(1).inner_text()
     sides.nth(1).get_by_role("button", name="tokens").click()
     tokens = sides.nth(1).locator(".ev-token")
+    tokens.first.wait_for()
     assert tokens.all_inner_texts() == ["4 ", "1 ", "+ ", "= ", "5 ", "<eoe> "]
     assert "probability 8.2 %" in tokens.first.get_attribute("title")
 
