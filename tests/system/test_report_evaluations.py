@@ -189,7 +189,8 @@ def test_pitfall_28_an_example_opens_side_by_side_with_the_first_wrong_step_mark
     open_examples(page, report)
     page.get_by_text("4 0 1 + +").first.click()
     sides = page.locator(".ev-side-card")
-    playwright_api.expect(sides.locator("h3")).to_have_text(["before", "after"])
+    sides.nth(1).wait_for()
+    assert sides.locator("h3").all_inner_texts() == ["before", "after"]
     boxes = [sides.nth(number).bounding_box() for number in range(2)]
     assert boxes[0]["y"] == boxes[1]["y"]
     assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]

@@ -145,7 +145,9 @@ function answerMark(result) {
 
 async function showExample(detail, data, texts, rows, number, players) {
   const row = rows[number];
+  detail.dataset.example = number;
   const place = row.chunk === null ? null : (await chunk("texts-" + row.chunk))[number];
+  if (detail.dataset.example !== String(number)) return; // another one was chosen meanwhile
   const head = [el("h2", {class: "mono ev-name"}, row.id), row.tags.length ? el("p", {class: "muted"}, row.tags.join(", ").replaceAll("_", " ")) : null];
   if (!place) {
     detail.replaceChildren(...head.filter((node) => node), el("p", {class: "note"}, "The texts of this example were left out to keep the page small."),
