@@ -193,6 +193,9 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it never came to that")
 
 
+NUM_TOKENS = 160
+
+
 def in_flight(engine: VllmEngine, url: str, policy: Policy, versions: tuple[int, ...]) -> list[Completion]:
     """64 requests, during which weights are pushed: none is lost, every token is of the version that it says."""
     models = {versions[0]: copy.deepcopy(policy.model)}
@@ -200,7 +203,7 @@ def in_flight(engine: VllmEngine, url: str, policy: Policy, versions: tuple[int,
     prompts = [[3 + i % 60, 7, *LONG[: i % 3 * 70]] for i in range(64)]
 
     async def all_of_them() -> list[Completion]:
-        requests = (engine.generate(ids, params(seed=i, max_tokens=100)) for i, ids in enumerate(prompts))
+        requests = (engine.generate(ids, params(seed=i, max_tokens=NUM_TOKENS)) for i, ids in enumerate(prompts))
         waiting = asyncio.gather(*requests)
         for version in versions[1:]:
             enough = metric(url, "generation_tokens_total") + 100
@@ -211,7 +214,7 @@ def in_flight(engine: VllmEngine, url: str, policy: Policy, versions: tuple[int,
         return await waiting
 
     completions = asyncio.run(all_of_them())
-    assert [len(one.token_ids) for one in completions] == [100] * 64
+    assert [len(one.token_ids) for one in completions] == [NUM_TOKENS] * 64
     worst = 0.0
     for ids, one in zip(prompts, completions, strict=True):
         ours = {version: plain_logprobs(models[version], ids, one, 0.7) for version in set(one.policy_versions)}
@@ -223,8 +226,11 @@ def in_flight(engine: VllmEngine, url: str, policy: Policy, versions: tuple[int,
 
 def test_pushing_while_64_requests_are_in_flight_loses_none(start: Path, url: str, tmp_path: Path) -> None:
     policy = policy_of(start)
-    completions = in_flight(engine_of(policy, url, tmp_path), url, policy, (1, 2, 3))
-    assert any(one.version_changes for one in completions), "all were done before the push"
+    for versions in ((1, 2, 3), (4, 5, 6), (7, 8, 9)):  # a quick server may have done all before the first push
+        completions = in_flight(engine_of(policy, url, tmp_path), url, policy, versions)
+        if any(one.version_changes for one in completions):
+            return
+    raise AssertionError("all were done before the push")
 
 
 def test_adapters_are_swapped_while_requests_are_in_flight_and_each_request_keeps_its_own(
@@ -235,7 +241,7 @@ def test_adapters_are_swapped_while_requests_are_in_flight_and_each_request_keep
     train_a_step(policy, 9)
     engine = engine_of(policy, url, tmp_path, sync="adapter")
     completions = in_flight(engine, url, policy, (1, 2, 3))
-    assert {one.policy_versions for one in completions} == {(1,) * 100}, "whoever begins with one ends with it"
+    assert {one.policy_versions for one in completions} == {(1,) * NUM_TOKENS}, "whoever begins with one ends with it"
     (after,) = sample(engine, ([4, 5], params()))
     assert after.policy_version == 3
     assert gap(policy.model, [4, 5], after) < TOLERANCE
