@@ -103,8 +103,8 @@ MUTANTS = [
     Mutant(  # a checkpoint outlives the lines before it
         pitfall="37",
         file="training/state.py",
-        old="        self._before_save()",
-        new="        ",
+        old="self._before_save()",
+        new="pass",
         test=STATE + "test_pitfall_37_the_lines_before_a_checkpoint_reach_the_disk_before_it",
     ),
     Mutant(  # a power cut leaves empty files under the checkpoint's name
