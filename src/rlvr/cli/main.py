@@ -17,7 +17,7 @@ from rlvr.world import speaks, wait_for_the_end
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
 EXAMPLE = """example:
-  rlvr train                  learn arithmetic on this machine in under a minute
+  rlvr train                  learn arithmetic on this machine in about a minute
   rlvr train --help           how to change anything about it
 """
 

@@ -20,7 +20,7 @@ DESCRIPTION = (
     """Train a model as a configuration says. Without arguments: the configuration `rpn`, arithmetic on this machine."""
 )
 EXAMPLE = """examples:
-  rlvr train                                            the default, under a minute
+  rlvr train                                            the default, about a minute
   rlvr train --config-name rpn_ppo seed=3               another configuration, another seed
   rlvr train algorithm=dapo trainer.max_steps=60        another choice of a group, another value
   rlvr train --cfg job                                  print the resolved configuration and stop
@@ -114,7 +114,8 @@ def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> C
 
 
 def _with_another_engine(overrides: Sequence[str], run: str) -> Config:
-    """The configuration of a run, whose choices are resolved, with its engine chosen anew."""
+    """The configuration of a run with its engine chosen anew: Hydra chooses only where there is a defaults list, and a
+    run's own file has none."""
     from tempfile import TemporaryDirectory
 
     from omegaconf import OmegaConf
