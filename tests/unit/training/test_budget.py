@@ -11,6 +11,7 @@ from rlvr.errors import UserError
 from rlvr.models.devices import is_out_of_memory
 from rlvr.models.policy import Policy
 from rlvr.training.budget import Budget
+from rlvr.training.packing import MIN_LINE_TOKENS
 from tests.unit.training.tiny import gradient, tiny_batch, tiny_policy, tiny_trainer, update
 
 CPU_SAYS = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
@@ -163,14 +164,14 @@ from tests.unit.training.tiny import gradient, tiny_batch, tiny_policy, tiny_tra
 def make(tokens):  # 130 KB of activations a token
     return tiny_trainer(tiny_policy(intermediate_size=4096), f"trainer.microbatch_tokens={tokens}")
 small = make(256)
-batch = tiny_batch(small.policy, num_groups=30)
+batch = tiny_batch(small.policy, num_groups=60)  # more than 250 MB at once
 expected = gradient(small, batch)  # everything that is loaded late has been loaded
 del small
 said = []
 trainer = make(16384)
 trainer._budget._note = said.append
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (50 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20),) * 2)
 found = gradient(trainer, batch)
 torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 print(trainer._budget.tokens, len(said))
@@ -182,5 +183,6 @@ def test_memory_that_really_runs_out_changes_no_gradient():
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     tokens, halvings = map(int, done.stdout.split())
-    assert 128 < tokens < 16384
+    # where it stops depends on what the allocator held already: anywhere above a line on its own is an answer
+    assert MIN_LINE_TOKENS <= tokens < 16384
     assert halvings >= 1
