@@ -234,7 +234,7 @@ def _requirement(error: Any, path: str) -> str:
     if kind == "string_too_short":
         return "must not be empty"
     if kind in ("tuple_type", "list_type"):
-        return "must be a list, e.g. [1,3]"
+        return f"must be a list, e.g. [{error['input'] if isinstance(error['input'], str) else '1,3'}]"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return "must be a section with keys, not a value"
     if kind in ("int_type", "int_from_float"):
