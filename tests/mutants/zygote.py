@@ -1,9 +1,12 @@
-"""Runs tests of copies of the tree, each in a fork of a process that has loaded the libraries: a third of the time.
+"""Runs tests of a tree, each in a fork of a process that has loaded the libraries: a third of the time.
 
-One line of JSON in, `{"tree": folder, "test": "tests/...::test_x"}`; one line out, `{"code": 1, "output": "..."}`.
-Nothing of the package and nothing of its tests may be loaded here: each fork takes them from its tree.
+    python zygote.py TREE
+
+One line of JSON in, `"tests/...::test_x"`; one line out, `{"code": 1, "output": "..."}`. Nothing of the package and
+nothing of its tests may be loaded here: each fork takes them from the tree as it then is.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -20,12 +23,12 @@ def main() -> None:
     """Serve until stdin ends."""
     for name in LIBRARIES:
         importlib.import_module(name)
+    gc.freeze()  # pytest collects garbage at its end: not among the libraries' objects, in every fork
     for line in sys.stdin:
-        job = json.loads(line)
         with tempfile.TemporaryFile("w+") as output:
             child = os.fork()
             if child == 0:
-                run(Path(job["tree"]), job["test"], output.fileno())
+                run(Path(sys.argv[1]), json.loads(line), output.fileno())
             _, status = os.waitpid(child, 0)
             output.seek(0)
             print(json.dumps({"code": os.waitstatus_to_exitcode(status), "output": output.read()[-2000:]}), flush=True)
