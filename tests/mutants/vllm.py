@@ -57,6 +57,13 @@ MUTANTS = [
         new='"seed": sampling.seed % 8,',
         test=SEEDS,
     ),
+    Mutant(  # the adapter of requests that are under way is forgotten before they are read
+        pitfall="30",
+        file="engines/vllm/push.py",
+        old="        for name in names[:-2]:",
+        new="        for name in names[:-1]:",
+        test=PUSH + "test_pitfall_30_a_request_that_is_read_after_a_push_still_finds_its_adapter",
+    ),
     Mutant(  # the probe is not looked at
         pitfall="30",
         file="engines/vllm/push.py",

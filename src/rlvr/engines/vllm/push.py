@@ -53,7 +53,7 @@ class Member:
     def __init__(self, server: Server, facts: Facts, model: str) -> None:
         self.server, self.facts = server, facts
         self.model = model  # what requests call it, adapters left out
-        self.adapters: list[str] = []  # that it was given
+        self.adapters: list[str] = []  # that it was given, oldest first
         self.load = 0  # requests that it has
         self.is_up = True
         self.num_looks = 0  # how often it was brought up to date, or was not there to be
@@ -145,9 +145,10 @@ def _load(member: Member, push: Push, meeting: Meeting | None) -> None:
     server = member.server
     if push.adapter is not None:
         server.load_adapter(push.adapter, str(push.files))
-        for name in member.adapters:  # requests that have one keep it
+        names = [*(name for name in member.adapters if name != push.adapter), push.adapter]
+        for name in names[:-2]:  # who samples with it keeps it; a request that is still unread names the last but one
             server.unload_adapter(name)
-        member.adapters = [push.adapter]
+        member.adapters = names[-2:]
         server.name_version(push.name)
         return
     server.pause()

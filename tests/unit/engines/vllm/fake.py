@@ -77,8 +77,9 @@ class FakeVllm:
 
     def _begin(self) -> None:
         self.weights = copy.deepcopy(self.original)
+        self.adapters: dict[str, PreTrainedModel] = {}  # the model with each
         self.version = "default"
-        self.prefixes: dict[tuple[int, ...], torch.Tensor] = {}  # prompt -> logits after it, as first computed
+        self.prefixes: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}  # logits after a prompt, as first computed
         self.goes_on = threading.Event()
         self.goes_on.set()
         self.died = threading.Event()
@@ -151,9 +152,17 @@ class FakeVllm:
                 return {"success": True}
             case "/weight_info":
                 return {"weight_version": self.version}
+            case "/v1/load_lora_adapter":
+                model = copy.deepcopy(self.original)
+                model.load_adapter(body["lora_path"])
+                self.adapters[body["lora_name"]] = model
+                return {}
+            case "/v1/unload_lora_adapter" if body["lora_name"] in self.adapters:
+                del self.adapters[body["lora_name"]]
+                return {}
             case "/v1/models":
                 return {"data": [{"id": "an-adapter", "parent": self.name}, {"id": self.name, "parent": None}]}
-            case "/inference/v1/generate" if body["model"] == self.name:
+            case "/inference/v1/generate" if body["model"] in {self.name, *self.adapters}:
                 return self._generate(body)
         return Fault(status=404, body=b'{"detail": "Not Found"}')
 
@@ -222,12 +231,15 @@ class FakeVllm:
             self.running += 1
             self.most_at_once = max(self.most_at_once, self.running)
         try:
-            return self._sample(tuple(body["token_ids"]), settings)
+            name = body["model"]
+            return self._sample(name, self.adapters.get(name, self.weights), tuple(body["token_ids"]), settings)
         finally:
             with self._lock:
                 self.running -= 1
 
-    def _sample(self, prompt: tuple[int, ...], settings: dict[str, Any]) -> dict[str, Any]:
+    def _sample(
+        self, name: str, model: PreTrainedModel, prompt: tuple[int, ...], settings: dict[str, Any]
+    ) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(settings["seed"])
         ids: list[int] = []
         content: list[dict[str, Any]] = []
@@ -238,7 +250,7 @@ class FakeVllm:
             with self._lock:
                 if not self.goes_on.is_set():
                     continue
-                logprobs, version = self._logprobs(prompt, ids, settings), self.version
+                logprobs, version = self._logprobs(name, model, (*prompt, *ids), settings), self.version
             probs = logprobs.exp()
             token = int(probs.argmax() if settings["temperature"] == 0 else probs.multinomial(1, generator=generator))
             ids.append(token)
@@ -265,11 +277,13 @@ class FakeVllm:
         self._waiting.remove(num_sampled)
 
     @torch.no_grad()
-    def _logprobs(self, prompt: tuple[int, ...], ids: list[int], settings: dict[str, Any]) -> torch.Tensor:
-        logits = self.prefixes.get((*prompt, *ids))
+    def _logprobs(
+        self, name: str, model: PreTrainedModel, prefix: tuple[int, ...], settings: dict[str, Any]
+    ) -> torch.Tensor:
+        logits = self.prefixes.get((name, prefix))
         if logits is None:
-            logits = self.weights(input_ids=torch.tensor([[*prompt, *ids]]), use_cache=False).logits[0, -1]
-            self.prefixes[(*prompt, *ids)] = logits
+            logits = model(input_ids=torch.tensor([prefix]), use_cache=False).logits[0, -1]
+            self.prefixes[name, prefix] = logits
         logprobs = torch.log_softmax(logits / ((not self.is_raw and settings["temperature"]) or 1.0), -1)
         if settings["top_k"]:
             least = logprobs.topk(settings["top_k"]).values[-1]

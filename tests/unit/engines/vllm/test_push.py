@@ -4,6 +4,7 @@ import asyncio
 import copy
 import hashlib
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from rlvr.engines.vllm.wire import GENERATE, RefusedError
 from rlvr.errors import UserError
 from rlvr.models.adapters import add_adapters
 from rlvr.models.policy import Adapters, Policy
+from rlvr.types import Completion
 from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
-from tests.unit.engines.vllm.fake import Fault, running
+from tests.unit.engines.vllm.fake import FakeVllm, Fault, running
 from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, train_a_step
 
 
@@ -249,6 +251,42 @@ def test_an_adapter_wants_a_server_that_takes_it(tmp_path: Path) -> None:
             engine_of(policy, tmp_path, without, sync="adapter")
         with pytest.raises(UserError, match=r"takes adapters up to rank 2, model.lora.r=3"):
             engine_of(policy, tmp_path, small, sync="adapter")
+
+
+def test_pitfall_30_a_request_that_is_read_after_a_push_still_finds_its_adapter(tmp_path: Path) -> None:
+    policy = lora_policy()
+    arrived, is_read, late = threading.Event(), threading.Event(), []
+
+    def keep_one_unread(route: str, count: int) -> None:
+        if route == GENERATE and late:
+            late.clear()
+            arrived.set()
+            assert is_read.wait(60)
+
+    assert policy.adapters is not None
+    words = policy.tokenizer.get_vocab()
+    fake = FakeVllm(policy.adapters.fresh_base(), words, keep_one_unread, facts={"max_lora_rank": 3})
+
+    async def asked_before_the_push() -> Completion:
+        engine = engine_of(policy, tmp_path, fake, sync="adapter", max_retries=0)
+        for version in range(3):
+            train_a_step(policy, version)
+            engine.load_weights(version)
+        late.append("the next request")
+        waiting = asyncio.create_task(engine.generate(prompt(5), sampling()))
+        await asyncio.to_thread(arrived.wait, 60)
+        before = copy.deepcopy(policy.model)
+        train_a_step(policy, 3)
+        engine.load_weights(3)
+        is_read.set()
+        completion = await waiting
+        ours = plain_logprobs(before, prompt(5), completion)
+        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), ours, atol=1e-5, rtol=0)
+        return completion
+
+    with running(fake):
+        assert set(asyncio.run(asked_before_the_push()).policy_versions) == {2}
+    assert len(fake.adapters) == 2, "names of old versions are forgotten"
 
 
 def test_an_adapter_is_written_as_peft_reads_it(tmp_path: Path) -> None:
