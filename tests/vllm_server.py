@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from rlvr.models.scratch import build_tokenizer
 
 WORDS = ("<pad>", "<boe>", "<eoe>", *(f"w{i}" for i in range(61)))
 CONTEXT_TOKENS = 320
+NUM_SLOTS = 16
 
 
 def save_tiny_qwen(folder: Path, *, tied: bool = True, seed: int = 0) -> None:
@@ -47,8 +49,21 @@ def vllm_server(model: Path, *arguments: str) -> Iterator[VllmServer]:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = int(one.getsockname()[1])
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("VLLM_CPU_CI_ENV", "1")  # no warm-up
-        settings = VllmSettings(port=port, names=("policy",), max_batch_size=32, arguments=arguments)
-        with open_vllm(str(model), settings, note=print) as server:
-            yield server
+        settings = VllmSettings(port=port, names=("policy",), max_batch_size=NUM_SLOTS, arguments=arguments)
+        with _one_core():
+            server = stack.enter_context(open_vllm(str(model), settings, note=print))
+        yield server
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """For processes that begin in the block. Those of vLLM wait by spinning, and where they may do so on every core,
+    nobody else runs while they sample: whoever wants to push weights then comes when all is done."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
