@@ -237,7 +237,7 @@ def no_evaluation() -> dict[str, float]:
 
 
 def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_steps: int) -> Run:
-    """The product's parts, put together as `rlvr.build` does."""
+    """The product's parts, put together as `rlvr.app` does."""
     model, tokenizer = load_pretrained(str(model_folder))
     policy = Policy(model=model, tokenizer=tokenizer)
     task = rpn_task(config)

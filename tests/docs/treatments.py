@@ -105,7 +105,7 @@ TREATMENTS = [
     ),
     Treatment(pattern=r"rlvr serve (?!.*--engine vllm).*", kind="server"),
     Treatment(pattern=r"rlvr serve (?=.*--engine vllm).*", kind="elsewhere", why="tests/system/test_vllm.py"),
-    Treatment(pattern=r"python -m vllm\..*", kind="elsewhere", why="tests/unit/build/test_vllm_server.py"),
+    Treatment(pattern=r"python -m vllm\..*", kind="elsewhere", why="tests/unit/app/test_vllm_server.py"),
     Treatment(pattern=r"curl .*", kind="request"),
     Treatment(pattern=r"rlvr( \w+)? --(help|version)", kind="plain"),
     Treatment(

@@ -3,7 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 EXPORT = "tests/system/test_export.py"
-CARD = "tests/unit/build/test_model_card.py"
+CARD = "tests/unit/app/test_model_card.py"
 
 MUTANTS = [
     Mutant(  # the card of a checkpoint boasts with the scores of the end

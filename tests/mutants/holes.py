@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-CHATS = "tests/unit/build/test_chats.py::"
+CHATS = "tests/unit/app/test_chats.py::"
 METRIC = "tests/unit/tasks/test_rpn_metric.py::"
 RPN = "tests/unit/tasks/test_rpn.py::"
 METRICS = "tests/unit/rollout/test_metrics.py::"

@@ -65,7 +65,7 @@ MUTANTS = [
         file="build/memory.py",
         old='has_reference="reference_logprobs" in needs',
         new="has_reference=False",
-        test="tests/unit/build/test_memory.py::test_pitfall_33_each_copy_of_the_weights_is_planned_for",
+        test="tests/unit/app/test_memory.py::test_pitfall_33_each_copy_of_the_weights_is_planned_for",
     ),
     Mutant(  # one bfloat16 copy of the head for all chunks of a pass, whose gradients add up in bfloat16
         pitfall="33",

@@ -63,7 +63,7 @@ MUTANTS = [
         file="build/evaluation.py",
         old='        "first": [[e.id, e.answer, [m.content for m in e.messages]] for e in task.eval_examples(1)],\n',
         new="",
-        test="tests/unit/build/test_evaluation.py::test_pitfall_38_whatever_decides_an_answer_makes_other_settings",
+        test="tests/unit/app/test_evaluation.py::test_pitfall_38_whatever_decides_an_answer_makes_other_settings",
     ),
     Mutant(  # everything is sampled again, and the records are those of the second run
         pitfall="37",

@@ -9,7 +9,7 @@ ORDER = "tests/unit/training/test_state.py::test_pitfall_37_moments_find_their_p
 PLAYED = (
     "tests/unit/evaluation/test_evaluate.py::test_pitfall_38_what_ranks_play_of_an_evaluation_gives_the_numbers_of_one"
 )
-STOPPED = "tests/unit/build/test_ranks.py::test_pitfall_37_all_stop_when_one_was_asked_to"
+STOPPED = "tests/unit/app/test_ranks.py::test_pitfall_37_all_stop_when_one_was_asked_to"
 
 MUTANTS = [
     Mutant(  # every rank goes on with the moments of the first one's rows

@@ -3,7 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 FILE = "build/vllm_server.py"
-TESTS = "tests/unit/build/test_vllm_server.py::"
+TESTS = "tests/unit/app/test_vllm_server.py::"
 
 MUTANTS = [
     Mutant(

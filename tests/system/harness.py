@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from rlvr.build import TrainResult, train
+from rlvr.app import TrainResult, train
 from rlvr.config import rules
 from rlvr.config.compose import load_config, parse_overrides
 from rlvr.config.schema import Config

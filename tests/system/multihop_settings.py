@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvr.build import make_chat
+from rlvr.app import make_chat
 from rlvr.config.schema import Config
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy

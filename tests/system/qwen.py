@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rlvr.build.tasks import open_tasks
+from rlvr.app.tasks import open_tasks
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
 from rlvr.models.policy import Policy

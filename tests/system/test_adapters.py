@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rlvr.build import open_inference
-from rlvr.build.inference import inference_config
+from rlvr.app import open_inference
+from rlvr.app.inference import inference_config
 from rlvr.config.schema import PretrainedModel
 from rlvr.models.policy import Policy
 from tests.system.harness import num_lines, numbers, run_train
@@ -56,7 +56,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 def policies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Policy, dict[str, bytes]]]:
     """The policies that runs load, each with the bytes of its frozen weights before the first step."""
     loaded: list[tuple[Policy, dict[str, bytes]]] = []
-    module = import_module("rlvr.build.train")  # the package has a function of that name
+    module = import_module("rlvr.app.train")  # the package has a function of that name
     real = module.load_policy
 
     def load(settings: PretrainedModel, **options: Any) -> Policy:

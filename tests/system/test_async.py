@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.build import engines
+from rlvr.app import engines
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.errors import UserError
@@ -46,7 +46,7 @@ LONG = (
     "reward.type=boxed",
     "tracker.rollouts_max_groups=null",
 )
-build = importlib.import_module("rlvr.build.train")  # the package has a function of this name
+build = importlib.import_module("rlvr.app.train")  # the package has a function of this name
 TIS = "algorithm.mismatch_correction=truncate"
 
 

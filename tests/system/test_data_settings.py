@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.build.tasks import open_tasks
+from rlvr.app.tasks import open_tasks
 from rlvr.config.compose import load_config
 from rlvr.tasks.base import Task
 from rlvr.types import Example, Message, ToolSchema

@@ -16,8 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.build import ranks as ranks_module
-from rlvr.build import train
+from rlvr.app import ranks as ranks_module
+from rlvr.app import train
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.evaluate import judge_one

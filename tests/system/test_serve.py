@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.build.serving import ServeSettings, open_served
+from rlvr.app.serving import ServeSettings, open_served
 from rlvr.cli.main import main
 from rlvr.types import SamplingParams
 from tests.system.served import Server, served

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
 import rlvr.models.loading
-from rlvr.build import train
+from rlvr.app import train
 from rlvr.cli.main import main
 from rlvr.config.catalog import Key, keys
 from rlvr.config.compose import load_config
@@ -389,14 +389,14 @@ ELSEWHERE = {
 TRAINING = "tests/unit/training/test_parallel.py::"
 RANKS = "tests/system/test_distributed.py::"
 SERVERS = "tests/unit/engines/vllm/"
-BY_OTHERS = {  # what takes several processes or a server; tests/unit/build/test_engines.py: all of it gets there
+BY_OTHERS = {  # what takes several processes or a server; tests/unit/app/test_engines.py: all of it gets there
     "trainer.strategy": f"{RANKS}test_processes_that_would_each_train_by_themselves_are_refused",
     "trainer.world_size": f"{RANKS}test_a_launcher_that_starts_one_process_in_silence_is_found_out",
     "trainer.cpu_offload": f"{TRAINING}test_a_cpu_has_nowhere_to_offload_to",
     "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays",
     "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as",
     "engine.broadcast_host": f"{SERVERS}test_push_broadcast.py::test_an_address_that_is_not_this_machines_is_refused",
-    "engine.weights_dir": "tests/unit/build/test_engines.py::test_servers_get_their_weights_in_the_run_folder_or_where",
+    "engine.weights_dir": "tests/unit/app/test_engines.py::test_servers_get_their_weights_in_the_run_folder_or_where",
     "engine.timeout_s": f"{SERVERS}test_faults.py::test_a_server_that_hangs_is_not_waited_for_for_ever",
     "engine.wait_s": f"{SERVERS}test_faults.py::test_a_server_that_does_not_come_back_ends_the_run_with_a_sentence",
     "engine.max_retries": f"{SERVERS}test_faults.py::test_a_server_that_is_always_wrong_ends_the_run_with_its_reason",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.build.tasks import open_tasks
+from rlvr.app.tasks import open_tasks
 from rlvr.cli.main import main
 from rlvr.config.compose import load_config
 from rlvr.tracking.rollouts import read_rollouts

@@ -18,7 +18,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlvr.build.tasks import open_tasks
+from rlvr.app.tasks import open_tasks
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import Policy

@@ -10,6 +10,8 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("types", "errors", "seeding"),
+    ("registry",),
+    ("settings",),
     ("world",),
     ("config", "conf"),
     ("rewards", "retrieval", "chat", "tracking"),
@@ -17,7 +19,7 @@ LAYERS = (
     ("tasks", "engines"),
     ("rollout",),
     ("training", "evaluation", "report", "serve"),
-    ("build",),
+    ("app",),
     ("cli", "api"),
     ("__main__",),
 )

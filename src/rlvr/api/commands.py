@@ -89,7 +89,7 @@ def train(
 
     Raises UserError for everything that is the caller's to mend; its text is one sentence.
     """
-    from rlvr.build import train as run_training
+    from rlvr.app import train as run_training
 
     call = Call(
         model=model,
@@ -134,7 +134,7 @@ def evaluate(
 
     Raises UserError for everything that is the caller's to mend; its text is one sentence.
     """
-    from rlvr.build import evaluate_into, open_inference
+    from rlvr.app import evaluate_into, open_inference
 
     source = str(model.folder if isinstance(model, Run) else model)
     num_examples = ALL if num_examples is None and data is not None else num_examples

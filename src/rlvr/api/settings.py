@@ -95,7 +95,7 @@ def evaluation(call: Call, source: str, task: str | None) -> Config:
     """The configuration to evaluate the model `source` with: as far as it can be that of its run, and with `call.data`
     the held-out rows are those.
     """
-    from rlvr.build import inference_config, run_of
+    from rlvr.app import inference_config, run_of
 
     root = run_of(Path(source)) if task is None else None
     if call.data is None:

@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--output-dir {folder}: is no folder; choose another one.")
     from transformers.utils.logging import disable_progress_bar
 
-    from rlvr.build.benchmark import benchmark
-    from rlvr.build.benchmark_plan import Plan
+    from rlvr.app.benchmark import benchmark
+    from rlvr.app.benchmark_plan import Plan
 
     disable_progress_bar()
     asked = Plan(

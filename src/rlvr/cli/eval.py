@@ -20,8 +20,8 @@ from rlvr.cli.model_arguments import (
 )
 
 if TYPE_CHECKING:
-    from rlvr.build import Inference
-    from rlvr.build.evaluation import Split
+    from rlvr.app import Inference
+    from rlvr.app.evaluation import Split
     from rlvr.evaluation.summary import EvaluationResult
     from rlvr.tracking.evaluations import EvaluationRecord
 
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _evaluate(inference: Inference, split: Split, output: str | None) -> dict[str, EvaluationResult]:
-    from rlvr.build import evaluate_into
+    from rlvr.app import evaluate_into
 
     path = None if output is None else Path(output)
     with progress("evaluating") as on_progress:

@@ -11,7 +11,7 @@ from rlvr.cli.model_arguments import at_least
 from rlvr.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from rlvr.build.export import Export, Options, Source
+    from rlvr.app.export import Export, Options, Source
 
 DESCRIPTION = """Make a folder in Hub format of a run's model: safetensors weights, tokenizer, the run's settings, and
 a model card with its scores and their intervals. transformers loads it without rlvr. The model of a run with LoRA is an
@@ -53,12 +53,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Export; the exit status."""
-    from rlvr.build.export import find_source
+    from rlvr.app.export import find_source
 
     if args.public and not args.push:
         raise ConfigError("--public: nothing is uploaded; add --push owner/name, or leave this out.")
     if args.push:
-        from rlvr.build.hub_push import check_repository, check_token
+        from rlvr.app.hub_push import check_repository, check_token
 
         check_repository(args.push)
         if not args.dry_run:
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     made = _export(args, source, target)
     url = None
     if args.push and not args.dry_run:
-        from rlvr.build.hub_push import push
+        from rlvr.app.hub_push import push
 
         url = push(target, made.files, args.push, public=args.public, message=f"rlvr export, step {source.step}")
     _report(args, made, target, url)
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace, source: Source, target: Path) -> Options:
-    from rlvr.build.export import Options
+    from rlvr.app.export import Options
 
     name = args.push or _relative(target)
     return Options(
@@ -95,7 +95,7 @@ def _options(args: argparse.Namespace, source: Source, target: Path) -> Options:
 def _export(args: argparse.Namespace, source: Source, target: Path) -> Export:
     from transformers.utils.logging import disable_progress_bar
 
-    from rlvr.build.export import check_target, export, fill, trial
+    from rlvr.app.export import check_target, export, fill, trial
 
     disable_progress_bar()
     options = _options(args, source, target)

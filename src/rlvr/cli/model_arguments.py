@@ -17,7 +17,7 @@ from rlvr.cli.streaming import shown
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlvr.build import Inference
+    from rlvr.app import Inference
     from rlvr.config.schema import Config
 
 MODEL_HELP = "run folder, checkpoint folder, model folder, Hub id, or an endpoint: openai:ADDRESS#NAME"
@@ -122,7 +122,7 @@ def opened(args: argparse.Namespace, changes: Changes) -> Iterator[Inference]:
 
     from transformers.utils.logging import disable_progress_bar
 
-    from rlvr.build import open_inference
+    from rlvr.app import open_inference
     from rlvr.tracking.evaluations import check_writable
 
     check_used(args.set)
@@ -154,7 +154,7 @@ def opened(args: argparse.Namespace, changes: Changes) -> Iterator[Inference]:
 
 def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
     """The settings to try the model with; ConfigError for a retriever where nothing is searched."""
-    from rlvr.build import inference_config
+    from rlvr.app import inference_config
     from rlvr.config.lines import override_lines
     from rlvr.retrieval.factory import check_name
 

@@ -102,7 +102,7 @@ def _parent(config: Config) -> Path:
 
 
 def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
-    from rlvr.build import train
+    from rlvr.app import train
     from rlvr.cli.signals import stop_on_signals
     from rlvr.tracking.trackers.backend import check_installed
 

@@ -23,7 +23,7 @@ from rlvr.cli.streaming import StreamedEngine, shown
 from rlvr.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from rlvr.build import Inference
+    from rlvr.app import Inference
     from rlvr.evaluation.players import Player
     from rlvr.tracking.evaluations import EvaluationRecord
     from rlvr.types import Example
@@ -155,7 +155,7 @@ def _predict(
     args: argparse.Namespace, inference: Inference, examples: Sequence[Example], *, live: bool
 ) -> Sequence[EvaluationRecord]:
     """The records of all answers, kept in --output as they come; what is there already is not asked again."""
-    from rlvr.build import origin_of
+    from rlvr.app import origin_of
     from rlvr.evaluation.evaluate import EVAL_SEED, NOTHING, attempt, check_answered
     from rlvr.evaluation.records import RecordFile
     from rlvr.types import SamplingParams

@@ -75,6 +75,6 @@ def _write(sources: list[Path], args: argparse.Namespace) -> Report:
     limits = Limits(max_episodes=args.max_episodes, max_mb=args.max_mb)
     if any(is_run(source) for source in sources):
         return write_run_report(sources, output, limits)
-    from rlvr.build.evaluation_report import write_evaluation_report
+    from rlvr.app.evaluation_report import write_evaluation_report
 
     return write_evaluation_report(sources, output, limits)

@@ -126,7 +126,7 @@ def _serve_vllm(args: argparse.Namespace, address: Address, key: str | None) -> 
     """vLLM until it is stopped, or dies. Its end of the log comes before the sentence that says so."""
     from pathlib import Path
 
-    from rlvr.build.vllm_server import VllmDiedError, VllmSettings, open_vllm, tail
+    from rlvr.app.vllm_server import VllmDiedError, VllmSettings, open_vllm, tail
     from rlvr.serve.server import reserve
 
     with reserve(address) as free:
@@ -166,7 +166,7 @@ def _serve(args: argparse.Namespace, address: Address, key: str | None) -> None:
 
     from transformers.utils.logging import disable_progress_bar
 
-    from rlvr.build.serving import ServeSettings, open_served
+    from rlvr.app.serving import ServeSettings, open_served
     from rlvr.serve.endpoint import Limits
     from rlvr.serve.server import reserve, serve
 

@@ -13,7 +13,7 @@ from rlvr.errors import ConfigError
 from rlvr.world import check_launch, launcher, num_processes, said_once, speaks
 
 if TYPE_CHECKING:
-    from rlvr.build import TrainResult
+    from rlvr.app import TrainResult
     from rlvr.config.schema import Config
 
 DESCRIPTION = (
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.write(to_yaml(config))
         return 0
 
-    from rlvr.build import train
+    from rlvr.app import train
     from rlvr.cli.signals import stop_on_signals
 
     with stop_on_signals(quiet=num_processes() > 1) as stop:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.build import inference_config
+from rlvr.app import inference_config
 from rlvr.cli.eval import failures, table
 from rlvr.cli.main import main
 from rlvr.cli.model_arguments import check_used, settings_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.build.tasks import open_tasks
+from rlvr.app.tasks import open_tasks
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
 from rlvr.envs.base import Env, Reply, TurnText

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.build.evaluation_report import write_evaluation_report
+from rlvr.app.evaluation_report import write_evaluation_report
 from rlvr.errors import UserError
 from rlvr.evaluation.analysis import analyze
 from rlvr.report.run import Limits

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from rlvr.build.vllm_server import LAUNCHER, VllmDiedError, VllmServer, VllmSettings, open_vllm, tail
+from rlvr.app.vllm_server import LAUNCHER, VllmDiedError, VllmServer, VllmSettings, open_vllm, tail
 from rlvr.cli.main import main
 from rlvr.errors import ConfigError, UserError
 from tests.system.served import served
-from tests.unit.build.test_vllm_server import BACKEND, package
+from tests.unit.app.test_vllm_server import BACKEND, package
 from tests.unit.models.test_scratch import model
 
 STAND_IN = """
@@ -108,7 +108,7 @@ def _gone(pid: int, patience_s: float = 60.0) -> bool:
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: Any) -> Callable[[str], StandIn]:
     """A program that `HOW`: serves, dies, quits once it is ready, or is deaf to SIGTERM."""
-    monkeypatch.setattr("rlvr.build.vllm_server.POLL_S", 0.02)
+    monkeypatch.setattr("rlvr.app.vllm_server.POLL_S", 0.02)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     monkeypatch.delenv("RLVR_API_KEY", raising=False)
     built = model(head_dim=32)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlvr.build.chats import make_chat
+from rlvr.app.chats import make_chat
 from rlvr.config.compose import load_config
 from rlvr.config.schema import Config
 from rlvr.models.policy import Policy

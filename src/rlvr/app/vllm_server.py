@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import rlvr.engines
-from rlvr.build.inference import run_of, weights_of
+from rlvr.app.inference import run_of, weights_of
 from rlvr.config import schema
 from rlvr.config.compose import load_config
 from rlvr.engines.openai import PREFIX

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlvr.build.chats import Speaker, make_chat
-from rlvr.build.policies import context_tokens, set_threads
-from rlvr.build.tasks import Functions, Tasks, open_tasks
+from rlvr.app.chats import Speaker, make_chat
+from rlvr.app.policies import context_tokens, set_threads
+from rlvr.app.tasks import Functions, Tasks, open_tasks
 from rlvr.config.compose import load_config, load_task_config
 from rlvr.config.messages import nearest
 from rlvr.config.schema import Config, MixTask, PretrainedModel

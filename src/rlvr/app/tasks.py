@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlvr.build.chats import make_chat
+from rlvr.app.chats import make_chat
 from rlvr.chat.rendering import Chat
 from rlvr.config.schema import Config, PartsReward, PretrainedModel, TaskBundle
 from rlvr.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from rlvr.build.evaluation import origin_of
+from rlvr.app.evaluation import origin_of
 from rlvr.config.compose import load_config
 from rlvr.tracking.evaluations import Origin
 from rlvr.types import Example, Message

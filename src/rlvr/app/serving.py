@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from rlvr.build.inference import open_model, run_of
-from rlvr.build.policies import ONE_THREAD_BELOW, context_tokens
+from rlvr.app.inference import open_model, run_of
+from rlvr.app.policies import ONE_THREAD_BELOW, context_tokens
 from rlvr.chat.rendering import Chat
 from rlvr.config import schema
 from rlvr.config.compose import load_config

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.build import engines
-from rlvr.build.engines import check_engine, make_engine
-from rlvr.build.ranks import own_voice
-from rlvr.build.train import train
+from rlvr.app import engines
+from rlvr.app.engines import check_engine, make_engine
+from rlvr.app.ranks import own_voice
+from rlvr.app.train import train
 from rlvr.config.compose import load_config
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.vllm import Settings, VllmEngine

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.build import ranks as module
-from rlvr.build.policies import set_threads
-from rlvr.build.ranks import agreed, check_shares, one_voice, quiet, shared_folder
+from rlvr.app import ranks as module
+from rlvr.app.policies import set_threads
+from rlvr.app.ranks import agreed, check_shares, one_voice, quiet, shared_folder
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import Policy
@@ -43,7 +43,7 @@ def endings(ranks: Ranks, size: int, failing: Callable[[World], None]) -> list[t
     """By rank, the class of what it raised, its words, and the exit status."""
     with pytest.raises(RankError) as error:
         ranks(size, "ddp", ending, failing)
-    found = re.findall(r"^tests.unit.build.test_ranks.EndedError: (.*)$", str(error.value), re.MULTILINE)
+    found = re.findall(r"^tests.unit.app.test_ranks.EndedError: (.*)$", str(error.value), re.MULTILINE)
     return [tuple(json.loads(text)) for text in found]
 
 

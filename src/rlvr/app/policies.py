@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from rlvr.build.engines import check_engine
-from rlvr.build.tasks import Tasks, family_of
+from rlvr.app.engines import check_engine
+from rlvr.app.tasks import Tasks, family_of
 from rlvr.config.schema import Config, MixTask, PretrainedModel, ScratchBpeModel, ScratchModel
 from rlvr.models.devices import choose_device, move
 from rlvr.models.loading import load_pretrained

@@ -1,6 +1,6 @@
 """What a debug run says of its rewards."""
 
-from rlvr.build.debugging import part_weights
+from rlvr.app.debugging import part_weights
 from rlvr.config.compose import load_config
 from rlvr.config.penalties import penalties
 

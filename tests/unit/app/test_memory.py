@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-import rlvr.build.memory
-from rlvr.build.memory import fitted, plan_run
+import rlvr.app.memory
+from rlvr.app.memory import fitted, plan_run
 from rlvr.config.schema import LocalEngine
 from rlvr.training.memory import MemoryPlan
 from rlvr.world import ALONE, World
@@ -63,7 +63,7 @@ def test_bfloat16_is_measured_as_it_is_computed_with():
 
 
 def test_the_memory_of_a_gpu_decides_unless_weights_wait_on_the_cpu(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rlvr.build.memory, "available_memory", lambda device: 1 << 40)
+    monkeypatch.setattr(rlvr.app.memory, "available_memory", lambda device: 1 << 40)
     few = ("rollout.prompts_per_step=1", "rollout.group_size=2")
     assert plan(*few).microbatch_tokens == 2 * 27
     assert plan(*few, "trainer.strategy=fsdp2", "trainer.cpu_offload=true").microbatch_tokens == 2048
@@ -81,7 +81,7 @@ def test_every_rank_gets_the_smallest_of_their_microbatches(monkeypatch: pytest.
 
 def test_fewer_completions_are_sampled_where_the_plan_says_so(monkeypatch: pytest.MonkeyPatch):
     least = plan("engine.max_batch_size=1", "trainer.microbatch_tokens=27").parts.total
-    monkeypatch.setattr(rlvr.build.memory, "available_memory", lambda device: least + 100)
+    monkeypatch.setattr(rlvr.app.memory, "available_memory", lambda device: least + 100)
     found = plan()
     assert found.samples_fewer
     engine = fitted(tiny_config(), found, ALONE).engine

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlvr.build.benchmark_plan import NONE, Cell, Plan, by_model, join, make_cells, write_plan
-from rlvr.build.evaluation import evaluate_into, origin_of
-from rlvr.build.inference import Inference, Loaded, open_inference, open_model, run_of, weights_of
+from rlvr.app.benchmark_plan import NONE, Cell, Plan, by_model, join, make_cells, write_plan
+from rlvr.app.evaluation import evaluate_into, origin_of
+from rlvr.app.inference import Inference, Loaded, open_inference, open_model, run_of, weights_of
 from rlvr.config.compose import load_config
 from rlvr.config.schema import PretrainedModel
 from rlvr.engines.openai import PREFIX, open_endpoint

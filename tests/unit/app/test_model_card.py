@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlvr.build.model_card import Card, Sample, escaped, fenced, scores, snippet, write_card
+from rlvr.app.model_card import Card, Sample, escaped, fenced, scores, snippet, write_card
 from rlvr.config.compose import load_config
 
 METRICS = {

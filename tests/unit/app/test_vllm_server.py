@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.build.vllm_server import (
+from rlvr.app.vllm_server import (
     LAUNCHER,
     Build,
     VllmSettings,

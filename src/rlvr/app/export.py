@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rlvr import __version__
-from rlvr.build.inference import run_of
-from rlvr.build.model_card import Card, Sample, write_card
+from rlvr.app.inference import run_of
+from rlvr.app.model_card import Card, Sample, write_card
 from rlvr.config.compose import to_run_yaml
 from rlvr.config.schema import Config, MixTask, PretrainedModel
 from rlvr.errors import ConfigError, UserError

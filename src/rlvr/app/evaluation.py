@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvr import __version__
-from rlvr.build.chats import make_chat
-from rlvr.build.inference import Inference
+from rlvr.app.chats import make_chat
+from rlvr.app.inference import Inference
 from rlvr.config.schema import Config, MixTask, TaskBundle
 from rlvr.engines.base import Engine
 from rlvr.evaluation.evaluate import (

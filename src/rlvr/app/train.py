@@ -13,12 +13,12 @@ import torch
 
 from rlvr.algorithms.algorithm import Algorithm
 from rlvr.algorithms.table import make_algorithm
-from rlvr.build.chats import make_chat
-from rlvr.build.debugging import episode_printer
-from rlvr.build.engines import check_engine, make_engine
-from rlvr.build.evaluation import evaluate_all
-from rlvr.build.memory import fitted, plan_run
-from rlvr.build.policies import (
+from rlvr.app.chats import make_chat
+from rlvr.app.debugging import episode_printer
+from rlvr.app.engines import check_engine, make_engine
+from rlvr.app.evaluation import evaluate_all
+from rlvr.app.memory import fitted, plan_run
+from rlvr.app.policies import (
     Stopped,
     context_tokens,
     fit,
@@ -27,8 +27,8 @@ from rlvr.build.policies import (
     set_threads,
     with_absolute_model,
 )
-from rlvr.build.ranks import agreed, check_shares, one_voice, own_voice, quiet, shared_folder
-from rlvr.build.tasks import Functions, Tasks, family_of, open_tasks
+from rlvr.app.ranks import agreed, check_shares, one_voice, own_voice, quiet, shared_folder
+from rlvr.app.tasks import Functions, Tasks, family_of, open_tasks
 from rlvr.config.penalties import penalties
 from rlvr.config.plan import plan
 from rlvr.config.schema import Config, PretrainedModel
