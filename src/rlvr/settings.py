@@ -53,6 +53,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    flat_field: ClassVar[str] = ""
+    """A mapping among the fields whose entries are keys beside the others: `tracker.mlflow` of `backends["mlflow"]`."""
+
 
 class Component(Settings):
     """Settings of something that is chosen by name: `task=gsm8k`, `task=my_shop:Shop`; see `rlvr.registry`."""
@@ -68,20 +71,27 @@ class Component(Settings):
     @property
     def label(self) -> str:
         """The name as a word for metrics and folders: `grpo`, and `reinforce` for `my_algo:Reinforce`."""
-        return self.name.rpartition(":")[2].rpartition(".")[2].lower() if ":" in self.name else self.name
+        return label_of(self.name)
 
     def check_run(self, config: Any) -> None:
         """Raise ConfigError for what the component cannot do in this run."""
 
 
+def label_of(name: str) -> str:
+    """The `label` of the component that is chosen by a name."""
+    return name.rpartition(":")[2].rpartition(".")[2].lower() if ":" in name else name
+
+
 def dumped(settings: Settings) -> dict[str, Any]:
     """Plain values, JSON-like; a chosen component begins with its `name` (a part of a reward with its `type`)."""
-    values: dict[str, Any] = {}
-    if isinstance(settings, Component):
-        values["type" if settings.group == "reward" else "name"] = settings.name
-    for key in type(settings).model_fields:
-        values[key] = _plain(getattr(settings, key))
-    return values
+    tag = "type" if isinstance(settings, Component) and settings.group == "reward" else "name"
+    return ({tag: settings.name} if isinstance(settings, Component) else {}) | _fields(settings)
+
+
+def _fields(settings: Settings) -> dict[str, Any]:
+    values = {key: _plain(getattr(settings, key)) for key in type(settings).model_fields if key != settings.flat_field}
+    sections = getattr(settings, settings.flat_field) if settings.flat_field else {}
+    return values | {label: _fields(section) for label, section in sections.items()}
 
 
 def _plain(value: Any) -> Any:
