@@ -68,7 +68,8 @@ class RunFacts:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunFacts:
         """The inverse of `to_json`."""
-        return cls(**values | {"known": values["known"] and Started(**values["known"])})
+        known = values.pop("known")
+        return cls(**values, known=known and Started(**known))
 
 
 class Tracker(Component, ABC):

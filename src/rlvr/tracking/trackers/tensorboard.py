@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
 from collections.abc import Sequence
@@ -30,7 +31,6 @@ class Tensorboard(Tracker):
 
     def start(self, run: RunFacts) -> Started:
         """A new event file; one of an earlier part of the run loses its steps from `first_step` on."""
-        from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -38,7 +38,8 @@ class Tensorboard(Tracker):
         known = run.known if run.known and run.known.store == str(folder) else None
         self._writer = EventFileWriter(str(folder))
         if known:
-            self._add(run.first_step, session_log=SessionLog(status=SessionLog.START))
+            log = _proto("event").SessionLog
+            self._add(run.first_step, session_log=log(status=log.START))
         facts = {"name": run.name, "group": run.group, "tags": run.tags, "folder": run.folder, "rlvr": run.version}
         self._write_text("run", 0, json.dumps(facts, indent=2))
         self._write_text("config", 0, json.dumps(run.config, indent=2))
@@ -50,11 +51,10 @@ class Tensorboard(Tracker):
 
     def log(self, rows: Sequence[Row]) -> None:
         """float32, as TensorBoard keeps scalars."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
+        summary = _proto("summary").Summary
         for step, values in rows:
-            scalars = [Summary.Value(tag=name, simple_value=number) for name, number in values.items()]
-            self._add(step, summary=Summary(value=scalars))
+            scalars = [summary.Value(tag=name, simple_value=number) for name, number in values.items()]
+            self._add(step, summary=summary(value=scalars))
         self._writer.flush()
 
     def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
@@ -71,26 +71,25 @@ class Tensorboard(Tracker):
         self._writer.close()
 
     def _add(self, step: int, **what: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        self._writer.add_event(Event(wall_time=time.time(), step=step, **what))
+        self._writer.add_event(_proto("event").Event(wall_time=time.time(), step=step, **what))
 
     def _write_text(self, tag: str, step: int, text: str) -> None:
         """As a block of code: TensorBoard reads texts as Markdown, and a model may write anything."""
-        from tensorboard.compat.proto import types_pb2
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto
-        from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
         from tensorboard.plugins.text.metadata import create_summary_metadata
 
         block = "\n".join(f"    {line}" for line in text.splitlines())
-        tensor = TensorProto(
-            dtype=types_pb2.DT_STRING,
+        shape, summary = _proto("tensor_shape").TensorShapeProto, _proto("summary").Summary
+        tensor = _proto("tensor").TensorProto(
+            dtype=_proto("types").DT_STRING,
             string_val=[block.encode("utf-8", errors="backslashreplace")],
-            tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
+            tensor_shape=shape(dim=[shape.Dim(size=1)]),
         )
         metadata = create_summary_metadata(display_name=tag, description="")
-        self._add(step, summary=Summary(value=[Summary.Value(tag=tag, tensor=tensor, metadata=metadata)]))
+        self._add(step, summary=summary(value=[summary.Value(tag=tag, tensor=tensor, metadata=metadata)]))
+
+
+def _proto(name: str) -> Any:
+    return importlib.import_module(f"tensorboard.compat.proto.{name}_pb2")
 
 
 def _scalar(value: Any) -> str | bool | int | float:
