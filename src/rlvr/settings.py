@@ -40,6 +40,11 @@ def setting(default: Any = PydanticUndefined, description: str = "", *, only_if:
     return Field(default, description=description, json_schema_extra={"only_if": only_if}, **bounds)
 
 
+def default(value: Any = PydanticUndefined, **bounds: Any) -> Any:
+    """Another default for a field of the base class, which keeps its description and `only_if`."""
+    return Field(value, json_schema_extra={"inherits": True}, **bounds)
+
+
 def wrong(key: str, remedy: str) -> PydanticCustomError:
     """The error of a check between fields: `raise wrong("top_n", "is more than max_top_n=5; lower it")`.
 
@@ -52,6 +57,13 @@ class Settings(BaseModel):
     """Part of a configuration: strict and frozen. Checks between its fields are `model_validator(mode="after")`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for name, field in cls.model_fields.items():
+            if isinstance(field.json_schema_extra, dict) and "inherits" in field.json_schema_extra:
+                base = next(base.model_fields[name] for base in cls.__mro__[1:] if name in base.model_fields)  # type: ignore[attr-defined]
+                field.description, field.json_schema_extra = base.description, base.json_schema_extra
 
 
 class Component(Settings):
@@ -80,16 +92,17 @@ def dumped(settings: Settings) -> dict[str, Any]:
     if isinstance(settings, Component):
         values["type" if settings.group == "reward" else "name"] = settings.name
     for key in type(settings).model_fields:
-        values[key] = _plain(getattr(settings, key))
+        values[key] = plain(getattr(settings, key))
     return values
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as YAML and JSON have it."""
     if isinstance(value, Settings):
         return dumped(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def chosen(group: str) -> Any:
@@ -130,7 +143,9 @@ __all__ = [
     "Share",
     "Text",
     "chosen",
+    "default",
     "dumped",
+    "plain",
     "setting",
     "validated",
     "wrong",

@@ -8,21 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.api.files import import_path
+from rlvr.config import Config
 from rlvr.config.compose import DATA_CONFIG, DEFAULT_CONFIG, load_config, load_task_config
 from rlvr.config.lines import chooses, override_lines
-from rlvr.config.schema import (
-    Config,
-    CustomPart,
-    FinqaProgramPart,
-    GeneratorTask,
-    HubTask,
-    JsonlTask,
-    MixTask,
-    PartsReward,
-    ReasoningGymPart,
-    RpnTask,
-)
 from rlvr.errors import ConfigError
+from rlvr.tasks.settings import MetricSettings
 
 RewardFunction = Callable[..., float | None]
 """Called with those of prompt, completion, answer and metadata that it names; None: no answer could be read."""
@@ -111,14 +101,14 @@ def _on_rows(call: Call, file: str, root: Path) -> Config:
     """The configuration of the run in `root` with other rows to hold out; they are asked as the run asked its own."""
     own = _config_of(root)
     of_task = {key: value for key, value in call.values.items() if key.startswith("task.")}
-    if isinstance(own.task, JsonlTask):  # what it was trained on stays: examples to show come from there
+    if own.task.name == "jsonl":  # what it was trained on stays: examples to show come from there
         config = _of_run(root, Call(reward=call.reward, values=call.values), own)
         return _only(config, task=config.task.model_copy(update={"eval_path": file}))
-    metric = {"task.metric": own.task.metric} if isinstance(own.task, HubTask | GeneratorTask) else {}
+    metric = {"task.metric": own.task.metric} if isinstance(own.task, MetricSettings) else {}
     other = load_task_config("jsonl", Call(data=file, eval_data=file, values=metric | of_task).lines())
     rest = {key: value for key, value in call.values.items() if key not in of_task}
     config = _of_run(root, Call(reward=call.reward, values=rest), own)
-    if isinstance(own.task, RpnTask | MixTask):
+    if own.task.writes_prompts:
         return _only(config, task=other.task, reward=other.reward, prompt=other.prompt)
     return _only(config, task=other.task, reward=config.reward if _scores_rows(config) else other.reward)
 
@@ -135,14 +125,12 @@ def _only(config: Config, **sections: Any) -> Config:
 
 def _scores_rows(config: Config) -> bool:
     """Whether the reward needs nothing of an example but its answer."""
-    parts = config.reward.parts.values() if isinstance(config.reward, PartsReward) else ()
-    return not any(isinstance(part, FinqaProgramPart | ReasoningGymPart) for part in parts)
+    return not any(part.reads_metadata for part in config.reward.parts.values())
 
 
 def _custom_part(config: Config) -> str:
     """The name of the reward's part that is a function of the user's."""
-    parts = config.reward.parts if isinstance(config.reward, PartsReward) else {}
-    names = [name for name, part in parts.items() if isinstance(part, CustomPart)]
+    names = [name for name, part in config.reward.parts.items() if part.name == "custom"]
     if len(names) != 1:
         raise ConfigError(
             f"reward: the run's own reward has {len(names)} functions, so none can take the place of its only one; "
@@ -158,6 +146,6 @@ def _resumed(values: Values) -> Config | None:
 
 
 def _config_of(root: Path) -> Config:
-    from rlvr.training.run_folder import RunFolder, read_config
+    from rlvr.app.run_folder import RunFolder, read_config
 
     return read_config(RunFolder(root=root))

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from rlvr.algorithms.algorithm import Algorithm
-from rlvr.algorithms.table import make_algorithm
+from rlvr.algorithms.objective import Objective
 from rlvr.app.chats import make_chat
 from rlvr.app.debugging import episode_printer
 from rlvr.app.engines import check_engine, make_engine
@@ -28,19 +27,22 @@ from rlvr.app.policies import (
     with_absolute_model,
 )
 from rlvr.app.ranks import agreed, check_shares, one_voice, own_voice, quiet, shared_folder
-from rlvr.app.tasks import Functions, Tasks, family_of, open_tasks
-from rlvr.config.penalties import penalties
-from rlvr.config.plan import plan
-from rlvr.config.schema import Config, PretrainedModel
+from rlvr.app.plan import plan
+from rlvr.app.run_folder import RunFolder, open_run_folder
+from rlvr.app.tasks import Tasks, open_tasks
+from rlvr.config import Config
 from rlvr.engines.base import Engine
 from rlvr.errors import UserError
 from rlvr.evaluation.summary import combine
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.loading import load_policy, value_head
 from rlvr.models.policy import Policy
+from rlvr.models.settings import PretrainedModel
 from rlvr.rollout.executor import Background, Inline
 from rlvr.rollout.schedule import Refill, RolloutSchedule
 from rlvr.rollout.source import RolloutSource
+from rlvr.settings import dumped
+from rlvr.tasks.settings import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import MetricsFile, read_metrics
 from rlvr.tracking.rollouts import Reader, cut_back
@@ -51,7 +53,6 @@ from rlvr.training.layout import choose_layout
 from rlvr.training.loop import Run
 from rlvr.training.loop import train as run_loop
 from rlvr.training.recorder import FolderRecorder, SilentRecorder
-from rlvr.training.run_folder import RunFolder, open_run_folder
 from rlvr.training.state import CheckpointSchedule
 from rlvr.training.trainer import Trainer
 from rlvr.world import ALONE, World, open_world, said_once
@@ -88,7 +89,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         if config.trainer.strategy != "single":
             console.note(f"processes: {world.size}, trainer.strategy={config.trainer.strategy}")
         config = with_absolute_model(config)
-        tasks = stack.enter_context(open_tasks(config, family_of(config), functions or {}))
+        tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
         tasks.check_training()
         return _train(config, tasks, console, stopped, world)
 

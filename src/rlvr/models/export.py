@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from rlvr.config.schema import PretrainedModel
+from rlvr.models.settings import PretrainedModel
 from rlvr.errors import UserError
 from rlvr.models.adapters import CONFIG as ADAPTER_CONFIG
 from rlvr.models.adapters import saved_settings

@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlvr.config.schema import ScratchBpeModel, ScratchModel
+from rlvr.models.settings import ScratchBpeModel, ScratchModel
 from rlvr.errors import ConfigError
 from rlvr.seeding import derive_seed
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rlvr.config.schema import Tracker
+from rlvr.tracking.settings import TrackerSettings
 from rlvr.errors import UserError
 from rlvr.rollout.schedule import Rollouts
 from rlvr.tracking.console import Console
@@ -48,7 +48,7 @@ class FolderRecorder:
         folder: Path,
         metrics_file: MetricsFile,
         console: Console,
-        settings: Tracker,
+        settings: TrackerSettings,
         reader: Reader,
         printer: EpisodePrinter | None = None,
         trackers: Trackers | None = None,

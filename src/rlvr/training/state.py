@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rlvr.config.schema import Trainer as TrainerSettings
+from rlvr.training.settings import TrainerSettings
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
 from rlvr.models.sharding import is_sharded, own_rows, row_range

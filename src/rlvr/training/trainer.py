@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlvr.algorithms.algorithm import Algorithm
-from rlvr.config.schema import Trainer as TrainerSettings
+from rlvr.training.settings import TrainerSettings
 from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
 from rlvr.seeding import derive_seed
