@@ -226,9 +226,9 @@ MUTANTS = [
     ),
     bug(
         "23",
-        "algorithms/table.py",
-        "mismatch_cap=settings.mismatch_cap,",
-        "mismatch_cap=2.0,",
+        "algorithms/objective.py",
+        "(weight > algorithm.mismatch_cap)",
+        "(weight > 2.0)",
         OBJECTIVE + "test_pitfall_23_metrics_report_weights_before_the_cap",
     ),
     bug(  # a correction whose old policy is the sampler's does nothing

@@ -27,7 +27,7 @@ MUTANTS = [
         pitfall="9",
         file="training/trainer.py",
         old="part, token_weights = _take(batch, present), weights[present]",
-        new="part = _take(batch, present)\n        token_weights = self.algorithm.weights(part)",
+        new="part = _take(batch, present)\n        token_weights = self.objective.weights(part)",
         test=GRADIENTS + "[2-ddp]",
     ),
     Mutant(  # the critic learns from this rank's rows only

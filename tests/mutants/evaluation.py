@@ -92,7 +92,7 @@ MUTANTS = [
         pitfall="17",
         file="training/trainer.py",
         old="part, token_weights = _take(batch, present), weights[present]",
-        new="part, token_weights = _take(batch, present), self.algorithm.weights(_take(batch, present))",
+        new="part, token_weights = _take(batch, present), self.objective.weights(_take(batch, present))",
         test=f"{ORACLE}::test_pitfall_17_loss_gradient_norm_and_weights_agree_after_each_of_5_updates",
     ),
     Mutant(

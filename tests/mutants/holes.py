@@ -68,8 +68,8 @@ MUTANTS = [
     Mutant(  # a verifier error is a reward of 0
         pitfall="13",
         file="rollout/schedule.py",
-        old="rewards = [e.score.value for e in group.episodes if not math.isnan(e.score.value)]",
-        new="rewards = [0.0 if math.isnan(e.score.value) else e.score.value for e in group.episodes]",
+        old="is_dead_group([e.score.value for e in group.episodes])",
+        new="is_dead_group([0.0 if e.score.status == 'error' else e.score.value for e in group.episodes])",
         test=SOURCE + "test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life",
     ),
     Mutant(  # extreme ratios are not counted
@@ -158,9 +158,9 @@ MUTANTS = [
     ),
     Mutant(  # the updates end unless the policy runs away
         pitfall="22",
-        file="training/trainer.py",
-        old="approx_kl > 1.5 * target",
-        new="approx_kl < 1.5 * target",
+        file="algorithms/ppo.py",
+        old="approx_kl > 1.5 * self",
+        new="approx_kl < 1.5 * self",
         test=TRAINER + "test_pitfall_22_target_kl_ends_the_updates_of_a_batch_once_it_is_passed",
     ),
     Mutant(  # top_p does not reach the engine

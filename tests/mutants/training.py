@@ -48,14 +48,14 @@ MUTANTS = [
         pitfall="9",
         file="training/trainer.py",
         old="part, token_weights = _take(batch, present), weights[present]",
-        new="part = _take(batch, present)\n        token_weights = self.algorithm.weights(part)",
+        new="part = _take(batch, present)\n        token_weights = self.objective.weights(part)",
         test=CUT,
     ),
     Mutant(  # the denominator counts verifier errors
         pitfall="10",
         file="training/trainer.py",
-        old="weights = self.algorithm.weights(batch)\n",
-        new="weights = self.algorithm.weights(replace(batch, valid=batch.valid | True)) * batch.valid[:, None]\n",
+        old="weights = self.objective.weights(batch)\n",
+        new="weights = self.objective.weights(replace(batch, valid=batch.valid | True)) * batch.valid[:, None]\n",
         test=TRAINER + "test_pitfall_10_rows_outside_the_loss_change_nothing",
     ),
     Mutant(  # truncation inferred from the length
@@ -102,9 +102,9 @@ MUTANTS = [
     ),
     Mutant(  # old is always the current policy
         pitfall="22",
-        file="algorithms/table.py",
-        old="several_updates = settings.num_epochs * settings.num_minibatches > 1",
-        new="several_updates = False",
+        file="algorithms/algorithm.py",
+        old="self.num_epochs * self.num_minibatches > 1 or self.kl_coef_in",
+        new="self.kl_coef_in",
         test=TRAINER + "test_pitfall_22_old_logprobs_stay_those_before_the_first_of_several_updates",
     ),
     Mutant(  # old is what the engine said
@@ -117,15 +117,15 @@ MUTANTS = [
     Mutant(  # bf16 master weights
         pitfall="33",
         file="training/trainer.py",
-        old="        self.policy, self.algorithm = policy, algorithm\n",
-        new="        self.policy, self.algorithm = policy, algorithm\n        policy.model.bfloat16()\n",
+        old="        start_alike(policy, world)\n",
+        new="        start_alike(policy, world)\n        policy.model.bfloat16()\n",
         test=TRAINER + "test_pitfall_33_an_update_at_a_tiny_learning_rate_is_not_rounded_away",
     ),
     Mutant(  # dropout is on while training
         pitfall="34",
         file="training/trainer.py",
-        old="        weights = self.algorithm.weights(batch)\n",
-        new="        weights = self.algorithm.weights(batch)\n        self.policy.model.train()\n",
+        old="        weights = self.objective.weights(batch)\n",
+        new="        weights = self.objective.weights(batch)\n        self.policy.model.train()\n",
         test=TRAINER + "test_pitfall_34_dropout_in_the_model_config_stays_off",
     ),
     Mutant(  # the run seed never reaches the engine

@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant(  # reinforcement learning trains on what tools reply
         pitfall="5",
         file="training/loop.py",
-        old="train_on_tool_tokens=run.train_on_tool_tokens",
+        old="train_on_tool_tokens=run.objective.algorithm.train_on_tool_tokens",
         new="train_on_tool_tokens=True",
         test=SYSTEM + "test_pitfall_05_only_sampled_tokens_are_trained_on",
     ),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rlvr.algorithms.algorithm import Algorithm
+from rlvr.algorithms.objective import Objective
 from rlvr.rollout.batch import to_batch
 from rlvr.rollout.metrics import rollout_metrics
 from rlvr.rollout.schedule import Rollouts, RolloutSchedule
@@ -51,12 +51,11 @@ class Run:
     max_steps: int
     evaluate_every: int
     rollouts: RolloutSchedule
-    algorithm: Algorithm
+    objective: Objective
     trainer: Trainer
     evaluate: Callable[[], dict[str, float]]
     recorder: Recorder
     checkpoints: Checkpoints
-    train_on_tool_tokens: bool = False  # wrong, and there to show it (docs/tools.md)
 
 
 def train(run: Run, stopped: Callable[[], bool]) -> int:
@@ -77,10 +76,10 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
             clock = Clock()
             with clock("generation"):
                 sampled = rollouts.next_batch(step, last=run.max_steps)
-            batch = to_batch(sampled.groups, train_on_tool_tokens=run.train_on_tool_tokens)
+            batch = to_batch(sampled.groups, train_on_tool_tokens=run.objective.algorithm.train_on_tool_tokens)
             ages = check_staleness(batch, step, rollouts.max_staleness)
             with clock("scoring"):
-                batch = run.algorithm.advantages(run.trainer.score(batch))
+                batch = run.objective.advantages(run.trainer.score(batch))
             with clock("update"):
                 metrics, batch = _update(run, batch, step)
             with clock("sync"):
