@@ -54,9 +54,9 @@ MUTANTS = [
     ),
     Mutant(  # the ablation is a setting without effect
         pitfall="5",
-        file="build/train.py",
-        old="        train_on_tool_tokens=config.algorithm.train_on_tool_tokens,\n",
-        new="",
+        file="training/loop.py",
+        old="train_on_tool_tokens=run.objective.algorithm.train_on_tool_tokens",
+        new="train_on_tool_tokens=False",
         test=SYSTEM + "test_pitfall_05_the_ablation_trains_on_what_tools_wrote_and_is_worse_for_it",
     ),
     Mutant(  # demonstrations write a call without its end, which sampling has
