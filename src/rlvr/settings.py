@@ -40,11 +40,6 @@ def setting(default: Any = PydanticUndefined, description: str = "", *, only_if:
     return Field(default, description=description, json_schema_extra={"only_if": only_if}, **bounds)
 
 
-def default(value: Any = PydanticUndefined, **bounds: Any) -> Any:
-    """Another default for a field of the base class, which keeps its description and `only_if`."""
-    return Field(value, json_schema_extra={"inherits": True}, **bounds)
-
-
 def wrong(key: str, remedy: str) -> PydanticCustomError:
     """The error of a check between fields: `raise wrong("top_n", "is more than max_top_n=5; lower it")`.
 
@@ -57,13 +52,6 @@ class Settings(BaseModel):
     """Part of a configuration: strict and frozen. Checks between its fields are `model_validator(mode="after")`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        for name, field in cls.model_fields.items():
-            if isinstance(field.json_schema_extra, dict) and "inherits" in field.json_schema_extra:
-                base = next(base.model_fields[name] for base in cls.__mro__[1:] if name in base.model_fields)  # type: ignore[attr-defined]
-                field.description, field.json_schema_extra = base.description, base.json_schema_extra
 
 
 class Component(Settings):
@@ -143,7 +131,6 @@ __all__ = [
     "Share",
     "Text",
     "chosen",
-    "default",
     "dumped",
     "plain",
     "setting",

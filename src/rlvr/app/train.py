@@ -39,7 +39,7 @@ from rlvr.models.loading import load_policy, value_head
 from rlvr.models.policy import Policy
 from rlvr.models.settings import PretrainedModel
 from rlvr.rollout.executor import Background, Inline
-from rlvr.rollout.schedule import Refill, RolloutSchedule
+from rlvr.rollout.schedule import RolloutSchedule
 from rlvr.rollout.source import RolloutSource
 from rlvr.settings import dumped
 from rlvr.tasks.settings import Functions
@@ -164,16 +164,17 @@ def assemble(
     task = tasks.own
     context = context_tokens(policy)
     chat = make_chat(config, policy, task)
-    algorithm = make_algorithm(config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
+    objective = Objective(algorithm=config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
+    needs = config.algorithm.needs
     layout = choose_layout(policy)
-    memory = plan_run(config, policy, chat, task, layout=layout, needs=algorithm.needs, world=world)
+    memory = plan_run(config, policy, chat, task, layout=layout, needs=needs, world=world)
     for line in memory.lines:
         console.note(line)
     config = fitted(config, memory, world)
     voice = own_voice(config, world, console.note)
     engine = make_engine(config, policy, context, folder.root, world, voice, stopped)
     context = min(context, engine.max_context_tokens)  # servers may have less room than the model
-    if "values" in algorithm.needs:
+    if "values" in needs:
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
         policy = replace(policy, value_head=critic)
     background = config.rollout.max_staleness > 0
@@ -183,14 +184,14 @@ def assemble(
         ),
         engine=engine,
         executor=Background(num_threads=torch.get_num_threads()) if background else Inline(),
-        refill=_refill(algorithm),
+        refills=config.algorithm.refills,
         max_error_share=config.reward.max_error_share,
         max_staleness=config.rollout.max_staleness,
         world=world,
     )
     trainer = Trainer(
         policy=policy,
-        algorithm=algorithm,
+        objective=objective,
         settings=config.trainer,
         temperature=config.rollout.temperature,
         seed=config.seed,
@@ -218,7 +219,7 @@ def assemble(
         max_steps=config.trainer.max_steps,
         evaluate_every=config.evaluation.every,
         rollouts=rollouts,
-        algorithm=algorithm,
+        objective=objective,
         trainer=trainer,
         evaluate=partial(_evaluate, config, tasks, policy, engine, context, rollouts, world),
         recorder=FolderRecorder(
@@ -233,7 +234,6 @@ def assemble(
         if world.is_first
         else SilentRecorder(folder=folder.root),
         checkpoints=checkpoints,
-        train_on_tool_tokens=config.algorithm.train_on_tool_tokens,
     )
 
 
@@ -270,12 +270,6 @@ def _evaluate(
     metrics = {name: value for result in found.values() for name, value in result.metrics.items()}
     parts = [found[part.name].metrics for part in tasks.own.eval_sets()]
     return metrics | (combine(tasks.own.name, parts) if tasks.own.name not in found else {})
-
-
-def _refill(algorithm: Algorithm) -> Refill | None:
-    if not algorithm.dynamic_sampling:
-        return None
-    return Refill(is_dead=algorithm.is_dead_group, max_rounds=algorithm.max_refills)
 
 
 def _write_report(folder: RunFolder, console: Console) -> None:

@@ -8,7 +8,15 @@ from pydantic import Field, model_validator
 
 from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, default, setting, wrong
+from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, setting, wrong
+
+# Fields whose default differs between the models that are made from scratch.
+HiddenSize = Annotated[int, setting(description="width of the residual stream", ge=1)]
+NumLayers = Annotated[int, setting(description="decoder blocks", ge=1)]
+IntermediateSize = Annotated[int, setting(description="width of the gated MLP", ge=1)]
+InitStd = Annotated[float, setting(description="standard deviation of the initial weights", gt=0)]
+RopeTheta = Annotated[float, setting(description="base of the rotary embedding; small for short contexts", gt=0)]
+ContextTokens = Annotated[int, setting(description="context; holds the longest prompt plus completion", ge=1)]
 
 
 class Model(Component):
@@ -40,16 +48,16 @@ class ScratchModel(Model):
 
     from_scratch: ClassVar[bool] = True
     tokens_are_words: ClassVar[bool] = True
-    hidden_size: PositiveInt = setting(64, "width of the residual stream")
-    num_layers: PositiveInt = setting(3, "decoder blocks")
+    hidden_size: HiddenSize = 64
+    num_layers: NumLayers = 3
     num_heads: PositiveInt = setting(4, "attention heads; divides hidden_size")
     head_dim: Annotated[int, Field(ge=2, multiple_of=2)] | None = setting(
         None, "width of an attention head, an even number; null: hidden_size / num_heads"
     )
-    intermediate_size: PositiveInt = setting(256, "width of the gated MLP")
-    init_std: PositiveFloat = setting(0.06, "standard deviation of the initial weights")
-    rope_theta: PositiveFloat = setting(100.0, "base of the rotary embedding; small for short contexts")
-    max_context_tokens: PositiveInt = setting(64, "context; holds the longest prompt plus completion")
+    intermediate_size: IntermediateSize = 256
+    init_std: InitStd = 0.06
+    rope_theta: RopeTheta = 100.0
+    max_context_tokens: ContextTokens = 64
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -78,13 +86,13 @@ class ScratchBpeModel(ScratchModel):
     parameters)."""
 
     tokens_are_words: ClassVar[bool] = False
-    hidden_size: PositiveInt = default(128)
-    num_layers: PositiveInt = default(4)
-    intermediate_size: PositiveInt = default(344)
-    init_std: PositiveFloat = default(0.08)
+    hidden_size: HiddenSize = 128
+    num_layers: NumLayers = 4
+    intermediate_size: IntermediateSize = 344
+    init_std: InitStd = 0.08
     embedding_init_std: PositiveFloat = setting(0.05, "standard deviation of the initial embeddings")
-    rope_theta: PositiveFloat = default(10_000.0)
-    max_context_tokens: PositiveInt = default(192)
+    rope_theta: RopeTheta = 10_000.0
+    max_context_tokens: ContextTokens = 192
     vocabulary_size: Annotated[int, Field(ge=300)] = setting(1024, "tokens of the vocabulary, markers included")
     tie_embeddings: bool = setting(True, "one matrix for input and output embeddings")
 

@@ -14,16 +14,18 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from pydantic import Field
+
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.metrics import FinqaMetric, FinqaProgramMetric, Metric
 from rlvr.rewards.numbers import parse_answer
-from rlvr.settings import Text, default, setting
+from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.readers import read_split, split_names
 from rlvr.tasks.rows import DataError, Row, clean, number_text
-from rlvr.tasks.settings import SplitSettings, TaskContext, data_folder
+from rlvr.tasks.settings import DataPath, SplitSettings, TaskContext, data_folder
 from rlvr.tasks.splits import Part, joined, make_data, parse_rows
 
 CELL = " | "  # no cell of the data has a bar, and a model tells bars from the spaces inside cells
@@ -40,7 +42,7 @@ class Finqa(SplitSettings):
     prompt: ClassVar[str] = "financial_reasoning"
     reward: ClassVar[str] = "finqa"
     hub_id: ClassVar[str] = "ibm-research/finqa"
-    path: Text = default(default_factory=lambda: data_folder("finqa", "ibm-research/finqa"))
+    path: DataPath = Field(default_factory=lambda: data_folder("finqa", "ibm-research/finqa"))
     eval_split: Text = setting("test", "held-out split")
     answer: Literal["number", "program"] = setting(
         "number",

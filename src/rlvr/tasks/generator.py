@@ -22,12 +22,12 @@ from rlvr import registry
 from rlvr.envs.tools import make_tool
 from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.settings import ImportPath, PositiveInt, Text, default, setting
+from rlvr.settings import ImportPath, PositiveInt, Text, setting
 from rlvr.tasks.columns import answers
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.rows import DataError, Row, ascii_text, shown
-from rlvr.tasks.settings import HeldOutShare, MetricSettings, TaskContext
+from rlvr.tasks.settings import HeldOutShare, MetricName, MetricSettings, TaskContext
 from rlvr.tasks.sources import ReplaySource
 from rlvr.tasks.tool_play import ToolEnvironments
 from rlvr.types import Example
@@ -46,7 +46,7 @@ class ExamplesTask(MetricSettings):
     gets what `state` returns for the episode) and `has_tools = True`.
     """
 
-    metric: Text = default("text")
+    metric: MetricName = "text"
     eval_share: HeldOutShare = setting(0.1, "share of the examples, chosen by hash, that is never trained on")
     max_turns: PositiveInt = setting(4, "completions of an episode, the answer included", only_if="has_tools")
     tool_timeout_s: float = setting(10.0, "a call of a tool is given up after so long", gt=0, only_if="has_tools")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+from pydantic import Field
+
 from rlvr.registry import register
 from rlvr.rewards.metrics import Metric, NumericMetric
 from rlvr.rewards.numbers import parse_answer
-from rlvr.settings import PositiveInt, Text, default, setting
+from rlvr.settings import PositiveInt, Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.readers import read_split, split_names
 from rlvr.tasks.rows import Row, clean
-from rlvr.tasks.settings import SplitSettings, TaskContext, data_folder
+from rlvr.tasks.settings import DataPath, SplitSettings, Subset, TaskContext, data_folder
 from rlvr.tasks.splits import Part, make_data, parse_rows
 
 FIELDS = ("question", "answer")
@@ -27,8 +29,8 @@ class Gsm8k(SplitSettings):
     prompt: ClassVar[str] = "math_reasoning"
     reward: ClassVar[str] = "gsm8k"
     hub_id: ClassVar[str] = "openai/gsm8k"
-    path: Text = default(default_factory=lambda: data_folder("gsm8k", "openai/gsm8k"))
-    subset: Text | None = default("main")
+    path: DataPath = Field(default_factory=lambda: data_folder("gsm8k", "openai/gsm8k"))
+    subset: Subset = "main"
     eval_split: Text = setting("test", "held-out split")
     solution_lines: PositiveInt | None = setting(
         None,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from rlvr.errors import ConfigError
 from rlvr.registry import register
@@ -17,7 +17,7 @@ from rlvr.rewards.base import Verifier
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import MultiHopVerifier
 from rlvr.seeding import EVAL_SEED, derive_seed
-from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, default, setting, wrong
+from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
 from rlvr.tasks import hotpotqa, musique_rows
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.multihop import TOOLS, Kind, MultiHopEnvs, OfficialAnswer, load_questions, to_problem
@@ -32,6 +32,17 @@ from rlvr.tasks.splits import Part, make_data
 SEARCHES = "'retrieve_documents' in tools"
 PARAGRAPHS = "retrieval.scope == 'paragraphs'"
 
+# Fields whose default differs between the data sets.
+TrainSets = Annotated[
+    str,
+    setting(
+        description="`path,name,split`, several joined with ;: a Hub id with its configuration, or a folder with "
+        "<split>.jsonl[.gz] and no name; a split may be a slice, train[:256]",
+        min_length=1,
+    ),
+]
+EvalSets = Annotated[str, setting(description="the held-out ones, in the same way", min_length=1)]
+
 
 class MultiHopSettings(DataSettings):
     """Questions over several documents, answered by searching, reading and citing with tools."""
@@ -43,11 +54,8 @@ class MultiHopSettings(DataSettings):
     shows_calls: ClassVar[bool] = False
     kind: ClassVar[Kind]
 
-    train_sets: Text = setting(
-        description="`path,name,split`, several joined with ;: a Hub id with its configuration, or a folder with "
-        "<split>.jsonl[.gz] and no name; a split may be a slice, train[:256]"
-    )
-    eval_sets: Text = setting(description="the held-out ones, in the same way")
+    train_sets: TrainSets
+    eval_sets: EvalSets
     retriever: Text = setting(
         "bm25",
         "how documents are searched (`rlvr retrieve --help` lists them); semantic and hybrid also with /MODEL; or your "
@@ -206,7 +214,7 @@ def _hops(problem: Problem) -> float:
 
 
 def _sets(folder: str, hub: str, split: str, here: str) -> Any:
-    return default(default_factory=lambda: data_folder(folder, f"{hub},{split}", here))
+    return Field(default_factory=lambda: data_folder(folder, f"{hub},{split}", here))
 
 
 @register("task", "musique")
@@ -217,8 +225,8 @@ class Musique(MultiHopSettings):
     kind: ClassVar[Kind] = Kind(
         parse=musique_rows.parse, fields=musique_rows.FIELDS, rules="musique", match="title_and_text"
     )
-    train_sets: Text = _sets("musique", "bdsaglam/musique,answerable", "train", "train")
-    eval_sets: Text = _sets("musique", "bdsaglam/musique,answerable", "validation", "dev")
+    train_sets: TrainSets = _sets("musique", "bdsaglam/musique,answerable", "train", "train")
+    eval_sets: EvalSets = _sets("musique", "bdsaglam/musique,answerable", "validation", "dev")
 
 
 @register("task", "hotpotqa")
@@ -229,8 +237,8 @@ class Hotpotqa(MultiHopSettings):
     kind: ClassVar[Kind] = Kind(
         parse=hotpotqa.parse, fields=hotpotqa.HOTPOTQA_FIELDS, rules="hotpotqa", match="title"
     )
-    train_sets: Text = _sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "train", "train")
-    eval_sets: Text = _sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "validation", "dev")
+    train_sets: TrainSets = _sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "train", "train")
+    eval_sets: EvalSets = _sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "validation", "dev")
 
 
 @register("task", "wiki2")
@@ -239,5 +247,5 @@ class Wiki2(MultiHopSettings):
 
     hub_id: ClassVar[str] = "xanhho/2WikiMultihopQA"
     kind: ClassVar[Kind] = Kind(parse=hotpotqa.parse, fields=hotpotqa.WIKI2_FIELDS, rules="hotpotqa", match="title")
-    train_sets: Text = _sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "train", "train")
-    eval_sets: Text = _sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "validation", "dev")
+    train_sets: TrainSets = _sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "train", "train")
+    eval_sets: EvalSets = _sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "validation", "dev")

@@ -178,17 +178,33 @@ class DataSettings(LimitSettings):
         )
 
 
+# Fields whose default differs between tasks.
+DataPath = Annotated[
+    str,
+    setting(
+        description="Hub id, or a folder with <split>.jsonl, .json or either with .gz; `RLVR_DATA/<task>` if it exists",
+        min_length=1,
+    ),
+]
+Subset = Annotated[
+    Text | None,
+    setting(description="configuration of a Hub data set; null: its only one", only_if="not has_split_files"),
+]
+MetricName = Annotated[
+    str,
+    setting(
+        description="how held-out answers are judged: numeric: equal numbers; math: equivalent expressions; text: "
+        "equal after normalization; exact: equal characters; or your own module:Class",
+        min_length=1,
+    ),
+]
+
+
 class SplitSettings(DataSettings):
     """A data set with splits, on the Hub or in a local folder."""
 
-    path: Text = setting(
-        description="Hub id, or a folder with <split>.jsonl, .json or either with .gz; `RLVR_DATA/<task>` if it exists"
-    )
-    subset: Text | None = setting(
-        None,
-        "configuration of a Hub data set; null: its only one",
-        only_if="not has_split_files",
-    )
+    path: DataPath
+    subset: Subset = None
     train_split: Text = setting("train", "split to train on; several are joined with +")
 
     @property
@@ -205,11 +221,7 @@ class SplitSettings(DataSettings):
 class MetricSettings(DataSettings):
     """A task whose metric can be chosen."""
 
-    metric: Text = setting(
-        "numeric",
-        "how held-out answers are judged: numeric: equal numbers; math: equivalent expressions; text: equal after "
-        "normalization; exact: equal characters; or your own module:Class",
-    )
+    metric: MetricName = "numeric"
 
     @property
     def metric_uses_sandbox(self) -> bool:
