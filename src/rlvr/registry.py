@@ -43,6 +43,9 @@ PACKAGES = {
 WORDS = {"reward": "part of a reward"}
 """What a group's components are called in a sentence, where that is not the group's name."""
 
+KEYS = {"tracker": "tracker.report_to", "retriever": "task.retriever", "tool": "task.tools"}
+"""The setting that names a component, where it is not called as its group."""
+
 Class = TypeVar("Class", bound=type)
 _registered: dict[str, dict[str, type]] = {group: {} for group in PACKAGES}
 _folders: list[str] = []
@@ -77,14 +80,36 @@ def find(group: str, name: str) -> Any:
     if name in _ours(group):
         return _ours(group)[name]
     if name in _entry_points(group):
-        return _imported(group, name, _entry_points(group)[name])
-    raise ConfigError(f"{group}={name}: there is no such {WORDS.get(group, group)}; {suggestion(name, names(group))}")
+        component = _imported(group, name, _entry_points(group)[name])
+        component.registered_name = name
+        return component
+    what = WORDS.get(group, group)
+    raise ConfigError(f"{_said(group, name)}: there is no such {what}; {suggestion(name, names(group))}")
+
+
+def load(said: str, path: str) -> Any:
+    """What `module:name` is. ConfigError, which begins with `said`, where the module or the name does not exist."""
+    module_name, _, name = path.partition(":")
+    with importable():
+        try:
+            module = importlib.import_module(module_name)
+        except (Exception, SystemExit) as error:  # foreign code
+            raise ConfigError(
+                f"{said}: module {module_name} cannot be imported ({type(error).__name__}: {error}); correct it, "
+                "install it, or start rlvr in the folder that contains it."
+            ) from error
+    found = getattr(module, name, None)
+    if found is None:
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        raise ConfigError(f"{said}: module {module_name} has no {name}; {suggestion(name, own)}")
+    return found
 
 
 def suggestion(name: str, known: list[str]) -> str:
     """`did you mean grpo?`, or all that there are."""
     near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}? (there are {', '.join(known)})" if near else f"there are {', '.join(known)}."
+    there = f"there are {', '.join(known)}" if known else "there is none"
+    return f"did you mean {near[0]}? ({there})" if near else f"{there}."
 
 
 def look_in(folder: str) -> None:
@@ -93,10 +118,15 @@ def look_in(folder: str) -> None:
         _folders.append(folder)
 
 
+def folders() -> list[str]:
+    """Where modules of the user's own are found: the current folder and `look_in`'s."""
+    return [os.getcwd(), *_folders]
+
+
 @contextmanager
 def importable() -> Iterator[None]:
-    """The current folder and `look_in`'s can be imported from; last, so that no file there hides a package."""
-    added = [os.getcwd(), *_folders]
+    """Modules in `folders()` can be imported; they come last, so that no file there hides a package."""
+    added = folders()
     sys.path.extend(added)
     try:
         yield
@@ -127,27 +157,19 @@ def _entry_points(group: str) -> dict[str, str]:
 
 
 def _imported(group: str, name: str, path: str) -> Any:
-    module_name, _, attribute = path.partition(":")
-    base = _base(group)
-    with importable():
-        try:
-            module = importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:  # foreign code
-            raise ConfigError(
-                f"{group}={name}: module {module_name} cannot be imported ({type(error).__name__}: {error}); correct "
-                "it, install it, or start rlvr in the folder that contains it."
-            ) from error
-    component = getattr(module, attribute, None)
-    if component is None:
-        known = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
-        hint = suggestion(attribute, known) if known else f"it has no {base.__name__}."
-        raise ConfigError(f"{group}={name}: module {module_name} has no {attribute}; {hint}")
+    said, base = _said(group, name), _base(group)
+    component = load(said, path)
     if not isinstance(component, type) or not issubclass(component, base) or component is base:
-        raise ConfigError(f"{group}={name}: is no {WORDS.get(group, group)}; make it a subclass of {base.__name__}.")
+        raise ConfigError(f"{said}: is no {WORDS.get(group, group)}; make it a subclass of {base.__name__}.")
     missing = sorted(getattr(component, "__abstractmethods__", ()))
     if missing:
-        raise ConfigError(f"{group}={name}: has no method {missing[0]}, which every {base.__name__} needs; add it.")
+        raise ConfigError(f"{said}: has no method {missing[0]}, which every {base.__name__} needs; add it.")
     return component
+
+
+def _said(group: str, name: str) -> str:
+    """`tracker.report_to=wandb`, as the user said it."""
+    return f"{KEYS.get(group, group)}={name}"
 
 
 def _base(group: str) -> type:

@@ -33,7 +33,10 @@ def keys(settings: type[Settings], prefix: str = "") -> Iterator[tuple[str, Fiel
     for name, field in settings.model_fields.items():
         found, is_mapping = inner(field.annotation)
         path = f"{prefix}{name}"
-        if found is None or issubclass(found, Component):
+        if name == settings.flat_field:
+            for label in registry.names("tracker"):
+                yield from keys(registry.find("tracker", label), f"{prefix}{label}.")
+        elif found is None or issubclass(found, Component):
             yield path, field
         else:
             yield from keys(found, f"{path}.{ANY_NAME}." if is_mapping else f"{path}.")
@@ -69,9 +72,10 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
     """Every settings object inside one, itself first, with its dotted path."""
     if isinstance(value, Settings):
         yield path, value
-        items: Mapping[str, Any] = {name: getattr(value, name) for name in type(value).model_fields}
+        items: dict[str, Any] = {name: getattr(value, name) for name in type(value).model_fields}
+        items |= items.pop(value.flat_field, {})  # whose entries stand beside the other keys
     else:
-        items = value if isinstance(value, Mapping) else {}
+        items = dict(value) if isinstance(value, Mapping) else {}
     for name, item in items.items():
         if isinstance(item, Settings | Mapping):
             yield from walk(item, f"{path}.{name}" if path else str(name))

@@ -5,24 +5,25 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import ConfigError
-from rlvr.tracking.trackers.backend import check_installed, flatten, split_tag, without_password
-from rlvr.tracking.trackers.mlflow import allowed
-from rlvr.tracking.trackers.wandb import has_key
+from rlvr.tracking.trackers.base import flatten, without_password
+from rlvr.tracking.trackers.mlflow import allowed, split_tag
+from rlvr.tracking.trackers.wandb import Wandb, has_key
+from tests.unit.tracking.trackers.fake import Fake
 
 
-def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr("rlvr.tracking.trackers.backend.importlib.util.find_spec", lambda name: None)
+def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlvr.tracking.trackers.base.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"tracker\.report_to: wandb .*pip install 'rlvr\[wandb\]'"):
-        check_installed(["wandb"])
-    check_installed([])
+        Wandb().check_installed()
+    Fake().check_installed()
 
 
 def test_a_folder_that_is_called_like_a_library_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "tracker_of_a_folder").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    with pytest.raises(ConfigError, match="tracker_of_a_folder"):
-        check_installed(["tracker_of_a_folder"])
+    monkeypatch.setattr(Fake, "needs_package", "tracker_of_a_folder")
+    with pytest.raises(ConfigError, match="pip install tracker_of_a_folder"):
+        Fake().check_installed()
 
 
 def test_sections_are_flattened_and_empty_ones_stay() -> None:
