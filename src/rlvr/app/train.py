@@ -46,8 +46,7 @@ from rlvr.tasks.settings import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import MetricsFile, read_metrics
 from rlvr.tracking.rollouts import Reader, cut_back
-from rlvr.tracking.trackers.backend import check_installed
-from rlvr.tracking.trackers.fanout import Trackers
+from rlvr.tracking.trackers.fanout import Reported, Trackers
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.layout import choose_layout
 from rlvr.training.loop import Run
@@ -81,7 +80,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
             world = stack.enter_context(open_world(config.trainer.strategy, wanted=config.trainer.world_size))
         stack.enter_context(one_voice(world))
         check_shares(config, world)
-        check_installed(config.tracker.report_to)
+        config.tracker.check_installed()
         check_engine(config)
         console = stack.enter_context(_console(config if world.is_first else quiet(config)))
         for line in plan(config):
@@ -104,7 +103,13 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, wor
     if pretrained is not None:
         fit(config, tasks, pretrained)
     shown = config if world.is_first else quiet(config)
-    with _open_folder(config, world) as folder, Trackers(shown, folder.root, console.note) as trackers:
+    about = Reported(
+        experiment=config.name, config=dumped(config.model_copy(update={"run_dir": None, "resume": False}))
+    )
+    with (
+        _open_folder(config, world) as folder,
+        Trackers(shown.tracker, about, folder.root, console.note) as trackers,
+    ):
         console.note(f"run folder: {folder.root}")
         all_stop = agreed(stopped, world, console.note)
         policy = pretrained or initial_policy(config, tasks, folder, console, all_stop, world)
@@ -136,8 +141,8 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, wor
             folder=folder.root,
             num_steps=num_steps,
             finished=finished,
-            before=evaluations[0],
-            metrics=evaluations[-1],
+            before=evaluations[0] if evaluations else {},
+            metrics=evaluations[-1] if evaluations else {},
             is_first=world.is_first,
         )
 
@@ -290,6 +295,8 @@ def _evaluations(path: Path) -> list[dict[str, float]]:
 
 def _console(config: Config) -> Console:
     tracker, headline = config.tracker, config.evaluation.headline
+    parts = [item for bundle in config.trained.values() for item in bundle.reward.parts.items()]
+    penalties = frozenset(name for name, part in parts if part.is_penalty)
     return Console(
-        tracker.console, tracker.log_every, config.trainer.max_steps, headline=headline, penalties=penalties(config)
+        tracker.console, tracker.log_every, config.trainer.max_steps, headline=headline, penalties=penalties
     )

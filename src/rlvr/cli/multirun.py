@@ -104,10 +104,9 @@ def _parent(config: Config) -> Path:
 def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
     from rlvr.app import train
     from rlvr.cli.signals import stop_on_signals
-    from rlvr.tracking.trackers.backend import check_installed
 
     for config in configs:
-        check_installed(config.tracker.report_to)
+        config.tracker.check_installed()
     outcomes = []
     with stop_on_signals() as stop:
         for number, (job, config) in enumerate(zip(jobs, configs, strict=True), start=1):

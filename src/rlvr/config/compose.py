@@ -508,6 +508,8 @@ def _with_auto(config: Config) -> Config:
     if getattr(model, "dtype", None) == "auto":
         narrow = model.adapted and trainer.precision != "fp32"
         model = model.model_copy(update={"dtype": "bfloat16" if narrow else "float32"})
+    if isinstance(trainer.warmup_steps, float):
+        trainer = trainer.model_copy(update={"warmup_steps": round(trainer.warmup_steps * trainer.max_steps)})
     if trainer.learning_rate == "auto":
         kind = "scratch" if model.from_scratch else "adapters" if model.adapted else "pretrained"
         trainer = trainer.model_copy(update={"learning_rate": LEARNING_RATES[kind]})

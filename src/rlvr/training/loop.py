@@ -49,7 +49,7 @@ class Run:
 
     start_step: int
     max_steps: int
-    evaluate_every: int
+    evaluate_every: int | None  # None: never
     rollouts: RolloutSchedule
     objective: Objective
     trainer: Trainer
@@ -66,8 +66,7 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
     with run.rollouts as rollouts:
         if run.start_step == 0:
             clock = Clock()
-            with clock("evaluation"):
-                metrics = run.evaluate()
+            metrics = _evaluate(run, 0, clock)
             run.recorder.log(0, metrics | clock.metrics(num_sampled=0))
             run.checkpoints.save_if_due(0, metrics, now=False)
         if stopped():
@@ -85,9 +84,7 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
             with clock("sync"):
                 rollouts.advance(step + 1)
             metrics |= rollout_metrics(sampled.groups, sampled.num_refilled) | ages
-            if (step + 1) % run.evaluate_every == 0 or step + 1 == run.max_steps:
-                with clock("evaluation"):
-                    metrics |= run.evaluate()
+            metrics |= _evaluate(run, step + 1, clock)
             run.recorder.rollouts(step + 1, sampled, batch)
             run.recorder.log(step + 1, metrics | clock.metrics(num_sampled=int(batch.loss_mask.sum())))
             stopping = stopped()  # asked once: a signal that comes while saving stops after the next step, saved too
@@ -95,6 +92,15 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
             if stopping:
                 return step + 1
     return run.max_steps
+
+
+def _evaluate(run: Run, step: int, clock: Clock) -> dict[str, float]:
+    """Metrics of the evaluation after `step` updates; empty where none is due."""
+    every = run.evaluate_every
+    if every is None or (step % every and step != run.max_steps):
+        return {}
+    with clock("evaluation"):
+        return run.evaluate()
 
 
 def _update(run: Run, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:

@@ -19,7 +19,9 @@ class TrainerSettings(Settings):
         "from scratch",
     )
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "learning rate after the warm-up")
-    warmup_steps: NonNegativeInt = setting(10, "steps of linear warm-up")
+    warmup_steps: NonNegativeInt | Annotated[float, Field(gt=0, lt=1)] = setting(
+        10, "steps of linear warm-up; a number below 1 is a share of max_steps"
+    )
     final_learning_rate_share: Share = setting(
         0.1, "learning rate at the end / peak", only_if="schedule != 'constant'"
     )
