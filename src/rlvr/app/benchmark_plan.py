@@ -21,6 +21,7 @@ from rlvr.config.lines import override_lines
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.collect import MAX_PLAN_BYTES, PLAN
 from rlvr.retrieval.retriever import find_retriever
+from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.tracking.files import write_atomically, writing
 
 NONE = "-"
@@ -80,7 +81,7 @@ def make_cells(plan: Plan) -> tuple[Cell, ...]:
         ConfigError: there is no such task or retriever, a setting does not fit a task, or no task searches.
     """
     for retriever in plan.retrievers:
-        find_retriever(retriever, "--retrievers")
+        find_retriever(retriever, RetrievalSettings())
     configs = {task: _config(plan, task, None) for task in plan.tasks}
     searching = [task for task, config in configs.items() if hasattr(config.task, "retriever")]
     if plan.retrievers and not searching:

@@ -10,11 +10,11 @@ def plan(config: Config) -> list[str]:
     """`["task: gsm8k (openai/gsm8k)", "model: Qwen/Qwen2.5-0.5B-Instruct, float32, LoRA r=16", ...]`"""
     rollout, evaluation = config.rollout, config.evaluation
     steps = f"{config.trainer.max_steps} steps of {rollout.prompts_per_step} prompts x {rollout.group_size} completions"
-    also = [f"{name} ({bundle.task.source})" for name, bundle in evaluation.also.items()]
+    also = [f"{name} ({bundle.task.origin})" for name, bundle in evaluation.also.items()]
     beside = f", also {', '.join(also)}" if also else ""
     parts = " + ".join(f"{part.weight:g} x {name}" for name, part in config.reward.parts.items())
     return [
-        f"task: {config.task.label} ({config.task.source})",
+        f"task: {config.task.label} ({config.task.origin})",
         f"model: {_model(config)}",
         f"reward: {parts or ('that of each task' if config.task.bundles else 'that of the environment')}",
         f"training: {config.algorithm.name}, {steps}, learning rate {config.trainer.learning_rate:g}",

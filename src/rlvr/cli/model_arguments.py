@@ -155,6 +155,7 @@ def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
     from rlvr.app import inference_config
     from rlvr.config.lines import override_lines
     from rlvr.retrieval.retriever import find_retriever
+    from rlvr.retrieval.settings import RetrievalSettings
 
     asked = partial(inference_config, args.model, task=args.task, config_dir=args.config_dir)
     if args.retriever is None:
@@ -165,7 +166,7 @@ def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
             f"--retriever {args.retriever}: task {task.name} searches no documents; leave this out, or name a task "
             "that does, e.g. --task musique."
         )
-    find_retriever(args.retriever, "--retriever")
+    find_retriever(args.retriever, RetrievalSettings())
     return asked([*changes, *override_lines({"task.retriever": args.retriever})])
 
 

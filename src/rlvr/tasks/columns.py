@@ -30,7 +30,7 @@ class Jsonl(ColumnSettings):
     eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_path is None")
 
     @property
-    def source(self) -> str:
+    def origin(self) -> str:
         return self.path
 
     def load(self, context: TaskContext) -> Data:

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from rlvr.envs.base import Env, to_attempt
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
-from rlvr.rewards.extract import answer_of
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
 from rlvr.seeding import EVAL_SEED, derive_seed
@@ -123,7 +122,7 @@ class DatasetTask:
     async def judge_attempt(self, attempt: Attempt) -> Verdict:
         """The metric on an episode as verifiers see it."""
         if not attempt.example.metadata.get("has_answer", True):
-            return Verdict(answer=answer_of(attempt, self._prompter.answer_format), correct=False)
+            return Verdict(answer=self._prompter.answer_format.answer_of(attempt), correct=False)
         return await self._judge.judge(
             replace(attempt, format=self._prompter.answer_format, sandbox=self._sandbox)
         )

@@ -82,7 +82,7 @@ class ExamplesTask(MetricSettings):
         return self.max_turns if self.has_tools else 1
 
     @property
-    def source(self) -> str:
+    def origin(self) -> str:
         return self.name
 
     def environments(self, context: TaskContext) -> ToolEnvironments | None:
@@ -99,7 +99,7 @@ class ExamplesTask(MetricSettings):
             DataError: it yields nothing, something else than examples, or other examples when it is called again.
         """
         _check_vocabulary(self.words)
-        return _data(self, _Examples(call=self.examples, place=f"task={self.source}", metric=self.metric, words=self.words), context.seed)
+        return _data(self, _Examples(call=self.examples, place=f"task={self.name}", metric=self.metric, words=self.words), context.seed)
 
 
 @register("task", "generator")
@@ -116,10 +116,16 @@ class Generator(ExamplesTask):
     def words(self) -> tuple[str, ...] | None:
         return self.vocabulary
 
+    @property
+    def origin(self) -> str:
+        return self.source
+
     def load(self, context: TaskContext) -> Data:
         """ConfigError if there is no such function, or it does not take the settings; else as every `ExamplesTask`."""
         _check_vocabulary(self.vocabulary)
-        function = context.functions.get(self.source) or registry.find_function(self.source, "task.source")
+        function = context.functions.get(self.source) or registry.imported(
+            f"task.source={self.source}", self.source, "function", callable
+        )
         place = f"task.source={self.source}"
         try:
             inspect.signature(function).bind(**self.settings)
@@ -145,10 +151,10 @@ def _data(settings: ExamplesTask, examples: _Examples, seed: int) -> Data:
     )
     if not source.held_out(1):
         raise ConfigError(
-            f"task.eval_share={settings.eval_share} leaves no held-out example of {settings.source}: raise it."
+            f"task.eval_share={settings.eval_share} leaves no held-out example of {settings.origin}: raise it."
         )
     source.train(0)
-    note = f"examples from {settings.source}, {settings.eval_share:.0%} of them, chosen by hash, held out"
+    note = f"examples from {settings.origin}, {settings.eval_share:.0%} of them, chosen by hash, held out"
     return Data(source=source, notes=(note,), vocabulary=settings.words)
 
 

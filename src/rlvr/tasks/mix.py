@@ -62,8 +62,8 @@ class Mix(TaskSettings):
         return max(part.task.num_turns for part in self.parts.values())
 
     @property
-    def source(self) -> str:
-        return ", ".join(f"{name} x {part.weight:g} ({part.task.source})" for name, part in self.parts.items())
+    def origin(self) -> str:
+        return ", ".join(f"{name} x {part.weight:g} ({part.task.origin})" for name, part in self.parts.items())
 
     def open(self, context: TaskContext) -> MixTask:
         parts = {

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool, ToolError, load_tool, make_tool
 from rlvr.errors import UserError
-from rlvr.retrieval.base import Document, Retriever, Search
+from rlvr.retrieval.base import Document, Search
+from rlvr.retrieval.retriever import Retriever
 from rlvr.rewards.base import Verifier
 from rlvr.rewards.completion import ARGUMENTS, Ids, Text
 from rlvr.rewards.metrics import Metric
-from rlvr.rewards.multihop import QaState, Rules, official_scores, potential, said
+from rlvr.rewards.multihop import QaState, Rules, final_answer, official_scores, potential
 from rlvr.rewards.text import golds_of
 from rlvr.tasks.multihop_corpus import Library, Match
 from rlvr.tasks.multihop_sets import Question, Sieve, read_questions, with_noise
@@ -243,7 +244,7 @@ class MultiHopEnvs:
             documents={} if self._library is not None else {document.id: document for document in documents},
             library=self._library,
             wanted=about.get("wanted", {}),
-            search=self._retriever.over(about.get("documents_key", example.id), documents, tuple(support)),
+            search=self._retriever.over(documents, tuple(support)),
         )
 
 
@@ -253,7 +254,7 @@ class OfficialAnswer(Metric):
     rules: Rules
 
     async def judge(self, attempt: Attempt) -> Verdict:
-        completion = said(attempt)
+        completion = final_answer(attempt)
         if completion is None:
             return Verdict(answer=None, correct=False)
         scores = official_scores(self.rules, completion.answer, golds_of(attempt.example))

@@ -106,7 +106,7 @@ class MultiHopSettings(DataSettings):
         return self.max_turns
 
     @property
-    def source(self) -> str:
+    def origin(self) -> str:
         return f"{self.train_sets}; retriever {self.retriever}"
 
     @property
@@ -145,7 +145,7 @@ class MultiHopSettings(DataSettings):
                 "prompt.user: {documents} lists the question's own paragraphs, and task.retrieval.scope=corpus has "
                 "none; leave it out."
             )
-        find_retriever(self.retriever, "task.retriever").check_task(self)
+        find_retriever(self.retriever, self.retrieval).check(self.tool_timeout_s)
 
     # ---------------------------------------------------------------------------------------------------- the task
 
@@ -173,7 +173,7 @@ class MultiHopSettings(DataSettings):
         return Data(source=data.source, notes=(size, retriever, *left_out))
 
     def verifier(self, context: TaskContext) -> Verifier:
-        return MultiHopVerifier(context.verifier)
+        return MultiHopVerifier(context.verifier, context.prompter.answer_format)
 
     def environments(self, context: TaskContext) -> MultiHopEnvs:
         retriever = open_retriever(self.retriever, self.retrieval)

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.rewards.metrics import Metric, PartMetric
-from rlvr.rewards.reasoning_gym import ReasoningGym, require_reasoning_gym
+from rlvr.rewards.metrics import Metric, ReasoningGymMetric
+from rlvr.rewards.reasoning_gym import require_reasoning_gym
 from rlvr.seeding import derive_seed
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
@@ -44,7 +44,7 @@ class ReasoningGymTask(DataSettings):
     settings: Mapping[str, Scalar | tuple[Scalar, ...] | None] = setting({}, "its settings, as in reasoning_gym")
 
     @property
-    def source(self) -> str:
+    def origin(self) -> str:
         return self.dataset
 
     @property
@@ -52,7 +52,7 @@ class ReasoningGymTask(DataSettings):
         return True
 
     def judge(self) -> Metric:
-        return PartMetric(part=ReasoningGym())
+        return ReasoningGymMetric()
 
     def load(self, context: TaskContext) -> Data:
         """ConfigError for an unknown data set or setting, UserError if the library is not installed."""

@@ -157,7 +157,7 @@ class RpnTask:
         self.settings = settings
         self.seed = seed
         self.arithmetic = make_arithmetic(settings)
-        self.verifier = RpnVerifier(verifier, self.arithmetic)
+        self.verifier = RpnVerifier(verifier)
         self.vocabulary: tuple[str, ...] | None = (
             PAD,
             BEGIN,

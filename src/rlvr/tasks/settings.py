@@ -39,7 +39,7 @@ class TaskContext:
     seed: int  # the run's
     prompt: Prompt
     prompter: Prompter
-    verifier: Verifier  # the parts of the reward
+    verifier: Verifier | None  # the parts of the reward; None where the task scores its episodes itself
     sandbox: VerifierPool  # processes for what can hang
     functions: Functions
     open: Callable[[TaskBundle, str, int], Task]  # opens a task inside this one: bundle, name, seed
@@ -81,7 +81,7 @@ class TaskSettings(Component, ABC):
         return False
 
     @property
-    def source(self) -> str:
+    def origin(self) -> str:
         """Where its examples come from, in a few words."""
         return "generated"
 
@@ -214,7 +214,7 @@ class SplitSettings(DataSettings):
         return any((folder / f"{first}{ending}").is_file() for ending in FILE_ENDINGS)
 
     @property
-    def source(self) -> str:
+    def origin(self) -> str:
         return self.path
 
 

@@ -57,7 +57,7 @@ class Verifiers(LimitSettings):
     metric_threshold: float = setting(1.0, "an episode is right where that number is this or more")
 
     @property
-    def source(self) -> str:
+    def origin(self) -> str:
         return self.env_id
 
     def open(self, context: TaskContext) -> VerifiersTask:
