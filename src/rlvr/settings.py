@@ -62,6 +62,7 @@ class Component(Settings):
 
     group: ClassVar[str]
     registered_name: ClassVar[str] = ""
+    only_if: ClassVar[str] = ""  # as of `setting`, for all of its fields
 
     @property
     def name(self) -> str:

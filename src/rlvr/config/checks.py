@@ -78,6 +78,7 @@ def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, A
     for name, field in type(settings).model_fields.items():
         extra = field.json_schema_extra
         condition = str(extra.get("only_if") or "") if isinstance(extra, Mapping) else ""
+        condition = condition or (settings.only_if if isinstance(settings, Component) else "")
         value = getattr(settings, name)
         if condition and value != field.get_default(call_default_factory=True) and not holds(condition, settings, config):
             yield f"{path}.{name}", value, _readable(condition, path, settings)
@@ -102,12 +103,14 @@ def _compiled(condition: str) -> CodeType:
 @cache
 def _names(condition: str) -> tuple[str, ...]:
     """The names that a condition begins an attribute with: `enabled and model.from_scratch` -> enabled, model."""
-    words = re.findall(r"(?<![\w.'\"])([A-Za-z_]\w*)(?![\w]*['\"])", condition)
+    words = re.findall(r"(?<![\w.'\"])([A-Za-z_]\w*)(?![\w]*['\"])", condition.partition("#")[0])
     return tuple(dict.fromkeys(w for w in words if w not in ("and", "or", "not", "is", "in", "None", "True", "False")))
 
 
 def _readable(condition: str, path: str, settings: Settings) -> str:
-    """With whole keys, and values as YAML has them."""
+    """With whole keys, and values as YAML has them; a comment in the condition is what is said instead."""
+    if "#" in condition:
+        return condition.partition("#")[2].strip()
     for name in _names(condition):
         if name in type(settings).model_fields:
             condition = re.sub(rf"(?<![\w.'])({name})(?![\w'])", rf"{path}.\1", condition)

@@ -244,6 +244,8 @@ def _covers(said: str, path: str) -> bool:
 
 def _override_leaves(override: Override) -> Iterator[str]:
     key, value = override.key_or_group, None if override.is_delete() else override.value()
+    if _is_choice(override):
+        return
     yield from _leaves(value, key) if isinstance(value, dict) and value else (key,)
 
 

@@ -99,7 +99,11 @@ def sentence(problem: Problem, chosen: Mapping[str, str]) -> str:
     """One problem in words."""
     path, written = problem.path, f"{problem.path}={shown(problem.value)}"
     if problem.kind == "extra_forbidden":
-        return unknown_key(path, problem.value, chosen)
+        value = problem.value
+        while isinstance(value, Mapping) and value:  # a section that there is not: `train.weight_decay`
+            name, value = next(iter(value.items()))
+            path = f"{path}.{name}"
+        return unknown_key(path, value, chosen)
     if problem.kind == "missing":
         return f"{path}: has no default; say {path}=..."
     if problem.kind == "no_choice":
@@ -150,13 +154,13 @@ def unknown_key(key: str, value: object, chosen: Mapping[str, str]) -> str:
     if have := owners(section, rest):
         choice = chosen.get(section, "?")
         return f"{written}: {section}={choice} has no such key; {' or '.join(f'{section}={one}' for one in have)} has."
-    if section == "reward" and (parts := _parts_with(rest)):
-        return f"{written}: this type has no such key; {' and '.join(parts)} {'has' if len(parts) == 1 else 'have'}."
+    if section == "reward" and rest.count(".") == 2 and rest.startswith("parts."):
+        return _unknown_part_key(written, rest.rpartition(".")[2])
     spelling = find_spelling(key)
     if spelling is not None and key not in spelling.ours:
         return f"{written}: {translated(spelling)}"
     known = list(all_keys(chosen))
-    leaf = next((k for k in _prefixes(key) if any(matches(one, k) for one in known)), None)
+    leaf = next((k for k in _prefixes(key) if k != "reward.parts" and any(matches(one, k) for one in known)), None)
     if leaf is not None:
         return f"{written}: {leaf} is a value, not a section; set {leaf} itself."
     near = _nearest_key(key, known)
@@ -165,11 +169,16 @@ def unknown_key(key: str, value: object, chosen: Mapping[str, str]) -> str:
     )
 
 
-def _parts_with(rest: str) -> list[str]:
-    """The types of reward parts that have the last key of `parts.<name>.key`, where they are few."""
-    head, _, last = rest.rpartition(".")
-    found = [n for n in registry.names("reward") if last in registry.find("reward", n).model_fields]
-    return found if head.startswith("parts.") and len(found) < 6 else []
+def _unknown_part_key(written: str, last: str) -> str:
+    """A key that the type of a reward's part does not have: some types may."""
+    fields = {name: registry.find("reward", name).model_fields for name in registry.names("reward")}
+    have = [name for name, known in fields.items() if last in known]
+    if 0 < len(have) < len(fields):
+        return f"{written}: this type has no such key; {' and '.join(have)} {'has' if len(have) == 1 else 'have'}."
+    near = nearest(last, sorted({key for known in fields.values() for key in known}))
+    return f"{written}: there is no such key; " + (
+        f"did you mean {near}?" if near else "`rlvr train --help-config reward.parts=TYPE` prints those of a type."
+    )
 
 
 def _prefixes(key: str) -> list[str]:
@@ -187,8 +196,7 @@ def _nearest_key(key: str, known: Sequence[str]) -> str | None:
     home = section if section in SECTIONS else nearest(section, SECTIONS)
     inside = [path for path in known if path.startswith(f"{home}.")]
     by_last = {path.rpartition(".")[2]: path for path in reversed(inside)}
-    whole = nearest(f"{home}.{rest}", inside, cutoff=0.8)
     last = nearest(rest.rpartition(".")[2], list(by_last), cutoff=0.7)
-    return whole or (by_last[last] if last else None)
+    return by_last[last] if last else None
 
 

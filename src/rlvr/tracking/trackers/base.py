@@ -80,6 +80,7 @@ class Tracker(Component, ABC):
     """
 
     group: ClassVar[str] = "tracker"
+    only_if: ClassVar[str] = "name in tracker.report_to"
     title: ClassVar[str] = ""
     """Its name in sentences; empty: the name of the class."""
     needs_package: ClassVar[str] = ""
