@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rlvr.config import Config
 from rlvr.config.compose import DATA_CONFIG, DEFAULT_CONFIG, load_config, load_task_config
 from rlvr.config.lines import chooses, override_lines
 from rlvr.errors import ConfigError
+from rlvr.tasks.multihop import TOOLS
 from rlvr.tasks.settings import MetricSettings
 
 RewardFunction = Callable[..., float | None]
@@ -31,6 +33,7 @@ class Call:
     data: str | Callable[..., Any] | None = None  # a file, or a function that yields rows
     eval_data: str | None = None
     reward: RewardFunction | str | Values | None = None
+    tools: Sequence[Callable[..., Any]] = ()
     values: Values = field(default_factory=dict)
 
     @property
@@ -43,7 +46,7 @@ class Call:
     @property
     def functions(self) -> Functions:
         """The functions of the call, by the name that the configuration has for them."""
-        given: tuple[Any, ...] = (self.data, self.reward)
+        given: tuple[Any, ...] = (self.data, self.reward, *self.tools)
         return {import_path(one): one for one in given if callable(one)}
 
     def lines(self, own: Config | None = None) -> list[str]:
@@ -63,9 +66,10 @@ class Call:
             values[f"reward.parts.{_custom_part(own)}.function"] = import_path(self.reward)
         elif callable(self.reward):
             values |= {"reward": "custom", "reward.parts.custom.function": import_path(self.reward)}
-            values |= {} if chooses({"prompt": self.values.get("prompt")}) else {"prompt": "plain"}
         elif self.reward is not None:
             values["reward"] = self.reward
+        if self.tools:
+            values["task.tools"] = [*TOOLS, *map(import_path, self.tools)]
         return [*override_lines(values), *override_lines(self.values)]
 
 
@@ -78,7 +82,17 @@ def training(call: Call, config_name: str | None, config_dir: str | Path | None)
         config_name = DATA_CONFIG
         lines = [f"name={'generator' if callable(call.data) else 'jsonl'}", *lines]  # of the run folder
     folder = None if config_dir is None else str(config_dir)
-    return load_config(lines, config_name=config_name or DEFAULT_CONFIG, config_dir=folder)
+    load = partial(load_config, config_name=config_name or DEFAULT_CONFIG, config_dir=folder)
+    return _asked_plainly(call, lines, load)
+
+
+def _asked_plainly(call: Call, lines: list[str], load: Callable[[list[str]], Config]) -> Config:
+    """With prompt=plain where a function scores whole completions; a task with tools keeps its own prompt."""
+    config = load(lines)
+    is_plain = callable(call.reward) and not chooses({"prompt": call.values.get("prompt")})
+    if not is_plain or config.task.has_tools or config.task.writes_prompts:
+        return config
+    return load([*lines, "prompt=plain"])
 
 
 def evaluation(call: Call, source: str, task: str | None) -> Config:
@@ -90,10 +104,12 @@ def evaluation(call: Call, source: str, task: str | None) -> Config:
     root = run_of(Path(source)) if task is None else None
     if call.data is None:
         own = None if root is None else _config_of(root)
-        return inference_config(source, call.lines(own), task=task)
+        load = partial(inference_config, source, task=task)
+        return load(call.lines(own)) if own is not None else _asked_plainly(call, call.lines(), load)
     assert not callable(call.data)
     if root is None:
-        return load_task_config(task or "jsonl", Call(**{**vars(call), "eval_data": call.data}).lines())
+        held_out = Call(**{**vars(call), "eval_data": call.data})
+        return _asked_plainly(call, held_out.lines(), partial(load_task_config, task or "jsonl"))
     return _on_rows(call, call.data, root)
 
 
@@ -125,7 +141,7 @@ def _only(config: Config, **sections: Any) -> Config:
 
 def _scores_rows(config: Config) -> bool:
     """Whether the reward needs nothing of an example but its answer."""
-    return not any(part.reads_metadata for part in config.reward.parts.values())
+    return not any(part.needs_metadata for part in config.reward.parts.values())
 
 
 def _custom_part(config: Config) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -158,12 +159,16 @@ def _joined(folder: Path, known: Plan, asked: Plan) -> Plan:
     for task in known.tasks:
         before, now = _config(known, task, None).evaluation, _config(plan, task, None).evaluation
         for count in ("num_examples", "samples_per_example"):
-            if _number(now, count) < _number(before, count):
+            if _as_number(getattr(now, count)) < _as_number(getattr(before, count)):
                 raise ConfigError(
                     f"--{count.replace('_', '-')} {getattr(now, count)}: {folder} holds a benchmark with "
                     f"{getattr(before, count)}, which can grow but not shrink; choose another --output-dir."
                 )
     return plan
+
+
+def _as_number(count: int | str) -> float:
+    return math.inf if isinstance(count, str) else count
 
 
 def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:

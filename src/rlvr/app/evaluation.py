@@ -14,8 +14,8 @@ from rlvr.app.inference import Inference
 from rlvr.config import Config
 from rlvr.engines.base import Engine
 from rlvr.evaluation.evaluate import (
-    SAMPLING_SEED,
     NOTHING,
+    SAMPLING_SEED,
     UNNAMED,
     Done,
     EvalTask,
@@ -174,4 +174,3 @@ def origin_of(inference: Inference, task: Task, split: str) -> Origin:
 def _hash(settings: Mapping[str, object]) -> str:
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
-

@@ -67,4 +67,3 @@ def _longest_prompt(task: Task, chat: Chat) -> int:
     """Tokens, of a few training examples; an environment that begins by itself has no prompt to measure."""
     examples = [task.train_example(index) for index in range(EXAMPLES)]
     return max((len(chat.encode_prompt(example.messages)) for example in examples if example.messages), default=0)
-

@@ -18,8 +18,8 @@ from rlvr.config import Config
 from rlvr.models.devices import choose_device, move
 from rlvr.models.loading import load_pretrained
 from rlvr.models.policy import Policy
-from rlvr.models.settings import PretrainedModel, ScratchBpeModel, ScratchModel
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
+from rlvr.models.settings import PretrainedModel, ScratchBpeModel, ScratchModel
 from rlvr.tasks.base import Task
 from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console

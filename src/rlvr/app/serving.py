@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from rlvr.app.chats import own_tool_format
 from rlvr.app.inference import open_model, run_of
 from rlvr.app.policies import ONE_THREAD_BELOW, context_tokens
 from rlvr.chat.rendering import Chat
-from rlvr.app.chats import own_tool_format
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.engines.local import LocalEngine
@@ -22,6 +22,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.models.settings import PretrainedModel
 from rlvr.serve.sampling import Served
 from rlvr.types import Message
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:

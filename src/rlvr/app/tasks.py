@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+
 from rlvr.app.chats import make_chat
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
@@ -75,9 +76,7 @@ class TaskOpener:
         """The task called `name`, its data loaded."""
         reward, prompt = bundle.reward, bundle.prompt
         sandbox = self.stack.enter_context(
-            VerifierPool(
-                num_workers=reward.num_workers, timeout_s=reward.timeout_s, max_memory_mb=reward.max_memory_mb
-            )
+            VerifierPool(num_workers=reward.num_workers, timeout_s=reward.timeout_s, max_memory_mb=reward.max_memory_mb)
         )
         markers = resolve_markers(prompt, self.config.markers, self.family)
         prompter = Prompter(prompt, markers, bundle.task.prompt_fields)

@@ -17,6 +17,7 @@ from rlvr.app.debugging import episode_printer
 from rlvr.app.engines import check_engine, make_engine
 from rlvr.app.evaluation import evaluate_all
 from rlvr.app.memory import fitted, plan_run
+from rlvr.app.plan import plan
 from rlvr.app.policies import (
     Stopped,
     context_tokens,
@@ -27,7 +28,6 @@ from rlvr.app.policies import (
     with_absolute_model,
 )
 from rlvr.app.ranks import agreed, check_shares, one_voice, own_voice, quiet, shared_folder
-from rlvr.app.plan import plan
 from rlvr.app.run_folder import RunFolder, open_run_folder
 from rlvr.app.tasks import Tasks, open_tasks
 from rlvr.config import Config
@@ -297,6 +297,4 @@ def _console(config: Config) -> Console:
     tracker, headline = config.tracker, config.evaluation.headline
     parts = [item for bundle in config.trained.values() for item in bundle.reward.parts.items()]
     penalties = frozenset(name for name, part in parts if part.is_penalty)
-    return Console(
-        tracker.console, tracker.log_every, config.trainer.max_steps, headline=headline, penalties=penalties
-    )
+    return Console(tracker.console, tracker.log_every, config.trainer.max_steps, headline=headline, penalties=penalties)

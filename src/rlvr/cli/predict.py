@@ -156,7 +156,7 @@ def _predict(
 ) -> Sequence[EvaluationRecord]:
     """The records of all answers, kept in --output as they come; what is there already is not asked again."""
     from rlvr.app import origin_of
-    from rlvr.evaluation.evaluate import SAMPLING_SEED, NOTHING, attempt, check_answered
+    from rlvr.evaluation.evaluate import NOTHING, SAMPLING_SEED, attempt, check_answered
     from rlvr.evaluation.records import RecordFile
     from rlvr.types import SamplingParams
 

@@ -108,8 +108,8 @@ def summary(result: TrainResult, task: str, headline: str) -> str:
 
 def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> Config:
     """Compose. A run that goes on is its own configuration, unless the command names one or chooses in a group."""
-    from rlvr.config.config import CHOICES
     from rlvr.config.compose import DEFAULT_CONFIG, load_config, parse_overrides
+    from rlvr.config.config import CHOICES
 
     if name is not None or folder is not None:
         return load_config(overrides, config_name=name or DEFAULT_CONFIG, config_dir=folder)

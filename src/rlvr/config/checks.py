@@ -31,7 +31,8 @@ class Said(Protocol):
 
 def checked(config: Config, said: Said) -> Config:
     """The configuration with notes. ConfigError for the first contradiction, and for all values without effect."""
-    notes = [*_check_one(config, "", said)]
+    config, notes = _with_headline(config, said)
+    notes += _check_one(config, "", said)
     for rule in RUN_RULES:
         rule(config)
     places = {"task.parts": config.task.bundles, "evaluation.also": config.evaluation.also}
@@ -45,6 +46,17 @@ def checked(config: Config, said: Said) -> Config:
     result = config.model_copy()
     result._notes = tuple(dict.fromkeys(notes))
     return result
+
+
+def _with_headline(config: Config, said: Said) -> tuple[Config, list[str]]:
+    """A preset's headline that is a part of the reward goes where that reward goes."""
+    headline = config.evaluation.headline
+    name = headline.removeprefix("sampled_").removeprefix("part_")
+    if name in ("accuracy", *config.reward.parts) or "evaluation.headline" in said:
+        return config, []
+    evaluation = config.evaluation.model_copy(update={"headline": "accuracy"})
+    note = f"evaluation.headline=accuracy: the reward has no part {name}"
+    return config.model_copy(update={"evaluation": evaluation}), [note]
 
 
 def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
@@ -80,7 +92,11 @@ def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, A
         condition = str(extra.get("only_if") or "") if isinstance(extra, Mapping) else ""
         condition = condition or (settings.only_if if isinstance(settings, Component) else "")
         value = getattr(settings, name)
-        if condition and value != field.get_default(call_default_factory=True) and not holds(condition, settings, config):
+        if (
+            condition
+            and value != field.get_default(call_default_factory=True)
+            and not holds(condition, settings, config)
+        ):
             yield f"{path}.{name}", value, _readable(condition, path, settings)
 
 
@@ -92,7 +108,7 @@ def holds(condition: str, settings: Settings, config: Config) -> bool:
         else getattr(config, name)
         for name in _names(condition)
     }  # fmt: skip
-    return bool(eval(code, {"__builtins__": {}}, found))  # noqa: S307 - written by a component's author, like its code
+    return bool(eval(code, {"__builtins__": {}}, found))
 
 
 @cache

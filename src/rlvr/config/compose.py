@@ -413,7 +413,9 @@ def _check_pinned(parsed: Sequence[Override], chosen: Mapping[str, str], source:
     if "task" not in given or source.folder is None or ":" in chosen.get("task", ""):
         return
     for group in FOLLOWS_TASK:
-        follows = getattr(registry.find("task", chosen["task"]), group) if chosen["task"] in registry.names("task") else None
+        follows = (
+            getattr(registry.find("task", chosen["task"]), group) if chosen["task"] in registry.names("task") else None
+        )
         if group not in given and isinstance(follows, str) and chosen.get(group) != follows:
             raise ConfigError(
                 f"task={chosen['task']}: goes with {group}={follows}, and {source.name}.yaml chooses "

@@ -43,7 +43,9 @@ def help_lines(key: str, config_dir: str | None = None) -> str:
     found = [row for row in [*_top(), *_all_rows()] if row[0] == key or row[0].startswith(f"{key}.")]
     if not found:
         near = nearest(key, [row[0] for row in _all_rows()])
-        raise ConfigError(f"--help-config {key}: there is no such key; " + (f"did you mean {near}?" if near else "say none."))
+        raise ConfigError(
+            f"--help-config {key}: there is no such key; " + (f"did you mean {near}?" if near else "say none.")
+        )
     return _lines(dict.fromkeys(found))
 
 
@@ -141,7 +143,9 @@ def _type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         return f"mapping of {_type(arguments[-1])}"
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return "section"
-    return {bool: "true or false", int: "int", float: "number", str: "text"}.get(annotation, "value") + _bounds(metadata)
+    return {bool: "true or false", int: "int", float: "number", str: "text"}.get(annotation, "value") + _bounds(
+        metadata
+    )
 
 
 def _bounds(metadata: Iterable[Any]) -> str:
@@ -192,7 +196,9 @@ def _table(rows: Iterable[Row]) -> list[str]:
     lines = ["| key | type | default | what it does |", "|---|---|---|---|"]
     for path, kind, usual, text in rows:
         usual = "must be given" if not usual else "long" if len(usual) > 60 else f"`{usual}`"
-        lines.append(f"| `{path}` | {kind.replace('|', chr(92) + '|')} | {usual} | {text.replace('|', chr(92) + '|')} |")
+        lines.append(
+            f"| `{path}` | {kind.replace('|', chr(92) + '|')} | {usual} | {text.replace('|', chr(92) + '|')} |"
+        )
     return lines
 
 

@@ -198,5 +198,3 @@ def _nearest_key(key: str, known: Sequence[str]) -> str | None:
     by_last = {path.rpartition(".")[2]: path for path in reversed(inside)}
     last = nearest(rest.rpartition(".")[2], list(by_last), cutoff=0.7)
     return by_last[last] if last else None
-
-

@@ -21,8 +21,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rlvr.models.settings import LoraSettings
 from rlvr.errors import ConfigError, UserError
+from rlvr.models.settings import LoraSettings
 from rlvr.seeding import derive_seed
 
 if TYPE_CHECKING:

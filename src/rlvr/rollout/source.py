@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from rlvr.rollout.settings import RolloutSettings
 from rlvr.engines.base import Engine
 from rlvr.envs.base import Env
 from rlvr.rollout.episode import ChatCodec, run_episode
+from rlvr.rollout.settings import RolloutSettings
 from rlvr.seeding import derive_seed
 from rlvr.types import Episode, Example, Group, SamplingParams
 

@@ -51,7 +51,9 @@ class Hub(ColumnSettings, SplitSettings):
     def load(self, context: TaskContext) -> Data:
         """One split (or several, joined), cut by hash, or splits to train on and others to hold out."""
         held_out = None if self.eval_split is None else self._rows("eval_split", self.eval_split)
-        return _data(self, self.path, self.eval_share, (self._rows("train_split", self.train_split), held_out), context.seed)
+        return _data(
+            self, self.path, self.eval_share, (self._rows("train_split", self.train_split), held_out), context.seed
+        )
 
     def _rows(self, key: str, splits: str) -> list[Row]:
         names = split_names(f"task.{key}", splits)

@@ -123,9 +123,7 @@ class DatasetTask:
         """The metric on an episode as verifiers see it."""
         if not attempt.example.metadata.get("has_answer", True):
             return Verdict(answer=self._prompter.answer_format.answer_of(attempt), correct=False)
-        return await self._judge.judge(
-            replace(attempt, format=self._prompter.answer_format, sandbox=self._sandbox)
-        )
+        return await self._judge.judge(replace(attempt, format=self._prompter.answer_format, sandbox=self._sandbox))
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """The problem's tags."""

@@ -60,8 +60,10 @@ class Finqa(SplitSettings):
     def check_run(self, config: Any) -> None:
         super().check_run(config)
         shows_steps = CALL.search(config.prompt.text) is not None
-        if self.answer == "program" and config.prompt.system and not (
-            shows_steps or "program" in config.prompt.text.lower()
+        if (
+            self.answer == "program"
+            and config.prompt.system
+            and not (shows_steps or "program" in config.prompt.text.lower())
         ):
             raise ConfigError(
                 "task.answer=program: prompt.system does not ask for a program, so no answer would be one; choose "

@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from rlvr import registry
 from rlvr.envs.tools import make_tool
@@ -99,7 +99,8 @@ class ExamplesTask(MetricSettings):
             DataError: it yields nothing, something else than examples, or other examples when it is called again.
         """
         _check_vocabulary(self.words)
-        return _data(self, _Examples(call=self.examples, place=f"task={self.name}", metric=self.metric, words=self.words), context.seed)
+        examples = _Examples(call=self.examples, place=f"task={self.name}", metric=self.metric, words=self.words)
+        return _data(self, examples, context.seed)
 
 
 @register("task", "generator")
@@ -130,9 +131,7 @@ class Generator(ExamplesTask):
         try:
             inspect.signature(function).bind(**self.settings)
         except TypeError as error:
-            raise ConfigError(
-                f"task.settings={dict(self.settings)}: {place} does not take them ({error})."
-            ) from None
+            raise ConfigError(f"task.settings={dict(self.settings)}: {place} does not take them ({error}).") from None
         call = partial(function, **self.settings)
         return _data(self, _Examples(call=call, place=place, metric=self.metric, words=self.vocabulary), context.seed)
 

@@ -33,8 +33,8 @@ from rlvr.tasks.rows import Row
 from rlvr.types import Attempt, Example, Verdict
 
 if TYPE_CHECKING:
-    from rlvr.tasks.multihop_settings import MultiHopSettings
     from rlvr.tasks.multihop_sets import Reason
+    from rlvr.tasks.multihop_settings import MultiHopSettings
     from rlvr.tasks.settings import Functions
 
 MAX_LISTED = 100

@@ -67,9 +67,7 @@ class MultiHopSettings(DataSettings):
         "documents of a search where the model does not say how many",
         only_if=f"{SEARCHES} and retriever != 'golden'",
     )
-    max_top_n: PositiveInt = setting(
-        5, "documents of a search at most, whatever the model asks for", only_if=SEARCHES
-    )
+    max_top_n: PositiveInt = setting(5, "documents of a search at most, whatever the model asks for", only_if=SEARCHES)
     retrieval: RetrievalSettings = RetrievalSettings()
     tools: tuple[Text, ...] = setting(
         TOOLS, f"what the model may call: {', '.join(TOOLS)}, or your own module:function", min_length=1
@@ -234,9 +232,7 @@ class Hotpotqa(MultiHopSettings):
     """HotpotQA, arXiv:1809.09600: questions of 2 hops over 10 paragraphs."""
 
     hub_id: ClassVar[str] = "hotpotqa/hotpot_qa"
-    kind: ClassVar[Kind] = Kind(
-        parse=hotpotqa.parse, fields=hotpotqa.HOTPOTQA_FIELDS, rules="hotpotqa", match="title"
-    )
+    kind: ClassVar[Kind] = Kind(parse=hotpotqa.parse, fields=hotpotqa.HOTPOTQA_FIELDS, rules="hotpotqa", match="title")
     train_sets: TrainSets = _sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "train", "train")
     eval_sets: EvalSets = _sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "validation", "dev")
 

@@ -117,7 +117,7 @@ def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None
     return found
 
 
-def _set_of_family(markers: MarkersSettingsSettings, family: str | None) -> str:
+def _set_of_family(markers: MarkersSettings, family: str | None) -> str:
     if family in markers.families:
         return markers.families[family]
     model = f"models of type {family}" if family else "this model, whose type is not known"
@@ -128,7 +128,9 @@ def _set_of_family(markers: MarkersSettingsSettings, family: str | None) -> str:
     )
 
 
-def _filled(key: str, template: str, markers: MarkerSettings | None, fields: Sequence[str]) -> list[tuple[str, str | None]]:
+def _filled(
+    key: str, template: str, markers: MarkerSettings | None, fields: Sequence[str]
+) -> list[tuple[str, str | None]]:
     """The template with its markers, cut at the fields of a question: `[("Q: ", "question"), ("", None)]`."""
     cut: list[tuple[str, str | None]] = []
     start = ""

@@ -128,8 +128,6 @@ class Prompt(Component):
         return self.system is None and self.user == "{question}" and self.answer_in == "whole" and self.few_shot == 0
 
 
-
-
 @register("prompt", "boxed")
 class Boxed(Prompt):
     r"""Reasoning in free form, the answer in \boxed{}."""
@@ -185,7 +183,8 @@ class ShortAnswer(Prompt):
 
 @register("prompt", "two_hop")
 class TwoHopPrompt(Prompt):
-    """In the words of task=two_hop: `<q> where p3`, calls as `<call> search p3 </call>`, answers as `<ans> c4 </ans>`."""
+    """In the words of task=two_hop: questions `<q> where p3`, calls `<call> search p3 </call>`, answers `<ans> c4
+    </ans>`."""
 
     answer_in: AnswerIn = "solution"
     markers: MarkerSet = "words"

@@ -64,9 +64,7 @@ class Rpn(TaskSettings):
         "chain: the left operand is always the running result; tree: uniform over all expression shapes",
         only_if="complexity_range[1] > 1",
     )
-    complexity_range: tuple[PositiveInt, PositiveInt] = setting(
-        (1, 3), "fewest and most operators in an expression"
-    )
+    complexity_range: tuple[PositiveInt, PositiveInt] = setting((1, 3), "fewest and most operators in an expression")
     complexity_weights: Weights = setting(
         (1.0, 2.0, 4.0), "training weights of each number of operators in complexity_range; null: uniform"
     )

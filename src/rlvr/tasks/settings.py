@@ -239,11 +239,8 @@ class ColumnSettings(MetricSettings):
     """Which fields of a row are what."""
 
     question_field: Text = setting("question", "field with the question")
-    answer_field: Text = setting(
-        "answer", "field with the gold answer: text, a number, or a list of accepted texts"
-    )
+    answer_field: Text = setting("answer", "field with the gold answer: text, a number, or a list of accepted texts")
     id_field: Text | None = setting(None, "field with the row's id, each once; null: a hash of the question")
-
 
 
 class TaskBundle(Settings):

@@ -51,9 +51,7 @@ class Verifiers(LimitSettings):
     eval_share: HeldOutShare = setting(
         0.1, "share of the rows, by hash, that is never trained on, where it has no evaluation set of its own"
     )
-    metric: Text = setting(
-        "reward", "what held-out accuracy is told by: reward, or one of the environment's metrics"
-    )
+    metric: Text = setting("reward", "what held-out accuracy is told by: reward, or one of the environment's metrics")
     metric_threshold: float = setting(1.0, "an episode is right where that number is this or more")
 
     @property

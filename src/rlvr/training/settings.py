@@ -22,9 +22,7 @@ class TrainerSettings(Settings):
     warmup_steps: NonNegativeInt | Annotated[float, Field(gt=0, lt=1)] = setting(
         10, "steps of linear warm-up; a number below 1 is a share of max_steps"
     )
-    final_learning_rate_share: Share = setting(
-        0.1, "learning rate at the end / peak", only_if="schedule != 'constant'"
-    )
+    final_learning_rate_share: Share = setting(0.1, "learning rate at the end / peak", only_if="schedule != 'constant'")
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = setting(0.9, "AdamW")
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = setting(0.95, "AdamW")
     weight_decay: NonNegativeFloat = setting(0.0, "AdamW")

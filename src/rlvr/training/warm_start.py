@@ -21,10 +21,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlvr.training.settings import WarmStartSettings
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
 from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
+from rlvr.training.settings import WarmStartSettings
 
 PROGRESS_EVERY = 100
 """Steps between two reports of the loss."""

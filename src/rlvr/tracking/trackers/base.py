@@ -96,11 +96,6 @@ class Tracker(Component, ABC):
         """Whether `model` is called when the run is finished."""
         return False
 
-    @property
-    def only_if(self) -> str:
-        """Where its settings have an effect."""
-        return f"{self.name!r} in tracker.report_to"
-
     def check_installed(self) -> None:
         """ConfigError if its package is missing."""
         spec = importlib.util.find_spec(self.needs_package) if self.needs_package else None
