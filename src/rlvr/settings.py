@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAny, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import PydanticCustomError, PydanticUndefined
 
 from rlvr import registry
@@ -62,6 +62,7 @@ class Component(Settings):
 
     group: ClassVar[str]
     registered_name: ClassVar[str] = ""
+    only_if: ClassVar[str] = ""  # as of `setting`, for all of its fields
 
     @property
     def name(self) -> str:
@@ -89,17 +90,18 @@ def dumped(settings: Settings) -> dict[str, Any]:
 
 
 def _fields(settings: Settings) -> dict[str, Any]:
-    values = {key: _plain(getattr(settings, key)) for key in type(settings).model_fields if key != settings.flat_field}
+    values = {key: plain(getattr(settings, key)) for key in type(settings).model_fields if key != settings.flat_field}
     sections = getattr(settings, settings.flat_field) if settings.flat_field else {}
     return values | {label: _fields(section) for label, section in sections.items()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as YAML and JSON have it."""
     if isinstance(value, Settings):
         return dumped(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def chosen(group: str) -> Any:
@@ -126,22 +128,3 @@ def chosen(group: str) -> Any:
 def validated(settings: type[Any], values: Mapping[str, Any]) -> Any:
     """Strictly, but lists of YAML are tuples. Raises ValidationError."""
     return settings.model_validate_json(json.dumps(values), strict=True)
-
-
-__all__ = [
-    "Component",
-    "ImportPath",
-    "NonNegativeFloat",
-    "NonNegativeInt",
-    "PositiveFloat",
-    "PositiveInt",
-    "SerializeAsAny",
-    "Settings",
-    "Share",
-    "Text",
-    "chosen",
-    "dumped",
-    "setting",
-    "validated",
-    "wrong",
-]

@@ -80,6 +80,7 @@ class Tracker(Component, ABC):
     """
 
     group: ClassVar[str] = "tracker"
+    only_if: ClassVar[str] = "name in tracker.report_to"
     title: ClassVar[str] = ""
     """Its name in sentences; empty: the name of the class."""
     needs_package: ClassVar[str] = ""
@@ -94,11 +95,6 @@ class Tracker(Component, ABC):
     def keeps_model(self) -> bool:
         """Whether `model` is called when the run is finished."""
         return False
-
-    @property
-    def only_if(self) -> str:
-        """Where its settings have an effect."""
-        return f"{self.name!r} in tracker.report_to"
 
     def check_installed(self) -> None:
         """ConfigError if its package is missing."""
