@@ -30,6 +30,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from rlvr.rewards.judging import NumericJudge
 from transformers import PreTrainedTokenizerBase
 
 from rlvr.chat.rendering import Chat
@@ -42,7 +43,6 @@ from rlvr.evaluation.evaluate import judge
 from rlvr.evaluation.players import played
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.judging import NumericJudge
 from rlvr.rewards.numeric import NumericPart
 from rlvr.rewards.parts import PartsVerifier, WeightedPart
 from rlvr.rollout.episode import run_episode

@@ -40,12 +40,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 import transformers
 import yaml
+from rlvr.config.schema import Trainer as TrainerSettings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.algorithms.grpo import Grpo
 from rlvr.algorithms.objective import Objective
-from rlvr.config.schema import Trainer as TrainerSettings
 from rlvr.engines.local import LocalEngine
 from rlvr.models.devices import choose_device, choose_products, move
 from rlvr.models.policy import Policy

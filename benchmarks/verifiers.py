@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.config.schema import RpnReward
+
 from rlvr.rewards.base import Verifier, run_verifier
 from rlvr.rewards.expressions import Arithmetic
 from rlvr.rewards.extract import AnswerFormat, Markers

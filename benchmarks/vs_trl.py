@@ -33,12 +33,12 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads
 
 import torch
+from rlvr.config.schema import Config
 from vs_trl_report import CaseResult, Report, StepTimes, TrlProcess
 
 from rlvr.algorithms.objective import Objective
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
 from rlvr.engines.base import Engine, OnToken
 from rlvr.engines.local import LocalEngine
 from rlvr.envs.base import Env

@@ -130,9 +130,7 @@ def load_tool(path: str, *, timeout_s: float) -> Tool:
     Raises ConfigError, one sentence, for a module, function, docstring or type that is missing.
     """
     said = f"task.tools={path}"
-    function = registry.load(said, path)
-    if not inspect.isfunction(function):
-        raise ConfigError(f"{said}: is no function; name one that is defined with def.")
+    function = registry.imported(said, path, "function", inspect.isfunction)
     try:
         return make_tool(function, timeout_s=timeout_s)
     except UserError as error:

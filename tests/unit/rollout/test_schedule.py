@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
 from rlvr.config.schema import Rollout
+
 from rlvr.envs.base import Env, Reply, TurnText
 from rlvr.errors import UserError
 from rlvr.rollout.executor import Background, Executor, Inline

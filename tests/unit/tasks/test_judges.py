@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from rlvr.tasks.judges import PartJudge, make_judge
 
 from rlvr.errors import UserError
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.pool import VerifierPool
 from rlvr.rewards.reasoning_gym import ReasoningGymPart
-from rlvr.tasks.judges import PartJudge, make_judge
 from rlvr.types import StopReason, Verdict
 from tests.unit.rewards.attempts import WHOLE, attempt
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from rlvr.config.schema import Config
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -21,7 +22,6 @@ from transformers import (
 from rlvr import registry
 from rlvr.algorithms.objective import Objective
 from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
 from rlvr.models.loading import value_head
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_tokenizer

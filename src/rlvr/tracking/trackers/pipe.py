@@ -30,7 +30,7 @@ class TrackerProcess:
     """
 
     def __init__(self, tracker: Tracker, log: Path) -> None:
-        folders = json.dumps(registry.folders())
+        folders = json.dumps([os.getcwd(), *registry.folders])
         worker = ("rlvr.tracking.trackers.worker", tracker.name, json.dumps(dumped(tracker)), folders)
         with log.open("ab") as file:
             self._process = subprocess.Popen(
