@@ -114,7 +114,9 @@ def to_run_yaml(config: Config) -> str:
 def read_yaml(text: str) -> Config:
     """What `to_run_yaml` wrote, also that of rlvr 0.1.0, without a look at the rules of a run."""
     values = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
-    return read_values(upgraded({str(key): value for key, value in values.items()}))  # type: ignore[union-attr]
+    if not isinstance(values, dict):
+        raise ConfigError("it has no keys")
+    return read_values(upgraded({str(key): value for key, value in values.items()}))
 
 
 def read_values(values: dict[str, Any]) -> Config:
