@@ -144,9 +144,7 @@ def test_pitfall_26_an_error_is_told_from_an_unreadable_answer() -> None:
 )
 @pytest.mark.parametrize("weight", [1.0, 0.0])
 def test_pitfall_29_a_part_that_gives_no_finite_number_is_an_error_naming_it(result: object, weight: float) -> None:
-    with pytest.raises(
-        RewardError, match=r"reward\.parts\.bad returned .* for example 'e1': it must return one"
-    ):
+    with pytest.raises(RewardError, match=r"reward\.parts\.bad returned .* for example 'e1': it must return one"):
         verify({"good": Gives(Grade(value=1.0)), "bad": Gives(result, weight)})
 
 
