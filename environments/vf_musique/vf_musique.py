@@ -16,11 +16,11 @@ from typing import Any
 
 import verifiers as vf
 from datasets import Dataset
+from rlvr.config.schema import PartsReward
+from rlvr.tasks.musique import Game, open_game
 
 from rlvr.config.compose import load_task_config
-from rlvr.config.schema import PartsReward
 from rlvr.envs.base import TurnText
-from rlvr.tasks.musique import Game, open_game
 from rlvr.tasks.verifiers_client import to_messages
 from rlvr.types import Example, Message, StopReason
 

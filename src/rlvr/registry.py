@@ -38,6 +38,7 @@ PACKAGES = {  # group -> where ours are declared
     "metric": "rlvr.rewards",
 }
 WORDS = {"reward": "part of a reward"}  # a group's components in a sentence, where that is not the group's name
+KEYS = {"tracker": "tracker.report_to", "retriever": "task.retriever"}  # the key that names one, where it is another
 
 Class = TypeVar("Class", bound=type)
 _registered: dict[str, dict[str, type]] = {group: {} for group in PACKAGES}
@@ -69,13 +70,15 @@ def find(group: str, name: str) -> Any:
     """The class called `name`. ConfigError, one sentence, for a name, module or class that is none."""
     if name in _ours(group):
         return _ours(group)[name]
-    what, base = f"{group}={name}", _base(group)
+    what, base = f"{KEYS.get(group, group)}={name}", _base(group)
     path = name if ":" in name else _entry_points(group).get(name)
     if path is None:
         raise ConfigError(f"{what}: there is no such {WORDS.get(group, group)}; {suggestion(name, names(group))}")
     component = imported(what, path, base.__name__, lambda value: base in getattr(value, "__mro__", ())[1:])
     for missing in sorted(getattr(component, "__abstractmethods__", ())):
         raise ConfigError(f"{what}: has no method {missing}, which every {base.__name__} needs; add it.")
+    if path != name:
+        component.registered_name = name
     return component
 
 

@@ -15,10 +15,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from rlvr.config.schema import Config
+
 from rlvr.app import TrainResult, train
 from rlvr.config import rules
 from rlvr.config.compose import load_config, parse_overrides
-from rlvr.config.schema import Config
 from tests.ranks import forkserver
 
 TASK = (

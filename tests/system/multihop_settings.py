@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvr.app import make_chat
 from rlvr.config.schema import Config
+
+from rlvr.app import make_chat
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
 from rlvr.tasks.dataset import DatasetTask

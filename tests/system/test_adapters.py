@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from rlvr.config.schema import PretrainedModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rlvr.app import open_inference
 from rlvr.app.inference import inference_config
-from rlvr.config.schema import PretrainedModel
 from rlvr.models.policy import Policy
 from tests.system.harness import num_lines, numbers, run_train
 from tests.system.harness import rlvr as rlvr_command

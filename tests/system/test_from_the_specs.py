@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from rlvr.config.catalog import keys
 
 from rlvr.cli.main import main
-from rlvr.config.catalog import keys
 from rlvr.config.compose import load_config
 from tests.docs.pages import ROOT, blocks
 

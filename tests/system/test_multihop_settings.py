@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlvr.config.schema import Config
 
 from rlvr.app.tasks import open_tasks
 from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
 from rlvr.retrieval.base import Document
 from rlvr.tasks.dataset import DatasetTask
 from tests.system.harness import with_value

@@ -5,10 +5,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from rlvr.training.run_folder import RunFolder, read_config
 
 from rlvr.cli.main import main
 from rlvr.tracking.jsonl import read_metrics
-from rlvr.training.run_folder import RunFolder, read_config
 from tests.system.harness import (
     SCRATCH,
     SMALL,

@@ -12,15 +12,15 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
+from rlvr.config.catalog import Key, keys
+from rlvr.config.schema import Config
 from safetensors.torch import load_file
 from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
 import rlvr.models.loading
 from rlvr.app import train
 from rlvr.cli.main import main
-from rlvr.config.catalog import Key, keys
 from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import Policy

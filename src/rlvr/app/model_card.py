@@ -11,25 +11,18 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlvr import __version__
-from rlvr.config.schema import Config, PretrainedModel
+from rlvr.config import Config
 from rlvr.evaluation.tables import score_name
+from rlvr.settings import dumped
 from rlvr.tracking.episodes import visible
 
 MAX_CHARS = 2_000  # of one text from a model
 
 MAX_SETTING_CHARS = 100  # a longer value is in training_config.yaml only
-
-DATASETS = {
-    "gsm8k": "openai/gsm8k",
-    "finqa": "ibm-research/finqa",
-    "musique": "bdsaglam/musique",
-    "hotpotqa": "hotpotqa/hotpot_qa",
-    "wiki2": "xanhho/2WikiMultihopQA",
-}
-"""Where the Hub has the data of a task; the others make their examples, or name a data set of the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +88,7 @@ def _results(card: Card) -> list[Any]:
     return [
         EvalResult(
             task_type="text-generation",
-            dataset_type=DATASETS.get(score.task, score.task),
+            dataset_type=_hub_id(card.config, score.task) or score.task,
             dataset_name=score.task,
             dataset_split="held out",
             dataset_args={"num_examples": score.num_examples},
@@ -110,12 +103,15 @@ def _results(card: Card) -> list[Any]:
 
 
 def _datasets(config: Config) -> list[str]:
-    task = config.task.model_dump(mode="json")
-    names = list(task.get("parts", {})) if task["name"] == "mix" else [task["name"]]
-    path = task.get("path")
-    if task["name"] == "hub" and isinstance(path, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", path):
-        return [path]
-    return [DATASETS[name] for name in names if name in DATASETS]
+    return [found for name in config.trained if (found := _hub_id(config, name))]
+
+
+def _hub_id(config: Config, name: str) -> str:
+    """Where the Hub has the data of a task; empty for tasks that make their examples."""
+    bundle = config.bundles.get(name)
+    path = getattr(bundle.task, "path", "") if bundle is not None else ""
+    known = bundle.task.hub_id if bundle is not None else ""
+    return known or (path if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not Path(path).exists() else "")
 
 
 # --------------------------------------------------------------------------------------------------------------- scores
@@ -211,7 +207,7 @@ def _head(card: Card) -> Iterator[str]:
 def _use(card: Card) -> Iterator[str]:
     yield "## Use"
     yield f"```python\n{snippet(card)}\n```"
-    if card.config.task.name not in ("rpn", "gsm8k", "finqa") and "max_turns" in card.config.task.model_dump():
+    if card.config.task.num_turns > 1:
         yield (
             "It was trained with tools: what it writes first is a call, and its answer comes after the reply. "
             f"`rlvr predict {card.name} --task {card.config.task.name}` plays whole episodes."
@@ -261,13 +257,13 @@ def _is_off(value: Any) -> bool:
 
 def _settings(config: Config) -> dict[str, Any]:
     """The settings that say what was trained, on what and how, by their keys."""
-    data = config.model_dump(mode="json")
+    data = dumped(config)
     chosen: dict[str, Any] = {"algorithm": data["algorithm"]["name"], "steps": data["trainer"]["max_steps"]}
     chosen |= {"seed": data["seed"], "task": data["task"]["name"]}
     task = {key: value for key, value in data["task"].items() if key != "name" and not isinstance(value, dict)}
     chosen |= {f"task.{key}": value for key, value in task.items() if len(_shown(value)) <= MAX_SETTING_CHARS}
     model = data["model"]
-    if isinstance(config.model, PretrainedModel):
+    if not config.model.from_scratch:
         chosen["model.dtype"] = model["dtype"]
         chosen |= {f"model.{key}": model[key] for key in ("load_in_4bit", "load_in_8bit")}
         if model["lora"]["enabled"]:
@@ -281,8 +277,7 @@ def _settings(config: Config) -> dict[str, Any]:
         ("algorithm", ("clip_low", "clip_high", "kl_coef", "aggregation", "num_epochs", "num_minibatches")),
     ):
         chosen |= {f"{section}.{key}": data[section].get(key) for key in keys}
-    chosen |= {f"reward.{key}": data["reward"].get(key) for key in ("type", "boxed_weight", "correct_weight")}
-    for name, part in (data["reward"].get("parts") or {}).items():
+    for name, part in data["reward"]["parts"].items():
         chosen[f"reward.parts.{name}"] = f"{part.get('type', name)} x {part.get('weight', 1)}"
     return chosen
 

@@ -19,7 +19,6 @@ from typing import IO, Any
 
 import rlvr.engines
 from rlvr.app.inference import run_of, weights_of
-from rlvr.config import schema
 from rlvr.config.compose import load_config
 from rlvr.engines.openai import PREFIX
 from rlvr.errors import ConfigError, UserError
@@ -178,7 +177,7 @@ def find_weights(model: str) -> Weights:
 def _kept_otherwise(root: Path | None) -> tuple[str, ...]:
     """What vLLM serves under the adapter is not what the run trained it on, if that was quantized."""
     kept = None if root is None else load_config([], config_name="config", config_dir=str(root)).model
-    if isinstance(kept, schema.PretrainedModel) and (kept.load_in_4bit or kept.load_in_8bit):
+    if kept is not None and kept.quantized:
         bits = 4 if kept.load_in_4bit else 8
         return (
             f"the run has the model under its adapter in {bits} bits; vLLM takes it as it was saved: other numbers",

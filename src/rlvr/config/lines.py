@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rlvr.config.catalog import sections
+from rlvr.config.config import SECTIONS
 from rlvr.errors import ConfigError
 
 FREE = (
@@ -41,7 +41,7 @@ def override_lines(values: Mapping[str, Any]) -> list[str]:
 
 def chooses(values: Mapping[str, Any]) -> bool:
     """Whether one of the values is the choice of a group, and not a value inside a section."""
-    of_sections = [value for key, value in values.items() if key in sections()]
+    of_sections = [value for key, value in values.items() if key in SECTIONS]
     return any(isinstance(value, str) or (isinstance(value, Mapping) and "name" in value) for value in of_sections)
 
 

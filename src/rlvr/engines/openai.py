@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from rlvr.config.messages import nearest
 from rlvr.engines.chat_completions import EndpointError, Said, read_answer
-from rlvr.errors import UserError
+from rlvr.errors import UserError, nearest
 from rlvr.types import SamplingParams, ToolSchema
 
 PREFIX = "openai:"

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 
-from rlvr.config.messages import nearest
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, nearest
 from rlvr.evaluation.compare import Comparison, compare, judged_greedily
 from rlvr.evaluation.intervals import Interval
 from rlvr.evaluation.paired import holm

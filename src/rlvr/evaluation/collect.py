@@ -7,8 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlvr.config.messages import nearest
-from rlvr.errors import UserError
+from rlvr.errors import UserError, nearest
 from rlvr.tracking.evaluations import EvaluationRecord, read_records
 
 PLAN = "benchmark.json"

@@ -24,7 +24,7 @@ from rlvr.tracking.evaluations import EvaluationRecord, Origin
 from rlvr.types import Example, SamplingParams, Verdict
 from rlvr.world import ALONE, World
 
-EVAL_SEED = 0
+SAMPLING_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""
 
 MAX_FAILURE_SHARE = 0.2
@@ -92,7 +92,7 @@ async def evaluate(
     top_p: float = 1.0,
     top_k: int = 0,
     min_p: float = 0.0,
-    seed: int = EVAL_SEED,
+    seed: int = SAMPLING_SEED,
     origin: Origin = UNNAMED,
     done: Done = NOTHING,
     on_record: OnRecord | None = None,
@@ -136,7 +136,7 @@ async def evaluate(
     )
 
 
-def conclude(task_name: str, records: Records, *, seed: int = EVAL_SEED, world: World = ALONE) -> EvaluationResult:
+def conclude(task_name: str, records: Records, *, seed: int = SAMPLING_SEED, world: World = ALONE) -> EvaluationResult:
     """The result of what all processes have played, the same on each. Call it in the main thread, outside any engine.
 
     UserError if more than `MAX_FAILURE_SHARE` of the completions could not be judged.

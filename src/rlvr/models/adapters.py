@@ -21,8 +21,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rlvr.config.schema import Lora
 from rlvr.errors import ConfigError, UserError
+from rlvr.models.settings import LoraSettings
 from rlvr.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ ALL_LINEAR = "all-linear"
 _NAME = "default"  # peft's name for the only adapter of a model
 
 
-def add_adapters(model: PreTrainedModel, lora: Lora, *, base: str, seed: int) -> None:
+def add_adapters(model: PreTrainedModel, lora: LoraSettings, *, base: str, seed: int) -> None:
     """Put an untrained adapter on every layer that `lora.target_modules` names, and freeze everything else.
 
     `base` is written into the saved adapter, as where to find the model under it. The weights are float32 and a
@@ -132,7 +132,7 @@ def saved_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def check_same(folder: Path, lora: Lora) -> None:
+def check_same(folder: Path, lora: LoraSettings) -> None:
     """ConfigError if training is to go on with an adapter of another form than the settings ask for."""
     saved = saved_settings(folder)
     for key, name, wanted in (("r", "r", lora.r), ("lora_alpha", "alpha", lora.alpha)):

@@ -16,11 +16,11 @@ from typing import Literal
 
 import torch
 
-from rlvr.config.schema import PretrainedModel
 from rlvr.errors import UserError
 from rlvr.models.adapters import CONFIG as ADAPTER_CONFIG
 from rlvr.models.adapters import saved_settings
 from rlvr.models.loading import load_for_inference
+from rlvr.models.settings import PretrainedModel
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from rlvr.config.schema import PretrainedModel
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
 from rlvr.models.hub import ADAPTER, Located, from_hub, locate, sentence
 from rlvr.models.policy import Adapters, Policy, check_trainable
 from rlvr.models.quantization import Bits, dequantized, is_quantized, make_exact, settings_for
 from rlvr.models.recompute import recompute_in_backward
+from rlvr.models.settings import PretrainedModel
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 CPU = torch.device("cpu")

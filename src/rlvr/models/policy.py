@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from rlvr.models.adapters import (
     adapter_weights,
@@ -28,6 +30,9 @@ from rlvr.models.quantization import num_weights
 from rlvr.models.sharding import GATHERED, copy_into, is_sharded, whole
 
 T = TypeVar("T")
+
+logging.disable_progress_bar()  # rlvr shows its own progress
+getLogger("bitsandbytes").setLevel(ERROR)  # imported with every adapter, it tells that an optional package is missing
 
 LOGITS_PER_CHUNK = 1 << 24
 """Logits held at once (64 MiB in fp32); longer selections are computed chunk by chunk and recomputed in backward."""

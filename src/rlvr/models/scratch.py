@@ -17,8 +17,8 @@ from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlvr.config.schema import ScratchBpeModel, ScratchModel
 from rlvr.errors import ConfigError
+from rlvr.models.settings import ScratchBpeModel, ScratchModel
 from rlvr.seeding import derive_seed
 
 PAD, BOS, EOS = "<pad>", "<boe>", "<eoe>"

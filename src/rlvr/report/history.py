@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ValidationError
 from yaml import YAMLError
 
-from rlvr.config.penalties import penalties
-from rlvr.config.schema import Config
+from rlvr import registry
+from rlvr.errors import ConfigError
 
 MAX_NOTES = 5
 """Damaged lines of one file that are named one by one; the others are counted."""
@@ -50,10 +50,13 @@ class History:
     @property
     def penalties(self) -> frozenset[str]:
         """The parts of the reward that are 0 where all is well; none are known of a run of another version."""
-        try:
-            return penalties(Config.model_validate(self.settings))
-        except ValidationError:
-            return frozenset()
+        tasks = self.setting("task.parts")
+        bundles = [self.settings, *(tasks.values() if isinstance(tasks, Mapping) else ())]
+        parts = [bundle.get("reward", {}).get("parts") for bundle in bundles if isinstance(bundle, Mapping)]
+        types = {name: part.get("type") for found in parts if found for name, part in found.items()}
+        with suppress(ConfigError):
+            return frozenset(name for name, kind in types.items() if registry.find("reward", str(kind)).is_penalty)
+        return frozenset()
 
 
 def is_run(folder: Path) -> bool:

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlvr.config.schema import Config
 
 from rlvr.api.settings import Call, evaluation, training
 from rlvr.config.compose import load_config, to_run_yaml
-from rlvr.config.schema import Config
 from rlvr.errors import ConfigError, UserError
 
 PATH = "tests.unit.api.test_settings:reward"

@@ -1,10 +1,10 @@
 """How tools are called is a setting, and the one of the task that is spoken of."""
 
 import pytest
+from rlvr.config.schema import Config
 
 from rlvr.app.chats import make_chat
 from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
 from rlvr.models.policy import Policy
 from tests.unit.chat.tokenizers import byte_tokenizer
 from tests.unit.engines.tiny import tiny_model

@@ -1,8 +1,9 @@
 """What a debug run says of its rewards."""
 
+from rlvr.config.penalties import penalties
+
 from rlvr.app.debugging import part_weights
 from rlvr.config.compose import load_config
-from rlvr.config.penalties import penalties
 
 HF = ("model=hf", "model.name_or_path=somewhere", "task=gsm8k")
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rlvr.config.schema import LocalEngine
 
 import rlvr.app.memory
 from rlvr.app.memory import fitted, plan_run
-from rlvr.config.schema import LocalEngine
 from rlvr.training.memory import MemoryPlan
 from rlvr.world import ALONE, World
 from tests.unit.training.tiny import tiny_config, tiny_policy

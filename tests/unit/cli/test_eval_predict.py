@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlvr.config.schema import MusiqueTask, ScratchModel
+from rlvr.config.schema import RpnTask as RpnSettings
 
 from rlvr.app import inference_config
 from rlvr.cli.eval import failures, table
@@ -19,8 +21,6 @@ from rlvr.cli.main import main
 from rlvr.cli.model_arguments import check_used, settings_of
 from rlvr.cli.predict import by_turn, steps
 from rlvr.config.compose import load_config, to_run_yaml
-from rlvr.config.schema import MusiqueTask, ScratchModel
-from rlvr.config.schema import RpnTask as RpnSettings
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.tasks.rpn import RpnTask

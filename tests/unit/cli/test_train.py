@@ -4,11 +4,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from rlvr.config.schema import VllmEngine
+from rlvr.training.run_folder import changed_settings
 
 from rlvr.cli.main import main
 from rlvr.config.compose import load_config, to_run_yaml, to_yaml
-from rlvr.config.schema import VllmEngine
-from rlvr.training.run_folder import changed_settings
 from tests.unit.cli.conftest import FakeTraining
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from rlvr.config.catalog import choice_models, sections
 
 import rlvr
-from rlvr.config.catalog import choice_models, sections
 from rlvr.config.compose import load_config, shipped_values, to_run_yaml, to_yaml
 from rlvr.errors import ConfigError
 

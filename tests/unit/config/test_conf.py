@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from rlvr.config.catalog import choice_models, sections
 
 import rlvr
-from rlvr.config.catalog import choice_models, sections
 from rlvr.config.compose import load_config
 
 CONF = Path(rlvr.__file__).parent / "conf"

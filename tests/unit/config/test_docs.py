@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-
 from rlvr.config.catalog import keys, sections
 from rlvr.config.docs import is_label, page
 from rlvr.config.schema import Config
+
 from rlvr.config.spellings import (
     HYDRA_SPELLINGS,
     MUSIQUE_SPELLINGS,

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-
-from rlvr.config.compose import load_config
 from rlvr.config.multihop_rules import patience_s
 from rlvr.config.plan import plan
 from rlvr.config.schema import DrGrpo, MultiHopTask, PartsReward, PretrainedModel
+
+from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

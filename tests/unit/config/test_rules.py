@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-
 from rlvr.config.catalog import choice_models
-from rlvr.config.compose import load_config
 from rlvr.config.data_rules import ALSO_RULES
 from rlvr.config.plan import plan
 from rlvr.config.rule import Rule
 from rlvr.config.rules import GROUP_ALGORITHMS, RULES
+
+from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 from tests.unit.config import multihop_cases
 

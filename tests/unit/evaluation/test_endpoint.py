@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlvr.tasks.catalog import make_task
 
 from rlvr.config.compose import load_task_config
 from rlvr.engines.openai import Endpoint
@@ -18,7 +19,6 @@ from rlvr.evaluation.evaluate import conclude, evaluate
 from rlvr.evaluation.players import Played
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.tasks.base import Task
-from rlvr.tasks.catalog import make_task
 from rlvr.types import Example, Message, SamplingParams, Score, StopReason
 from tests.system.openai_server import Misbehave, Model, error, never, serve
 from tests.unit.evaluation.test_evaluate import make_task as make_rpn

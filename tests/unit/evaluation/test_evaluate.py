@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from rlvr.config.schema import RpnTask as RpnSettings
 
 import rlvr
-from rlvr.config.schema import RpnTask as RpnSettings
 from rlvr.envs.base import TurnText
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.evaluate import conclude, evaluate, judge

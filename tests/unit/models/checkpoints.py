@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from rlvr.config.schema import Lora, PretrainedModel
+
 from rlvr.models.loading import load_policy
 from rlvr.models.policy import Policy
 from tests.unit.training.tiny import tiny_policy

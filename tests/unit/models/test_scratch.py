@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rlvr.config.schema import ScratchBpeModel, ScratchModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from rlvr.config.schema import ScratchBpeModel, ScratchModel
 from rlvr.errors import ConfigError
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
 from tests.unit.tasks.settings import make_task

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
+from rlvr.tasks.catalog import make_task
 
 import rlvr
 from rlvr.config import schema
 from rlvr.envs.base import TurnText
 from rlvr.rewards.pool import VerifierPool
 from rlvr.tasks.base import Task
-from rlvr.tasks.catalog import make_task
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.types import Example, Score, StopReason, Verdict
 

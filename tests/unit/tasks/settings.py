@@ -4,6 +4,7 @@ from typing import Any
 
 from rlvr.config.schema import RpnReward
 from rlvr.config.schema import RpnTask as RpnSettings
+
 from rlvr.tasks.rpn import RpnTask
 
 MODULAR = {

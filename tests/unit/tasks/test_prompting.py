@@ -1,8 +1,8 @@
 from typing import Any
 
 import pytest
-
 from rlvr.config.schema import MarkerSet, Prompt
+
 from rlvr.errors import ConfigError
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import Prompter, Shot, plain, resolve_markers

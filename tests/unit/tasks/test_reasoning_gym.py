@@ -3,10 +3,10 @@ import importlib.util
 from typing import Any
 
 import pytest
+from rlvr.tasks.catalog import make_task
 
 from rlvr.config import schema
 from rlvr.errors import ConfigError, UserError
-from rlvr.tasks.catalog import make_task
 from rlvr.tasks.dataset import DatasetTask
 from tests.unit.tasks.data_tasks import MARKERS, bundle, ids, judged, make, open_pools, solved, turn
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rlvr.config.schema import JsonlTask, MarkerSet, Prompt
+
 from rlvr.errors import UserError
 from rlvr.tasks import columns, finqa, gsm8k
 from rlvr.tasks.problems import Problem

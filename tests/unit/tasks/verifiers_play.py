@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.config.schema import VerifiersTask as Settings
+
 from rlvr.envs.base import Env
 from rlvr.rollout.episode import run_episode, turn_texts
 from rlvr.tasks.verifiers import VerifiersTask

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from rlvr.config.schema import Config
+from rlvr.training.run_folder import RunFolder, changed_settings, open_run_folder, read_config
 
 from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
 from rlvr.errors import ConfigError, UserError
-from rlvr.training.run_folder import RunFolder, changed_settings, open_run_folder, read_config
 
 NOW = datetime(2026, 1, 31, 23, 59, 0)
 

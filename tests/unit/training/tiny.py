@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from rlvr.config.schema import Config
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -18,10 +19,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rlvr.algorithms.algorithm import Algorithm
-from rlvr.algorithms.table import make_algorithm
+from rlvr import registry
+from rlvr.algorithms.objective import Objective
 from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
 from rlvr.models.loading import value_head
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_tokenizer
@@ -122,9 +122,11 @@ def tiny_config(*overrides: str, name: str = "rpn") -> Config:
     return load_config(list(overrides), config_name=name)
 
 
-def tiny_algorithm(config: Config) -> Algorithm:
+def tiny_objective(config: Config) -> Objective:
     """The configured algorithm for completions of up to 16 tokens."""
-    return make_algorithm(config.algorithm, max_completion_tokens=16)
+    settings = registry.find("algorithm", config.algorithm.name)
+    values = config.algorithm.model_dump(exclude={"name"})
+    return Objective(algorithm=settings(**values), max_completion_tokens=16)
 
 
 def tiny_trainer(
@@ -134,7 +136,7 @@ def tiny_trainer(
     config = tiny_config("trainer.max_grad_norm=1e9", "trainer.warmup_steps=0", *overrides)
     return Trainer(
         policy=policy,
-        algorithm=tiny_algorithm(config),
+        objective=tiny_objective(config),
         settings=config.trainer,
         temperature=temperature,
         seed=0,
@@ -145,7 +147,7 @@ def tiny_trainer(
 
 def update(trainer: Trainer, batch: TokenBatch) -> dict[str, float]:
     """Score, advantages, update, as the loop does."""
-    batch = trainer.algorithm.advantages(trainer.score(batch))
+    batch = trainer.objective.advantages(trainer.score(batch))
     return trainer.update(batch, 0)[0]
 
 

@@ -16,11 +16,12 @@ import uuid
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rlvr.engines.base import OnToken
+from rlvr.engines.settings import VllmEngineSettings
 from rlvr.engines.vllm.broadcast import Parcel, own_address
 from rlvr.engines.vllm.fleet import Fleet, Turns
 from rlvr.engines.vllm.probe import make_probe, probe_prompts
@@ -50,21 +51,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """See `engine` in docs/configuration.md."""
-
-    urls: tuple[str, ...]
-    sync: Literal["folder", "adapter", "broadcast"]
-    weights_dir: Path
-    max_batch_size: int
-    timeout_s: float
-    wait_s: float
-    max_retries: int
-    max_logprob_gap: float | None
-    broadcast_host: str | None = None  # None: by which address the servers are reached
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Connection:
     """What belongs to one event loop."""
 
@@ -84,7 +70,8 @@ class VllmEngine:
     def __init__(
         self,
         policy: Policy,
-        settings: Settings,
+        settings: VllmEngineSettings,
+        weights_dir: Path,
         *,
         max_context_tokens: int,
         world: World = ALONE,
@@ -98,7 +85,7 @@ class VllmEngine:
         servers = servers[first:] + servers[:first]
         self._fleet = Fleet(servers, self._expected, wait_s=settings.wait_s, on_note=on_note, stopped=stopped)
         self._max_context_tokens = min(max_context_tokens, *(m.facts.max_model_len for m in self._fleet.members))
-        self._folder = WeightsFolder(settings.weights_dir)
+        self._folder = WeightsFolder(weights_dir)
         self._run = world.first(uuid.uuid4().hex[:12])  # two runs call their versions differently
         self._version = 0
         self._connection: _Connection | None = None

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from rlvr.config.schema import Lora
 from safetensors.torch import load_file
 
-from rlvr.config.schema import Lora
 from rlvr.engines.vllm.engine import vocabulary_digest
 from rlvr.engines.vllm.probe import Probe, make_probe, probe_prompts
 from rlvr.engines.vllm.server import Server

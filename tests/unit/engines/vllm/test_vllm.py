@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx2
 import pytest
 import torch
+from rlvr.config.schema import Lora
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, Qwen2ForCausalLM
 
-from rlvr.config.schema import Lora
 from rlvr.engines.vllm import Settings, VllmEngine
 from rlvr.engines.vllm.broadcast import send
 from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Group

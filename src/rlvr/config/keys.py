@@ -1,0 +1,81 @@
+"""The keys of a configuration, found by walking the settings classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from rlvr import registry
+from rlvr.config.config import CHOICES, Config
+from rlvr.settings import Component, Settings
+
+ANY_NAME = "<name>"
+"""Stands for a name of the user's own: reward.parts.<name>.weight"""
+
+
+def inner(annotation: Any) -> tuple[type[Settings] | None, bool]:
+    """The settings class inside an annotation, and whether it is the value of a mapping."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return inner(get_args(annotation)[0])
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return inner(get_args(annotation)[1])[0], True
+    if origin in (Union, UnionType):
+        return next((found for one in get_args(annotation) if (found := inner(one)[0])), None), False
+    return (annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None), False
+
+
+def keys(settings: type[Settings], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """`("trainer.max_steps", FieldInfo(...))` for every value in a class; a component inside stands for itself."""
+    for name, field in settings.model_fields.items():
+        found, is_mapping = inner(field.annotation)
+        path = f"{prefix}{name}"
+        if name == settings.flat_field:
+            for label in registry.names("tracker"):
+                yield from keys(registry.find("tracker", label), f"{prefix}{label}.")
+        elif found is None or issubclass(found, Component):
+            yield path, field
+        else:
+            yield from keys(found, f"{path}.{ANY_NAME}." if is_mapping else f"{path}.")
+
+
+def classes(chosen: Mapping[str, str]) -> dict[str, type[Settings]]:
+    """The class of each section, where `chosen` says what was chosen: `{"algorithm": Grpo, "trainer": ...}`."""
+    found = {name: inner(field.annotation)[0] for name, field in Config.model_fields.items()}
+    sections = {name: settings for name, settings in found.items() if settings is not None}
+    return sections | {name: registry.find(name, choice) for name, choice in chosen.items() if name in sections}
+
+
+def all_keys(chosen: Mapping[str, str]) -> dict[str, FieldInfo]:
+    """Every key of a run with these choices."""
+    top = {name: field for name, field in Config.model_fields.items() if inner(field.annotation)[0] is None}
+    return top | {path: f for name, settings in classes(chosen).items() for path, f in keys(settings, f"{name}.")}
+
+
+def owners(section: str, key: str) -> list[str]:
+    """The choices of a section that have a key: `owners("algorithm", "target_kl")` is `["ppo"]`."""
+    if section not in CHOICES or section == "reward":
+        return []
+    return [n for n in registry.names(section) if key in dict(keys(registry.find(section, n)))]
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether `path` is `pattern` with names of the user's own filled in."""
+    wanted, given = pattern.split("."), path.split(".")
+    return len(wanted) == len(given) and all(w in (ANY_NAME, g) for w, g in zip(wanted, given, strict=True))
+
+
+def walk(value: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
+    """Every settings object inside one, itself first, with its dotted path."""
+    if isinstance(value, Settings):
+        yield path, value
+        items: dict[str, Any] = {name: getattr(value, name) for name in type(value).model_fields}
+        items |= items.pop(value.flat_field, {})  # whose entries stand beside the other keys
+    else:
+        items = dict(value) if isinstance(value, Mapping) else {}
+    for name, item in items.items():
+        if isinstance(item, Settings | Mapping):
+            yield from walk(item, f"{path}.{name}" if path else str(name))
