@@ -10,8 +10,7 @@ from tests.unit.engines.tiny import sampling
 def request(length: int, max_tokens: int = 9) -> Request:
     return Request(
         prompt_ids=tuple(range(length)),
-        sampling=sampling(length),
-        max_tokens=max_tokens,
+        sampling=sampling(length, max_tokens=max_tokens),
         session=None,
         on_done=lambda completion: None,
         on_error=lambda error: None,
