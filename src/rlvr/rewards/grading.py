@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import rlvr
 from rlvr import registry
@@ -115,10 +115,10 @@ def to_grade(found: object) -> Grade | str:
     if found is None:
         return Grade(value=0.0, status="invalid")
     grade = found if isinstance(found, Grade) else Grade(value=found)  # type: ignore[arg-type]
-    value: Any = grade.value
+    value = cast(Any, grade.value)
     if grade.status == "error" or (type(value) is float and math.isfinite(value)):
         return grade
-    number = value.item() if getattr(value, "ndim", None) == 0 else value
+    number: Any = value.item() if getattr(value, "ndim", None) == 0 else value
     with contextlib.suppress(OverflowError):  # 10**400
         if isinstance(number, numbers.Real) and math.isfinite(number):
             return replace(grade, value=float(number))

@@ -62,8 +62,9 @@ class PartsVerifier:
         runners = {name: PartRunner(name, part) for name, part in parts.items()}
         self._immediate = {name: runner for name, runner in runners.items() if not runner.waits}
         self._waiting = {name: runner for name, runner in runners.items() if runner.waits}
-        for runner in self._waiting.values() if sandbox is not None else ():
-            runner.preload(sandbox)
+        if sandbox is not None:
+            for runner in self._waiting.values():
+                runner.preload(sandbox)
 
     async def verify(self, attempt: Attempt) -> Score:
         """The weighted sum, or why there is none; RewardError if a part returns anything but one finite number."""

@@ -25,6 +25,7 @@ class ReasoningGym(Part):
     """
 
     preload = ("reasoning_gym",)
+    needs_metadata = True
 
     def grade(self, attempt: Attempt) -> Grade:
         example, metadata = attempt.example, attempt.example.metadata

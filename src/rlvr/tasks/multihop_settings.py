@@ -48,7 +48,7 @@ class MultiHopSettings(DataSettings):
     """Questions over several documents, answered by searching, reading and citing with tools."""
 
     prompt: ClassVar[str] = "musique"
-    reward: ClassVar[str] = "musique"
+    reward = "musique"
     has_tools: ClassVar[bool] = True
     has_documents: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
