@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rlvr.errors import ConfigError
 from rlvr.rewards.base import Grade, Part
 from rlvr.rewards.custom import Custom
 from rlvr.rewards.extract import AnswerFormat
@@ -31,12 +30,10 @@ def make_verifier(
     sandbox: VerifierPool,
     functions: Mapping[str, Callable[..., Any]] | None = None,
 ) -> PartsVerifier:
-    """The weighted sum of the reward's parts. ConfigError without any, or for a function that is not found.
+    """The weighted sum of the reward's parts. ConfigError for a function that is not found.
 
     `functions` are those that no import could find, by the import path that the settings give them.
     """
-    if not reward.parts:
-        raise ConfigError("reward.parts: is empty, and this task has no reward of its own; name at least one part.")
     parts = {
         name: part.bound(f"reward.parts.{name}.function", functions or {}) if isinstance(part, Custom) else part
         for name, part in reward.parts.items()
