@@ -63,7 +63,7 @@ class Part(Component, ABC):
             reward.timeout_s, on a copy of the attempt without `state`.
         is_penalty: 0 where all is well.
         needs_markers: reads the markers around reasoning and solution.
-        needs_metadata: reads more of an example than its answer, which rows of another file have not.
+        needs_metadata: scores only examples with the metadata of a certain task.
         preload: modules that process imports before it grades; the deadline starts after that.
     """
 
