@@ -153,7 +153,7 @@ def _number_of(text: str, numbers: dict[str, int]) -> int:
 
 
 class _Packer:
-    """Collects episodes and cuts them into chunks."""
+    """Collects episodes and cuts them into chunks of a page."""
 
     def __init__(self, files: Sequence[RolloutFile]) -> None:
         self._files = files
