@@ -63,7 +63,7 @@ class Chat:
         self._call_end = vocabulary.get(self.tool_format.close) if self.tool_format.name == "words" else None
         words = {_word_id(tokenizer, word) for word in stop_words}
         turn_ends, self._closing = self._turn_ends(self._template) if self._template else (set(), frozenset())
-        self.stop_ids: frozenset[int] = frozenset(words | _end_ids(tokenizer, model) | turn_ends)
+        self.stop_ids: frozenset[int] = frozenset(words | end_ids(tokenizer, model) | turn_ends)
 
     def note(self, messages: Sequence[Message]) -> str | None:
         """What a user should know about how a prompt like this is rendered, if it is unusual."""
@@ -190,7 +190,7 @@ class Chat:
         return ends, frozenset(last | earlier | call_ends)
 
 
-def _end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None) -> set[int]:
+def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None) -> set[int]:
     """Every end-of-sequence id that tokenizer, config and generation config name: each one, several or none."""
     named: list[Any] = [tokenizer.eos_token_id]
     if model is not None:

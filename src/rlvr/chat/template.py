@@ -63,7 +63,7 @@ class Template:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, tool_format: str) -> None:
         self._tokenizer = tokenizer
-        self._special = _special_words(tokenizer)
+        self._spelled = _special_words(tokenizer)
         self.source = str(tokenizer.chat_template)
         self.marks = marks_of(self.source)
         self.can = Abilities()
@@ -179,9 +179,9 @@ class Template:
 
         `<|im_end|>` in it becomes `< |im_end|>`, which is only text.
         """
-        if message.role != "tool" or self._special is None:
+        if message.role != "tool" or self._spelled is None:
             return message
-        text = self._special.sub(lambda found: f"{found[0][0]} {found[0][1:]}", message.content)
+        text = self._spelled.sub(lambda found: f"{found[0][0]} {found[0][1:]}", message.content)
         return replace(message, content=text)
 
     def calls_in(self, message: Message) -> tuple[ToolCall, ...]:

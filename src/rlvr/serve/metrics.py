@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 from itertools import accumulate
 
 BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -28,10 +29,10 @@ class Metrics:
     def text(self, *, running: int, waiting: int) -> str:
         """All counts; `running` and `waiting` are completions now."""
         answers = {f'{{endpoint="{path}",status="{status}"}}': n for (path, status), n in sorted(self.answers.items())}
-        below = list(accumulate(self._buckets))
-        seconds = {f'_bucket{{le="{s}"}}': n for s, n in zip([*BUCKETS_S, "+Inf"], below, strict=True)}
+        below, bounds = list(accumulate(self._buckets)), [*BUCKETS_S, "+Inf"]
+        seconds: dict[str, float] = {f'_bucket{{le="{s}"}}': n for s, n in zip(bounds, below, strict=True)}
         seconds |= {"_sum": round(self._seconds, 6), "_count": below[-1]}
-        metrics: list[tuple[str, str, str, dict[str, int] | dict[str, float]]] = [
+        metrics: list[tuple[str, str, str, Mapping[str, float]]] = [
             ("requests_total", "counter", "Answers by endpoint and status.", answers),
             ("requests_given_up_total", "counter", "Requests whose client went away.", {"": self.given_up}),
             ("prompt_tokens_total", "counter", "Tokens of prompts.", {"": self.prompt_tokens}),

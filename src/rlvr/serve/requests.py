@@ -31,12 +31,8 @@ def text_choices(request: CompletionRequest, served: Served) -> tuple[Answer, li
     if request.best_of not in (None, request.n or 1):
         raise invalid("best_of", "this server samples n completions and returns them all; leave it out.")
     prompts = [_text_prompt(prompt, served) for prompt in request.prompts()]
-    answer = TextAnswer(
-        chat=served.chat,
-        model=served.names[0],
-        with_logprobs=request.logprobs is not None,
-        with_ids=bool(request.return_token_ids),
-    )
+    with_logprobs, with_ids = request.logprobs is not None, bool(request.return_token_ids)
+    answer = TextAnswer(chat=served.chat, model=served.names[0], with_logprobs=with_logprobs, with_ids=with_ids)
     max_tokens = request.max_tokens or DEFAULT_MAX_TOKENS
     return answer, _choices(request, prompts, served, max_tokens=max_tokens, alternatives=request.logprobs)
 

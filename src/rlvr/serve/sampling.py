@@ -116,7 +116,7 @@ class Pool:
                 news.clear()
                 yield
             await sampling
-            yield  # what came while the last item was handled
+            yield  # what came while the last item was dealt with
         finally:
             sampling.cancel()
             await asyncio.wait([sampling])
