@@ -260,8 +260,8 @@ class SharedPrefixRunner(CachedRunner):
         targets = [i for i in range(len(used)) if i not in used]
         if sources:
             columns = max(self._prefix_lengths[source] for source in sources)
-            places = (torch.tensor(slots, device=self._device) for slots in (sources, targets))
-            self._shared.prefixes.move(*places, columns)
+            old, new = (torch.tensor(slots, device=self._device) for slots in (sources, targets))
+            self._shared.prefixes.move(old, new, columns)
             to = dict(zip(sources, targets, strict=True))
             for source, target in to.items():
                 self._prefix_lengths[target] = self._prefix_lengths[source]
