@@ -31,9 +31,8 @@ Said = str | tuple[str, StopReason]
 def make_task(
     kind: str = "letters", seed: int = 0, more: dict[str, Any] | None = None, **changes: Any
 ) -> VerifiersTask:
-    arguments = {"kind": kind, **(more or {})}
-    settings = Verifiers(env_id="rlvr-test-environments", env_args=arguments, **({"eval_share": 0.2} | changes))
-    return VerifiersTask(settings, seed, name="verifiers")
+    usual = {"env_id": "rlvr-test-environments", "env_args": {"kind": kind, **(more or {})}, "eval_share": 0.2}
+    return VerifiersTask(Verifiers(**(usual | changes)), seed, name="verifiers")
 
 
 def call(*calls: tuple[str, dict[str, Any]]) -> str:
