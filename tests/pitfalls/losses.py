@@ -93,13 +93,13 @@ BUGS = [
     Planted(
         pitfall=10,
         name="tokens outside the loss are counted",
-        plant=around("rlvr.algorithms.aggregation:token_mean", lambda original, mask, episodes: mask / mask.numel()),
+        plant=around("rlvr.algorithms.aggregation:token_mean", lambda original, mask, *rest: mask / mask.numel()),
         caught_by=AGGREGATION + "10_rows_outside_the_loss_count_nowhere",
     ),
     Planted(
         pitfall=11,
         name="the mean over sequences is a mean over tokens",
-        plant=around("rlvr.algorithms.aggregation:sequence_mean", lambda original, mask, episodes: mask / mask.sum()),
+        plant=around("rlvr.algorithms.aggregation:sequence_mean", lambda original, mask, *rest: mask / mask.sum()),
         caught_by=AGGREGATION + "11_weight_of_a_token_of_10_and_of_100",
     ),
     Planted(
