@@ -93,7 +93,7 @@ BUGS = [
         name="an answer that was cut off counts",
         plant=around(
             "rlvr.rewards.extract:AnswerFormat.answer_of",
-            lambda original, form, attempt: original(form, replace(attempt, stop_reason=StopReason.STOP)),
+            lambda original, self, attempt: original(self, replace(attempt, stop_reason=StopReason.STOP)),
         ),
         caught_by=EXTRACT + "28_a_completion_that_was_cut_off_has_no_answer",
     ),

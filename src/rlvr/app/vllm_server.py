@@ -25,6 +25,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import saved_settings
 from rlvr.models.hub import locate
 from rlvr.models.loading import TOKENIZER_FILES, base_of
+from rlvr.models.settings import PretrainedModel
 from rlvr.tracking.files import writing
 
 PYTHON_VARIABLE = "RLVR_VLLM_PYTHON"
@@ -177,7 +178,7 @@ def find_weights(model: str) -> Weights:
 def _kept_otherwise(root: Path | None) -> tuple[str, ...]:
     """What vLLM serves under the adapter is not what the run trained it on, if that was quantized."""
     kept = None if root is None else load_config([], config_name="config", config_dir=str(root)).model
-    if kept is not None and kept.quantized:
+    if isinstance(kept, PretrainedModel) and kept.quantized:
         bits = 4 if kept.load_in_4bit else 8
         return (
             f"the run has the model under its adapter in {bits} bits; vLLM takes it as it was saved: other numbers",

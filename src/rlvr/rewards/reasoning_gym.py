@@ -24,7 +24,9 @@ class ReasoningGym(Part):
     while it can judge the gold.
     """
 
+    needs_metadata = True
     preload = ("reasoning_gym",)
+    needs_metadata = True
 
     def grade(self, attempt: Attempt) -> Grade:
         example, metadata = attempt.example, attempt.example.metadata
