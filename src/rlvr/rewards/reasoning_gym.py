@@ -26,7 +26,6 @@ class ReasoningGym(Part):
 
     needs_metadata = True
     preload = ("reasoning_gym",)
-    needs_metadata = True
 
     def grade(self, attempt: Attempt) -> Grade:
         example, metadata = attempt.example, attempt.example.metadata
