@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rlvr.cli.main import main
-from tests.system.harness import SMALL, TASK, metrics, num_lines, outcome, pretrained, rlvr, run_train
+from tests.system.harness import SMALL, TASK, metrics, num_lines, once, outcome, pretrained, rlvr, run_train
 
 Capture = pytest.CaptureFixture[str]
 
@@ -22,7 +22,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def refused(words: list[str], code: int, parts: list[str], capsys: Capture) -> str:
     """Run a command that must fail with one line on stderr that holds all the parts."""
     capsys.readouterr()
-    assert main(words) == code
+    assert main(once(*words)) == code
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("rlvr: error: "), err
@@ -52,7 +52,7 @@ SETTINGS = {
     "key of another algorithm": (["algorithm.gae_lambda=0.9"], ["algorithm.gae_lambda=0.9", "algorithm=ppo"]),
     "context too small": (["model.max_context_tokens=20"], ["model.max_context_tokens=20", "raise it"]),
     "heads": (["model.num_heads=5"], ["model.num_heads=5", "model.hidden_size=64", "multiple"]),
-    "no model named": (["model=hf", "warm_start.enabled=false"], ["model.name_or_path", "no default"]),
+    "no model named": (["model=hf"], ["model.name_or_path", "no default"]),
     "idle setting": (["algorithm.clip_low=0.1"], ["algorithm.clip_low=0.1", "no effect", "raise"]),
     "bad minibatches": (["algorithm.num_minibatches=3"], ["algorithm.num_minibatches=3", "divisor"]),
     "resume of nothing": (["resume=true"], ["resume=true", "run_dir=FOLDER"]),
@@ -254,7 +254,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_batch(
     model: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     folder = tmp_path / "run"
-    more = ["trainer.learning_rate=1e30", "trainer.max_steps=5", "trainer.checkpoint_every=1", "reward.type=boxed"]
+    more = ["trainer.learning_rate=1e30", "trainer.max_steps=5", "trainer.checkpoint_every=1", "reward=rpn_boxed"]
     more += ["rollout.temperature=1.5"]
     words = ["train", *SMALL, *pretrained(model), f"run_dir={folder}", *more]
     err = refused(words, 1, ["is not finite", "start another run", "trainer.learning_rate", "rows"], capsys)
@@ -271,7 +271,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_batch(
     start = folder / "checkpoints" / "step_000000" / "model"
     if start.is_dir():
         again = ["train", *SMALL, *pretrained(start), f"run_dir={tmp_path / 'again'}", "trainer.max_steps=1"]
-        assert main(again) == 0
+        assert main(once(*again)) == 0
 
 
 def test_an_output_that_cannot_be_written_is_told_before_the_work(model: Path, tmp_path: Path, capsys: Capture) -> None:
