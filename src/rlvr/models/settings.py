@@ -36,6 +36,10 @@ class Model(Component):
         """Whether the weights are kept in 4 or 8 bits."""
         return False
 
+    def fitted(self, config: Any) -> Self:
+        """With what `auto` stands for in a run."""
+        return self
+
     def family(self) -> str | None:
         """`model_type` of the model to come: `qwen2`, or `llama` for models made from scratch."""
         return "llama"
@@ -139,6 +143,12 @@ class PretrainedModel(Model):
     @property
     def quantized(self) -> bool:
         return self.load_in_4bit or self.load_in_8bit
+
+    def fitted(self, config: Any) -> Self:
+        if self.dtype != "auto":
+            return self
+        narrow = self.adapted and config.trainer.precision != "fp32"
+        return self.model_copy(update={"dtype": "bfloat16" if narrow else "float32"})
 
     def family(self) -> str | None:
         from rlvr.models.loading import model_family

@@ -11,7 +11,7 @@ An episode has documents, search and notes of its own (`Notes`): nothing is shar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,15 +22,13 @@ from rlvr.retrieval.base import Document, Search
 from rlvr.retrieval.retriever import Retriever
 from rlvr.rewards.base import Verifier
 from rlvr.rewards.completion import ARGUMENTS, Ids, Text
-from rlvr.rewards.metrics import Metric
-from rlvr.rewards.multihop import QaState, Rules, final_answer, official_scores, potential
-from rlvr.rewards.text import golds_of
+from rlvr.rewards.multihop import QaState, Rules, potential
 from rlvr.tasks.multihop_corpus import Library, Match
 from rlvr.tasks.multihop_sets import Question, Sieve, read_questions, with_noise
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import DOCUMENTS
 from rlvr.tasks.rows import Row
-from rlvr.types import Attempt, Example, Verdict
+from rlvr.types import Example
 
 if TYPE_CHECKING:
     from rlvr.tasks.multihop_sets import Reason
@@ -187,7 +185,7 @@ def titles(documents: Sequence[Document]) -> str:
     return "\n".join([*lines, f"and {more:,} more"] if more > 0 else lines)
 
 
-# ----------------------------------------------------------------------------------------------- episodes and metric
+# ---------------------------------------------------------------------------------------------------------- episodes
 
 
 class MultiHopEnvs:
@@ -248,19 +246,6 @@ class MultiHopEnvs:
         )
 
 
-class OfficialAnswer(Metric):
-    """Official exact match of the final answer, with no leniency. Votes are cast for the answer as it stands."""
-
-    rules: Rules
-
-    async def judge(self, attempt: Attempt) -> Verdict:
-        completion = final_answer(attempt)
-        if completion is None:
-            return Verdict(answer=None, correct=False)
-        scores = official_scores(self.rules, completion.answer, golds_of(attempt.example))
-        return Verdict(answer=completion.answer, correct=scores.em == 1.0)
-
-
 # ------------------------------------------------------------------------------------------------------ the problems
 
 
@@ -280,8 +265,8 @@ def load_questions(
     return sieve.kept, sieve.notes("training" if key == "train_sets" else "held-out")
 
 
-def to_problem(question: Question, noise_rate: float, seed: int) -> Problem:
-    """The problem of a question, noise drawn by `seed`."""
+def to_problem(question: Question, noise_rate: float, seed: int, tools: Collection[str] = TOOLS) -> Problem:
+    """The problem of a question, noise drawn by `seed`; how to solve it can be shown with some of the tools alone."""
     noisy = with_noise(question, noise_rate, seed)
     answer, *others = noisy.golds
     return Problem(
@@ -298,14 +283,16 @@ def to_problem(question: Question, noise_rate: float, seed: int) -> Problem:
             "num_support": noisy.num_support,
             "hops": noisy.hops,
         },
-        turns=_demonstration(noisy),
+        turns=_demonstration(noisy) if {"retrieve_documents", "complete"} <= {*tools} else (),
         tags=(f"{noisy.hops}_hops", *([noisy.kind] if noisy.kind else [])),
     )
 
 
 def _demonstration(question: Question) -> tuple[Mapping[str, object], ...]:
-    """Search for each supporting document by its title, then answer and cite them."""
+    """Search for each supporting document by its title, then answer and cite them; nothing where none is known."""
     found = [document for document in question.documents if document.id in question.support]
+    if not found:
+        return ()
     searches = [{"name": "retrieve_documents", "arguments": {"query": document.title}} for document in found]
     names = [document.title for document in found]
     answer = {
