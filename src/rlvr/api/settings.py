@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.api.files import import_path
+from rlvr.app.lines import chooses, override_lines
 from rlvr.config import Config
 from rlvr.config.compose import DATA_CONFIG, DEFAULT_CONFIG, load_config, load_task_config
-from rlvr.config.lines import chooses, override_lines
 from rlvr.errors import ConfigError
 from rlvr.tasks.multihop import TOOLS
 from rlvr.tasks.settings import MetricSettings

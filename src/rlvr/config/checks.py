@@ -6,27 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any
 
 from rlvr.config.config import SECTIONS, Config
 from rlvr.config.keys import walk
 from rlvr.config.messages import shown
+from rlvr.config.said import Said
 from rlvr.errors import ConfigError
 from rlvr.settings import Component, Settings
-
-
-class Said(Protocol):
-    """Which keys the user gave a value."""
-
-    is_resolved: bool
-
-    def on_line(self, path: str) -> bool:
-        """Whether the command line says it."""
-        ...
-
-    def __contains__(self, path: str) -> bool:
-        """Whether the command line or a file of the user's says it."""
-        ...
 
 
 def checked(config: Config, said: Said) -> Config:

@@ -1,17 +1,14 @@
 """From a command line to a `Config`: Hydra composes the choices and values, the settings classes check them.
 
-The registry offers every component to Hydra's ConfigStore as a group's choice, of which the file is nothing but its
-name (a task also brings the prompt and the reward that go with it): defaults stand in the classes. So what Hydra
-composes is what was said, by our presets, by the user's files and on the command line.
+The registry offers every component to Hydra's ConfigStore as a choice that holds nothing but its name; a task also
+brings the prompt and the reward that go with it. Defaults are those of the classes. So what Hydra composes is what was
+said: by our presets, by the user's files and on the command line.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,45 +24,17 @@ from yaml import YAMLError
 
 from rlvr import registry
 from rlvr.config import bundles, checks, debugging, messages
-from rlvr.config.config import CHOICES, SECTIONS, Config
-from rlvr.config.keys import all_keys, classes
+from rlvr.config.config import CHOICES, Config
+from rlvr.config.keys import all_keys
+from rlvr.config.said import Said, Source, included_files, is_choice, leaves
 from rlvr.config.spellings import upgraded
 from rlvr.errors import ConfigError
 from rlvr.settings import dumped, plain, validated
 
 DEFAULT_CONFIG = "rpn"
 DATA_CONFIG = "gsm8k"  # what a task without a configuration of its own starts from
-CONF = Path(__file__).parents[1] / "conf"
+GROUPS = tuple(group for group in CHOICES if group != "reward")  # whose choices are components
 FOLLOWS_TASK = ("reward", "prompt")
-LEARNING_RATES = {"pretrained": 1.0e-6, "adapters": 1.0e-5, "scratch": 4.0e-4}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where a configuration comes from; `option` is the option that names it, for errors."""
-
-    name: str
-    folder: str | None
-    option: str = "--config-name"
-
-    @property
-    def folders(self) -> list[Path]:
-        """The user's own, then ours."""
-        return [*([Path(self.folder)] if self.folder else []), CONF]
-
-    @property
-    def configs(self) -> list[str]:
-        """Names for `--config-name`."""
-        return sorted({file.stem for folder in self.folders for file in folder.glob("*.yaml")})
-
-    def options(self, group: str) -> list[str]:
-        """The choices of a group."""
-        files = {file.stem for folder in self.folders for file in (folder / group).glob("*.yaml")}
-        return sorted({*files, *(registry.names(group) if group != "reward" else ())})
-
-    def is_resolved(self) -> bool:
-        """Whether it is a file without a defaults list, as a run's config.yaml: all choices are made."""
-        return "defaults" not in _load_file(_find(self.folders, f"{self.name}.yaml"))
 
 
 def load_config(
@@ -76,16 +45,22 @@ def load_config(
     option: str = "--config-name",
 ) -> Config:
     """Compose, check and freeze a configuration. Raises ConfigError: key, value and remedy of all that is wrong."""
-    source = _open(config_name, config_dir, option)
+    if config_dir is not None:
+        if not Path(config_dir).is_dir():
+            raise ConfigError(f"--config-dir {config_dir}: there is no such folder.")
+        registry.look_in(str(Path(config_dir).resolve()))
+    source = Source(name=config_name.removesuffix(".yaml"), folder=config_dir, option=option)
+    if source.name not in source.configs:
+        hint = registry.suggestion(source.name, source.configs)
+        raise ConfigError(f"{option} {source.name}: there is no such configuration; {hint}")
     parsed = parse_overrides(overrides)
     _check_overrides(parsed, source)
-    said = _Said.of(parsed, source)
+    said = Said.of(parsed, source)
     values = _compose(source, parsed, said)
     if values.get("debug") is True:
-        debugging.shrink(values, said.beside_debug())
+        debugging.shrink(values, said.beside_debug)
     bundles.expand(values, lambda lines: _compose_bundle(lines, source))
-    config = _validated(values)
-    return checks.checked(config, said)
+    return checks.checked(_validated(values), said)
 
 
 def load_task_config(
@@ -96,14 +71,13 @@ def load_task_config(
         return load_config(overrides, config_name="config", config_dir=name, option=option)
     source = Source(name=name, folder=config_dir, option=option)
     if name not in source.configs and (":" in name or name in source.options("task")):
-        lines = [f"task={name}", *overrides]
-        return load_config(lines, config_name=DATA_CONFIG, config_dir=config_dir, option=option)
+        overrides, name = [f"task={name}", *overrides], DATA_CONFIG
     return load_config(overrides, config_name=name, config_dir=config_dir, option=option)
 
 
 def to_yaml(config: Config) -> str:
     """The resolved configuration; it can be read back with `--config-dir` and `--config-name`."""
-    return OmegaConf.to_yaml(OmegaConf.create(_escaped(dumped(config))))
+    return OmegaConf.to_yaml(OmegaConf.create(_literal(dumped(config))))
 
 
 def to_run_yaml(config: Config) -> str:
@@ -112,30 +86,33 @@ def to_run_yaml(config: Config) -> str:
 
 
 def read_yaml(text: str) -> Config:
-    """What `to_run_yaml` wrote, also that of rlvr 0.1.0, without a look at the rules of a run."""
-    values = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
-    if not isinstance(values, dict):
+    """What `to_run_yaml` wrote, also that of rlvr 0.1.0; the rules of a run are not checked again."""
+    values = _plain_values(OmegaConf.create(text))
+    if not values:
         raise ConfigError("it has no keys")
-    return read_values(upgraded({str(key): value for key, value in values.items()}))
+    return read_values(values)
 
 
 def read_values(values: dict[str, Any]) -> Config:
     """Resolved values, as `dumped` gives them."""
-    if isinstance(prompt := values.get("prompt"), dict):
-        prompt.setdefault("name", "plain")  # rlvr 0.1.0 has none
-    return _validated(values)
+    return _validated(upgraded(values))
 
 
-def _escaped(value: Any) -> Any:
-    """Texts with `${` are literal: no interpolation is left in a resolved configuration."""
+def _literal(value: Any) -> Any:
+    """Escape `${` in texts: no interpolation is left in a resolved configuration."""
     if isinstance(value, dict):
-        return {key: _escaped(item) for key, item in value.items()}
+        return {key: _literal(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_escaped(item) for item in value]
+        return [_literal(item) for item in value]
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-# ------------------------------------------------------------------------------------------------------- overrides
+def _plain_values(composed: Any, *, resolve: bool = True) -> dict[str, Any]:
+    found = OmegaConf.to_container(composed, resolve=resolve)
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+# ----------------------------------------------------------------------------------------------------------- overrides
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -183,174 +160,55 @@ def _check_overrides(parsed: Sequence[Override], source: Source) -> None:
             raise ConfigError(f"{line}: {key} was given before ({seen[key]}); give it once.")
         seen[key] = line
         section, _, last = key.partition(".")
-        if last == "name" and section in CHOICES and section != "reward" and not override.is_delete():
+        if last == "name" and section in GROUPS and not override.is_delete():
             raise ConfigError(f"{line}: the name only says what was chosen; choose with {section}={override.value()}.")
-        if _is_choice(override):
-            _check_choice(override, source)
-        elif key == "tracker" and isinstance(override.value(), str):
+        if key == "tracker" and isinstance(override.value(), str):
             raise ConfigError(f"{line}: name trackers with tracker.report_to=[{override.value()}].")
+        if is_choice(override):
+            _check_choice(key, override.value(), source.options(key))
 
 
-def _is_choice(override: Override) -> bool:
-    key = override.key_or_group
-    return (key in CHOICES or "/" in key) and not isinstance(override.value(), dict) and not override.is_delete()
-
-
-def _check_choice(override: Override, source: Source) -> None:
-    key, value, options = override.key_or_group, override.value(), source.options(override.key_or_group)
-    if isinstance(value, str) and ":" in value and key in registry.PACKAGES and key != "reward":
-        registry.find(key, value)
+def _check_choice(group: str, value: object, options: list[str]) -> None:
+    if group in GROUPS and isinstance(value, str) and ":" in value:
+        registry.find(group, value)
     elif value not in options:
-        raise ConfigError(
-            f"{key}={messages.shown(value)}: there is no such {key}; {registry.suggestion(str(value), options)}"
-        )
+        hint = registry.suggestion(str(value), options)
+        raise ConfigError(f"{group}={messages.shown(value)}: there is no such {group}; {hint}")
 
 
-# ----------------------------------------------------------------------------------------------------- what was said
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Said:
-    """The dotted keys that the user gave a value or chose."""
-
-    line: frozenset[str]  # on the command line
-    file: frozenset[str]  # in files of the user's own
-    is_resolved: bool  # the file is a run's, which says every key
-    debug_in_file: bool
-
-    @classmethod
-    def of(cls, parsed: Sequence[Override], source: Source) -> _Said:
-        own = {} if source.folder is None else dict(_own_values(source.name, Path(source.folder)))
-        return cls(
-            line=frozenset(leaf for override in parsed for leaf in _override_leaves(override)),
-            file=frozenset(own),
-            is_resolved=source.folder is not None and source.is_resolved(),
-            debug_in_file=own.get("debug") is True,
-        )
-
-    def __contains__(self, path: str) -> bool:
-        return self.on_line(path) or any(_covers(key, path) for key in self.file)
-
-    def on_line(self, path: str) -> bool:
-        """Whether the command line says it."""
-        return any(_covers(key, path) for key in self.line)
-
-    def beside_debug(self) -> frozenset[str]:
-        """What stands where debug=true stands: on the command line, or in the same file."""
-        return self.line | (self.file if self.debug_in_file else frozenset())
-
-
-def _covers(said: str, path: str) -> bool:
-    return said == path or path.startswith(f"{said}.") or said.startswith(f"{path}.")
-
-
-def _override_leaves(override: Override) -> Iterator[str]:
-    key, value = override.key_or_group, None if override.is_delete() else override.value()
-    if _is_choice(override):
-        return
-    yield from _leaves(value, key) if isinstance(value, dict) and value else (key,)
-
-
-def _leaves(value: Any, prefix: str) -> Iterator[str]:
-    if isinstance(value, Mapping) and value:
-        for name, item in value.items():
-            yield from _leaves(item, f"{prefix}.{name}" if prefix else str(name))
-    else:
-        yield prefix
-
-
-def _own_values(name: str, folder: Path, seen: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """The keys and values of a file of the user's, and of those of the user's that it includes."""
-    file = folder / f"{name}.yaml"
-    if name in seen or not file.is_file():
-        return
-    data = _load_file(file)
-    for included, group in _included(data):
-        inside = f"{group}/{included}" if group else included
-        for key, value in _own_values(inside, folder, (*seen, name)):
-            yield (f"{group}.{key}" if group else key), value
-    data.pop("defaults", None)
-    for key in _leaves(data, ""):
-        yield key, data.get(key)
-
-
-def _included(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """`[rpn, {override task: jsonl}]` -> `("rpn", "")`, `("jsonl", "task")`."""
-    for entry in data.get("defaults") or ():
-        if isinstance(entry, str) and entry != "_self_":
-            yield entry, ""
-        elif isinstance(entry, Mapping):
-            for key, value in entry.items():
-                yield str(value), str(key).removeprefix("override ").strip("/")
-
-
-def _preset_choices(name: str, folders: Sequence[Path]) -> dict[str, str]:
-    """What our own files among those that `name` is made of choose: `{"task": "rpn", "algorithm": "ppo", ...}`."""
-    with suppress(ConfigError, RecursionError):
-        file = _find(folders, f"{name}.yaml")
-        data, chosen = _load_file(file), {}
-        for included, group in _included(data):
-            if not group:
-                chosen |= _preset_choices(included, folders if file.parent == CONF or included != name else [CONF])
-            elif file.parent == CONF:
-                chosen[group] = included
-        return chosen
-    return {}
-
-
-def _find(folders: Sequence[Path], name: str) -> Path:
-    return next((folder / name for folder in folders if (folder / name).is_file()), CONF / name)
-
-
-def _load_file(file: Path) -> dict[str, Any]:
-    try:
-        found = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except (OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
-        raise ConfigError(f"{file}: {_one_line(error)}") from None
-    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
-
-
-# --------------------------------------------------------------------------------------------------------- composing
-
-
-def _open(config_name: str, config_dir: str | None, option: str) -> Source:
-    if config_dir is not None:
-        if not Path(config_dir).is_dir():
-            raise ConfigError(f"--config-dir {config_dir}: there is no such folder.")
-        registry.look_in(str(Path(config_dir).resolve()))
-    source = Source(name=config_name.removesuffix(".yaml"), folder=config_dir, option=option)
-    if source.name not in source.configs:
-        hint = registry.suggestion(source.name, source.configs)
-        raise ConfigError(f"{option} {source.name}: there is no such configuration; {hint}")
-    return source
+# ----------------------------------------------------------------------------------------------------------- composing
 
 
 def _offer(source: Source, lines: Sequence[str]) -> None:
     """Store a choice for every component of the registry, and for each `module:Class` that lines or files name."""
-    store = ConfigStore.instance()
-    named = [re.fullmatch(r"\+?(\w+)=([\w.]+:[\w.]+)", line) for line in lines]
-    wanted = {(match[1], match[2]) for match in named if match is not None}
+    choices = [(group, name) for group in GROUPS for name in registry.names(group)]
+    choices += [(m[1], m[2]) for line in lines if (m := re.fullmatch(r"\+?(\w+)=([\w.]+:[\w.]+)", line))]
     for file in Path(source.folder).glob("*.yaml") if source.folder else ():
-        wanted |= {(group, name) for name, group in _included(_load_file(file)) if ":" in name}
-    groups = [group for group in CHOICES if group != "reward"]
-    choices = [(group, name) for group in groups for name in registry.names(group)]
-    for group, name in [*choices, *(one for one in wanted if one[0] in groups)]:
-        node: dict[str, Any] = {"name": name}
+        choices += [(group, name) for name, group in included_files(source.load(file.stem)[0]) if ":" in name]
+    for group, name in choices:
         if group == "task":
-            task = registry.find("task", name)
-            reward = task.reward
-            if not isinstance(reward, str):  # parts of its own
-                store.store(group="reward", name=name, node={"parts": plain(reward)}, provider="rlvr")
-                reward = name
-            follow = [{"/reward@_global_.reward": reward}, {"/prompt@_global_.prompt": task.prompt}]
-            node["defaults"] = [*follow, "_self_"]
-            wanted_prompt = task.prompt
-            if ":" in wanted_prompt:
-                store.store(group="prompt", name=wanted_prompt, node={"name": wanted_prompt}, provider="rlvr")
-        store.store(group=group, name=name, node=node, provider="rlvr")
+            _offer_task(name, registry.find("task", name))
+        elif group in GROUPS:
+            _store(group, name, {"name": name})
 
 
-def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> DictConfig:
+def _offer_task(name: str, task: Any) -> None:
+    reward, prompt = task.reward, task.prompt
+    if not isinstance(reward, str):  # its own parts
+        _store("reward", name, {"parts": plain(reward)})
+        reward = name
+    if ":" in prompt:
+        _store("prompt", prompt, {"name": prompt})
+    follow = [{"/reward@_global_.reward": reward}, {"/prompt@_global_.prompt": prompt}, "_self_"]
+    _store("task", name, {"name": name, "defaults": follow})
+
+
+def _store(group: str, name: str, node: dict[str, Any]) -> None:
+    ConfigStore.instance().store(group=group, name=name, node=node, provider="rlvr")
+
+
+def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
+    """What Hydra composes, and the choice of each group."""
     _offer(source, lines)
     if source.folder is None:
         opened, more = initialize_config_module("rlvr.conf", version_base="1.3"), []
@@ -359,17 +217,19 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> Dic
         more = ["hydra.searchpath=[pkg://rlvr.conf]"]
     try:
         with opened:
-            return compose(config_name, overrides=[*lines, *more], return_hydra_config=True)
-    except HydraException as error:
-        raise ConfigError(_explained(error, source, lines)) from None
+            composed = compose(config_name, overrides=[*lines, *more], return_hydra_config=True)
     except RecursionError:
         raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
-    except (OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise ConfigError(f"{source.option} {source.name}: {_one_line(error)}") from None
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise ConfigError(_explained(error, source, lines)) from None
+    chosen = {group: str(name) for group, name in composed.hydra.runtime.choices.items() if group in CHOICES}
+    OmegaConf.set_struct(composed, False)
+    del composed["hydra"]
+    return composed, chosen
 
 
-def _explained(error: HydraException, source: Source, lines: Sequence[str]) -> str:
-    """A group choice on a configuration that is already resolved, or a broken defaults list."""
+def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
+    """A group choice on a configuration that is already resolved, or a broken file."""
     for line in lines:
         key = line.partition("=")[0]
         if f"Could not override '{key}'" in str(error):
@@ -377,105 +237,56 @@ def _explained(error: HydraException, source: Source, lines: Sequence[str]) -> s
                 f"{line}: {source.name} is a resolved configuration, whose choices are fixed; override values "
                 f"({key}.KEY=...), or choose on top of {source.option} {source.name} in a file of your own."
             )
-    return f"{source.option} {source.name}: {_one_line(error)}"
+    return f"{source.option} {source.name}: {' '.join(str(error).split())}"
 
 
-def _one_line(error: object) -> str:
-    return " ".join(str(error).split())
-
-
-def _compose(source: Source, parsed: Sequence[Override], said: _Said) -> dict[str, Any]:
+def _compose(source: Source, parsed: Sequence[Override], said: Said) -> dict[str, Any]:
     """The composed and resolved values, not yet validated."""
     lines = [_added(override) for override in parsed]
-    composed = _hydra(source, source.name, lines)
-    chosen = {group: str(name) for group, name in composed.hydra.runtime.choices.items() if group in CHOICES}
+    composed, chosen = _hydra(source, source.name, lines)
     missing = [group for group in FOLLOWS_TASK if "task" in chosen and group not in chosen]
     if missing:  # a file of the user's own in the group `task`, which names no reward and no prompt
         task = registry.find("task", str(composed.task.name))
         lines += [f"+{group}={getattr(task, group)}" for group in missing]
-        composed = _hydra(source, source.name, lines)
-    OmegaConf.set_struct(composed, False)
-    del composed["hydra"]
-    _check_pinned(parsed, chosen, source)
+        composed, chosen = _hydra(source, source.name, lines)
+    if source.folder is not None and any(one.key_or_group == "task" for one in parsed):
+        _check_pinned(chosen, {one.key_or_group for one in parsed}, source)
     _leave_out_replaced(composed, chosen, said, source)
     return _resolved(composed)
 
 
 def _added(override: Override) -> str:
-    """A value is forced in, known or not: which keys there are, the settings classes know."""
+    """A value is forced in, known or not: the settings classes know which keys there are."""
     line = override.input_line or ""
-    if _is_choice(override) or override.is_delete():
-        return line
-    return f"++{line.lstrip('+')}"
+    return line if is_choice(override) or override.is_delete() else f"++{line.lstrip('+')}"
 
 
-def _check_pinned(parsed: Sequence[Override], chosen: Mapping[str, str], source: Source) -> None:
+def _check_pinned(chosen: Mapping[str, str], given: set[str], source: Source) -> None:
     """A reward or prompt that a file pins for another task would score or ask the wrong thing."""
-    given = {override.key_or_group: override for override in parsed}
-    if "task" not in given or source.folder is None or ":" in chosen.get("task", ""):
-        return
+    task = chosen["task"]
     for group in FOLLOWS_TASK:
-        follows = (
-            getattr(registry.find("task", chosen["task"]), group) if chosen["task"] in registry.names("task") else None
-        )
+        follows = getattr(registry.find("task", task), group, None) if task in registry.names("task") else None
         if group not in given and isinstance(follows, str) and chosen.get(group) != follows:
             raise ConfigError(
-                f"task={chosen['task']}: goes with {group}={follows}, and {source.name}.yaml chooses "
+                f"task={task}: goes with {group}={follows}, and {source.name}.yaml chooses "
                 f"{group}={chosen.get(group)}; say {group}={follows} or {group}={chosen.get(group)} as well."
             )
 
 
-def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: _Said, source: Source) -> None:
+def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: Said, source: Source) -> None:
     """`--config-name gsm8k model=scratch_bpe`: what a preset says of its own choice goes with that choice."""
-    preset = _preset_choices(source.name, source.folders)
+    preset = source.preset_choices(source.name)
     if "task" in preset:
         task = registry.find("task", preset["task"])
         preset = {"reward": task.reward, "prompt": task.prompt} | preset
     for group, choice in chosen.items():
         if preset.get(group, choice) == choice or group not in composed:
             continue
-        fresh = OmegaConf.create({group: _choice_values(group, choice, source)})
-        for leaf in list(_leaves(OmegaConf.to_container(composed[group]), group)):
+        fresh, _ = _hydra(source, None, [f"+{group}={choice}"])
+        for leaf in leaves(_plain_values(composed[group], resolve=False), group):
             if leaf in said and leaf != f"{group}.name":
                 OmegaConf.update(fresh, leaf, OmegaConf.select(composed, leaf), force_add=True)
         composed[group] = fresh[group]
-
-
-def _choice_values(group: str, choice: str, source: Source) -> dict[str, Any]:
-    """What a choice says by itself."""
-    alone = _hydra(source, None, [f"+{group}={choice}"])
-    values = OmegaConf.to_container(alone[group], resolve=False)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
-
-
-def _resolved(composed: DictConfig) -> dict[str, Any]:
-    """Plain values over the defaults, so that `${rollout.group_size}` finds what nobody said."""
-    values = OmegaConf.to_container(composed, resolve=False)
-    assert isinstance(values, dict)
-    upgraded(values)  # type: ignore[arg-type]
-    if isinstance(prompt := values.get("prompt"), dict):
-        prompt.setdefault("name", "plain")
-    names = {s: str(values[s].get("name")) for s in CHOICES if s != "reward" and isinstance(values.get(s), dict)}
-    try:
-        merged = OmegaConf.merge(_defaults(names), values)
-        found = OmegaConf.to_container(merged, resolve=True)
-        missing = sorted(OmegaConf.missing_keys(merged))
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {_one_line(error.msg or error)}.") from None
-    if missing:
-        raise ConfigError(f"{missing[0]}=???: has no default; say {missing[0]}=...")
-    assert isinstance(found, dict)
-    return {str(key): value for key, value in found.items()}
-
-
-def _defaults(names: Mapping[str, str]) -> dict[str, Any]:
-    """The defaults of the chosen classes, as nested values."""
-    found = OmegaConf.create({})
-    for path, field in all_keys({k: v for k, v in names.items() if v != "None"}).items():
-        if not field.is_required() and "<" not in path:
-            OmegaConf.update(found, path, _escaped(plain(field.get_default(call_default_factory=True))), force_add=True)
-    return OmegaConf.to_container(found)  # type: ignore[return-value]
 
 
 def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
@@ -483,43 +294,40 @@ def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
     parsed = parse_overrides(lines)
     _check_overrides(parsed, source)
     choices = [f"+{one.input_line}" if one.key_or_group == "task" else _added(one) for one in parsed]
-    composed = _hydra(source, None, choices)
-    OmegaConf.set_struct(composed, False)
-    del composed["hydra"]
-    return _resolved(composed)
+    return _resolved(_hydra(source, None, choices)[0])
 
 
-# --------------------------------------------------------------------------------------------------------- validating
+def _resolved(composed: DictConfig) -> dict[str, Any]:
+    """Plain values over the defaults, so that `${rollout.group_size}` finds what nobody said."""
+    values = upgraded(_plain_values(composed, resolve=False))
+    names = {group: str(values[group]["name"]) for group in GROUPS if "name" in (values.get(group) or ())}
+    defaults = OmegaConf.create({})
+    for path, field in all_keys(names).items():
+        if not field.is_required() and "<" not in path:
+            value = _literal(plain(field.get_default(call_default_factory=True)))
+            OmegaConf.update(defaults, path, value, force_add=True)
+    merged = OmegaConf.merge(defaults, values)
+    try:
+        missing = sorted(OmegaConf.missing_keys(merged))
+        if missing:
+            raise ConfigError(f"{missing[0]}: has no default; say {missing[0]}=...")
+        return _plain_values(merged)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {' '.join(str(error.msg or error).split())}.") from None
+
+
+# ---------------------------------------------------------------------------------------------------------- validating
 
 
 def _validated(values: dict[str, Any]) -> Config:
-    chosen = {
-        group: str(values[group]["name"])
-        for group in CHOICES
-        if group != "reward" and isinstance(values.get(group), dict) and isinstance(values[group].get("name"), str)
-    }
-    if isinstance(name := values.get("name"), str) and ":" in name:
+    sections = {group: values[group] for group in GROUPS if isinstance(values.get(group), dict)}
+    chosen = {group: section["name"] for group, section in sections.items() if isinstance(section.get("name"), str)}
+    if isinstance(name := values.get("name"), str) and ":" in name:  # ${task.name} of a task of the user's own
         values["name"] = name.rpartition(":")[2].lower()
-    unknown = [key for key in values if key not in Config.model_fields and key not in SECTIONS]
-    _ = unknown, classes
     try:
-        return _with_auto(validated(Config, values))
+        config: Config = validated(Config, values)
     except ValidationError as error:
         raise ConfigError(messages.invalid(error, chosen)) from None
-
-
-def _with_auto(config: Config) -> Config:
-    """The numbers that depend on how the model is trained."""
-    model, trainer = config.model, config.trainer
-    if getattr(model, "dtype", None) == "auto":
-        narrow = model.adapted and trainer.precision != "fp32"
-        model = model.model_copy(update={"dtype": "bfloat16" if narrow else "float32"})
-    if isinstance(trainer.warmup_steps, float):
-        trainer = trainer.model_copy(update={"warmup_steps": round(trainer.warmup_steps * trainer.max_steps)})
-    if trainer.learning_rate == "auto":
-        kind = "scratch" if model.from_scratch else "adapters" if model.adapted else "pretrained"
-        trainer = trainer.model_copy(update={"learning_rate": LEARNING_RATES[kind]})
-    return config.model_copy(update={"model": model, "trainer": trainer})
-
-
-__all__ = ["load_config", "load_task_config", "os", "parse_overrides", "to_run_yaml", "to_yaml"]
+    return config.model_copy(
+        update={"model": config.model.fitted(config), "trainer": config.trainer.fitted(config.model)}
+    )

@@ -42,17 +42,13 @@ def keys(settings: type[Settings], prefix: str = "") -> Iterator[tuple[str, Fiel
             yield from keys(found, f"{path}.{ANY_NAME}." if is_mapping else f"{path}.")
 
 
-def classes(chosen: Mapping[str, str]) -> dict[str, type[Settings]]:
-    """The class of each section, where `chosen` says what was chosen: `{"algorithm": Grpo, "trainer": ...}`."""
-    found = {name: inner(field.annotation)[0] for name, field in Config.model_fields.items()}
-    sections = {name: settings for name, settings in found.items() if settings is not None}
-    return sections | {name: registry.find(name, choice) for name, choice in chosen.items() if name in sections}
-
-
 def all_keys(chosen: Mapping[str, str]) -> dict[str, FieldInfo]:
-    """Every key of a run with these choices."""
-    top = {name: field for name, field in Config.model_fields.items() if inner(field.annotation)[0] is None}
-    return top | {path: f for name, settings in classes(chosen).items() for path, f in keys(settings, f"{name}.")}
+    """Every key of a run with these choices: `{"algorithm": "ppo", ...}`."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in Config.model_fields.items():
+        section = registry.find(name, chosen[name]) if name in chosen else inner(field.annotation)[0]
+        found |= {name: field} if section is None else dict(keys(section, f"{name}."))
+    return found
 
 
 def owners(section: str, key: str) -> list[str]:

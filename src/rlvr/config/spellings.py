@@ -60,7 +60,9 @@ def translated(spelling: Spelling) -> str:
 
 
 def upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """A resolved configuration of rlvr 0.1.0, whose rewards had names, as one of today, in place."""
+    """A configuration of rlvr 0.1.0, where rewards had names and prompts had none, as one of today, in place."""
+    if isinstance(prompt := values.get("prompt"), dict):
+        prompt.setdefault("name", "plain")
     reward = values.get("reward")
     if isinstance(reward, dict) and "name" in reward:
         kind, weights = reward.pop("name"), {"boxed": reward.pop("boxed_weight", 0.0)}

@@ -36,6 +36,10 @@ class Model(Component):
         """Whether the weights are kept in 4 or 8 bits."""
         return False
 
+    def fitted(self, config: Any) -> Self:
+        """With what `auto` stands for in a run."""
+        return self
+
     def family(self) -> str | None:
         """`model_type` of the model to come: `qwen2`, or `llama` for models made from scratch."""
         return "llama"
@@ -65,8 +69,8 @@ class ScratchModel(Model):
         if self.hidden_size % (self.num_heads if self.head_dim else 2 * self.num_heads):
             raise wrong(
                 "num_heads",
-                f"hidden_size={self.hidden_size} does not split into so many heads of even size; choose hidden_size as "
-                "a multiple of 2 x num_heads",
+                f"model.hidden_size={self.hidden_size} does not split into so many heads of even size; choose it as a "
+                "multiple of 2 x model.num_heads",
             )
         return self
 
@@ -139,6 +143,12 @@ class PretrainedModel(Model):
     @property
     def quantized(self) -> bool:
         return self.load_in_4bit or self.load_in_8bit
+
+    def fitted(self, config: Any) -> Self:
+        if self.dtype != "auto":
+            return self
+        narrow = self.adapted and config.trainer.precision != "fp32"
+        return self.model_copy(update={"dtype": "bfloat16" if narrow else "float32"})
 
     def family(self) -> str | None:
         from rlvr.models.loading import model_family

@@ -11,7 +11,7 @@ An episode has documents, search and notes of its own (`Notes`): nothing is shar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -280,8 +280,8 @@ def load_questions(
     return sieve.kept, sieve.notes("training" if key == "train_sets" else "held-out")
 
 
-def to_problem(question: Question, noise_rate: float, seed: int) -> Problem:
-    """The problem of a question, noise drawn by `seed`."""
+def to_problem(question: Question, noise_rate: float, seed: int, tools: Collection[str] = TOOLS) -> Problem:
+    """The problem of a question, noise drawn by `seed`; how to solve it can be shown with some of the tools alone."""
     noisy = with_noise(question, noise_rate, seed)
     answer, *others = noisy.golds
     return Problem(
@@ -298,14 +298,16 @@ def to_problem(question: Question, noise_rate: float, seed: int) -> Problem:
             "num_support": noisy.num_support,
             "hops": noisy.hops,
         },
-        turns=_demonstration(noisy),
+        turns=_demonstration(noisy) if {"retrieve_documents", "complete"} <= {*tools} else (),
         tags=(f"{noisy.hops}_hops", *([noisy.kind] if noisy.kind else [])),
     )
 
 
 def _demonstration(question: Question) -> tuple[Mapping[str, object], ...]:
-    """Search for each supporting document by its title, then answer and cite them."""
+    """Search for each supporting document by its title, then answer and cite them; nothing where none is known."""
     found = [document for document in question.documents if document.id in question.support]
+    if not found:
+        return ()
     searches = [{"name": "retrieve_documents", "arguments": {"query": document.title}} for document in found]
     names = [document.title for document in found]
     answer = {

@@ -48,7 +48,7 @@ class MultiHopSettings(DataSettings):
     """Questions over several documents, answered by searching, reading and citing with tools."""
 
     prompt: ClassVar[str] = "musique"
-    reward: ClassVar[str] = "musique"
+    reward = "musique"
     has_tools: ClassVar[bool] = True
     has_documents: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
@@ -156,8 +156,8 @@ class MultiHopSettings(DataSettings):
         train, train_notes = load_questions(self, "train_sets", library=library)
         held_out, held_out_notes = load_questions(self, "eval_sets", library=library)
         data = make_data(
-            Part(problems=_problems(train, self.noise_rate, context.seed)),
-            Part(problems=_problems(held_out, self.eval_noise_rate, EVAL_SEED)),
+            self._part(train, self.noise_rate, context.seed),
+            self._part(held_out, self.eval_noise_rate, EVAL_SEED),
             where=ascii_text(f"{self.train_sets} and {self.eval_sets}"),
             seed=context.seed,
             max_train=self.max_train_examples,
@@ -190,6 +190,11 @@ class MultiHopSettings(DataSettings):
         index_dir = None if retrieval.index_dir is None else Path(retrieval.index_dir)
         return Library(open_corpus(Path(retrieval.corpus).expanduser(), index_dir).documents, self.kind.match)
 
+    def _part(self, questions: list[Question], noise_rate: float, seed: int) -> Part:
+        seeds = [derive_seed(seed, "noise", each.id) for each in questions]
+        made = (to_problem(each, noise_rate, one, self.tools) for each, one in zip(questions, seeds, strict=True))
+        return Part(problems=tuple(made))
+
     def _idle_orders(self, train: list[Question], held_out: list[Question]) -> list[str]:
         """Notes on orders by hops where all questions have as many: those of HotpotQA have 2."""
         orders = (
@@ -201,10 +206,6 @@ class MultiHopSettings(DataSettings):
             for line, is_set, kind, questions in orders
             if is_set and len({question.hops for question in questions}) == 1
         ]
-
-
-def _problems(questions: list[Question], noise_rate: float, seed: int) -> tuple[Problem, ...]:
-    return tuple(to_problem(each, noise_rate, derive_seed(seed, "noise", each.id)) for each in questions)
 
 
 def _hops(problem: Problem) -> float:

@@ -45,7 +45,7 @@ Weights = tuple[PositiveFloat, ...] | None
 class Rpn(TaskSettings):
     """Reverse Polish arithmetic, generated: `<boe> 4 0 1 + + = 4 1 + = 5 <eoe>`."""
 
-    reward: ClassVar[str] = "rpn"
+    reward = "rpn"
     is_generated: ClassVar[bool] = True
     writes_prompts: ClassVar[bool] = True
     stop_words: ClassVar[tuple[str, ...]] = (END,)
@@ -112,10 +112,9 @@ class Rpn(TaskSettings):
             raise wrong("modulus", "plain integers need a bound on results; set task.max_abs_value, e.g. 99")
         smallest, largest = self.bounds
         if low < smallest or high > largest:
+            bound = f"max_abs_value={self.max_abs_value}" if self.modulus is None else f"modulus={self.modulus}"
             raise wrong(
-                "operand_range",
-                f"operands must be within {smallest}..{largest} (task.modulus={self.modulus}, "
-                f"task.max_abs_value={self.max_abs_value}); narrow it",
+                "operand_range", f"must be within {smallest}..{largest}, the numbers of task.{bound}; narrow it"
             )
         return self
 
@@ -170,11 +169,6 @@ class RpnTask:
         self._cumulative = tuple(accumulate(settings.weights("complexity_weights")))
         self._eval_examples: dict[int, list[Example]] = {}
         self._check_sizes()
-
-    @property
-    def longest_prompt_tokens(self) -> int:
-        """Tokens of `<boe> expression =` with the most operators."""
-        return prompt_tokens(self._sizes[-1])
 
     def train_example(self, index: int) -> Example:
         """Example `index` of the endless training stream; never held out."""

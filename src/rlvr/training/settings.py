@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -63,6 +63,15 @@ class TrainerSettings(Settings):
     keep_best: bool = setting(
         True, "also keep the checkpoint with the best held-out accuracy", only_if="checkpoint_every is not None"
     )
+
+    def fitted(self, model: Any) -> Self:
+        """With what `auto` and shares stand for in a run with this model."""
+        values: dict[str, Any] = {}
+        if isinstance(self.warmup_steps, float):
+            values["warmup_steps"] = round(self.warmup_steps * self.max_steps)
+        if self.learning_rate == "auto":
+            values["learning_rate"] = 4.0e-4 if model.from_scratch else 1.0e-5 if model.adapted else 1.0e-6
+        return self.model_copy(update=values)
 
 
 WARM = "enabled and model.from_scratch"

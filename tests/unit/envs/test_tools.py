@@ -322,7 +322,7 @@ def test_a_tool_of_ones_own_is_found_by_its_path(own: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("calculater", r"has no calculater; did you mean calculator\?"),
+        ("calculater", r"has no function calculater; did you mean calculator\?"),
         ("untyped", "the parameter 'x' of the tool 'untyped' has no type"),
         ("bare", "the tool 'bare' has no docstring"),
         ("LIMIT", "is no function"),

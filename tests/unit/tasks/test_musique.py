@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from rlvr.tasks.musique import Game, open_game
 
+from rlvr.app.musique import Game, open_game
 from rlvr.errors import ConfigError
 from rlvr.types import Example, ToolCall
 from tests.unit.tasks.data_tasks import FIXTURES

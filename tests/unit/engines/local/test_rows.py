@@ -11,8 +11,7 @@ from tests.unit.engines.tiny import sampling
 def request(length: int, max_tokens: int = 9, stop_ids: frozenset[int] = frozenset()) -> Request:
     return Request(
         prompt_ids=tuple(range(length)),
-        sampling=sampling(length, stop_ids=stop_ids),
-        max_tokens=max_tokens,
+        sampling=sampling(length, max_tokens=max_tokens, stop_ids=stop_ids),
         session=None,
         on_done=lambda completion: None,
         on_error=lambda error: None,

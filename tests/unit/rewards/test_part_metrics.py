@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from rlvr.tasks.judges import PartJudge, make_judge
 
 from rlvr.errors import UserError
 from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.metrics import MathMetric, ReasoningGymMetric
 from rlvr.rewards.pool import VerifierPool
-from rlvr.rewards.reasoning_gym import ReasoningGymPart
 from rlvr.types import StopReason, Verdict
 from tests.unit.rewards.attempts import WHOLE, attempt
 
@@ -22,7 +21,7 @@ def pool() -> Iterator[VerifierPool]:
 
 
 def verdict(pool: VerifierPool, said: str, gold: str) -> Verdict:
-    return asyncio.run(make_judge("math", WHOLE, pool).judge(attempt(said, gold)))
+    return asyncio.run(MathMetric().judge(replace(attempt(said, gold), format=WHOLE, sandbox=pool)))
 
 
 def test_a_verdict_of_math(pool: VerifierPool) -> None:
@@ -36,17 +35,16 @@ def test_pitfall_26_a_comparison_that_does_not_end_is_a_failure_and_no_wrong_ans
 
 
 def test_pitfall_26_a_gold_that_cannot_be_read_ends_the_evaluation(pool: VerifierPool) -> None:
-    with pytest.raises(UserError, match="the gold answer '\\?!' of example 'e1' is no expression: mend the data"):
+    with pytest.raises(UserError, match="the gold answer '\\?!' of example 'e1' is no expression: correct the data"):
         verdict(pool, "18", "?!")
 
 
 def test_pitfall_26_an_example_that_is_not_reasoning_gyms_ends_the_evaluation(pool: VerifierPool) -> None:
-    boxed = AnswerFormat(answer_in="boxed")
-    judge = PartJudge(format=boxed, part=ReasoningGymPart(pool=pool, format=boxed))
+    made = replace(attempt("\\boxed{18}"), format=AnswerFormat(answer_in="boxed"), sandbox=pool)
     with pytest.raises(UserError, match="has no metadata dataset and entry"):
-        asyncio.run(judge.judge(attempt("\\boxed{18}")))
+        asyncio.run(ReasoningGymMetric().judge(made))
 
 
 def test_an_answer_that_was_cut_off_is_none(pool: VerifierPool) -> None:
-    cut = replace(attempt("18"), stop_reason=StopReason.LENGTH)
-    assert asyncio.run(make_judge("math", WHOLE, pool).judge(cut)) == Verdict(answer=None, correct=False)
+    cut = replace(attempt("18"), stop_reason=StopReason.LENGTH, format=WHOLE, sandbox=pool)
+    assert asyncio.run(MathMetric().judge(cut)) == Verdict(answer=None, correct=False)

@@ -1,18 +1,15 @@
 """Every kind of task fits the protocol, RPN included."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlvr.config import schema
-from rlvr.errors import ConfigError
 from rlvr.tasks.base import Task
-from rlvr.tasks.rpn import RpnTask
-from tests.unit.tasks.data_tasks import FIXTURES, build, bundle, judged, make, scored, solved, write_jsonl
-from tests.unit.tasks.settings import make_reward, make_settings
-from tests.unit.tasks.settings import make_task as make_rpn
+from rlvr.tasks.rows import DataError
+from tests.unit.tasks.data_tasks import FIXTURES, judged, make, opened, scored, solved, write_jsonl
 
 TASKS: dict[str, dict[str, Any]] = {
     "rpn": {"name": "rpn"},
@@ -26,8 +23,9 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=TASKS)
-def task(request: pytest.FixtureRequest) -> Task:
-    return build(schema.TaskBundle(**bundle(TASKS[request.param])), name="mine")
+def task(request: pytest.FixtureRequest) -> Iterator[Task]:
+    with opened(TASKS[request.param], name="mine") as made:
+        yield made
 
 
 def test_every_kind_of_task_trains_evaluates_and_demonstrates(task: Task) -> None:
@@ -51,37 +49,10 @@ def test_every_kind_of_task_trains_evaluates_and_demonstrates(task: Task) -> Non
     assert task.eval_examples(2) == held_out
 
 
-def test_rpn_goes_by_any_name_and_has_texts() -> None:
-    made = RpnTask(make_settings(), 0, make_reward(), name="polish")
-    assert made.name == "polish"
-    assert next(made.texts()) == " ".join(made.demonstration(0, 1.0))
-
-
-def test_rpn_prompts_that_do_not_fit_are_an_error_naming_the_setting() -> None:
-    made = make_rpn(complexity_range=(1, 3))
-    count: Callable[..., int] = lambda messages, tools=(): len(messages[0].content.split())  # noqa: E731
-    made.limit_prompts(count, 9)
-    with pytest.raises(ConfigError, match=r"task\.complexity_range=\[1, 3\]: 3 operators make a prompt of 9 tokens"):
-        made.limit_prompts(count, 8)
-
-
-def test_a_reward_may_use_a_function_of_the_script(tmp_path: Any) -> None:
-    settings = bundle(TASKS["gsm8k"])
-    settings["reward"]["parts"] = {
-        "mine": {"type": "custom", "weight": 1.0, "function": "__main__:long", "settings": {}}
-    }
-    from tests.unit.tasks.data_tasks import MARKERS, make_task, open_pools
-
-    with open_pools() as open_pool:
-        made = make_task(
-            schema.TaskBundle(**settings),
-            name="gsm8k",
-            seed=0,
-            markers=MARKERS,
-            family="llama",
-            open_pool=open_pool,
-            functions={"__main__:long": lambda completion: float(len(completion))},
-        )
+def test_a_reward_may_use_a_function_of_the_script() -> None:
+    reward = {"mine": {"type": "custom", "function": "__main__:long"}}
+    functions = {"__main__:long": lambda completion: float(len(completion))}
+    with opened(TASKS["gsm8k"], reward=reward, functions=functions) as made:
         assert scored(made, made.train_example(0), "four").value == 4.0
 
 
@@ -109,8 +80,8 @@ def test_pitfall_28_each_task_has_the_metric_of_its_data(name: str, said: str, g
     assert judged(made, example, solved(said)).correct is correct
 
 
-def test_data_of_one_task_read_as_another_is_refused_by_its_schema(tmp_path: Any) -> None:
+def test_data_of_one_task_read_as_another_is_refused_by_its_schema(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", [{"question": "?", "answer": "x\n#### 1"}])
     write_jsonl(tmp_path / "test.jsonl", [{"question": "?", "answer": "x\n#### 1"}])
-    with pytest.raises(Exception, match=r"train\.jsonl, line 1: field 'table' is missing"):
+    with pytest.raises(DataError, match=r"train\.jsonl, line 1: field 'table' is missing"):
         make({"name": "finqa", "path": str(tmp_path)})
