@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from rlvr.config.schema import PretrainedModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rlvr.app import open_inference
 from rlvr.app.inference import inference_config
 from rlvr.models.policy import Policy
+from rlvr.models.settings import PretrainedModel
 from tests.system.harness import num_lines, numbers, run_train
 from tests.system.harness import rlvr as rlvr_command
 from tests.system.small_qwen import save_questions, save_small_qwen

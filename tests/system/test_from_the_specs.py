@@ -40,7 +40,7 @@ def test_what_the_page_names_exists(theirs: str, ours: str) -> None:
 
 
 def test_groups_and_settings_compose() -> None:
-    for line in ("reward.type=boxed", "reward.type=combined", "tracker=mlflow", "tracker=wandb"):
+    for line in ("reward=rpn_boxed", "reward=rpn_combined", "tracker.report_to=[mlflow]", "tracker.report_to=[wandb]"):
         load_config([line])
     for line in ("reward=musique", "reward=musique_spec", "task.max_turns=10", "task.retriever=golden"):
         load_config([line], config_name="musique")

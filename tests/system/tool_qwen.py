@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from rlvr.tasks.musique import Game, open_game
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from rlvr.app.musique import Game, open_game
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
 from rlvr.envs.base import Env

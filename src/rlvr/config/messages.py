@@ -87,7 +87,8 @@ def _several(errors: Sequence[Any], location: Sequence[Any], field: Any) -> str:
         return ""
     words = [word for one in alike if one["type"] == "literal_error" for word in [one["ctx"]["expected"].strip("'")]]
     if words:
-        return f"must be a positive number or {words[0]}"
+        whole = any("int" in str(one["loc"][-1]) for one in alike)
+        return f"must be a positive {'whole' if whole else 'finite'} number or {words[0]}"
     return "must be true or false, a finite number or text" if len(alike) > 1 else ""
 
 

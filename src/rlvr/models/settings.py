@@ -69,8 +69,8 @@ class ScratchModel(Model):
         if self.hidden_size % (self.num_heads if self.head_dim else 2 * self.num_heads):
             raise wrong(
                 "num_heads",
-                f"hidden_size={self.hidden_size} does not split into so many heads of even size; choose hidden_size as "
-                "a multiple of 2 x num_heads",
+                f"model.hidden_size={self.hidden_size} does not split into so many heads of even size; choose it as a "
+                "multiple of 2 x model.num_heads",
             )
         return self
 

@@ -52,8 +52,10 @@ class History:
         """The parts of the reward that are 0 where all is well; none are known of a run of another version."""
         tasks = self.setting("task.parts")
         bundles = [self.settings, *(tasks.values() if isinstance(tasks, Mapping) else ())]
-        parts = [bundle.get("reward", {}).get("parts") for bundle in bundles if isinstance(bundle, Mapping)]
-        types = {name: part.get("type") for found in parts if found for name, part in found.items()}
+        rewards = [bundle.get("reward") for bundle in bundles if isinstance(bundle, Mapping)]
+        parts = [reward.get("parts") for reward in rewards if isinstance(reward, Mapping)]
+        named = [item for found in parts if isinstance(found, Mapping) for item in found.items()]
+        types = {name: part.get("type") for name, part in named if isinstance(part, Mapping)}
         with suppress(ConfigError):
             return frozenset(name for name, kind in types.items() if registry.find("reward", str(kind)).is_penalty)
         return frozenset()

@@ -5,26 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rlvr.config.schema import Rollout
 
 from rlvr.envs.base import Env, Reply, TurnText
 from rlvr.errors import UserError
 from rlvr.rollout.executor import Background, Executor, Inline
 from rlvr.rollout.schedule import Rollouts, RolloutSchedule
+from rlvr.rollout.settings import RolloutSettings
 from rlvr.rollout.source import RolloutSource
 from rlvr.types import Completion, Example, Message, SamplingParams, Score, StopReason, ToolSchema
 from rlvr.world import ALONE, World
 
-SETTINGS = Rollout(
-    prompts_per_step=3,
-    group_size=2,
-    max_staleness=0,
-    max_completion_tokens=4,
-    temperature=1.0,
-    top_p=1.0,
-    top_k=0,
-    min_p=0.0,
-)
+SETTINGS = RolloutSettings(prompts_per_step=3, group_size=2, max_completion_tokens=4)
 
 
 class EchoEngine:
@@ -124,7 +115,7 @@ def schedule(
     refills: int | None = None,
     failing: Sequence[int] = (),
     num_turns: int = 1,
-    settings: Rollout = SETTINGS,
+    settings: RolloutSettings = SETTINGS,
     task: ParityTask | None = None,
     max_error_share: float = 0.2,
     max_staleness: int = 0,

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rlvr.algorithms.algorithm import LossTerms
+from rlvr.algorithms.objective import LossTerms
 from rlvr.training.sums import Sums
 
 

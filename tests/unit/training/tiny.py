@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from rlvr.config.schema import Config
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -19,8 +18,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rlvr import registry
 from rlvr.algorithms.objective import Objective
+from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.models.loading import value_head
 from rlvr.models.policy import Policy
@@ -118,15 +117,14 @@ def plain_logprobs(policy: Policy, batch: TokenBatch, temperature: float = 1.0) 
 
 
 def tiny_config(*overrides: str, name: str = "rpn") -> Config:
-    """The default configuration with overrides."""
-    return load_config(list(overrides), config_name=name)
+    """The default configuration with overrides, of which the last of a key counts."""
+    last = {line.partition("=")[0]: line for line in overrides}
+    return load_config(list(last.values()), config_name=name)
 
 
 def tiny_objective(config: Config) -> Objective:
     """The configured algorithm for completions of up to 16 tokens."""
-    settings = registry.find("algorithm", config.algorithm.name)
-    values = config.algorithm.model_dump(exclude={"name"})
-    return Objective(algorithm=settings(**values), max_completion_tokens=16)
+    return Objective(algorithm=config.algorithm, max_completion_tokens=16)
 
 
 def tiny_trainer(
