@@ -93,10 +93,11 @@ def test_tools_and_reward_share_a_state_that_is_each_episodes_own() -> None:
 
 
 def test_the_turns_of_an_episode_are_limited() -> None:
-    asking = [said(call("price", item="pen"))] * 9
-    for max_turns in (2, 4):
-        made = shop(max_turns=max_turns)
-        assert play(made, made.train_example(0), *asking)[0].value == max_turns
+    made = shop(max_turns=3, shown=[*[PEN] * 3, "It costs {}."])
+    score, _, messages = play(made, made.train_example(0), *[said(call("price", item="pen"))] * 3)
+    assert (score.value, messages[-1].content) == (2.0, "not executed: this was the last turn")
+    with pytest.raises(UserError, match=r"task\.max_turns=3: the demonstration of example .* has 4 turns; raise it"):
+        made.demonstration(0, 1.0)
 
 
 def test_a_demonstration_is_played_through_the_tools() -> None:
