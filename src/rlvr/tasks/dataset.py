@@ -153,8 +153,13 @@ class DatasetTask:
                 f"{self.name} has no demonstrations of its tools: choose model=hf, or warm_start.enabled=false."
             )
         example = self._train_example(problem)
-        turns = problem.turns if worked else problem.turns[-1:]
-        return played(example, self.environments.env(example), turns, self._tool_format)
+        env = self.environments.env(example)
+        if env.max_turns is not None and len(problem.turns) > env.max_turns:
+            raise UserError(
+                f"task.max_turns={env.max_turns}: the demonstration of example {problem.id} has {len(problem.turns)} "
+                "turns; raise it."
+            )
+        return played(example, env, problem.turns if worked else problem.turns[-1:], self._tool_format)
 
     def texts(self) -> Iterator[str]:
         """Prompt and solution of the training examples, without the examples shown before them."""

@@ -75,7 +75,7 @@ class ExamplesTask(MetricSettings):
 
     @property
     def made_of_words(self) -> bool:
-        return self.words is not None
+        return self.task.words is not None
 
     @property
     def num_turns(self) -> int:
@@ -99,8 +99,7 @@ class ExamplesTask(MetricSettings):
             DataError: it yields nothing, something else than examples, or other examples when it is called again.
         """
         _check_vocabulary(self.words)
-        examples = _Examples(call=self.examples, place=f"task={self.name}", metric=self.metric, words=self.words)
-        return _data(self, examples, context.seed)
+        return _data(_Examples(task=self, call=self.examples, place=f"task={self.name}"), context.seed)
 
 
 @register("task", "generator")
@@ -132,11 +131,11 @@ class Generator(ExamplesTask):
             inspect.signature(function).bind(**self.settings)
         except TypeError as error:
             raise ConfigError(f"task.settings={dict(self.settings)}: {place} does not take them ({error}).") from None
-        call = partial(function, **self.settings)
-        return _data(self, _Examples(call=call, place=place, metric=self.metric, words=self.vocabulary), context.seed)
+        return _data(_Examples(task=self, call=partial(function, **self.settings), place=place), context.seed)
 
 
-def _data(settings: ExamplesTask, examples: _Examples, seed: int) -> Data:
+def _data(examples: _Examples, seed: int) -> Data:
+    settings = examples.task
     first, again = next(iter(examples), None), next(iter(examples), None)
     if first is None:
         raise DataError(f"{examples.place}: yields no example.")
@@ -161,10 +160,9 @@ def _data(settings: ExamplesTask, examples: _Examples, seed: int) -> Data:
 class _Examples:
     """What a function yields, from the start at each `iter`."""
 
+    task: ExamplesTask
     call: Callable[[], Iterable[Any]]
     place: str
-    metric: str
-    words: tuple[str, ...] | None
 
     def __iter__(self) -> Iterator[Problem]:
         items = self._call()
@@ -189,13 +187,13 @@ class _Examples:
     def _problem(self, item: object, place: str) -> Problem:
         row = Row(place, {name: self._text(value, place, name) for name, value in _fields(item, place).items()})
         question = row.text("question")
-        golds = answers(row, "answer", self.metric)
+        golds = answers(row, "answer", self.task.metric)
         if not golds:
             raise row.wrong("answer", row.get("answer"), "an answer")
         said = row.fields.get("demonstration")
-        turns = tuple(said) if isinstance(said, list | tuple) else ()
+        turns = self._turns(row, said) if isinstance(said, list | tuple) else ()
         demonstration = row.text("demonstration") if said is not None and not turns else None
-        if self.words is not None:
+        if self.task.words is not None:
             golds = tuple(_without_end(gold) for gold in golds)
             demonstration = None if demonstration is None else _without_end(demonstration)
             self._check_words(row, question, *golds, demonstration or "")
@@ -217,25 +215,37 @@ class _Examples:
             metadata={**metadata, **aliases},
         )
 
+    def _turns(self, row: Row, said: Sequence[Any]) -> tuple[Any, ...]:
+        """What the model says in its turns: calls, then a text."""
+        if not self.task.has_tools:
+            raise row.wrong("demonstration", said, "a text, where the task has no tools")
+        for turn in said[:-1]:
+            arguments = turn.get("arguments", {}) if isinstance(turn, Mapping) else None
+            if not isinstance(arguments, Mapping) or not isinstance(turn.get("name"), str):
+                raise row.wrong("demonstration", turn, "calls {'name': ..., 'arguments': {...}} before its last text")
+        if not said or not isinstance(said[-1], str):
+            raise row.wrong("demonstration", said, "calls and in the end a text")
+        return tuple(said)
+
     def _text(self, value: Any, place: str, field: str) -> Any:
         """An array of ids as words; anything else as it is."""
         if not hasattr(value, "__dlpack__"):
             return value
-        if self.words is None:
+        if self.task.words is None:
             raise DataError(f"{place}: field {field!r} is an array of token ids: name their words in task.vocabulary.")
         ids = token_ids(value, f"{place}: field {field!r}")
         for token in ids:
-            if not 0 <= token < len(self.words):
+            if not 0 <= token < len(self.task.words):
                 raise DataError(
                     f"{place}: field {field!r} has the id {token}, but task.vocabulary has the words 0 to "
-                    f"{len(self.words) - 1}."
+                    f"{len(self.task.words) - 1}."
                 )
-        return " ".join(self.words[token] for token in ids)
+        return " ".join(self.task.words[token] for token in ids)
 
     def _check_words(self, row: Row, *texts: str) -> None:
         for text in texts:
             for word in text.split():
-                if word not in (self.words or ()):
+                if word not in (self.task.words or ()):
                     raise DataError(f"{row.place}: the word {ascii_text(word[:60])!r} is not in task.vocabulary.")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.chat.formats import HERMES, read_message
+from rlvr.chat.formats import FORMATS, read_message
 from rlvr.chat.reasoning import THINK
 from rlvr.errors import UserError
 from rlvr.retrieval.base import Document, RetrievalError
@@ -460,7 +460,7 @@ def test_a_demonstration_searches_for_what_supports_then_answers_and_cites(scope
     prompt, *parts = task.demonstration(0, 1.0)
     example = next(e for e in map(task.train_example, range(8)) if prompt.endswith(e.messages[-1].content))
     tools = task.environments.tools
-    turns = [read_message(text, THINK, HERMES, tools) for text in parts[::2]]
+    turns = [read_message(text, THINK, FORMATS["hermes"], tools) for text in parts[::2]]
     score, verdict, messages = play(task, example, *(said(*turn.tool_calls) for turn in turns))
     assert "retrieve_documents" in prompt
     assert [message.content for message in messages] == parts[1::2]
