@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.algorithms.algorithm import LossTerms
+from rlvr.algorithms.objective import LossTerms, Objective
 from rlvr.types import TokenBatch
 from tests.pitfalls.planting import Planted, around, edit, without_method
 
@@ -21,14 +21,15 @@ GAE, KL = TESTS + "test_gae.py::test_pitfall_", TESTS + "test_kl.py::test_pitfal
 
 
 def own_denominator(
-    original: Callable[..., LossTerms], rows: Any, weights: Tensor, *rest: Any, **more: Any
+    original: Callable[..., LossTerms], objective: Objective, rows: TokenBatch, weights: Tensor, *rest: Any
 ) -> LossTerms:
-    terms = original(rows, weights, *rest, **more)
+    terms = original(objective, rows, weights, *rest)
     return replace(terms, loss=terms.loss / weights.sum().clamp(min=1e-9))
 
 
-def kl_rewarded(original: Callable[..., LossTerms], *arguments: Any, objective: Any) -> LossTerms:
-    return original(*arguments, objective=replace(objective, kl_coef=-objective.kl_coef))
+def kl_rewarded(original: Callable[..., LossTerms], objective: Objective, *arguments: Any) -> LossTerms:
+    algorithm = objective.algorithm.model_copy(update={"kl_coef": -objective.algorithm.kl_coef})
+    return original(replace(objective, algorithm=algorithm), *arguments)
 
 
 def noisy_mean(original: Callable[..., Any], rewards: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,7 +71,7 @@ BUGS = [
     Planted(
         pitfall=9,
         name="each microbatch has its own denominator",
-        plant=around("rlvr.algorithms.objective:total_loss", own_denominator),
+        plant=around("rlvr.algorithms.objective:Objective.loss", own_denominator),
         caught_by=TRAINER + "09_the_gradient_does_not_depend_on_how_the_batch_is_cut",
     ),
     Planted(
@@ -92,13 +93,13 @@ BUGS = [
     Planted(
         pitfall=10,
         name="tokens outside the loss are counted",
-        plant=around("rlvr.algorithms.aggregation:token_mean", lambda original, mask, episodes: mask / mask.numel()),
+        plant=around("rlvr.algorithms.aggregation:token_mean", lambda original, mask, *rest: mask / mask.numel()),
         caught_by=AGGREGATION + "10_rows_outside_the_loss_count_nowhere",
     ),
     Planted(
         pitfall=11,
         name="the mean over sequences is a mean over tokens",
-        plant=around("rlvr.algorithms.aggregation:sequence_mean", lambda original, mask, episodes: mask / mask.sum()),
+        plant=around("rlvr.algorithms.aggregation:sequence_mean", lambda original, mask, *rest: mask / mask.sum()),
         caught_by=AGGREGATION + "11_weight_of_a_token_of_10_and_of_100",
     ),
     Planted(
@@ -152,7 +153,7 @@ BUGS = [
     Planted(
         pitfall=15,
         name="the KL is maximized",
-        plant=around("rlvr.algorithms.objective:total_loss", kl_rewarded),
+        plant=around("rlvr.algorithms.objective:Objective.loss", kl_rewarded),
         caught_by=KL + "15_descending_the_loss_alone_lowers_the_exact_kl",
     ),
     Planted(

@@ -92,8 +92,8 @@ BUGS = [
         pitfall=28,
         name="an answer that was cut off counts",
         plant=around(
-            "rlvr.rewards.extract:answer_of",
-            lambda original, attempt, *rest: original(replace(attempt, stop_reason=StopReason.STOP), *rest),
+            "rlvr.rewards.extract:AnswerFormat.answer_of",
+            lambda original, self, attempt: original(self, replace(attempt, stop_reason=StopReason.STOP)),
         ),
         caught_by=EXTRACT + "28_a_completion_that_was_cut_off_has_no_answer",
     ),

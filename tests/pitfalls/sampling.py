@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.algorithms.algorithm import LossTerms
+from rlvr.algorithms.objective import LossTerms
 from rlvr.engines.local.sampler import Draw
 from rlvr.types import TokenBatch
 from tests.pitfalls.planting import (
@@ -42,8 +42,10 @@ def at_temperature_1(original: Callable[..., Draw], logits: Tensor, *rest: Any) 
     return replace(draw, behavior_logprobs=logprobs[:, 0])
 
 
-def old_is_current(original: Callable[..., LossTerms], *arguments: Any, objective: Any) -> LossTerms:
-    return original(*arguments, objective=replace(objective, old_is_given=False))
+def old_is_current(
+    original: Callable[..., LossTerms], objective: Any, rows: TokenBatch, weights: Tensor, logprobs: Tensor, *rest: Any
+) -> LossTerms:
+    return original(objective, replace(rows, old_logprobs=logprobs.detach()), weights, logprobs, *rest)
 
 
 def old_is_behavior(original: Callable[..., TokenBatch], trainer: Any, batch: TokenBatch) -> TokenBatch:
@@ -131,7 +133,7 @@ BUGS = [
     Planted(
         pitfall=22,
         name="the old policy is the current one",
-        plant=around("rlvr.algorithms.objective:total_loss", old_is_current),
+        plant=around("rlvr.algorithms.objective:Objective.loss", old_is_current),
         caught_by=OBJECTIVE + "22_after_an_update_the_ratio_is_not_one",
     ),
     Planted(

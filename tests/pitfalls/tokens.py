@@ -39,10 +39,11 @@ def without_end(original: Callable[..., Iterator[Row]], episode: Any) -> list[Ro
     return [replace(row, loss_mask=(*row.loss_mask[:-1], False)) for row in original(episode)]
 
 
-def stop_ids_stay(original: Callable[..., None], rows: Any, *arguments: Any) -> None:
+def stop_ids_stay(original: Callable[..., Any], rows: Any, *arguments: Any) -> Any:
     before = rows.stop_ids.clone()
-    original(rows, *arguments)
+    taken = original(rows, *arguments)
     rows.stop_ids = before
+    return taken
 
 
 def replies_trained_on(original: Callable[..., Iterator[Row]], episode: Any) -> list[Row]:
@@ -95,7 +96,7 @@ BUGS = [
     Planted(
         pitfall=3,
         name="a row that moves gets the end tokens of the row it replaces",
-        plant=around("rlvr.engines.local.rows:Rows._move", stop_ids_stay),
+        plant=around("rlvr.engines.local.rows:Rows.take", stop_ids_stay),
         caught_by="tests/unit/engines/local/test_rows.py::"
         "test_pitfall_03_a_row_that_moves_keeps_its_stop_ids_and_its_limit",
     ),

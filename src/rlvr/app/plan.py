@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlvr.config import Config
 from rlvr.config.checks import untold
+from rlvr.models.settings import PretrainedModel, ScratchModel
 
 
 def plan(config: Config) -> list[str]:
@@ -39,8 +40,9 @@ def _staleness(config: Config) -> list[str]:
 
 def _model(config: Config) -> str:
     model = config.model
-    if model.from_scratch:
+    if isinstance(model, ScratchModel):
         return f"{model.name}, {model.num_layers} layers of width {model.hidden_size}"
+    assert isinstance(model, PretrainedModel)
     bits = ", 4-bit" * model.load_in_4bit + ", 8-bit" * model.load_in_8bit
     adapters = f", LoRA r={model.lora.r}" if model.adapted else ""
     return f"{model.name_or_path}, {model.dtype}{bits}{adapters}"

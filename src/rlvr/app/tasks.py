@@ -85,7 +85,7 @@ class TaskOpener:
             seed=seed,
             prompt=prompt,
             prompter=prompter,
-            verifier=make_verifier(reward, prompter.answer_format, sandbox, self.functions) if reward.parts else None,
+            reward=make_verifier(reward, prompter.answer_format, sandbox, self.functions) if reward.parts else None,
             sandbox=sandbox,
             functions=self.functions,
             open=self.open,

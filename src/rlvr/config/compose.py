@@ -87,7 +87,10 @@ def to_run_yaml(config: Config) -> str:
 
 def read_yaml(text: str) -> Config:
     """What `to_run_yaml` wrote, also that of rlvr 0.1.0; the rules of a run are not checked again."""
-    return read_values(_plain_values(OmegaConf.create(text)))
+    values = _plain_values(OmegaConf.create(text))
+    if not values:
+        raise ConfigError("it has no keys")
+    return read_values(values)
 
 
 def read_values(values: dict[str, Any]) -> Config:

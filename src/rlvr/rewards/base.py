@@ -63,6 +63,7 @@ class Part(Component, ABC):
             reward.timeout_s, on a copy of the attempt without `state`.
         is_penalty: 0 where all is well.
         needs_markers: reads the markers around reasoning and solution.
+        needs_metadata: scores only examples with the metadata of a certain task.
         preload: modules that process imports before it grades; the deadline starts after that.
     """
 
@@ -70,6 +71,7 @@ class Part(Component, ABC):
     in_process: ClassVar[bool] = False
     is_penalty: ClassVar[bool] = False
     needs_markers: ClassVar[bool] = False
+    needs_metadata: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = ()
 
     weight: float = setting(1.0, "the reward is the sum of weight x value over the parts")

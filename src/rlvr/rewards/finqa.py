@@ -68,6 +68,8 @@ class FinqaProgram(AnswerPart):
     The example's metadata has `table`, `exe_ans` and, for mode=program, `program`; without them the grade is `error`.
     """
 
+    needs_metadata = True
+
     mode: Literal["execution", "program"] = setting(
         "execution", "execution: its result is right; program: it is equivalent to the gold program"
     )

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import rlvr
 from rlvr import registry
@@ -26,8 +26,12 @@ from rlvr.types import Attempt
 if TYPE_CHECKING:
     from rlvr.rewards.pool import VerifierPool
 
-_FOREIGN = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(rlvr.__file__).parent), "<frozen")
-"""Where files begin that are not the user's."""
+_FOREIGN = (
+    "<frozen",
+    f"{Path(rlvr.__file__).parent}/",
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")),
+)
+"""How the paths of files begin that are not the user's."""
 
 
 class PartRunner:
@@ -48,14 +52,26 @@ class PartRunner:
 
         RewardError if the part returns anything but a `Grade`, one finite number, or None.
         """
+        if not self.waits:
+            return self.grade_now(attempt)
         try:
             if self._remote is None:
-                found = self.part.grade(attempt)
-                grade = to_grade(await found if inspect.isawaitable(found) else found)
+                grade = to_grade(await self.part.grade(attempt))
             else:
                 grade = await self._grade_elsewhere(attempt, self._remote)
         except Exception as error:
             return _failure(described(error))
+        return self._accepted(grade, attempt)
+
+    def grade_now(self, attempt: Attempt) -> Grade:
+        """`grade` for a part that does not wait."""
+        try:
+            grade = to_grade(self.part.grade(attempt))
+        except Exception as error:
+            return _failure(described(error))
+        return self._accepted(grade, attempt)
+
+    def _accepted(self, grade: Grade | str, attempt: Attempt) -> Grade:
         if isinstance(grade, Grade):
             return grade
         raise RewardError(
@@ -115,9 +131,9 @@ def to_grade(found: object) -> Grade | str:
     if found is None:
         return Grade(value=0.0, status="invalid")
     grade = found if isinstance(found, Grade) else Grade(value=found)  # type: ignore[arg-type]
-    value: Any = grade.value
-    if grade.status == "error" or (type(value) is float and math.isfinite(value)):
+    if grade.status == "error" or (type(grade.value) is float and math.isfinite(grade.value)):
         return grade
+    value = cast(Any, grade.value)
     number = value.item() if getattr(value, "ndim", None) == 0 else value
     with contextlib.suppress(OverflowError):  # 10**400
         if isinstance(number, numbers.Real) and math.isfinite(number):

@@ -14,13 +14,12 @@ from rlvr.registry import register
 from rlvr.rewards.finqa import missing_metadata, program_result
 from rlvr.rewards.grading import PartRunner
 from rlvr.rewards.math import MathEqual
-from rlvr.rewards.multihop import Rules, final_answer, official_scores
 from rlvr.rewards.numbers import Answer, same_answer
 from rlvr.rewards.numeric import gold_answer, prediction_of, same_in_finqa, unreadable_gold
 from rlvr.rewards.official.finqa import is_correct_result
 from rlvr.rewards.reasoning_gym import ReasoningGym
 from rlvr.rewards.text import golds_of, is_match, normalize
-from rlvr.settings import Component, setting
+from rlvr.settings import Component
 from rlvr.types import Attempt, Verdict
 
 NO_ANSWER = Verdict(answer=None, correct=False)
@@ -103,19 +102,6 @@ class ExactMetric(Metric):
     async def judge(self, attempt: Attempt) -> Verdict:
         text = attempt.answer
         return NO_ANSWER if text is None else Verdict(answer=text, correct=text == attempt.example.answer.strip())
-
-
-class MultiHopMetric(Metric):
-    """Official exact match of the final answer, with no leniency. Votes are cast for the answer as it is written."""
-
-    rules: Rules = setting("musique", "whose official scorer judges")
-
-    async def judge(self, attempt: Attempt) -> Verdict:
-        final = final_answer(attempt)
-        if final is None:
-            return NO_ANSWER
-        scores = official_scores(self.rules, final.answer, golds_of(attempt.example))
-        return Verdict(answer=final.answer, correct=scores.em == 1.0)
 
 
 class PartMetric(Metric):

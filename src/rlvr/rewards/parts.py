@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rlvr.errors import ConfigError
 from rlvr.rewards.base import Grade, Part
 from rlvr.rewards.custom import Custom
 from rlvr.rewards.extract import AnswerFormat
@@ -31,12 +30,10 @@ def make_verifier(
     sandbox: VerifierPool,
     functions: Mapping[str, Callable[..., Any]] | None = None,
 ) -> PartsVerifier:
-    """The weighted sum of the reward's parts. ConfigError without any, or for a function that is not found.
+    """The weighted sum of the reward's parts. ConfigError for a function that is not found.
 
     `functions` are those that no import could find, by the import path that the settings give them.
     """
-    if not reward.parts:
-        raise ConfigError("reward.parts: is empty, and this task has no reward of its own; name at least one part.")
     parts = {
         name: part.bound(f"reward.parts.{name}.function", functions or {}) if isinstance(part, Custom) else part
         for name, part in reward.parts.items()
@@ -62,26 +59,34 @@ class PartsVerifier:
         runners = {name: PartRunner(name, part) for name, part in parts.items()}
         self._immediate = {name: runner for name, runner in runners.items() if not runner.waits}
         self._waiting = {name: runner for name, runner in runners.items() if runner.waits}
-        for runner in self._waiting.values() if sandbox is not None else ():
-            runner.preload(sandbox)
+        if sandbox is not None:
+            for runner in self._waiting.values():
+                runner.preload(sandbox)
 
     async def verify(self, attempt: Attempt) -> Score:
         """The weighted sum, or why there is none; RewardError if a part returns anything but one finite number."""
         attempt = replace(attempt, format=self._format, sandbox=self._sandbox)
-        grades = {name: await runner.grade(attempt) for name, runner in self._immediate.items()}
+        grades = {name: runner.grade_now(attempt) for name, runner in self._immediate.items()}
         if self._waiting:  # together
             found = await asyncio.gather(*(runner.grade(attempt) for runner in self._waiting.values()))
             grades |= dict(zip(self._waiting, found, strict=True))
         return self._score(grades)
 
     def _score(self, grades: Mapping[str, Grade]) -> Score:
-        graded = [(name, grades[name]) for name in self.parts]
-        errors = [f"{name}: {grade.message or 'no message'}" for name, grade in graded if grade.status == "error"]
-        values = {name: grade.value for name, grade in graded if grade.status != "error"}
-        messages = {name: grade.message for name, grade in graded if grade.message and grade.status != "error"}
+        values: dict[str, float] = {}
+        messages, errors, status = {}, [], "scored"
+        for name in self.parts:
+            grade = grades[name]
+            if grade.status == "error":
+                errors.append(f"{name}: {grade.message or 'no message'}")
+                continue
+            values[name] = grade.value
+            if grade.message:
+                messages[name] = grade.message
+            if grade.status == "invalid":
+                status = "invalid"
         if errors:
-            diagnostics = messages | {"error": "; ".join(errors)}
-            return Score(value=math.nan, status="error", parts=values, diagnostics=diagnostics)
-        value = sum(part.weight * values[name] for name, part in self.parts.items())
-        invalid = any(grade.status == "invalid" for _, grade in graded)
-        return Score(value=value, status="invalid" if invalid else "scored", parts=values, diagnostics=messages)
+            messages["error"] = "; ".join(errors)
+            return Score(value=math.nan, status="error", parts=values, diagnostics=messages)
+        value = sum([part.weight * values[name] for name, part in self.parts.items()])
+        return Score(value=value, status=status, parts=values, diagnostics=messages)

@@ -24,6 +24,7 @@ class ReasoningGym(Part):
     while it can judge the gold.
     """
 
+    needs_metadata = True
     preload = ("reasoning_gym",)
 
     def grade(self, attempt: Attempt) -> Grade:

@@ -24,7 +24,7 @@ class Jsonl(ColumnSettings):
     """A file of JSON lines (or a JSON list, either also as .gz) with a question and an answer a row."""
 
     prompt: ClassVar[str] = "math_reasoning"
-    reward: ClassVar[str] = "numeric"
+    reward = "numeric"
     path: Text = setting(description="the file to train on: .jsonl or .json, either also .gz")
     eval_path: Text | None = setting(None, "the held-out file; null: eval_share of the rows of path")
     eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_path is None")
@@ -44,7 +44,7 @@ class Hub(ColumnSettings, SplitSettings):
     """Any data set of the Hub (or a local folder) with a question and an answer a row."""
 
     prompt: ClassVar[str] = "math_reasoning"
-    reward: ClassVar[str] = "numeric"
+    reward = "numeric"
     eval_split: Text | None = setting(None, "held-out split; null: eval_share of the rows of train_split")
     eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_split is None")
 

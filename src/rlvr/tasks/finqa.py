@@ -40,7 +40,7 @@ class Finqa(SplitSettings):
     """FinQA, arXiv:2109.00122: questions on a page of a financial report, text and table."""
 
     prompt: ClassVar[str] = "financial_reasoning"
-    reward: ClassVar[str] = "finqa"
+    reward = "finqa"
     hub_id: ClassVar[str] = "ibm-research/finqa"
     path: DataPath = Field(default_factory=lambda: data_folder("finqa", "ibm-research/finqa"))
     eval_split: Text = setting("test", "held-out split")

@@ -27,7 +27,7 @@ class Gsm8k(SplitSettings):
     """GSM8K, arXiv:2110.14168: grade-school word problems with whole numbers as answers."""
 
     prompt: ClassVar[str] = "math_reasoning"
-    reward: ClassVar[str] = "gsm8k"
+    reward = "gsm8k"
     hub_id: ClassVar[str] = "openai/gsm8k"
     path: DataPath = Field(default_factory=lambda: data_folder("gsm8k", "openai/gsm8k"))
     subset: Subset = "main"

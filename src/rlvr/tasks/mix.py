@@ -38,7 +38,7 @@ MAX_BLOCK = 1_000
 class Mix(TaskSettings):
     """Several tasks at once, each with its own reward, prompt and metrics."""
 
-    reward: ClassVar[Mapping[str, Any]] = {}
+    reward: ClassVar[str | Mapping[str, Any]] = {}
     writes_prompts: ClassVar[bool] = True
     scores_itself: ClassVar[bool] = True
     parts: Annotated[Mapping[str, MixPart], Field(min_length=1)] = setting(

@@ -22,13 +22,15 @@ from rlvr.retrieval.base import Document, Search
 from rlvr.retrieval.retriever import Retriever
 from rlvr.rewards.base import Verifier
 from rlvr.rewards.completion import ARGUMENTS, Ids, Text
-from rlvr.rewards.multihop import QaState, Rules, potential
+from rlvr.rewards.metrics import Metric
+from rlvr.rewards.multihop import QaState, Rules, final_answer, official_scores, potential
+from rlvr.rewards.text import golds_of
 from rlvr.tasks.multihop_corpus import Library, Match
 from rlvr.tasks.multihop_sets import Question, Sieve, read_questions, with_noise
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import DOCUMENTS
 from rlvr.tasks.rows import Row
-from rlvr.types import Example
+from rlvr.types import Attempt, Example, Verdict
 
 if TYPE_CHECKING:
     from rlvr.tasks.multihop_sets import Reason
@@ -185,7 +187,7 @@ def titles(documents: Sequence[Document]) -> str:
     return "\n".join([*lines, f"and {more:,} more"] if more > 0 else lines)
 
 
-# ---------------------------------------------------------------------------------------------------------- episodes
+# ----------------------------------------------------------------------------------------------- episodes and metric
 
 
 class MultiHopEnvs:
@@ -244,6 +246,19 @@ class MultiHopEnvs:
             wanted=about.get("wanted", {}),
             search=self._retriever.over(documents, tuple(support)),
         )
+
+
+class OfficialAnswer(Metric):
+    """Official exact match of the final answer, with no leniency. Votes are cast for the answer as it stands."""
+
+    rules: Rules
+
+    async def judge(self, attempt: Attempt) -> Verdict:
+        completion = final_answer(attempt)
+        if completion is None:
+            return Verdict(answer=None, correct=False)
+        scores = official_scores(self.rules, completion.answer, golds_of(attempt.example))
+        return Verdict(answer=completion.answer, correct=scores.em == 1.0)
 
 
 # ------------------------------------------------------------------------------------------------------ the problems

@@ -14,13 +14,13 @@ from rlvr.retrieval.corpus import open_corpus
 from rlvr.retrieval.retriever import find_retriever, open_retriever
 from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.rewards.base import Verifier
-from rlvr.rewards.metrics import Metric, MultiHopMetric
+from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import MultiHopVerifier
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
 from rlvr.tasks import hotpotqa, musique_rows
 from rlvr.tasks.dataset import Data
-from rlvr.tasks.multihop import TOOLS, Kind, MultiHopEnvs, load_questions, to_problem
+from rlvr.tasks.multihop import TOOLS, Kind, MultiHopEnvs, OfficialAnswer, load_questions, to_problem
 from rlvr.tasks.multihop_corpus import Library
 from rlvr.tasks.multihop_sets import Question
 from rlvr.tasks.problems import Problem
@@ -48,7 +48,7 @@ class MultiHopSettings(DataSettings):
     """Questions over several documents, answered by searching, reading and citing with tools."""
 
     prompt: ClassVar[str] = "musique"
-    reward: ClassVar[str] = "musique"
+    reward = "musique"
     has_tools: ClassVar[bool] = True
     has_documents: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
@@ -148,7 +148,7 @@ class MultiHopSettings(DataSettings):
     # ---------------------------------------------------------------------------------------------------- the task
 
     def judge(self) -> Metric:
-        return MultiHopMetric(rules=self.kind.rules)
+        return OfficialAnswer(rules=self.kind.rules)
 
     def load(self, context: TaskContext) -> Data:
         """Training and held-out questions with noise, what is in both only held out; notes on all that was left out."""

@@ -118,7 +118,7 @@ def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None
 
 
 def _set_of_family(markers: MarkersSettings, family: str | None) -> str:
-    if family in markers.families:
+    if family is not None and family in markers.families:
         return markers.families[family]
     model = f"models of type {family}" if family else "this model, whose type is not known"
     add = f"add +markers.families.{family}=SET, or " if family else ""

@@ -37,7 +37,7 @@ class ReasoningGymTask(DataSettings):
     """One of the 100+ procedural tasks of the reasoning_gym library, with its own verifier."""
 
     prompt: ClassVar[str] = "math_reasoning"
-    reward: ClassVar[str] = "reasoning_gym"
+    reward = "reasoning_gym"
     is_generated: ClassVar[bool] = True
     brings_verifier: ClassVar[bool] = True
     dataset: Text = setting(description="name of the task in reasoning_gym, e.g. chain_sum")

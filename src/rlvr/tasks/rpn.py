@@ -45,7 +45,7 @@ Weights = tuple[PositiveFloat, ...] | None
 class Rpn(TaskSettings):
     """Reverse Polish arithmetic, generated: `<boe> 4 0 1 + + = 4 1 + = 5 <eoe>`."""
 
-    reward: ClassVar[str] = "rpn"
+    reward = "rpn"
     is_generated: ClassVar[bool] = True
     writes_prompts: ClassVar[bool] = True
     stop_words: ClassVar[tuple[str, ...]] = (END,)

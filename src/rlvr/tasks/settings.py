@@ -39,10 +39,16 @@ class TaskContext:
     seed: int  # the run's
     prompt: Prompt
     prompter: Prompter
-    verifier: Verifier | None  # the parts of the reward; None where the task scores its episodes itself
+    reward: Verifier | None  # its parts; None where the task scores its episodes itself
     sandbox: VerifierPool  # processes for what can hang
     functions: Functions
     open: Callable[[TaskBundle, str, int], Task]  # opens a task inside this one: bundle, name, seed
+
+    @property
+    def verifier(self) -> Verifier:
+        """The parts of the reward, of a task that does not score its episodes itself."""
+        assert self.reward is not None
+        return self.reward
 
 
 class TaskSettings(Component, ABC):
@@ -168,7 +174,7 @@ class DataSettings(LimitSettings):
     def open(self, context: TaskContext) -> Task:
         from rlvr.tasks.dataset import DatasetTask
 
-        context = replace(context, verifier=self.verifier(context))
+        context = replace(context, reward=self.verifier(context))
         return DatasetTask(
             context,
             data=self.load(context),

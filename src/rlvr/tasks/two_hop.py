@@ -120,7 +120,7 @@ class TwoHop(TaskSettings):
     """A world of its own for each episode: who works where, and where that is; a tool tells one step at a time."""
 
     prompt: ClassVar[str] = "two_hop"
-    reward: ClassVar[str] = "two_hop"
+    reward = "two_hop"
     is_generated: ClassVar[bool] = True
     has_tools: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False

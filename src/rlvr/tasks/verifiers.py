@@ -40,7 +40,7 @@ Episodes = tuple[str, tuple[str, ...]]
 class Verifiers(LimitSettings):
     """Any environment of the verifiers library, with its own data, tools and rubric."""
 
-    reward: ClassVar[Mapping[str, Any]] = {}
+    reward: ClassVar[str | Mapping[str, Any]] = {}
     writes_prompts: ClassVar[bool] = True
     scores_itself: ClassVar[bool] = True
     has_tools: ClassVar[bool] = True

@@ -168,6 +168,8 @@ class Trainer:
     def learning_rate(self, step: int) -> float:
         """Learning rate of the updates of `step`."""
         s = self._settings
+        assert isinstance(s.learning_rate, float)
+        assert isinstance(s.warmup_steps, int)  # `Model.fitted` and `TrainerSettings.fitted` have seen to both
         return learning_rate(
             step,
             peak=s.learning_rate,

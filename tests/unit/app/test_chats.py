@@ -1,9 +1,9 @@
 """How tools are called is a setting, and the one of the task that is spoken of."""
 
 import pytest
-from rlvr.config.schema import Config
 
 from rlvr.app.chats import make_chat
+from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.models.policy import Policy
 from tests.unit.chat.tokenizers import byte_tokenizer

@@ -16,7 +16,6 @@ from rlvr.errors import ConfigError
 from rlvr.rewards.base import Grade, Part
 from rlvr.rewards.completion import as_ids, as_text, find_completion, read_completion
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.metrics import MultiHopMetric
 from rlvr.rewards.multihop import (
     Citation,
     Combined,
@@ -34,6 +33,7 @@ from rlvr.rewards.multihop import (
 from rlvr.rewards.official.text import normalize_answer
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.rewards.text import TextMatch
+from rlvr.tasks.multihop import OfficialAnswer, complete
 from rlvr.types import Attempt, Example, Score, StopReason, ToolCall, Verdict
 from tests.unit.rewards.attempts import FIXTURES, finished, grade, judged, run
 
@@ -99,7 +99,7 @@ def test_pitfall_28_the_metric_and_the_parts_agree_with_the_official_rows(rules:
         made = attempt(said(row["prediction"]), gold=golds[0], aliases=tuple(golds[1:]), notes=state(rules=rules))
         scores = official_scores(rules, row["prediction"], golds)
         assert (round(scores.em, 6), round(scores.f1, 6)) == (row["expected"]["em"], row["expected"]["f1"]), row["vid"]
-        verdict: Verdict = judged(MultiHopMetric(rules=rules), made, FORM)
+        verdict: Verdict = judged(OfficialAnswer(rules=rules), made, FORM)
         assert verdict.correct == (row["expected"]["em"] == 1)
         for metric in ("em", "f1"):
             part = MultiHopAnswer(metric=metric, number_words=False)  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def test_pitfall_28_an_answer_of_which_nothing_is_left_is_worth_nothing_in_a_rew
         for formula in ("spec", "later"):
             part = Combined(formula=formula)  # type: ignore[arg-type]
             assert graded(part, attempt(said(text, "3", "12"), gold="The")).value < 0.4
-        verdict: Verdict = judged(MultiHopMetric(rules="musique"), made, FORM)
+        verdict: Verdict = judged(OfficialAnswer(rules="musique"), made, FORM)
         assert verdict.correct  # the official scorer keeps its rule
 
 
@@ -158,7 +158,7 @@ def test_number_words_are_made_equal_in_answer_and_golds_alike_and_only_where_as
         made = attempt(said(text), gold=gold)
         assert graded(MultiHopAnswer(metric="em"), made).value == 1.0
         assert graded(MultiHopAnswer(metric="em", number_words=False), made).value == 0.0
-        verdict: Verdict = judged(MultiHopMetric(rules="musique"), made, FORM)
+        verdict: Verdict = judged(OfficialAnswer(rules="musique"), made, FORM)
         assert not verdict.correct  # the metric has no leniency
     assert graded(MultiHopAnswer(metric="em"), attempt(said("30 2nds"), gold="30 seconds")).value == 0.0
 
@@ -406,13 +406,14 @@ JSON = st.recursive(
 NAMES = st.sampled_from(["reasoning", "final_answer", "cited_doc_ids", "more"])
 
 
+COMPLETE = make_tool(complete, timeout_s=1.0, inline=True, final=True)
+
+
 @given(st.dictionaries(NAMES, JSON, max_size=4))
 def test_the_tool_accepts_exactly_what_the_rewards_can_read(arguments: dict[str, Any]) -> None:
-    from rlvr.tasks.multihop import complete
-
     try:
         json.dumps(arguments, allow_nan=False)
     except ValueError:
         return  # no JSON can say it
-    result = finished(make_tool(complete, timeout_s=1.0, inline=True, final=True).call(arguments, None))
+    result = finished(COMPLETE.call(arguments, None))
     assert (result.failure is None) == (read_completion(arguments) is not None), result.text

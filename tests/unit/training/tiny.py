@@ -117,8 +117,9 @@ def plain_logprobs(policy: Policy, batch: TokenBatch, temperature: float = 1.0) 
 
 
 def tiny_config(*overrides: str, name: str = "rpn") -> Config:
-    """The default configuration with overrides."""
-    return load_config(list(overrides), config_name=name)
+    """The default configuration with overrides, of which the last of a key counts."""
+    last = {line.partition("=")[0]: line for line in overrides}
+    return load_config(list(last.values()), config_name=name)
 
 
 def tiny_objective(config: Config) -> Objective:

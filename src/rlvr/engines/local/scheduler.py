@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -21,14 +20,6 @@ from rlvr.engines.local.sampler import Draw, RowSampling, most_likely, sample
 
 MAX_PREFILL_TOKENS = 16384  # padded, of one forward
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parked:
-    """Keys and values of a session's last completion."""
-
-    ids: tuple[int, ...]
-    keys_values: Stored
 
 
 class Scheduler:
@@ -44,7 +35,8 @@ class Scheduler:
         self._max_cached_tokens = max_cached_tokens
         self._waiting: list[Request] = []  # the next one first
         self._undelivered: dict[Request, None] = {}  # waiting, starting or running, in order of submission
-        self._parked: OrderedDict[Hashable, Parked] = OrderedDict()
+        # of each session's last completion: tokens, and their keys and values
+        self._parked: OrderedDict[Hashable, tuple[tuple[int, ...], Stored]] = OrderedDict()
         self._stale = False
         self.policy_version = 0
 
@@ -160,9 +152,10 @@ class Scheduler:
         for request in admitted:
             request.policy_version = self.policy_version
             parked = self._parked.pop(request.session, None) if request.session is not None else None
-            known = min(_common_prefix(parked.ids, request.prompt_ids), len(request.prompt_ids) - 1) if parked else 0
-            if parked is not None and known:  # at least one token is left to compute
-                stored.append((request, parked.keys_values, known))
+            # at least one token is left to compute
+            known = min(_common_prefix(parked[0], request.prompt_ids), len(request.prompt_ids) - 1) if parked else 0
+            if parked is not None and known:
+                stored.append((request, parked[1], known))
             else:
                 fresh.setdefault(request.prompt_ids, []).append(request)
         for groups in _chunks(list(fresh.values()), lambda same: len(same[0].prompt_ids)):
@@ -188,15 +181,15 @@ class Scheduler:
         saved = self._runner.save([left.row for left in kept], [left.num_cached for left in kept])
         for left, keys_values in zip(kept, saved or (), strict=saved is not None):
             ids = (left.request.prompt_ids + left.completion.token_ids)[: left.num_cached]
-            self._parked[left.request.session] = Parked(ids=ids, keys_values=keys_values)
+            self._parked[left.request.session] = ids, keys_values
             self._parked.move_to_end(left.request.session)
         self._evict()
 
     def _evict(self) -> None:
         running = sum(len(r.prompt_ids) + r.sampling.max_tokens for r in self._rows.requests)
-        total = running + sum(len(parked.ids) for parked in self._parked.values())
+        total = running + sum(len(ids) for ids, _ in self._parked.values())
         while self._parked and total > self._max_cached_tokens:
-            total -= len(self._parked.popitem(last=False)[1].ids)
+            total -= len(self._parked.popitem(last=False)[1][0])
 
 
 def _report_tokens(requests: Sequence[Request], draw: Draw, logits: Tensor, sampling: RowSampling) -> None:

@@ -260,11 +260,11 @@ class SharedPrefixRunner(CachedRunner):
         targets = [i for i in range(len(used)) if i not in used]
         if sources:
             columns = max(self._prefix_lengths[source] for source in sources)
-            places = (torch.tensor(slots, device=self._device) for slots in (sources, targets))
-            self._shared.prefixes.move(*places, columns)
+            source, target = (torch.tensor(slots, device=self._device) for slots in (sources, targets))
+            self._shared.prefixes.move(source, target, columns)
             to = dict(zip(sources, targets, strict=True))
-            for source, target in to.items():
-                self._prefix_lengths[target] = self._prefix_lengths[source]
+            for old, new in to.items():
+                self._prefix_lengths[new] = self._prefix_lengths[old]
             self._owners = [to.get(owner, owner) for owner in self._owners]
         del self._prefix_lengths[len(used) :]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.engines.vllm.engine import vocabulary_digest
+from rlvr.engines.vllm.extension.rlvr_vllm_group import vocabulary_digest
 from rlvr.engines.vllm.probe import Probe, make_probe, probe_prompts
 from rlvr.engines.vllm.server import Server
 from rlvr.engines.vllm.weights import WeightsFolder, full_weights

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from rlvr.config.schema import Config
-from rlvr.training.run_folder import RunFolder, changed_settings, open_run_folder, read_config
 
-from rlvr.config.compose import load_config
+from rlvr.app.run_folder import RunFolder, changed_settings, open_run_folder, read_config
+from rlvr.config import Config
+from rlvr.config.compose import load_config, read_values
 from rlvr.errors import ConfigError, UserError
+from rlvr.settings import dumped
 
 NOW = datetime(2026, 1, 31, 23, 59, 0)
 
@@ -26,14 +27,14 @@ def base() -> Config:
 
 def with_values(config: Config, **values: Any) -> Config:
     """`with_values(config, trainer__max_steps=7)`"""
-    data = config.model_dump(mode="json")
+    data = dumped(config)
     for name, value in values.items():
         *path, key = name.split("__")
         section = data
         for part in path:
             section = section[part]
         section[key] = value
-    return Config.model_validate(data)
+    return read_values(data)
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def test_a_new_folder_holds_the_configuration_without_its_place(base: Config, tm
     with open_run_folder(config) as folder:
         assert folder.root == tmp_path / "deep" / "run"
         saved = OmegaConf.to_container(OmegaConf.load(folder.config))
-        assert saved == config.model_dump(mode="json") | {"run_dir": None, "resume": False}
+        assert saved == dumped(config) | {"run_dir": None, "resume": False}
         assert read_config(folder) == base
 
 
