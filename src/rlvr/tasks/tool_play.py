@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlvr.chat.formats import FORMATS, HERMES
+from rlvr.chat.formats import FORMATS
 from rlvr.chat.template import described
 from rlvr.envs.base import Env
 from rlvr.envs.tool_env import ToolEnv
@@ -46,7 +46,7 @@ def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -
 
     `[{"name": "search", "arguments": {"query": "Oslo"}}, "Norway"]` is a call, its reply, and the answer.
     """
-    written = FORMATS.get(tool_format, HERMES)
+    written = FORMATS.get(tool_format, FORMATS["hermes"])
 
     async def play() -> list[str]:
         opening = await env.start()
