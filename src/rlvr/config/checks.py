@@ -91,8 +91,7 @@ def holds(condition: str, settings: Settings, config: Config) -> bool:
     """Evaluate an `only_if` over the attributes beside it and the sections of the run."""
     code = _compiled(condition)
     found = {
-        name: getattr(settings, name) if hasattr(type(settings), name) or name in type(settings).model_fields
-        else getattr(config, name)
+        name: getattr(settings if name in type(settings).model_fields or not hasattr(config, name) else config, name)
         for name in _names(condition)
     }  # fmt: skip
     return bool(eval(code, {"__builtins__": {}}, found))
@@ -144,6 +143,16 @@ def _also_is_another_task(c: Config) -> None:
             f"evaluation.also: names a task that this run evaluates anyway, {name}; leave it out, or give it another "
             f"name: {{other: {{task: {name}}}}}."
         )
+
+
+def _evaluated_tasks_do_not_train(c: Config) -> None:
+    for name, bundle in c.evaluation.also.items():
+        limit = getattr(bundle.task, "max_train_examples", None)
+        if limit is not None and not bundle.prompt.few_shot:
+            raise ConfigError(
+                f"evaluation.also.{name}: task.max_train_examples={limit}: has no effect where a task is only "
+                "evaluated; leave it out."
+            )
 
 
 def _resume_has_a_folder(c: Config) -> None:
@@ -222,6 +231,7 @@ TASK_RULES = (_prompt_asks_for_what_is_read,)
 RUN_RULES = (
     _headline_is_a_part,
     _also_is_another_task,
+    _evaluated_tasks_do_not_train,
     _resume_has_a_folder,
     _warm_up_ends,
     _one_way_to_call_tools,
