@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 from pydantic_core import PydanticCustomError, PydanticUndefined
 
 from rlvr import registry
+from rlvr.errors import ConfigError
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -116,7 +117,12 @@ def chosen(group: str) -> Any:
             return value
         if not isinstance(value, Mapping) or not isinstance(value.get(tag), str):
             raise PydanticCustomError("no_choice", "{tag}", {"tag": tag, "group": group})
-        component = registry.find(group, value[tag])
+        try:
+            component = registry.find(group, value[tag])
+        except ConfigError as error:
+            if group != "reward":
+                raise
+            raise PydanticCustomError("no_component", "{sentence}", {"sentence": str(error)}) from None
         try:
             return validated(component, {key: item for key, item in value.items() if key != tag})
         except ValidationError as error:

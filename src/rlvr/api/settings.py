@@ -80,7 +80,8 @@ def training(call: Call, config_name: str | None, config_dir: str | Path | None)
     lines = call.lines()
     if config_name is None and call.data is not None:
         config_name = DATA_CONFIG
-        lines = [f"name={'generator' if callable(call.data) else 'jsonl'}", *lines]  # of the run folder
+        if "name" not in call.values:  # of the run folder
+            lines = [f"name={'generator' if callable(call.data) else 'jsonl'}", *lines]
     folder = None if config_dir is None else str(config_dir)
     load = partial(load_config, config_name=config_name or DEFAULT_CONFIG, config_dir=folder)
     return _asked_plainly(call, lines, load)
@@ -109,7 +110,7 @@ def evaluation(call: Call, source: str, task: str | None) -> Config:
     assert not callable(call.data)
     if root is None:
         held_out = Call(**{**vars(call), "eval_data": call.data})
-        return _asked_plainly(call, held_out.lines(), partial(load_task_config, task or "jsonl"))
+        return _asked_plainly(call, held_out.lines(), partial(load_task_config, task or DATA_CONFIG))
     return _on_rows(call, call.data, root)
 
 
@@ -121,7 +122,7 @@ def _on_rows(call: Call, file: str, root: Path) -> Config:
         config = _of_run(root, Call(reward=call.reward, values=call.values), own)
         return _only(config, task=config.task.model_copy(update={"eval_path": file}))
     metric = {"task.metric": own.task.metric} if isinstance(own.task, MetricSettings) else {}
-    other = load_task_config("jsonl", Call(data=file, eval_data=file, values=metric | of_task).lines())
+    other = load_config(Call(data=file, eval_data=file, values=metric | of_task).lines(), config_name=DATA_CONFIG)
     rest = {key: value for key, value in call.values.items() if key not in of_task}
     config = _of_run(root, Call(reward=call.reward, values=rest), own)
     if own.task.writes_prompts:

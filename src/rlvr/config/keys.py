@@ -55,7 +55,12 @@ def owners(section: str, key: str) -> list[str]:
     """The choices of a section that have a key: `owners("algorithm", "target_kl")` is `["ppo"]`."""
     if section not in CHOICES or section == "reward":
         return []
-    return [n for n in registry.names(section) if key in dict(keys(registry.find(section, n)))]
+    parents = {key, *(key[:place] for place, sign in enumerate(key) if sign == ".")}
+
+    def has(path: str, field: FieldInfo) -> bool:
+        return path == key or (path in parents and "Mapping" in str(field.annotation))  # `settings.max_terms`
+
+    return [n for n in registry.names(section) if any(has(*item) for item in keys(registry.find(section, n)))]
 
 
 def matches(pattern: str, path: str) -> bool:

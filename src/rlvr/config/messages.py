@@ -48,6 +48,8 @@ def problems(errors: Sequence[Any], settings: type[Any], prefix: str = "") -> It
         context = error.get("ctx", {})
         if error["type"] == "inside":
             yield from problems(context["errors"], context["model"], f"{path}.")
+        elif error["type"] == "no_component":
+            yield Problem(path=path, value=None, kind="no_component", context=context)
         elif error["type"] == "wrong":
             key = f"{path}.{context['key']}" if path else context["key"]
             yield Problem(
@@ -57,7 +59,7 @@ def problems(errors: Sequence[Any], settings: type[Any], prefix: str = "") -> It
         elif path not in seen:  # a union says of each of its types that the value is another one
             seen.add(path)
             description = field.description if field is not None else ""
-            several = _several(errors, error["loc"], field)
+            several = _several([one for one in errors if _path(one["loc"], settings, prefix)[0] == path])
             yield Problem(
                 path=path, value=error["input"], kind="several" if several else error["type"], context=context,
                 message=several or error["msg"], description=description or "",
@@ -80,16 +82,17 @@ def _path(location: Sequence[int | str], settings: type[Any] | None, prefix: str
     return text, field
 
 
-def _several(errors: Sequence[Any], location: Sequence[Any], field: Any) -> str:
-    """What a value of several types must be; pydantic says of each of them that the value is another one."""
-    alike = [error for error in errors if error["loc"][:-1] == location[:-1] and error["loc"] != location]
-    if field is None or not alike or len(location) < 2:
+def _several(alike: Sequence[Any]) -> str:
+    """What a value of several types must be, from the errors that pydantic has for each of them; one: nothing."""
+    words = [error["ctx"]["expected"].strip("'") for error in alike if error["type"] == "literal_error"]
+    if len(alike) < 2:
         return ""
-    words = [word for one in alike if one["type"] == "literal_error" for word in [one["ctx"]["expected"].strip("'")]]
     if words:
-        whole = any("int" in str(one["loc"][-1]) for one in alike)
+        whole = any("int" in str(error["loc"][-1]) for error in alike)
         return f"must be a positive {'whole' if whole else 'finite'} number or {words[0]}"
-    return "must be true or false, a finite number or text" if len(alike) > 1 else ""
+    if any("bool" in str(error["loc"][-1]) for error in alike):
+        return "must be true or false, a finite number or text"
+    return "must be a whole number or a share between 0 and 1"
 
 
 def _value(values: Any, key: str) -> Any:
@@ -109,8 +112,10 @@ def sentence(problem: Problem, chosen: Mapping[str, str]) -> str:
         return f"{path}: has no default; say {path}=..."
     if problem.kind == "no_choice":
         group, tag = problem.context["group"], problem.context["tag"]
-        how = f"choose with {path}=CHOICE" if path in CHOICES else f"say {path}.{tag}=..."
+        how = f"choose with {path}=CHOICE" if path in CHOICES else f"say {path}.{tag}={tag.upper()}"
         return f"{path}.{tag}: must be one of {', '.join(registry.names(group))}; {how}."
+    if problem.kind == "no_component":
+        return f"{path}.{problem.context['sentence']}"
     if problem.kind == "wrong":
         return f"{written}: {problem.message}."
     if problem.kind == "literal_error" and isinstance(problem.value, str):

@@ -7,7 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from rlvr.config.schema import Config
+
+from rlvr.config import Config
 
 
 @dataclass

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rlvr.tasks.catalog import make_task
 
+from rlvr.app.tasks import TaskOpener
 from rlvr.config.compose import load_task_config
 from rlvr.engines.openai import Endpoint
 from rlvr.envs.base import Reply, TurnText
@@ -80,12 +81,7 @@ def musique() -> Task:
     data = [f"task.train_sets={MUSIQUE / 'train.jsonl'}", f"task.eval_sets={MUSIQUE / 'dev.jsonl'}"]
     config = load_task_config("musique", [*data, "task.retriever=golden"])
 
-    def no_pool(reward: Any) -> Any:
-        return None
-
-    return make_task(
-        config, name="musique", seed=0, markers=config.markers, family=None, open_pool=no_pool, functions={}
-    )
+    return TaskOpener(config=config, family=None, functions={}, stack=ExitStack()).open(config, "musique", 0)
 
 
 def searching(task: Task) -> Model:
