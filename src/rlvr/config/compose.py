@@ -164,6 +164,8 @@ def _check_overrides(parsed: Sequence[Override], source: Source) -> None:
             raise ConfigError(f"{line}: the name only says what was chosen; choose with {section}={override.value()}.")
         if key == "tracker" and isinstance(override.value(), str):
             raise ConfigError(f"{line}: name trackers with tracker.report_to=[{override.value()}].")
+        if override.package is not None and key not in CHOICES:  # data_component@data=default, of other projects
+            raise ConfigError(messages.unknown_key(key, override.value(), {}))
         if is_choice(override):
             _check_choice(key, override.value(), source.options(key))
 
