@@ -29,7 +29,7 @@ from rlvr.config.keys import all_keys
 from rlvr.config.said import Said, Source, included_files, is_choice, leaves
 from rlvr.config.spellings import upgraded
 from rlvr.errors import ConfigError
-from rlvr.settings import dumped, plain, validated
+from rlvr.settings import Settings, dumped, plain, validated
 
 DEFAULT_CONFIG = "rpn"
 DATA_CONFIG = "gsm8k"  # what a task without a configuration of its own starts from
@@ -303,7 +303,8 @@ def _resolved(composed: DictConfig) -> dict[str, Any]:
     """Plain values over the defaults, so that `${rollout.group_size}` finds what nobody said."""
     values = upgraded(_plain_values(composed, resolve=False))
     names = {group: str(values[group]["name"]) for group in GROUPS if "name" in (values.get(group) or ())}
-    defaults = OmegaConf.create({})
+    sections = {name: field.default for name, field in Config.model_fields.items()}
+    defaults = OmegaConf.create({k: _literal(dumped(v)) for k, v in sections.items() if isinstance(v, Settings)})
     for path, field in all_keys(names).items():
         if not field.is_required() and "<" not in path:
             value = _literal(plain(field.get_default(call_default_factory=True)))
