@@ -77,7 +77,7 @@ ON_DATA = (
 """A step of 8 episodes with a small checkpoint: half a second. On top of `--config-name gsm8k`."""
 
 
-def pretrained(folder: Path) -> tuple[str, ...]:
+def pretrained(folder: Path | str) -> tuple[str, ...]:
     """Start from the model in a folder."""
     return ("model=hf", f"model.name_or_path={folder}")
 

@@ -59,6 +59,7 @@ SETTINGS = {
     ),
     "bad minibatches": (["algorithm.num_minibatches=3"], ["algorithm.num_minibatches=3", "divisor"]),
     "resume of nothing": (["resume=true"], ["resume=true", "run_dir=FOLDER"]),
+    "part without type": (["reward.parts.mine.weight=2"], ["reward.parts.mine.type", "must be one of", "say "]),
     "two at once": (["trainer.max_step=1", "rollout.top_p=2"], ["2 settings", "trainer.max_steps?", "rollout.top_p=2"]),
     "key given twice": (["seed=1", "seed=2"], ["seed=2: seed was given before (seed=1)"]),
     "sweep without -m": (["seed=1,2"], ["seed=1,2", "--multirun"]),

@@ -299,9 +299,7 @@ SPEC = {
     "data_component@data=default": "task here",
     "prompts@prompts=math_reasoning": "prompt here",
     "task.settings.max_terms=2": "task=gsm8k has no such key; task=generator or task=reasoning_gym has",
-    "reward.parts.mine.weight=2": "add it with +reward.parts",
-    "markers.sets.mine={reasoning_start: a}": "add it with +markers.sets.mine=",
-    "reward.parts.correct.wieght=5.0": "did you mean reward.parts.correct.weight?",
+    "reward.parts.correct.wieght=5.0": "did you mean weight?",
 }
 
 
@@ -389,13 +387,14 @@ def test_every_key_of_the_specification_is_known() -> None:
 
 
 IDLE = (
-    ("model.lora.r=8", "model.lora.r=8: has no effect with model.lora.enabled=false"),
-    ("warm_start.num_steps=5", "has no effect with model=hf"),
-    ("reward.timeout_s=1.0", "has no effect where no part"),
-    ("task.solution_lines=1", "has no effect with a pretrained model and prompt.few_shot=0"),
-    ("task.subset=socratic", "has no effect where task.path="),
-    ("algorithm.clip_low=0.1", "has no effect with one update per batch"),
-    ("task=mix task.parts={gsm8k:1} prompt.few_shot=2", "has no effect with task=mix"),
+    ("model.lora.r=8", "model.lora.r=8: has no effect; it needs model.lora.enabled."),
+    ("warm_start.num_steps=5", "=5: has no effect; it needs warm_start.enabled and a model made from scratch."),
+    ("reward.timeout_s=1.0", "=1.0: has no effect; it needs a part or a metric that runs in a process of its own."),
+    ("task.solution_lines=1", "=1: has no effect; it needs a model made from scratch or prompt.few_shot > 0."),
+    ("task.subset=socratic", "=socratic: has no effect; it needs a repository with several configurations."),
+    ("algorithm.clip_low=0.1", "no effect; it needs algorithm.num_epochs * algorithm.num_minibatches > 1."),
+    ("task=mix task.parts={gsm8k:1} prompt.few_shot=2", "prompt: task=mix writes its prompts by itself"),
+    ("model.lora.r=8 algorithm.clip_low=0.1", "model.lora.enabled. algorithm.clip_low=0.1: has no effect"),
 )
 
 

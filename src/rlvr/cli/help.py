@@ -12,6 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
 from rlvr import registry
+from rlvr.config.checks import in_words
 from rlvr.config.config import CHOICES, SECTIONS, Config
 from rlvr.config.keys import ANY_NAME, inner, keys
 from rlvr.config.messages import shown
@@ -110,7 +111,7 @@ def _row(path: str, field: FieldInfo) -> Row:
     extra = field.json_schema_extra
     condition = str(extra.get("only_if") or "") if isinstance(extra, dict) else ""
     usual = "" if field.is_required() else shown(plain(field.get_default(call_default_factory=True)))
-    note = f" Only if {condition}." if condition else ""
+    note = f" Only with {in_words(condition)}." if condition else ""
     return path, type_text(field), usual, f"{field.description or ''}{'.' if note else ''}{note}"
 
 

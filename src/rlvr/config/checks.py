@@ -84,16 +84,15 @@ def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, A
             and value != field.get_default(call_default_factory=True)
             and not holds(condition, settings, config)
         ):
-            yield f"{path}.{name}", value, _readable(condition, path, settings)
+            yield f"{path}.{name}", value, _with_whole_keys(condition, path, settings)
 
 
 def holds(condition: str, settings: Settings, config: Config) -> bool:
     """Evaluate an `only_if` over the attributes beside it and the sections of the run."""
-    code = _compiled(condition)
+    code, own = _compiled(condition), type(settings).model_fields
     found = {
-        name: getattr(settings if name in type(settings).model_fields or not hasattr(config, name) else config, name)
-        for name in _names(condition)
-    }  # fmt: skip
+        name: getattr(settings if name in own or name not in SECTIONS else config, name) for name in _names(condition)
+    }
     return bool(eval(code, {"__builtins__": {}}, found))
 
 
@@ -105,18 +104,37 @@ def _compiled(condition: str) -> CodeType:
 @cache
 def _names(condition: str) -> tuple[str, ...]:
     """The names that a condition begins an attribute with: `enabled and model.from_scratch` -> enabled, model."""
-    words = re.findall(r"(?<![\w.'\"])([A-Za-z_]\w*)(?![\w]*['\"])", condition.partition("#")[0])
+    words = re.findall(r"(?<![\w.'\"])([A-Za-z_]\w*)(?![\w]*['\"])", condition)
     return tuple(dict.fromkeys(w for w in words if w not in ("and", "or", "not", "is", "in", "None", "True", "False")))
 
 
-def _readable(condition: str, path: str, settings: Settings) -> str:
-    """With whole keys, and values as YAML has them; a comment in the condition is what is said instead."""
-    if "#" in condition:
-        return condition.partition("#")[2].strip()
+WORDS = {  # what conditions ask for beside keys
+    "uses_sandbox or task.metric_uses_sandbox": "a part or a metric that runs in a process of its own",
+    "not task.writes_prompts": "a task that does not write its prompts itself",
+    "task.shows_calls": "a task whose examples can be shown",
+    "model.from_scratch": "a model made from scratch",
+    "not has_split_files": "a repository with several configurations",
+    "several_hops": "several numbers of hops",
+    "uses_markers": "a prompt with markers",
+    "keeps_model": "a tracker with log_model=true",
+    "task.has_tools": "a task with tools",
+    "has_tools": "a task with tools",
+    "name in tracker.report_to": "its name in tracker.report_to",
+}
+
+
+def in_words(condition: str) -> str:
+    """A condition as a reader would say it, with values as YAML has them."""
+    for code, words in WORDS.items():
+        condition = condition.replace(code, words)
+    return condition.replace(" is not None", " not null").replace("'", "")
+
+
+def _with_whole_keys(condition: str, path: str, settings: Settings) -> str:
     for name in _names(condition):
         if name in type(settings).model_fields:
             condition = re.sub(rf"(?<![\w.'])({name})(?![\w'])", rf"{path}.\1", condition)
-    return condition.replace(" is not None", " not null").replace("'", "")
+    return in_words(condition)
 
 
 # ------------------------------------------------------------------------------------------ rules between sections
@@ -169,6 +187,15 @@ def _warm_up_ends(c: Config) -> None:
                 f"{key}.warmup_steps={section.warmup_steps}: is more than {key}.{limit}={steps}, so the learning rate "
                 "would never be reached; lower it."
             )
+
+
+def _phases_fit(c: Config) -> None:
+    warm = c.warm_start
+    if c.model.from_scratch and warm.enabled and warm.final_phase_steps > warm.num_steps:
+        raise ConfigError(
+            f"warm_start.final_phase_steps={warm.final_phase_steps}: is more than warm_start.num_steps="
+            f"{warm.num_steps}; lower it."
+        )
 
 
 def _one_way_to_call_tools(c: Config) -> None:
@@ -233,6 +260,7 @@ RUN_RULES = (
     _also_is_another_task,
     _evaluated_tasks_do_not_train,
     _resume_has_a_folder,
+    _phases_fit,
     _warm_up_ends,
     _one_way_to_call_tools,
     _shaping_reaches_tokens,

@@ -30,7 +30,7 @@ from rlvr.config.keys import all_keys
 from rlvr.config.said import Said, Source, included_files, is_choice, leaves
 from rlvr.config.spellings import upgraded
 from rlvr.errors import ConfigError
-from rlvr.settings import dumped, plain, validated
+from rlvr.settings import Settings, dumped, plain, validated
 
 DEFAULT_CONFIG = "rpn"
 DATA_CONFIG = "gsm8k"  # what a task without a configuration of its own starts from
@@ -165,6 +165,8 @@ def _check_overrides(parsed: Sequence[Override], source: Source) -> None:
             raise ConfigError(f"{line}: the name only says what was chosen; choose with {section}={override.value()}.")
         if key == "tracker" and isinstance(override.value(), str):
             raise ConfigError(f"{line}: name trackers with tracker.report_to=[{override.value()}].")
+        if override.package is not None and key not in CHOICES:  # data_component@data=default, of other projects
+            raise ConfigError(messages.unknown_key(key, override.value(), {}))
         if is_choice(override):
             _check_choice(key, override.value(), source.options(key))
 
@@ -302,7 +304,8 @@ def _resolved(composed: DictConfig) -> dict[str, Any]:
     """Plain values over the defaults, so that `${rollout.group_size}` finds what nobody said."""
     values = upgraded(_plain_values(composed, resolve=False))
     names = {group: str(values[group]["name"]) for group in GROUPS if "name" in (values.get(group) or ())}
-    defaults = OmegaConf.create({})
+    sections = {name: field.default for name, field in Config.model_fields.items()}
+    defaults = OmegaConf.create({k: _literal(dumped(v)) for k, v in sections.items() if isinstance(v, Settings)})
     for path, field in all_keys(names).items():
         if not field.is_required() and "<" not in path:
             value = _literal(plain(field.get_default(call_default_factory=True)))

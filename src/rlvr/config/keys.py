@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from rlvr import registry
 from rlvr.config.config import CHOICES, Config
 from rlvr.settings import Component, Settings
+from rlvr.tasks.settings import TaskBundle
 
 ANY_NAME = "<name>"
 """Stands for a name of the user's own: reward.parts.<name>.weight"""
@@ -29,14 +30,14 @@ def inner(annotation: Any) -> tuple[type[Settings] | None, bool]:
 
 
 def keys(settings: type[Settings], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """`("trainer.max_steps", FieldInfo(...))` for every value in a class; a component inside stands for itself."""
+    """`("trainer.max_steps", FieldInfo(...))` for every value in a class; a component or a task inside is a value."""
     for name, field in settings.model_fields.items():
         found, is_mapping = inner(field.annotation)
         path = f"{prefix}{name}"
         if name == settings.flat_field:
             for label in registry.names("tracker"):
                 yield from keys(registry.find("tracker", label), f"{prefix}{label}.")
-        elif found is None or issubclass(found, Component):
+        elif found is None or issubclass(found, (Component, TaskBundle)):
             yield path, field
         else:
             yield from keys(found, f"{path}.{ANY_NAME}." if is_mapping else f"{path}.")

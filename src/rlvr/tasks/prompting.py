@@ -121,7 +121,7 @@ def _set_of_family(markers: MarkersSettings, family: str | None) -> str:
     if family is not None and family in markers.families:
         return markers.families[family]
     model = f"models of type {family}" if family else "this model, whose type is not known"
-    add = f"add +markers.families.{family}=SET, or " if family else ""
+    add = f"add markers.families.{family}=SET, or " if family else ""
     raise ConfigError(
         f"prompt.markers=auto: markers.families has no set for {model}; {add}choose prompt.markers=SET "
         f"(sets: {', '.join(markers.sets)})."

@@ -70,7 +70,7 @@ def _marks(reasoning: str, reasoning_end: str, solution: str, solution_end: str)
 
 
 class MarkersSettings(Settings):
-    """Sets of markers, and which one a model family uses. Add your own: +markers.sets.mine={...}"""
+    """Sets of markers, and which one a model family uses. Add your own: markers.sets.mine={...}"""
 
     sets: Mapping[str, MarkerSettings] = setting(
         {

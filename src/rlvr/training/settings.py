@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting, wrong
+from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting
 
 
 class TrainerSettings(Settings):
@@ -107,9 +107,3 @@ class WarmStartSettings(Settings):
         "worked_share of the final phase: what RL has to win back",
         only_if=f"{WARM} and final_phase_steps > 0",
     )
-
-    @model_validator(mode="after")
-    def _phases_fit(self) -> Self:
-        if self.enabled and self.final_phase_steps > self.num_steps:
-            raise wrong("final_phase_steps", f"is more than warm_start.num_steps={self.num_steps}; lower it")
-        return self
