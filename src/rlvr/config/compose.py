@@ -310,6 +310,7 @@ def _resolved(composed: DictConfig) -> dict[str, Any]:
         if not field.is_required() and "<" not in path:
             value = _literal(plain(field.get_default(call_default_factory=True)))
             OmegaConf.update(defaults, path, value, force_add=True)
+    defaults.evaluation.pop("also", None)  # a user may write a list, which does not merge with a mapping
     merged = OmegaConf.merge(defaults, values)
     try:
         missing = sorted(OmegaConf.missing_keys(merged))
