@@ -117,7 +117,7 @@ def _readable(condition: str, path: str, settings: Settings) -> str:
     for name in _names(condition):
         if name in type(settings).model_fields:
             condition = re.sub(rf"(?<![\w.'])({name})(?![\w'])", rf"{path}.\1", condition)
-    return condition.replace(" is not None", " not null").replace("'", "")
+    return condition.replace(" is not None", " not null").replace(" is None", "=null").replace("'", "")
 
 
 # ------------------------------------------------------------------------------------------ rules between sections
