@@ -129,7 +129,7 @@ def in_words(condition: str) -> str:
         return condition.partition("#")[2].strip()
     for code, words in WORDS.items():
         condition = condition.replace(code, words)
-    return condition.replace(" is not None", " not null").replace("'", "")
+    return condition.replace(" is not None", " not null").replace(" is None", "=null").replace("'", "")
 
 
 def _with_whole_keys(condition: str, path: str, settings: Settings) -> str:

@@ -20,7 +20,7 @@ BROKEN = {
     "task.operand_range=[0,7]": "task.operand_range=[0,7]",
     "task.operand_range=[-1,6]": "task.operand_range=[-1,6]",
     "task.modulus=null": "task.max_abs_value",
-    "task.max_abs_value=50": "task.max_abs_value=50: has no effect; it needs task.modulus is None",
+    "task.max_abs_value=50": "task.max_abs_value=50: has no effect; it needs task.modulus=null",
     "task.modulus=null task.max_abs_value=3": "task.operand_range=[0,6]",
     "task.complexity_weights=[1,2]": "task.complexity_weights",
     "task.eval_complexity_weights=[1,2,3,4]": "task.eval_complexity_weights",
