@@ -250,7 +250,7 @@ BUGS = [
     Planted(
         pitfall=33,
         name="gradients of chunks are accumulated in bf16",
-        plant=around("rlvr.models.policy:_casting_anew", lambda original: iter([None])),
+        plant=around("rlvr.models.policy:_without_cast_cache", lambda original: iter([None])),
         caught_by="tests/unit/models/test_policy.py::"
         "test_pitfall_33_in_bfloat16_the_gradients_of_chunks_are_added_up_in_float32",
     ),

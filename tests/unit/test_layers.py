@@ -10,7 +10,7 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("errors", "seeding"),
-    ("registry",),
+    ("registry", "lines"),
     ("settings",),
     ("types",),
     ("world",),

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.api.files import import_path
-from rlvr.app.lines import chooses, override_lines
 from rlvr.config import Config
 from rlvr.config.compose import DATA_CONFIG, DEFAULT_CONFIG, load_config, load_task_config
+from rlvr.config.config import SECTIONS
 from rlvr.errors import ConfigError
+from rlvr.lines import override_lines
 from rlvr.tasks.multihop import TOOLS
 from rlvr.tasks.settings import MetricSettings
 
@@ -143,6 +144,12 @@ def _only(config: Config, **sections: Any) -> Config:
 def _scores_rows(config: Config) -> bool:
     """Whether the reward needs nothing of an example but its answer."""
     return not any(part.needs_metadata for part in config.reward.parts.values())
+
+
+def chooses(values: Mapping[str, Any]) -> bool:
+    """Whether one of the values is the choice of a group, and not a value inside a section."""
+    of_sections = [value for key, value in values.items() if key in SECTIONS]
+    return any(isinstance(value, str) or (isinstance(value, Mapping) and "name" in value) for value in of_sections)
 
 
 def _custom_part(config: Config) -> str:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlvr.app.lines import override_lines
 from rlvr.config import Config
 from rlvr.config.compose import load_task_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.collect import MAX_PLAN_BYTES, PLAN
+from rlvr.lines import override_lines
 from rlvr.retrieval.retriever import find_retriever
 from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.tracking.files import write_atomically, writing

@@ -153,7 +153,7 @@ def opened(args: argparse.Namespace, changes: Changes) -> Iterator[Inference]:
 def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
     """The settings to try the model with; ConfigError for a retriever where nothing is searched."""
     from rlvr.app import inference_config
-    from rlvr.app.lines import override_lines
+    from rlvr.lines import override_lines
     from rlvr.retrieval.retriever import find_retriever
     from rlvr.retrieval.settings import RetrievalSettings
 

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from rlvr.config.compose import DEFAULT_CONFIG, to_yaml
 
     if args.help_config is not None:
-        from rlvr.app.help import help_lines
+        from rlvr.cli.help import help_lines
 
         print(help_lines(args.help_config, args.config_dir))
         return 0

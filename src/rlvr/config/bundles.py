@@ -19,13 +19,24 @@ Compose = Callable[[Sequence[str]], Mapping[str, Any]]
 PARTS = ("task", "reward", "prompt")
 
 
-def expand(values: dict[str, Any], compose: Compose) -> None:
-    """Write `evaluation.also` and, for a mix, `task.parts` out in full, in place."""
+def expand(values: dict[str, Any], compose: Compose) -> frozenset[str]:
+    """Write `evaluation.also` and, for a mix, `task.parts` out in full, in place; the keys that their lists `set`."""
     task, evaluation = values.get("task"), values.get("evaluation")
+    said = [
+        f"{place}.{name}.{line.partition('=')[0].lstrip('+~')}"
+        for place, entries in (
+            ("task.parts", task.get("parts") if isinstance(task, dict) else None),
+            ("evaluation.also", evaluation.get("also") if isinstance(evaluation, dict) else None),
+        )
+        for name, entry in (entries.items() if isinstance(entries, dict) else ())
+        if isinstance(entry, dict) and isinstance(lines := entry.get("set"), list)
+        for line in map(str, lines)
+    ]
     if isinstance(task, dict) and task.get("name") == "mix":
         task["parts"] = _expand("task.parts", task.get("parts"), compose, weighted=True)
     if isinstance(evaluation, dict) and "also" in evaluation:
         evaluation["also"] = _expand("evaluation.also", evaluation["also"], compose, weighted=False)
+    return frozenset(said)
 
 
 def _expand(key: str, entries: Any, compose: Compose, *, weighted: bool) -> dict[str, Any]:

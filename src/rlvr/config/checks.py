@@ -163,6 +163,16 @@ def _also_is_another_task(c: Config) -> None:
         )
 
 
+def _evaluated_tasks_do_not_train(c: Config) -> None:
+    for name, bundle in c.evaluation.also.items():
+        limit = getattr(bundle.task, "max_train_examples", None)
+        if limit is not None and not bundle.prompt.few_shot:
+            raise ConfigError(
+                f"evaluation.also.{name}: task.max_train_examples={limit}: has no effect where a task is only "
+                "evaluated; leave it out."
+            )
+
+
 def _resume_has_a_folder(c: Config) -> None:
     if c.resume and c.run_dir is None:
         raise ConfigError("resume=true: needs the folder of the run to go on with; add run_dir=FOLDER.")
@@ -248,6 +258,7 @@ TASK_RULES = (_prompt_asks_for_what_is_read,)
 RUN_RULES = (
     _headline_is_a_part,
     _also_is_another_task,
+    _evaluated_tasks_do_not_train,
     _resume_has_a_folder,
     _phases_fit,
     _warm_up_ends,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,8 @@ def load_config(
     values = _compose(source, parsed, said)
     if values.get("debug") is True:
         debugging.shrink(values, said.beside_debug)
-    bundles.expand(values, lambda lines: _compose_bundle(lines, source))
-    return checks.checked(_validated(values), said)
+    inside = bundles.expand(values, lambda lines: _compose_bundle(lines, source))
+    return checks.checked(_validated(values), replace(said, line=said.line | inside))
 
 
 def load_task_config(

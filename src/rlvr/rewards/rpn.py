@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, repeat
+from typing import Any
 
+from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.base import Grade, Part, Verifier
 from rlvr.rewards.expressions import Arithmetic, reduce_once
@@ -77,21 +79,29 @@ def _lines(words: Sequence[str]) -> list[list[str]]:
     return lines
 
 
-@register("reward", "rpn_boxed")
-class RpnBoxed(Part):
-    """1 if prompt and completion end in `= operand <eoe>`, else invalid, 0; without task=rpn any word is an operand."""
-
+class _WordsPart(Part):
     in_process = True
+
+    def check_run(self, config: Any) -> None:
+        super().check_run(config)
+        if not config.task.made_of_words:
+            raise ConfigError(
+                f"reward: a part of type {self.name} reads the words <eoe> and =, which task={config.task.name} does "
+                "not have; use text, numeric or math."
+            )
+
+
+@register("reward", "rpn_boxed")
+class RpnBoxed(_WordsPart):
+    """1 if prompt and completion end in `= operand <eoe>`, else invalid, 0; without task=rpn any word is an operand."""
 
     def grade(self, attempt: Attempt) -> Grade:
         return INVALID if _boxed(attempt) is None else Grade(value=1.0)
 
 
 @register("reward", "rpn_correct")
-class RpnCorrect(Part):
+class RpnCorrect(_WordsPart):
     """1 if that operand is the right one, else 0; without such an end invalid, 0."""
-
-    in_process = True
 
     def grade(self, attempt: Attempt) -> Grade:
         found = _boxed(attempt)

@@ -37,6 +37,7 @@ FIELDS = ("question", "answer", "demonstration", "metadata")
 SPECIAL = ("<pad>", "<boe>", "<eoe>")
 ENDS = ("<pad>", "<eoe>")
 MAX_IDS = 1_000_000
+TOOLS = "has_tools # a task with tools"
 
 
 class ExamplesTask(MetricSettings):
@@ -48,8 +49,8 @@ class ExamplesTask(MetricSettings):
 
     metric: MetricName = "text"
     eval_share: HeldOutShare = setting(0.1, "share of the examples, chosen by hash, that is never trained on")
-    max_turns: PositiveInt = setting(4, "completions of an episode, the answer included", only_if="has_tools")
-    tool_timeout_s: float = setting(10.0, "a call of a tool is given up after so long", gt=0, only_if="has_tools")
+    max_turns: PositiveInt = setting(4, "completions of an episode, the answer included", only_if=TOOLS)
+    tool_timeout_s: float = setting(10.0, "a call of a tool is given up after so long", gt=0, only_if=TOOLS)
 
     def examples(self) -> Iterable[Any]:
         """`(question, answer)`, `(question, answer, demonstration)` or a dict with these and `metadata`; an end is not
@@ -75,7 +76,7 @@ class ExamplesTask(MetricSettings):
 
     @property
     def made_of_words(self) -> bool:
-        return self.task.words is not None
+        return self.words is not None
 
     @property
     def num_turns(self) -> int:

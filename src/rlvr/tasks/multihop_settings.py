@@ -65,7 +65,7 @@ class MultiHopSettings(DataSettings):
     top_n: PositiveInt = setting(
         2,
         "documents of a search where the model does not say how many",
-        only_if=f"{SEARCHES} and retriever != 'golden'",
+        only_if=f"{SEARCHES} and not gives_all  # a search by task.retriever that ranks",
     )
     max_top_n: PositiveInt = setting(5, "documents of a search at most, whatever the model asks for", only_if=SEARCHES)
     retrieval: RetrievalSettings = RetrievalSettings()
@@ -93,6 +93,15 @@ class MultiHopSettings(DataSettings):
         0.0,
         "ppo and reinforce_pp: potential-based shaping by the share of supporting documents found; 0: none",
     )
+
+    @property
+    def gives_all(self) -> bool:
+        """Whether a search finds all that there is to find, however many are asked for."""
+        return find_retriever(self.retriever, self.retrieval).gives_all
+
+    def reads(self, name: str) -> bool:
+        """Whether the retriever reads a setting of `task.retrieval`."""
+        return name in find_retriever(self.retriever, self.retrieval).uses
 
     @property
     def several_hops(self) -> bool:

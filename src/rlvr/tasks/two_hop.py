@@ -131,7 +131,7 @@ class TwoHop(TaskSettings):
     held_out_share: HeldOutShare = setting(
         0.2, "share of all (person, organization, city) chains, chosen by hash, that is never trained on"
     )
-    max_turns: PositiveInt = setting(
+    max_turns: int = setting(
         4, "completions of an episode, the answer included; two searches and an answer need 3", ge=3
     )
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rlvr.config.catalog import choice_models
 from rlvr.config.schema import Config, Section
 
-from rlvr.app.lines import FREE, override_lines, quoted
+from rlvr.lines import FREE, override_lines, quoted
 from rlvr.config.compose import load_config, parse_overrides
 from rlvr.errors import ConfigError
 

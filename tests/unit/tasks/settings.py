@@ -10,11 +10,9 @@ from tests.unit.rewards.attempts import finished
 
 MODULAR = {"complexity_weights": None, "eval_complexity_weights": None, "max_prompt_tokens": 9}
 INTEGERS = {"modulus": None, "max_abs_value": 20, "operand_range": (-2, 5)}
-WEIGHTS = {"boxed": (1.0, 0.0), "correct": (0.0, 1.0), "combined": (0.3, 0.7)}
 
 
-def make_reward(type: str = "correct") -> PartsVerifier:
-    boxed, correct = WEIGHTS[type]
+def make_reward(boxed: float = 0.0, correct: float = 1.0) -> PartsVerifier:
     return PartsVerifier({"boxed": RpnBoxed(weight=boxed), "correct": RpnCorrect(weight=correct)})
 
 
@@ -22,8 +20,8 @@ def make_settings(**changes: Any) -> Rpn:
     return Rpn(**(MODULAR | changes))
 
 
-def make_task(seed: int = 0, reward: str = "correct", **changes: Any) -> RpnTask:
-    return RpnTask(make_settings(**changes), seed, make_reward(reward))
+def make_task(seed: int = 0, reward: PartsVerifier | None = None, **changes: Any) -> RpnTask:
+    return RpnTask(make_settings(**changes), seed, reward or make_reward())
 
 
 def score(task: RpnTask, prompt: str, completion: str, answer: str) -> Score:

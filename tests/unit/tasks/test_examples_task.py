@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from rlvr.errors import UserError
+from rlvr.config.compose import load_task_config
+from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Grade, Part
 from rlvr.tasks.generator import ExamplesTask
 from rlvr.tasks.rows import DataError
@@ -79,6 +80,13 @@ def test_a_class_that_yields_examples_is_a_task_with_settings() -> None:
     assert not {example.id for example in held_out} & trained
     assert judged(made, held_out[0], f"{held_out[0].answer}.0").correct
     assert scored(made, held_out[0], held_out[0].answer).value == 1.0
+
+
+def test_it_is_chosen_by_its_path() -> None:
+    config = load_task_config(f"{HERE}:Shop", ["task.num=30", "task.max_turns=2"])
+    assert (config.task.name, config.task.label, config.task.num_turns) == (f"{HERE}:Shop", "shop", 2)
+    with pytest.raises(ConfigError, match=r"task\.max_turns=2: has no effect; it needs a task with tools"):
+        load_task_config(f"{HERE}:Doubles", ["task.max_turns=2"])
 
 
 def test_tools_and_reward_share_a_state_that_is_each_episodes_own() -> None:

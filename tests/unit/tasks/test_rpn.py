@@ -17,7 +17,7 @@ from rlvr.seeding import derive_seed
 from rlvr.tasks.rpn import Rpn, RpnTask, is_held_out, prompt_tokens
 from rlvr.types import Example, Message
 from tests.unit.rewards.attempts import wrong_settings
-from tests.unit.tasks.settings import INTEGERS, MODULAR, WEIGHTS, make_reward, make_settings, make_task, score
+from tests.unit.tasks.settings import INTEGERS, MODULAR, make_reward, make_settings, make_task, score
 
 
 def shape_of(expression: str) -> str:
@@ -232,7 +232,7 @@ def tasks(draw: st.DrawFn) -> RpnTask:
     try:
         return make_task(
             seed=draw(st.integers(0, 10**9)),
-            reward="combined",
+            reward=make_reward(0.3, 0.7),
             operators=operators,
             shape=draw(st.sampled_from(["tree", "chain"])),
             complexity_range=(fewest, most),
@@ -300,7 +300,8 @@ def test_every_setting_changes_the_examples(key: str, changes: dict[str, object]
 
 
 def test_the_env_of_an_example_uses_the_reward_settings() -> None:
-    wrong = [score(make_task(reward=kind), "<boe> 3 4 + =", "1 <eoe>", "0") for kind in WEIGHTS]
+    rewards = [make_reward(1, 0), make_reward(0, 1), make_reward(0.3, 0.7)]
+    wrong = [score(make_task(reward=reward), "<boe> 3 4 + =", "1 <eoe>", "0") for reward in rewards]
     assert [one.value for one in wrong] == [1.0, 0.0, 0.3]
 
 

@@ -1,4 +1,4 @@
-"""Every key in words: `rlvr train --help-config [KEY]`, and docs/configuration.md (`python -m rlvr.app.help`)."""
+"""Every key in words: `rlvr train --help-config [KEY]`, and docs/configuration.md (`python -m rlvr.cli.help`)."""
 
 from __future__ import annotations
 

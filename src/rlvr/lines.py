@@ -14,19 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rlvr.config.config import SECTIONS
 from rlvr.errors import ConfigError
-
-FREE = (
-    "task.settings",
-    "task.env_args",
-    "task.parts",
-    "reward.parts",
-    "markers.sets",
-    "markers.families",
-    "evaluation.also",
-)
-"""Mappings whose keys are the user's own: what is not there yet is added."""
 
 _NOT_PLAIN = ("true", "false", "null", "nan", "inf")  # words that Hydra reads as something else, in any case
 
@@ -39,18 +27,11 @@ def override_lines(values: Mapping[str, Any]) -> list[str]:
     return [line for key, value in values.items() for line in _lines(str(key), value)]
 
 
-def chooses(values: Mapping[str, Any]) -> bool:
-    """Whether one of the values is the choice of a group, and not a value inside a section."""
-    of_sections = [value for key, value in values.items() if key in SECTIONS]
-    return any(isinstance(value, str) or (isinstance(value, Mapping) and "name" in value) for value in of_sections)
-
-
 def _lines(key: str, value: Any) -> list[str]:
     if isinstance(value, Mapping) and value:
         keys = {name: key if name == "name" and "." not in key else f"{key}.{name}" for name in value}
         return [line for name, item in value.items() for line in _lines(keys[name], item)]
-    added = "++" if key.startswith(tuple(f"{free}." for free in FREE)) else ""
-    return [f"{added}{key}={_text(key, value)}"]
+    return [f"{key}={_text(key, value)}"]
 
 
 def _text(key: str, value: Any) -> str:
