@@ -16,7 +16,7 @@ from rlvr.config.compose import load_config
 from rlvr.retrieval.base import Document
 from rlvr.tasks.dataset import DatasetTask
 from tests.system.harness import once
-from tests.system.multihop_settings import MULTIHOP_CASES, NAMES, Stage
+from tests.system.multihop_settings import CORPUS, MULTIHOP_CASES, NAMES, Stage
 from tests.system.test_data_settings import DataCase, words
 from tests.unit.retrieval.test_services import Server
 from tests.unit.tasks.data_tasks import FIXTURES, write_jsonl
@@ -94,7 +94,8 @@ def seen(case: DataCase, value: str, places: dict[str, str], folder: Path, serve
     """What the case looks at, of a new task."""
     name = case.base[0].removeprefix("task=")
     sets = ("task.train_sets='DATA,train'", "task.eval_sets='DATA,dev'", "model.name_or_path=none")
-    lines = once(*sets, *case.base, f"{case.key}={value}")
+    idle = CORPUS if value == "paragraphs" else ()
+    lines = once(*sets, *(line for line in case.base if line not in idle), f"{case.key}={value}")
     for word, place in (places | {"MADE": str(folder)}).items():
         lines = [line.replace(word, place) for line in lines]
     config = load_config(lines, config_name=name)
