@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -286,9 +288,11 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
         if preset.get(group, choice) == choice or group not in composed:
             continue
         fresh, _ = _hydra(source, None, [f"+{group}={choice}"])
-        for leaf in leaves(_plain_values(composed[group], resolve=False), group):
+        values = _plain_values(composed[group], resolve=False)  # a text with `${` stays one
+        for leaf in leaves(values, group):
             if leaf in said and leaf != f"{group}.name":
-                OmegaConf.update(fresh, leaf, OmegaConf.select(composed, leaf), force_add=True)
+                value = reduce(getitem, leaf.split(".")[1:], values)
+                OmegaConf.update(fresh, leaf, value, force_add=True)
         composed[group] = fresh[group]
 
 
