@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from types import NoneType, UnionType
@@ -176,14 +176,17 @@ def page() -> str:
         parts += [f"- `{section}={name}`: {doc}" for name, doc in (_choices(section) if section in CHOICES else ())]
         common = _rows(base, section)
         parts += ["", *_table(common)] if common else []
-        if section in CHOICES and section != "reward":
-            for name in registry.names(section):
-                own = [row for row in _rows(registry.find(section, name), section) if row not in common]
-                parts += [f"\n`{section}={name}` has, or has another default for:\n", *_table(own)] if own else []
         if section == "reward":
-            for name in registry.names("reward"):
-                part = registry.find("reward", name)
-                parts += [f"\n`type: {name}`: {_doc(part)}\n", *_table(_rows(part, f"{REWARD_PARTS}.{ANY_NAME}"))]
+            parts += [f"\nTypes of `{REWARD_PARTS}.{ANY_NAME}`:\n"]
+            parts += [f"- `type: {name}`: {_doc(registry.find(section, name))}" for name in registry.names(section)]
+        if section in CHOICES:
+            prefix = f"{REWARD_PARTS}.{ANY_NAME}" if section == "reward" else section
+            own: dict[Row, list[str]] = {}
+            for name in registry.names(section):
+                for row in _rows(registry.find(section, name), prefix):
+                    own.setdefault(row, []).append(name)
+            own = {row: of for row, of in own.items() if row not in common}
+            parts += ["\nKeys and defaults of some choices alone:\n", *_table(own, of=own)] if own else []
     project = ""
     for one in spellings():
         if one.project != project:
@@ -193,14 +196,15 @@ def page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _table(rows: Iterable[Row]) -> list[str]:
-    lines = ["| key | type | default | what it does |", "|---|---|---|---|"]
-    for path, kind, usual, text in rows:
+def _table(rows: Iterable[Row], of: Mapping[Row, Sequence[str]] | None = None) -> list[str]:
+    """Rows of Markdown; `of`: the choices that have a row."""
+    head = ["key", *(["of"] if of else []), "type", "default", "what it does"]
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        path, kind, usual, text = row
         usual = "must be given" if not usual else "long" if len(usual) > 60 else f"`{usual}`"
-        lines.append(
-            f"| `{path}` | {kind.replace('|', chr(92) + '|')} | {usual} | {text.replace('|', chr(92) + '|')} |"
-        )
-    return lines
+        lines.append([f"`{path}`", *([", ".join(of[row])] if of else []), kind, usual, text])
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
 if __name__ == "__main__":
