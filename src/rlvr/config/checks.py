@@ -104,7 +104,7 @@ def _compiled(condition: str) -> CodeType:
 @cache
 def _names(condition: str) -> tuple[str, ...]:
     """The names that a condition begins an attribute with: `enabled and model.from_scratch` -> enabled, model."""
-    words = re.findall(r"(?<![\w.'\"])([A-Za-z_]\w*)(?![\w]*['\"])", condition)
+    words = re.findall(r"(?<![\w.'\"])([A-Za-z_]\w*)(?![\w]*['\"])", condition.partition("#")[0])
     return tuple(dict.fromkeys(w for w in words if w not in ("and", "or", "not", "is", "in", "None", "True", "False")))
 
 
@@ -124,10 +124,12 @@ WORDS = {  # what conditions ask for beside keys
 
 
 def in_words(condition: str) -> str:
-    """A condition as a reader would say it, with values as YAML has them."""
+    """A condition as a reader would say it, with values as YAML has them; a comment in it is what is said instead."""
+    if "#" in condition:
+        return condition.partition("#")[2].strip()
     for code, words in WORDS.items():
         condition = condition.replace(code, words)
-    return condition.replace(" is not None", " not null").replace("'", "")
+    return condition.replace(" is not None", " not null").replace(" is None", "=null").replace("'", "")
 
 
 def _with_whole_keys(condition: str, path: str, settings: Settings) -> str:

@@ -126,7 +126,7 @@ class TaskSettings(Component, ABC):
             raise ConfigError(
                 f"model={model.name}: task={self.name} is made of words, one token each; choose model=scratch."
             )
-        if config.prompt.answer_in == "complete" and "complete" not in getattr(self, "tools", ()):
+        if config.prompt.answer_in == "complete" and not self.has_documents:
             raise ConfigError(
                 f"prompt.answer_in=complete: task={self.name} has no tool complete; choose another prompt, e.g. "
                 f"prompt={self.prompt}."

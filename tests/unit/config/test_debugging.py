@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from rlvr.config.schema import Config
 
 from rlvr.config.compose import load_config, to_run_yaml
+from rlvr.config.config import Config
 
 HF = ("model=hf", "model.name_or_path=somewhere", "task=gsm8k")
 
