@@ -27,10 +27,10 @@ from yaml import YAMLError
 from rlvr import registry
 from rlvr.config import bundles, checks, debugging, messages
 from rlvr.config.config import CHOICES, Config
-from rlvr.config.keys import all_keys
 from rlvr.config.said import Said, Source, included_files, is_choice, leaf_values
 from rlvr.config.spellings import upgraded
 from rlvr.errors import ConfigError
+from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import Settings, dumped, plain, validated
 
 DEFAULT_CONFIG = "rpn"
@@ -307,21 +307,30 @@ def _resolved(composed: DictConfig) -> dict[str, Any]:
     """Plain values over the defaults, so that `${rollout.group_size}` finds what nobody said."""
     values = upgraded(_plain_values(composed, resolve=False))
     names = {group: str(values[group]["name"]) for group in GROUPS if "name" in (values.get(group) or ())}
-    sections = {name: field.default for name, field in Config.model_fields.items()}
-    defaults = OmegaConf.create({k: _literal(dumped(v)) for k, v in sections.items() if isinstance(v, Settings)})
-    for path, field in all_keys(names).items():
-        if not field.is_required() and "<" not in path:
-            value = _literal(plain(field.get_default(call_default_factory=True)))
-            OmegaConf.update(defaults, path, value, force_add=True)
-    defaults.evaluation.pop("also", None)  # a user may write a list, which does not merge with a mapping
-    merged = OmegaConf.merge(defaults, values)
+    chosen = {group: registry.find(group, name) for group, name in names.items()} | {"reward": RewardSettings}
+    defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     try:
+        merged = OmegaConf.create(_over(_literal(defaults), values))
         missing = sorted(OmegaConf.missing_keys(merged))
         if missing:
             raise ConfigError(f"{missing[0]}: has no default; say {missing[0]}=...")
         return _plain_values(merged)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {' '.join(str(error.msg or error).split())}.") from None
+
+
+def _defaults(settings: type[Settings]) -> dict[str, Any]:
+    given = {name: field for name, field in settings.model_fields.items() if not field.is_required()}
+    return {name: plain(field.get_default(call_default_factory=True)) for name, field in given.items()}
+
+
+def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Sections are merged, and anything else is replaced."""
+    merged = dict(defaults)
+    for key, value in values.items():
+        below = merged.get(key)
+        merged[key] = _over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
 
 
 # ---------------------------------------------------------------------------------------------------------- validating

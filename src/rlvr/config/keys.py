@@ -56,10 +56,10 @@ def owners(section: str, key: str) -> list[str]:
     """The choices of a section that have a key: `owners("algorithm", "target_kl")` is `["ppo"]`."""
     if section not in CHOICES or section == "reward":
         return []
-    parents = {key, *(key[:place] for place, sign in enumerate(key) if sign == ".")}
+    parents = {key[:place] for place, sign in enumerate(key) if sign == "."}
 
-    def has(path: str, field: FieldInfo) -> bool:
-        return path == key or (path in parents and "Mapping" in str(field.annotation))  # `settings.max_terms`
+    def has(path: str, field: FieldInfo) -> bool:  # also a section, `lora`, and what is inside of a mapping
+        return f"{path}.".startswith(f"{key}.") or (path in parents and "Mapping" in str(field.annotation))
 
     return [n for n in registry.names(section) if any(has(*item) for item in keys(registry.find(section, n)))]
 
