@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from rlvr import registry
 from rlvr.config import bundles, checks, debugging, messages
 from rlvr.config.config import CHOICES, Config
 from rlvr.config.keys import all_keys
-from rlvr.config.said import Said, Source, included_files, is_choice, leaves
+from rlvr.config.said import Said, Source, included_files, is_choice, leaf_values
 from rlvr.config.spellings import upgraded
 from rlvr.errors import ConfigError
 from rlvr.settings import Settings, dumped, plain, validated
@@ -189,7 +188,8 @@ def _offer(source: Source, lines: Sequence[str]) -> None:
     choices = [(group, name) for group in GROUPS for name in registry.names(group)]
     choices += [(m[1], m[2]) for line in lines if (m := re.fullmatch(r"\+?(\w+)=([\w.]+:[\w.]+)", line))]
     for file in Path(source.folder).glob("*.yaml") if source.folder else ():
-        choices += [(group, name) for name, group in included_files(source.load(file.stem)[0]) if ":" in name]
+        with suppress(ConfigError):  # of another file than the one that is asked for, which Hydra reads itself
+            choices += [(group, name) for name, group in included_files(source.load(file.stem)[0]) if ":" in name]
     for group, name in choices:
         if group == "task":
             _offer_task(name, registry.find("task", name))
@@ -215,11 +215,12 @@ def _store(group: str, name: str, node: dict[str, Any]) -> None:
 def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
     """What Hydra composes, and the choice of each group."""
     _offer(source, lines)
-    if source.folder is None:
-        opened, more = initialize_config_module("rlvr.conf", version_base="1.3"), []
+    folder = Path(source.folder or "").resolve()
+    if source.folder is not None and (folder / f"{config_name}.yaml").is_file():
+        opened, more = initialize_config_dir(str(folder), version_base="1.3"), ["hydra.searchpath=[pkg://rlvr.conf]"]
     else:
-        opened = initialize_config_dir(str(Path(source.folder).resolve()), version_base="1.3")
-        more = ["hydra.searchpath=[pkg://rlvr.conf]"]
+        opened = initialize_config_module("rlvr.conf", version_base="1.3")
+        more = [] if source.folder is None else [f"hydra.searchpath=['file://{folder}']"]
     try:
         with opened:
             composed = compose(config_name, overrides=[*lines, *more], return_hydra_config=True)
@@ -288,10 +289,8 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
         if preset.get(group, choice) == choice or group not in composed:
             continue
         fresh, _ = _hydra(source, None, [f"+{group}={choice}"])
-        values = _plain_values(composed[group], resolve=False)  # a text with `${` stays one
-        for leaf in leaves(values, group):
+        for leaf, value in leaf_values(_plain_values(composed[group], resolve=False), group):
             if leaf in said and leaf != f"{group}.name":
-                value = reduce(getitem, leaf.split(".")[1:], values)
                 OmegaConf.update(fresh, leaf, value, force_add=True)
         composed[group] = fresh[group]
 

@@ -86,13 +86,18 @@ def included_files(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield str(entry), ""
 
 
-def leaves(value: Any, prefix: str = "") -> Iterator[str]:
-    """The dotted keys of nested values: `{"trainer": {"max_steps": 3}}` has `trainer.max_steps`."""
+def leaf_values(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted keys of nested values, and these: `{"trainer": {"max_steps": 3}}` has `("trainer.max_steps", 3)`."""
     if isinstance(value, Mapping) and value:
         for name, item in value.items():
-            yield from leaves(item, f"{prefix}.{name}" if prefix else str(name))
+            yield from leaf_values(item, f"{prefix}.{name}" if prefix else str(name))
     else:
-        yield prefix
+        yield prefix, value
+
+
+def leaves(value: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted keys alone."""
+    return (key for key, _ in leaf_values(value, prefix))
 
 
 def is_choice(override: Override) -> bool:

@@ -98,8 +98,8 @@ class Rpn(TaskSettings):
         if prompt_tokens(most) > self.max_prompt_tokens:
             raise wrong(
                 "max_prompt_tokens",
-                f"too short for task.complexity_range=[{fewest},{most}], whose longest prompt has {prompt_tokens(most)} "
-                "tokens; raise it or lower task.complexity_range",
+                f"too short for task.complexity_range=[{fewest},{most}], whose longest prompt has "
+                f"{prompt_tokens(most)} tokens; raise it or lower task.complexity_range",
             )
         return self
 

@@ -10,7 +10,7 @@ BROKEN = {
     f"task=gsm8k {_HF} reward=musique prompt=boxed": "reward: a part of type answer scores tasks with documents (musiq",
     f"{_QA} task.tools=[complete,complete]": 'task.tools=["complete","complete"]: names a tool twice; name each once.',
     f"{_QA} task.tools=[] prompt=boxed": "task.tools=[]: needs at least 1 item (what the model may call: retrieve_docu",
-    f"{_QA} task.tools=[retrieve_documents]": "prompt.answer_in=complete: task=musique has no tool complete; choose an",
+    f"{_QA} task.tools=[retrieve_documents]": "prompt.answer_in=complete: is complete if and only if task.tools has",
     f"{_QA} prompt=musique_tags": "prompt.answer_in=solution: is complete if and only if task.tools has complete",
     f"task=gsm8k {_HF} reward=numeric prompt=musique": "prompt.answer_in=complete: task=gsm8k has no tool complete",
     f"{_QA} prompt.few_shot=1": "prompt.few_shot=1: has no effect; it needs a task that does not write its prompts its",

