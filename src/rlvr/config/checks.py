@@ -64,7 +64,7 @@ def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
             if said.on_line(prefix + key):
                 errors.append(f"{sentence}.")
             elif prefix + key in said and not said.is_resolved:
-                if any(said.on_line(name) for name in names):
+                if any(map(said.changed, names)):
                     yield sentence
                 else:
                     errors.append(f"{sentence}.")

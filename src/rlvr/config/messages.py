@@ -44,6 +44,9 @@ def problems(errors: Sequence[Any], settings: type[Any], prefix: str = "") -> It
     """pydantic's errors, those inside of chosen components too, located by the keys that users write."""
     seen: set[str] = set()
     for error in errors:
+        inside = [one["loc"] for one in errors if one["loc"][:-1] == error["loc"]]
+        if error["type"] == "too_short" and inside:
+            continue  # pydantic counts the right items only
         path, field = _path(error["loc"], settings, prefix)
         context = error.get("ctx", {})
         if error["type"] == "inside":

@@ -111,6 +111,7 @@ class Said:
     """The dotted keys that the user gave a value."""
 
     line: frozenset[str]  # on the command line
+    chosen: frozenset[str]  # groups that the command line chooses in
     file: frozenset[str]  # in files of their own
     is_resolved: bool  # the file is a run's, which says every key
     beside_debug: frozenset[str]  # what stands where debug=true stands
@@ -123,6 +124,7 @@ class Said:
         own = dict(source.own_values(source.name))
         return cls(
             line=line,
+            chosen=frozenset(one.key_or_group for one in parsed if is_choice(one)),
             file=frozenset(own),
             is_resolved=bool(own) and "defaults" not in source.load(source.name)[0],
             beside_debug=line | (frozenset(own) if own.get("debug") is True else frozenset()),
@@ -134,6 +136,10 @@ class Said:
     def on_line(self, path: str) -> bool:
         """Whether the command line says it."""
         return any(_covers(key, path) for key in self.line)
+
+    def changed(self, path: str) -> bool:
+        """Whether the command line says it, or chooses in its section."""
+        return self.on_line(path) or path.partition(".")[0] in self.chosen
 
 
 def _covers(said: str, path: str) -> bool:
