@@ -385,8 +385,7 @@ def words(found: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> int:
 def test_a_setting_does_what_it_says(case: DataCase, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLVR_DATA", str(DATA))
     base = [line for line in case.base if not line.startswith(f"{case.key}=")]
-    plus = "+" if case.key.endswith(".settings") else ""  # names that are not there yet
-    seen = [seen_with([*base, f"{plus}{case.key}={value}"], case.look, other) for value in (case.a, case.b)]
+    seen = [seen_with([*base, f"{case.key}={value}"], case.look, other) for value in (case.a, case.b)]
     assert seen[0] != seen[1]
 
 

@@ -393,7 +393,10 @@ IDLE = (
     ("task.solution_lines=1", "=1: has no effect; it needs a model made from scratch or prompt.few_shot > 0."),
     ("task.subset=socratic", "=socratic: has no effect; it needs a repository with several configurations."),
     ("algorithm.clip_low=0.1", "no effect; it needs algorithm.num_epochs * algorithm.num_minibatches > 1."),
-    ("task=mix task.parts={gsm8k:1} prompt.few_shot=2", "prompt: task=mix writes its prompts by itself"),
+    (
+        "task=mix task.parts={gsm8k:1} prompt.few_shot=2",
+        "prompt.few_shot=2: has no effect; it needs a task that does not write its prompts itself",
+    ),
     ("model.lora.r=8 algorithm.clip_low=0.1", "model.lora.enabled. algorithm.clip_low=0.1: has no effect"),
 )
 

@@ -51,11 +51,6 @@ def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
     sections = ("task", "reward", "prompt") if prefix else SECTIONS
     inside = [item for name in sections for item in walk(getattr(config, name), name)]
     inside = [(path, settings) for path, settings in inside if not path.startswith(("task.parts.", "evaluation.also."))]
-    for _, settings in inside:
-        if isinstance(settings, Component):
-            settings.check_run(config)
-    for rule in TASK_RULES:
-        rule(config)
     errors = []
     for path, settings in inside:
         for key, value, condition in idle(path, settings, config):
@@ -70,6 +65,11 @@ def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
                     errors.append(f"{sentence}.")
     if errors:
         raise ConfigError(" ".join(errors))
+    for _, settings in inside:
+        if isinstance(settings, Component):
+            settings.check_run(config)
+    for rule in TASK_RULES:
+        rule(config)
 
 
 def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, Any, str]]:
