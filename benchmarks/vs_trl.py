@@ -33,12 +33,12 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads
 
 import torch
-from rlvr.config.schema import Config
 from vs_trl_report import CaseResult, Report, StepTimes, TrlProcess
 
-from rlvr.algorithms.objective import Objective
+from rlvr.algorithms.table import make_algorithm
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
+from rlvr.config.schema import Config
 from rlvr.engines.base import Engine, OnToken
 from rlvr.engines.local import LocalEngine
 from rlvr.envs.base import Env
@@ -245,7 +245,7 @@ def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_s
     engine: Engine = LocalEngine(model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
     if case.lengths is not None:
         engine = FixedLengths(engine, case.lengths)
-    objective = Objective(algorithm=config.algorithm, max_completion_tokens=case.max_tokens)
+    algorithm = make_algorithm(config.algorithm, max_completion_tokens=case.max_tokens)
     source = RolloutSource(
         task=task if case.lengths is None else FirstWordTask(task),
         engine=engine,
@@ -258,11 +258,12 @@ def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_s
         source=source,
         engine=engine,
         executor=Inline(),
+        refill=None,
         max_error_share=config.reward.max_error_share,
     )
     trainer = Trainer(
         policy=policy,
-        objective=objective,
+        algorithm=algorithm,
         settings=config.trainer,
         temperature=config.rollout.temperature,
         seed=config.seed,
@@ -273,7 +274,7 @@ def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_s
         max_steps=max_steps,
         evaluate_every=max_steps,
         rollouts=rollouts,
-        objective=objective,
+        algorithm=algorithm,
         trainer=trainer,
         evaluate=no_evaluation,
         recorder=turns,

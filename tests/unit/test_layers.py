@@ -9,17 +9,16 @@ import rlvr
 PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
-    ("errors", "seeding"),
-    ("registry", "lines"),
+    ("types", "errors", "seeding"),
+    ("registry",),
     ("settings",),
-    ("types",),
     ("world",),
+    ("config", "conf"),
     ("rewards", "retrieval", "chat", "tracking"),
     ("envs", "models", "algorithms"),
     ("tasks", "engines"),
     ("rollout",),
     ("training", "evaluation", "report", "serve"),
-    ("config", "conf"),
     ("app",),
     ("cli", "api"),
     ("__main__",),

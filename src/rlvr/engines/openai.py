@@ -1,6 +1,7 @@
-"""A model behind an endpoint that speaks OpenAI's chat completions: messages in, a message out; for evaluation only.
+"""A model behind an endpoint that speaks OpenAI's chat completions: messages in, a message out.
 
-Everything that comes back is untrusted: bounded in size here, validated by `chat_completions`.
+It is measured, never trained: what an endpoint says of tokens and log-probabilities is taken where it says anything.
+Everything that comes back is untrusted: of bounded size, and read by `chat_completions`.
 """
 
 from __future__ import annotations
@@ -9,31 +10,33 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from rlvr.config.messages import nearest
 from rlvr.engines.chat_completions import EndpointError, Said, read_answer
-from rlvr.errors import UserError, nearest
+from rlvr.errors import UserError
 from rlvr.types import SamplingParams, ToolSchema
 
 PREFIX = "openai:"
 MAX_CONCURRENT = 16
+"""Requests that wait for an answer at the same time."""
 TIMEOUT_S = 300.0
-"""Of one request; each retry has as long again."""
+"""Of one request; a retry has as long again."""
 CONNECT_TIMEOUT_S = 10.0
 MAX_RETRIES = 3
 """After a broken connection, a time-out, 408, 409, 429 and 5xx; the official client waits 0.5 s, 1 s, 2 s between."""
 MAX_BODY_BYTES = 16 << 20
 MAX_FAILURES_AT_START, MAX_FAILURES = 5, 50
-"""Failures in a row after which an endpoint is given up: before the first answer, and later."""
+"""An endpoint that has failed so often running, without any answer before and after one, is given up."""
 
 _OPTIONAL = ("return_token_ids", "logprobs", "seed")
-"""Keys an endpoint may not know. One that a refusal names is left out from then on."""
+"""What an endpoint may refuse to know; the next one of them is named in its refusal, and is left out from then on."""
 
 
 class Endpoint:
-    """`Endpoint("http://127.0.0.1:8000/v1", "policy")`: the model `policy` there. Close it in its event loop."""
+    """`Endpoint("http://127.0.0.1:8000/v1", "policy")`: the model `policy` there. Close it in the loop that used it."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class Endpoint:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of address and name."""
+        """Of address and name: nothing else is known."""
         return hashlib.blake2b(f"{self.url}#{self.name}".encode(), digest_size=8).hexdigest()
 
     async def chat(
@@ -66,11 +69,11 @@ class Endpoint:
         tools: Sequence[ToolSchema] = (),
         stop: Sequence[str] = (),
     ) -> Said:
-        """One completion of a conversation in OpenAI's form; `sampling.stop_ids` are ignored.
+        """One completion of a conversation in OpenAI's form; `sampling.stop_ids` say nothing here.
 
         Raises:
             EndpointError: this request failed for good.
-            UserError: every request would fail: a refused key, an unknown model, an endpoint that never answered.
+            UserError: every other one would, too: a refused key, an unknown model, an endpoint that never answered.
         """
         async with self._gate:
             try:
@@ -99,7 +102,7 @@ class Endpoint:
         messages: Sequence[Mapping[str, Any]],
         sampling: SamplingParams,
         tools: Sequence[ToolSchema],
-        stop: Sequence[str],
+        stop: Iterable[str],
     ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "messages": list(messages),
@@ -112,7 +115,7 @@ class Endpoint:
         }
         if tools:
             body["tools"] = [dict(tool) for tool in tools]
-        elif stop:  # with tools they would end calls, which the endpoint reads itself
+        elif stop:  # with tools they end calls, too, which the endpoint reads by itself
             body["stop"] = list(stop)
         if sampling.top_k:
             body["top_k"] = sampling.top_k
@@ -133,31 +136,35 @@ class Endpoint:
                 if not self._adapts(str(error.message), sent):
                     raise EndpointError(_told(error)) from error
             except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
-                raise self._refusal(error) from error
+                raise self.refusal(error) from error
             except openai.OpenAIError as error:
                 raise EndpointError(_told(error)) from error
 
     def _adapts(self, refusal: str, sent: Mapping[str, Any]) -> bool:
-        """Whether the refused key can be renamed or left out."""
+        """Whether what was refused can be said in another way, or left out."""
         if "max_completion_tokens" in refusal and self._limit_name == "max_tokens":
             self._limit_name = "max_completion_tokens"
             return True
         named = next((key for key in _OPTIONAL if key in sent and key in refusal), None)
-        if named is not None:
-            self._left_out.add(named)
-        return named is not None
+        if named is None:
+            return False
+        self._left_out.add(named)
+        return True
 
     async def _post(self, body: dict[str, Any]) -> bytes:
         """The body of a successful answer; retries are the official client's."""
         if self._client is None:
             self._client = _openai().AsyncOpenAI(**self._options(self._max_retries))
+        known = ("messages", "tools", "stop", "temperature", "top_p", "seed", "logprobs", self._limit_name)
+        arguments = {key: value for key, value in body.items() if key in known}
+        extra = {key: value for key, value in body.items() if key not in known}
         create = self._client.chat.completions.with_streaming_response.create
         found = bytearray()
-        limit_s = (1 + self._max_retries) * self._timeout_s  # the client's own limit restarts with every byte
+        limit_s = (1 + self._max_retries) * self._timeout_s  # the client's own limit begins anew with every byte
         try:
             async with (
                 asyncio.timeout(limit_s),
-                create(model=self.name, messages=body["messages"], extra_body=body) as response,
+                create(model=self.name, **arguments, extra_body=extra) as response,
             ):
                 async for chunk in response.iter_bytes():
                     found += chunk
@@ -175,11 +182,13 @@ class Endpoint:
             "max_retries": max_retries,
         }
 
+    # ------------------------------------------------------------------------------------------------- before the first
+
     def check(self) -> None:
-        """Ask for the list of models. An endpoint without such a list passes.
+        """Ask which models there are. An endpoint that has no such list is taken as it is.
 
         Raises:
-            UserError: no answer, a refused key, or no model of this name.
+            UserError: nobody answers, the key is refused, or there is no model of this name.
         """
         openai = _openai()
         found = bytearray()
@@ -192,10 +201,12 @@ class Endpoint:
                     found += chunk
                     if len(found) > MAX_BODY_BYTES:
                         break
+        except openai.NotFoundError:
+            return
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
-            raise self._refusal(error) from error
+            raise self.refusal(error) from error
         except openai.APIStatusError as error:
-            if error.status_code in (404, 405, 501):
+            if error.status_code in (405, 501):
                 return
             raise UserError(f"the endpoint {self.url} does not work ({_told(error)}): mend it first.") from error
         except openai.OpenAIError as error:
@@ -218,8 +229,8 @@ class Endpoint:
         hint = f"did you mean {near}?" if near else f"there are {', '.join(names[:10])}"
         raise UserError(f"the endpoint {self.url} has no model {self.name!r}: {_printable(hint, 500)}")
 
-    def _refusal(self, error: Any) -> UserError:
-        """For a status that every request would get."""
+    def refusal(self, error: Any) -> UserError:
+        """The sentence for a status that every request would get."""
         if error.status_code == 404:
             return UserError(
                 f"the endpoint {self.url} has no model {self.name!r} or no chat completions ({_told(error)}): name "
@@ -229,7 +240,11 @@ class Endpoint:
 
 
 def open_endpoint(model: str) -> Endpoint:
-    """The endpoint of `openai:http://127.0.0.1:8000/v1#NAME`, checked. UserError: see `Endpoint.check`."""
+    """The endpoint of `openai:http://127.0.0.1:8000/v1#NAME`, after a look whether it is there and knows the model.
+
+    Raises:
+        UserError: no such address, or what `Endpoint.check` finds.
+    """
     url, _, name = model.removeprefix(PREFIX).partition("#")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or not name:
@@ -252,13 +267,15 @@ def _openai() -> Any:
 
 
 def _told(error: Any) -> str:
-    """`500: out of memory` in a line."""
-    status, body = getattr(error, "status_code", None), getattr(error, "body", None)
+    """`500: out of memory` in a line, whatever it holds."""
+    status = getattr(error, "status_code", None)
+    body = getattr(error, "body", None)
     message = body.get("message") if isinstance(body, dict) else None
-    if status is not None:
-        text = f"{status}: {message}" if isinstance(message, str) else f"status {status}"
+    if status is None:
+        cause = error.__cause__
+        text = f"{error.message if hasattr(error, 'message') else error}" + (f" {cause}" if cause else "")
     else:
-        text = f"{getattr(error, 'message', error)} {error.__cause__ or ''}"
+        text = f"{status}: {message}" if isinstance(message, str) else f"status {status}"
     return _printable(text, 300)
 
 

@@ -1,8 +1,8 @@
-"""Players of an example's episode: weights in this process, or an endpoint (`rlvr.evaluation.endpoint`)."""
+"""Whoever plays an example's episode: weights in this process, or an endpoint (`rlvr.evaluation.endpoint`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -12,35 +12,35 @@ from rlvr.envs.base import Env, TurnText
 from rlvr.rollout.episode import ChatCodec, Sampling, run_episode, turn_texts
 from rlvr.tracking.evaluations import JudgedTurn
 from rlvr.tracking.rollouts import call_records, reply_ids
-from rlvr.types import Episode, Example, Score, StopReason, ToolSchema
+from rlvr.types import Episode, Example, Score, StopReason, ToolSchema, Turn
 
 MAX_REPLY_CHARS = 10_000
-"""Of a reply in a record; the model saw all of it."""
+"""Of what came back, in a record; the model saw all of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """An episode for metric and record: `texts` are judged, `turns` are recorded."""
+    """An episode as metric and record see it: `texts` are judged, `turns` are recorded."""
 
     texts: Sequence[TurnText]
     turns: tuple[JudgedTurn, ...]
     score: Score
     stop_reason: StopReason
-    num_prompt_tokens: int  # those that no earlier turn had read or written
+    num_prompt_tokens: int
     num_completion_tokens: int
-    failure: str | None = None  # why there is nothing to judge: an endpoint that failed
+    failure: str | None = None  # why there is nothing to be judged: an endpoint that answered no request
 
 
 class Player(Protocol):
-    """Plays episodes; concurrent calls run together."""
+    """Plays one episode after another; calls that are awaited together run together."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """Token ids that end a completion; empty for an endpoint."""
+        """The tokens that end a completion; empty where nobody here knows tokens."""
         ...
 
     async def play(self, example: Example, env: Env, sampling: Sampling, *, sample_index: int, seed: int) -> Played:
-        """Let the model and `env` take turns until the episode ends; turn t is drawn with `sampling(t)`."""
+        """Let the model and `env` take turns until the episode ends; `sampling(turn)` says how a turn is drawn."""
         ...
 
 
@@ -58,7 +58,7 @@ class LocalPlayer:
         return self.chat.stop_ids
 
     async def play(self, example: Example, env: Env, sampling: Sampling, *, sample_index: int, seed: int) -> Played:
-        """The episode as training plays it. UserError if the prompt leaves no room for a completion."""
+        """As training plays it. UserError if the prompt leaves no room for a completion."""
         episode = await run_episode(
             example,
             env,
@@ -74,33 +74,33 @@ class LocalPlayer:
 
 def played(chat: ChatCodec, episode: Episode, tools: Sequence[ToolSchema]) -> Played:
     """An episode of tokens as text; `tools` are the environment's."""
-    texts = turn_texts(chat, episode.turns, tools)
-    completions = [turn.completion for turn in episode.turns]
-    replies = [reply_ids(turn, following) for turn, following in pairwise(episode.turns)]
-    sampled = ((completion.token_ids, completion.behavior_logprobs) for completion in completions)
+    turns = turn_texts(chat, episode.turns, tools)
     return Played(
-        texts=texts,
-        turns=judged_turns(texts, sampled, [chat.decode(ids) for ids in replies]),
+        texts=turns,
+        turns=_judged_turns(chat, episode, turns),
         score=episode.score,
         stop_reason=episode.stop_reason,
-        num_prompt_tokens=len(episode.turns[0].prompt_ids) + sum(map(len, replies)),
-        num_completion_tokens=sum(len(completion.token_ids) for completion in completions),
+        num_prompt_tokens=_num_read(episode.turns),
+        num_completion_tokens=sum(len(turn.completion.token_ids) for turn in episode.turns),
     )
 
 
-def judged_turns(
-    texts: Sequence[TurnText], sampled: Iterable[tuple[tuple[int, ...], tuple[float, ...]]], replies: Sequence[str]
-) -> tuple[JudgedTurn, ...]:
-    """The turns to record; `sampled` has (token ids, logprobs) of each turn, `replies` what came back after all but
-    the last.
-    """
+def _num_read(turns: Sequence[Turn]) -> int:
+    """Prompt tokens that no earlier turn had read or written."""
+    replies = (reply_ids(turn, after) for turn, after in pairwise(turns))
+    return len(turns[0].prompt_ids) + sum(map(len, replies))
+
+
+def _judged_turns(chat: ChatCodec, episode: Episode, turns: Sequence[TurnText]) -> tuple[JudgedTurn, ...]:
+    """Each completion with its calls, and what the next prompt says beyond it."""
+    replies = [chat.decode(reply_ids(turn, after))[:MAX_REPLY_CHARS] for turn, after in pairwise(episode.turns)]
     return tuple(
         JudgedTurn(
             completion=text.completion,
-            token_ids=ids,
-            logprobs=logprobs,
+            token_ids=turn.completion.token_ids,
+            logprobs=turn.completion.behavior_logprobs,
             calls=tuple(call_records(text.calls)),
-            reply=None if reply is None else reply[:MAX_REPLY_CHARS],
+            reply=reply,
         )
-        for text, (ids, logprobs), reply in zip(texts, sampled, [*replies, None], strict=True)
+        for turn, text, reply in zip(episode.turns, turns, [*replies, None], strict=True)
     )

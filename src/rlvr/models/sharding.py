@@ -1,6 +1,7 @@
-"""FSDP2's sharded parameters (DTensors), of which every rank holds some rows. All functions take plain tensors too.
+"""Tensors of which every process holds some rows: what FSDP2 makes of a model's parameters (DTensors).
 
-A tensor of n rows (dim 0) over W ranks is cut into pieces of ceil(n / W) rows; the last ranks have fewer, or none.
+A tensor of n rows (dim 0) over W ranks is cut into pieces of ceil(n / W) rows; the last ranks have fewer, or none. All
+functions take plain tensors too, which every process holds whole.
 """
 
 from __future__ import annotations
@@ -12,28 +13,28 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 GATHERED = "_rlvr_gathered"
-"""Attribute of a sharded model: a function that calls another one with the weights gathered."""
+"""Attribute of a sharded model: a function that calls another one, during which its weights are there."""
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this rank holds only some rows."""
+    """Whether this process holds only some rows of it."""
     return isinstance(tensor, DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All rows, without gradient. Collective for a sharded tensor."""
+    """All rows, without gradient. Of a sharded tensor they are gathered: every rank has to ask at the same time."""
     tensor = tensor.detach()
     return cast(Tensor, tensor.full_tensor()) if isinstance(tensor, DTensor) else tensor
 
 
 def own_rows(tensor: Tensor) -> Tensor:
-    """A view of this rank's rows, without gradient."""
+    """The rows that this process holds, without gradient; what is written into them is written into the tensor."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def row_range(tensor: Tensor) -> tuple[int, int]:
-    """This rank's first row, and the one after its last; (0, 1) for a scalar."""
+    """First row that this process holds, and the one after its last; (0, 1) for a number that has no rows."""
     rows = tensor.shape[0] if tensor.dim() else 1
     if not isinstance(tensor, DTensor):
         return 0, rows
@@ -44,7 +45,7 @@ def row_range(tensor: Tensor) -> tuple[int, int]:
 
 @torch.no_grad()
 def copy_into(tensor: Tensor, value: Tensor) -> None:
-    """Copy this rank's rows of the whole tensor `value`."""
+    """Copy what this process holds of it from `value`, which is whole, into the tensor."""
     if tensor.shape != value.shape:
         raise ValueError(f"a tensor of shape {tuple(value.shape)} does not fit one of {tuple(tensor.shape)}")
     first, end = row_range(tensor)

@@ -1,4 +1,4 @@
-"""A retriever as a service: the two requests that `services` makes, on the loopback interface.
+"""Our indexes as a service: the two requests that `services` makes, on the loopback interface.
 
 POST /rerank {"query", "documents": [text or {"title", "text"}][, "top_n", "return_documents", "model"]}
 POST /search {"query"[, "top_n"]}
@@ -12,16 +12,14 @@ import importlib.util
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from rlvr.errors import ConfigError, UserError
-from rlvr.retrieval.base import Document, RetrievalError
-from rlvr.retrieval.retriever import Retriever
+from rlvr.retrieval.base import Document, Hit, Index, Indexer
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -67,12 +65,13 @@ class _RefusalError(Exception):
         self.status = status
 
 
-def serve(name: str, retriever: Retriever, port: int) -> None:
+def serve(name: str, indexer: Indexer, index: Index, port: int) -> None:
     """Answer requests until Ctrl-C or SIGTERM; requests under way are finished, for `SHUTDOWN_S` at most.
 
     Args:
         name: of the retriever, which a request may give as "model".
-        retriever: open, with scope=corpus; /rerank searches the documents of the request with it.
+        indexer: for the documents of /rerank.
+        index: for /search.
         port: 0 for any free one; the address is printed on stderr.
 
     Raises:
@@ -80,12 +79,10 @@ def serve(name: str, retriever: Retriever, port: int) -> None:
         KeyboardInterrupt, SystemExit: after the signal, with status 143 for SIGTERM.
     """
     check_installed()
-    assert retriever.corpus is not None
-    num_passages = len(retriever.corpus.documents)
     import uvicorn
 
     config = uvicorn.Config(
-        make_app(name, retriever),
+        make_app(name, indexer, index),
         log_level="warning",
         lifespan="off",
         limit_concurrency=MAX_CONNECTIONS,
@@ -98,7 +95,7 @@ def serve(name: str, retriever: Retriever, port: int) -> None:
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             address = f"http://{HOST}:{listening.getsockname()[1]}"
-            print(f"rlvr: {name} over {num_passages:,} passages at {address}; Ctrl-C stops it", file=sys.stderr)
+            print(f"rlvr: {name} over {len(index.documents):,} passages at {address}; Ctrl-C stops it", file=sys.stderr)
             sys.stderr.flush()
 
     with _listen(port) as listening:
@@ -116,23 +113,20 @@ def check_installed() -> None:
         raise ConfigError("--serve needs starlette and uvicorn; install them with: pip install 'rlvr[serve]'")
 
 
-def make_app(name: str, retriever: Retriever) -> Starlette:
+def make_app(name: str, indexer: Indexer, index: Index) -> Starlette:
     """The application; see `serve`."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    assert retriever.corpus is not None
-    passages = retriever.corpus.documents
-
     async def rerank(request: Request) -> JSONResponse:
-        return await _answer(request, _Rerank, lambda body: _rerank(body, name, retriever))
+        return await _answer(request, _Rerank, lambda body: _rerank(body, name, indexer))
 
     async def search(request: Request) -> JSONResponse:
-        return await _answer(request, _Search, lambda body: _search(body, retriever, passages))
+        return await _answer(request, _Search, lambda body: _search(body, index))
 
     async def health(request: Request) -> JSONResponse:
-        return JSONResponse({"status": "ok", "retriever": name, "passages": len(passages)})
+        return JSONResponse({"status": "ok", "retriever": name, "passages": len(index.documents)})
 
     routes = [
         Route("/rerank", rerank, methods=["POST"]),
@@ -155,8 +149,6 @@ async def _answer(request: Request, kind: type[_Body], work: Callable[[Any], dic
         return JSONResponse({"error": f"{place}: {first['msg']}"}, status_code=400)
     except _RefusalError as refusal:
         return JSONResponse({"error": str(refusal)}, status_code=refusal.status)
-    except RetrievalError as error:
-        return JSONResponse({"error": str(error)}, status_code=500)
 
 
 async def _read(request: Request) -> bytes:
@@ -173,7 +165,7 @@ async def _read(request: Request) -> bytes:
     return data
 
 
-def _rerank(body: _Rerank, name: str, retriever: Retriever) -> dict[str, Any]:
+def _rerank(body: _Rerank, name: str, indexer: Indexer) -> dict[str, Any]:
     """All documents in order, also those that fit in nothing (with the score 0)."""
     if body.model not in (None, "", name):
         raise _RefusalError(400, f"model: this service has {name} only")
@@ -181,21 +173,21 @@ def _rerank(body: _Rerank, name: str, retriever: Retriever) -> dict[str, Any]:
     documents = [
         Document(id=str(number), title=passage.title, text=passage.text) for number, passage in enumerate(passages)
     ]
-    known = set(documents)
-    found = retriever.ranked(body.query, documents, len(documents))
-    scores = {document: score for document, score in found if document in known}
-    ranked = [*scores, *(document for document in documents if document not in scores)]
-    results: list[dict[str, Any]] = [
-        {"index": int(document.id), "relevance_score": scores.get(document, 0.0)} for document in ranked
-    ]
+    found = indexer.build(documents).search([body.query], len(documents))[0]
+    missing = sorted(set(range(len(documents))) - {hit.index for hit in found})
+    hits = [*found, *(Hit(index, 0.0) for index in missing)]
+    results: list[dict[str, Any]] = [{"index": hit.index, "relevance_score": hit.score} for hit in hits]
     if body.return_documents:
         results = [result | {"document": passages[result["index"]].model_dump()} for result in results]
     return {"model": name, "results": results[: body.top_n or len(results)]}
 
 
-def _search(body: _Search, retriever: Retriever, passages: Sequence[Document]) -> dict[str, Any]:
-    found = retriever.ranked(body.query, passages, body.top_n)
-    return {"results": [asdict(document) | {"score": score} for document, score in found]}
+def _search(body: _Search, index: Index) -> dict[str, Any]:
+    results = []
+    for hit in index.search([body.query], body.top_n)[0]:
+        found = index.documents[hit.index]
+        results.append({"id": found.id, "title": found.title, "text": found.text, "score": hit.score})
+    return {"results": results}
 
 
 def _listen(port: int) -> socket.socket:

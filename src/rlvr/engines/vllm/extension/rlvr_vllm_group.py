@@ -1,16 +1,15 @@
-"""The process group in which a trainer broadcasts weights to the workers of vLLM servers: the code of both sides.
+"""The process group in which a trainer gives its weights to the workers of vLLM servers: the code of both sides.
 
 Only torch and the standard library are imported: rlvr is not installed where vLLM is, nor vLLM where rlvr trains. The
-group is independent of existing ones and lives for one push: the trainer (rank 0) opens a store, workers get its
-address over HTTP and number themselves there, and every tensor is broadcast as bytes in the order of the offer. Over
-NCCL where every rank has its own GPU, else over gloo.
+group has nothing to do with the ones that either of them may have already. It lives for one push: the trainer (rank 0)
+opens a store, the workers learn its address over HTTP, number themselves there, and every tensor is broadcast as bytes
+in the order that the offer names. Over NCCL where every rank has a GPU of its own, else over gloo.
 """
 
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -30,25 +29,25 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 MAX_OFFER_CHARS = 64 << 20
 CONNECT_TIMEOUT_S = 10.0
 GLOO, NCCL, GIVEN_UP = "gloo", "nccl", "given up"
-"""The trainer's verdict."""
+"""What the trainer says when all are there, or will not be."""
 UNREACHABLE = "the trainer cannot be reached at"
 RANKS, VERDICT = "ranks", "verdict"
-"""Keys of the store: number of workers, and the verdict."""
+"""Keys of the store: how many workers have come, and what becomes of it."""
 
 
 class OfferError(Exception):
-    """An offer that cannot be received; the next try would fail too."""
+    """What a trainer announces is nothing that could be received, and would not be the next time."""
 
 
 class CutOffError(Exception):
-    """Peers are gone or too late: the weights are incomplete."""
+    """The others are gone, or too late: what came of the weights is not all."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Address and contents of a push: name, shape and type of each tensor, in order.
+    """What a trainer is about to send, and where: name, shape and type of each tensor, in their order.
 
-    `token` identifies the push; `size` counts the trainer and all workers; `limit_s` is for the whole push.
+    `token` sets this push apart from others; `size` counts the trainer and all workers; `limit_s` is for everything.
     """
 
     host: str
@@ -59,12 +58,12 @@ class Offer:
     tensors: tuple[tuple[str, tuple[int, ...], str], ...]
 
     def to_json(self) -> str:
-        """As vLLM passes it to the workers."""
+        """One string, which vLLM hands on to the workers."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str) -> Offer:
-        """OfferError unless every value is valid."""
+        """OfferError unless every value is what it should be."""
         try:
             found: dict[str, Any] = json.loads(text) if len(text) <= MAX_OFFER_CHARS else {}
             tensors = tuple((name, tuple(shape), dtype) for name, shape, dtype in found["tensors"])
@@ -98,7 +97,7 @@ def _is_tensor(entry: tuple[Any, tuple[Any, ...], Any]) -> bool:
 class Group:
     """The ranks of one push. Raises CutOffError when another one is gone, or the time is over.
 
-    Tensors are sent and received in host memory; NCCL copies them through the GPU.
+    Over NCCL tensors go by way of `device`; they are given and taken in host memory, as files give them.
     """
 
     def __init__(self, store: dist.Store, offer: Offer, *, rank: int, backend: str, address: str, end: float) -> None:
@@ -136,14 +135,14 @@ class Group:
         return left
 
     def leave(self) -> None:
-        """Close all connections: ranks that wait for this one get an error."""
+        """Close all connections: whoever still waits for this rank hears of it."""
         with suppress(RuntimeError):
             self._group.abort()
         del self._group
 
 
 def _gloo(store: dist.Store, rank: int, size: int, limit: timedelta, address: str) -> Any:
-    """On the interface that reaches the trainer; gloo's default follows the host's name."""
+    """By the network interface that reaches the trainer; gloo's own choice is whatever the host's name means."""
     options = dist.ProcessGroupGloo._Options()
     options._timeout = limit
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
@@ -166,11 +165,14 @@ def _nccl(store: dist.Store, rank: int, size: int, limit: timedelta, address: st
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Turn torch's errors of groups and stores into CutOffError."""
+    """torch's errors of groups and stores as one kind."""
     try:
         yield
     except (RuntimeError, OSError) as error:  # DistError is a RuntimeError
         raise CutOffError(" ".join(str(error).split())[:300] or type(error).__name__) from error
+
+
+# ------------------------------------------------------------------------------------------------------- both sides
 
 
 def gpu() -> str:
@@ -179,13 +181,12 @@ def gpu() -> str:
 
 
 def join(offer: Offer, has_gpu: bool) -> Group:
-    """A worker's place in the group, once all have joined.
+    """A worker's place in the group, once all are there. CutOffError if they do not come.
 
-    CutOffError if they do not; OfferError if the trainer cannot be reached (it listens until every server has
-    answered) or the group is full.
+    OfferError if the trainer cannot be reached: it listens until it has heard of every server. Or there is no place.
     """
     end = time.monotonic() + offer.limit_s
-    try:  # TCPStore retries an unreachable address until its timeout
+    try:  # a store that nobody listens at would be asked again and again
         with socket.create_connection((offer.host, offer.port), CONNECT_TIMEOUT_S) as one:
             address = one.getsockname()[0]
     except OSError as error:
@@ -205,13 +206,13 @@ def join(offer: Offer, has_gpu: bool) -> Group:
 
 
 def place(rank: int) -> str:
-    """Key of a worker's GPU."""
+    """Key at which a worker says which GPU it has."""
     return f"gpu/{rank}"
 
 
 class Stream:
-    """The tensors of an offer, in order. When the group breaks, the rest is zeros and `problem` says why: a broken
-    iterator would leave vLLM's loader halfway."""
+    """The tensors of an offer, in its order. When the group breaks, the rest is zeros and `problem` says why: vLLM's
+    loader leaves a model in pieces when it is cut off itself."""
 
     def __init__(self, offer: Offer, group: Group) -> None:
         self._offer, self._group = offer, group
@@ -229,11 +230,5 @@ class Stream:
 
 
 def entries(tensors: Mapping[str, Tensor]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
-    """Name, shape and type of tensors."""
+    """What an offer says of tensors."""
     return tuple((name, tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in tensors.items())
-
-
-def vocabulary_digest(ids: Mapping[str, int]) -> str:
-    """Digest of every token's id: tells whether trainer and server have the same tokenizer."""
-    text = "\n".join(f"{index}\t{token}" for token, index in sorted(ids.items(), key=lambda item: (item[1], item[0])))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
