@@ -125,9 +125,7 @@ class Clock:
 def seconds_a_step(row: tuple[str, int, int, bool], bound: int, training: float) -> float:
     """Mean over the steps of a run, the first one too."""
     clock: Any = Clock(*row)
-    schedule = RolloutSchedule(
-        source=clock, engine=clock, executor=clock, refill=None, max_error_share=0.0, max_staleness=bound
-    )
+    schedule = RolloutSchedule(source=clock, engine=clock, executor=clock, max_error_share=0.0, max_staleness=bound)
     with schedule:
         for step in range(STEPS):
             schedule.next_batch(step, last=STEPS)

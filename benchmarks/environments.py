@@ -25,7 +25,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlvr.chat.rendering import Chat
 from rlvr.engines.base import OnToken
-from rlvr.envs.base import TurnText, to_attempt
+from rlvr.envs.base import to_attempt
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool, make_tool
@@ -42,11 +42,11 @@ from rlvr.evaluation.evaluate import judge
 from rlvr.evaluation.players import played
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.judging import NumericJudge
-from rlvr.rewards.numeric import NumericPart
-from rlvr.rewards.parts import PartsVerifier, WeightedPart
+from rlvr.rewards.metrics import NumericMetric
+from rlvr.rewards.numeric import Numeric
+from rlvr.rewards.parts import PartsVerifier
 from rlvr.rollout.episode import run_episode
-from rlvr.types import Completion, Example, Message, SamplingParams, StopReason, Verdict
+from rlvr.types import Completion, Example, Message, SamplingParams, StopReason, TurnText, Verdict
 
 SINGLE, TOOLS = "one turn", "three turns, two calls of tools"
 NUM_QUESTIONS, GROUP_SIZE = 400, 8
@@ -195,9 +195,8 @@ class OurSide:
 
     def __post_init__(self) -> None:
         self.chat = Chat(self.tokenizer, tool_format="hermes")
-        boxed = AnswerFormat(answer_in="boxed")
-        self._metric = NumericJudge(format=boxed)
-        self._verifier = PartsVerifier("r", {"correct": WeightedPart(part=NumericPart(format=boxed), weight=1.0)})
+        self._format, self._metric = AnswerFormat(answer_in="boxed"), NumericMetric()
+        self._verifier = PartsVerifier({"correct": Numeric()}, self._format)
         self._examples = [to_example(index, question) for index, question in enumerate(QUESTIONS)]
         said = [turn for q in QUESTIONS for member in range(GROUP_SIZE) for turn in varied(q, member, self.num_turns)]
         self._engine = InstantEngine([to_completion(self.tokenizer, text) for text in said])
@@ -211,7 +210,7 @@ class OurSide:
 
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric."""
-        return await self._metric.judge(to_attempt(example, turns))
+        return await self._metric.judge(replace(to_attempt(example, turns), format=self._format))
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """None."""

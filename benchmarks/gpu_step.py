@@ -40,12 +40,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 import transformers
 import yaml
+from rlvr.config.schema import Trainer as TrainerSettings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rlvr.algorithms.table import make_algorithm
-from rlvr.config.schema import Grpo
-from rlvr.config.schema import Trainer as TrainerSettings
+from rlvr.algorithms.grpo import Grpo
+from rlvr.algorithms.objective import Objective
 from rlvr.engines.local import LocalEngine
 from rlvr.models.devices import choose_device, choose_products, move
 from rlvr.models.policy import Policy
@@ -216,8 +216,6 @@ class Subject:
         self.size, self.device = size, device
         self.policy = make_policy(size, device)
         self.prompts = make_prompts(size)
-        values = yaml.safe_load((CONF / "algorithm" / "grpo.yaml").read_text(encoding="utf-8"))
-        algorithm = make_algorithm(Grpo(**values), max_completion_tokens=size.completion_tokens)
         layout = choose_layout(self.policy)
         chosen = settings(learning_rate=1e-6, warmup_steps=0)
         autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=in_bf16(chosen, self.policy))
@@ -225,7 +223,7 @@ class Subject:
         self.plan = plan_memory(self.policy, demand, setting="auto", available=available_memory(device))
         self.trainer = Trainer(
             policy=self.policy,
-            algorithm=algorithm,
+            objective=Objective(algorithm=Grpo(), max_completion_tokens=size.completion_tokens),
             settings=chosen.model_copy(update={"microbatch_tokens": self.plan.microbatch_tokens}),
             temperature=1.0,
             seed=0,
@@ -257,7 +255,7 @@ class Subject:
         batch = to_batch(self.size, self.prompts, completions, number)
 
         def train() -> None:
-            ready = self.trainer.algorithm.advantages(self.trainer.score(batch))
+            ready = self.trainer.objective.advantages(self.trainer.score(batch))
             self.trainer.update(ready, 0)
             self.engine.load_weights(number + 1)
 

@@ -24,16 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvr.retrieval.base import Corpus, Document, Index, Indexer
+from rlvr.retrieval.base import Corpus, Document, Index
 from rlvr.retrieval.bm25 import Bm25
 from rlvr.retrieval.corpus import open_corpus
-from rlvr.retrieval.factory import make_indexer
-from rlvr.retrieval.hybrid import Hybrid
-from rlvr.retrieval.semantic import Encoder, Semantic
-from rlvr.retrieval.text import TextSettings
+from rlvr.retrieval.hybrid import HybridIndex
+from rlvr.retrieval.retriever import IndexRetriever, open_retriever
+from rlvr.retrieval.semantic import Semantic, SemanticIndex
+from rlvr.retrieval.settings import RetrievalSettings
 
-STEMMED = TextSettings(stem=True, remove_stop_words=True)
-PLAIN = TextSettings(stem=False, remove_stop_words=False)
+STEMMED = RetrievalSettings()
+PLAIN = RetrievalSettings(stem=False, remove_stop_words=False)
 CUTS = (2, 5, 10)
 
 
@@ -67,26 +67,6 @@ SETS = (
         corpus="2wikimultihopqa/hipporag_corpus.json.gz",
     ),
 )
-
-
-class StoredVectors(Encoder):
-    """An encoder that takes the vectors of paragraphs from a corpus where that has them."""
-
-    def __init__(self, encoder: Encoder, corpus: Corpus) -> None:
-        self.__dict__ |= encoder.__dict__
-        index = Semantic(encoder=encoder).open(corpus)
-        self._stored = {document.full: vector for document, vector in zip(corpus.documents, index.vectors, strict=True)}
-
-    def paragraphs(self, texts: Sequence[str]) -> Any:
-        import numpy as np
-
-        known = [self._stored.get(text) for text in texts]
-        return np.stack(
-            [
-                super(StoredVectors, self).paragraphs([text])[0] if row is None else row
-                for text, row in zip(texts, known, strict=True)
-            ]
-        )
 
 
 def questions(data: Path, chosen: QuestionSet, split: str) -> list[Question]:
@@ -137,50 +117,65 @@ def over_corpus(index: Index, asked: Sequence[Question]) -> list[list[Document]]
     return [[index.documents[hit.index] for hit in row] for row in hits]
 
 
-def within_paragraphs(indexer: Indexer, asked: Sequence[Question]) -> list[list[Document]]:
+def within_paragraphs(index: Callable[[Sequence[Document]], Index], asked: Sequence[Question]) -> list[list[Document]]:
     """The same, each question over its own paragraphs."""
     found = []
     for question in asked:
-        hits = indexer.build(question.paragraphs).search([question.text], max(CUTS))[0]
+        hits = index(question.paragraphs).search([question.text], max(CUTS))[0]
         found.append([question.paragraphs[hit.index] for hit in hits])
     return found
+
+
+def opened(name: str) -> IndexRetriever:
+    """A retriever of our own; plain is bm25 without stems, with stop words."""
+    retriever = open_retriever("bm25", PLAIN) if name == "plain" else open_retriever(name, STEMMED)
+    assert isinstance(retriever, IndexRetriever)
+    return retriever
+
+
+def with_stored(name: str, corpus: Corpus) -> Callable[[Sequence[Document]], Index]:
+    """A retriever's `index`, which takes the vectors of paragraphs from a corpus where that has them."""
+    import numpy as np
+
+    if name not in ("semantic", "hybrid"):
+        return opened(name).index
+    bm25, semantic = opened("bm25"), opened("semantic")
+    assert isinstance(bm25, Bm25)
+    assert isinstance(semantic, Semantic)
+    known = semantic.corpus_index(corpus)
+    stored = {document.full: vector for document, vector in zip(known.documents, known.vectors, strict=True)}
+
+    def index(documents: Sequence[Document]) -> Index:
+        missing = [document for document in documents if document.full not in stored]
+        new = {one.full: vector for one, vector in zip(missing, semantic.index(missing).vectors, strict=True)}
+        vectors = np.stack([stored[one.full] if one.full in stored else new[one.full] for one in documents])
+        meaning = SemanticIndex(documents=documents, vectors=vectors, encoder=known.encoder)
+        return meaning if name == "semantic" else HybridIndex(bm25.index(documents), meaning)
+
+    return index
 
 
 def recall_tables(args: argparse.Namespace) -> None:
     """Print both tables."""
     names = args.retrievers.split(",")
-    encoder = None
-    if set(names) & {"semantic", "hybrid"}:
-        semantic = make_indexer("semantic", STEMMED)
-        assert isinstance(semantic, Semantic)
-        encoder = semantic.encoder
     corpus_rows, own_rows = [], []
     for chosen in SETS:
         if chosen.name not in args.sets.split(",") or (chosen.name == "hipporag" and args.split != "dev"):
             continue
         asked = questions(args.data, chosen, args.split)
         corpus = open_corpus(args.data / chosen.corpus, args.index_dir)
-        indexers = {name: _indexer(name, encoder, corpus) for name in names}
-        finds = [over_corpus(indexer.open(corpus), asked) for indexer in indexers.values()]
+        finds = [over_corpus(opened(name).corpus_index(corpus), asked) for name in names]
         line = [cells(found, asked, chosen.gold_is_text, within=False) for found in finds]
         corpus_rows.append([chosen.name, str(len(asked)), f"{len(corpus.documents):,}", *line])
         complete = [question for question in asked if question.paragraphs and question.is_complete]
         if complete:
-            finds = [within_paragraphs(indexer, complete) for indexer in indexers.values()]
+            finds = [within_paragraphs(with_stored(name, corpus), complete) for name in names]
             line = [cells(found, complete, chosen.gold_is_text, within=True) for found in finds]
             own_rows.append([chosen.name, str(len(complete)), *line])
     print(f"Over a corpus, {args.split} rows: R@2 / R@5 / R@10 / all gold in the first 5, %\n")
     _print_table(["set", "questions", "passages", *names], corpus_rows)
     print(f"\nWithin the question's own paragraphs, {args.split} rows: R@2 / R@5, %\n")
     _print_table(["set", "questions", *names], own_rows)
-
-
-def _indexer(name: str, encoder: Encoder | None, corpus: Corpus) -> Indexer:
-    if name in ("bm25", "plain"):
-        return Bm25(settings=STEMMED if name == "bm25" else PLAIN)
-    assert encoder is not None
-    semantic = Semantic(encoder=StoredVectors(encoder, corpus))
-    return semantic if name == "semantic" else Hybrid(bm25=Bm25(settings=STEMMED), semantic=semantic)
 
 
 def speed_table(args: argparse.Namespace) -> None:
@@ -191,17 +186,19 @@ def speed_table(args: argparse.Namespace) -> None:
             corpus = open_corpus(args.data / chosen.corpus, args.index_dir)
             asked = [question.text for question in questions(args.data, chosen, "dev")]
             asked = (asked * (args.queries // len(asked) + 1))[: args.queries]
-            for label, settings in (("stem + stop", STEMMED), ("plain", PLAIN)):
-                rows.append([chosen.name, f"{len(corpus.documents):,}", label, *_speeds(corpus, settings, asked, args)])
+            for label, name in (("stem + stop", "bm25"), ("plain", "plain")):
+                rows.append([chosen.name, f"{len(corpus.documents):,}", label, *_speeds(corpus, name, asked, args)])
     print(f"Queries/s, {args.queries:,} queries in one batch, 100 hits each, medians of {args.repeats}\n")
     _print_table(["corpus", "passages", "words", "bm25s", "bm25s, numpy", "ours", "ratio", "ours, one at a time"], rows)
 
 
-def _speeds(corpus: Corpus, settings: TextSettings, asked: list[str], args: argparse.Namespace) -> list[str]:
+def _speeds(corpus: Corpus, name: str, asked: list[str], args: argparse.Namespace) -> list[str]:
     """bm25s with its own choice of top-k (JAX where installed) and with numpy's, ours, ours to the faster of both."""
     import bm25s
     import Stemmer
 
+    retriever = opened(name)
+    settings = retriever.retrieval
     options: dict[str, Any] = {
         "stopwords": "en" if settings.remove_stop_words else [],
         "stemmer": Stemmer.Stemmer("english") if settings.stem else None,
@@ -209,7 +206,7 @@ def _speeds(corpus: Corpus, settings: TextSettings, asked: list[str], args: argp
     }
     direct = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
     direct.index(bm25s.tokenize([document.full for document in corpus.documents], **options), show_progress=False)
-    index = Bm25(settings=settings).open(corpus)
+    index = retriever.corpus_index(corpus)
 
     def use_directly(top_k: str) -> None:
         direct.retrieve(bm25s.tokenize(asked, **options), k=100, show_progress=False, backend_selection=top_k)

@@ -24,20 +24,21 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlvr.config.schema import RpnReward
 from rlvr.rewards.base import Verifier, run_verifier
 from rlvr.rewards.expressions import Arithmetic
 from rlvr.rewards.extract import AnswerFormat, Markers
-from rlvr.rewards.format import ApproximateFormatPart, ExactFormatPart
-from rlvr.rewards.math import MathPart
-from rlvr.rewards.numeric import FinqaNumericPart, NumericPart
+from rlvr.rewards.format import FormatApproximate, FormatExact
+from rlvr.rewards.grading import PartRunner
+from rlvr.rewards.math import MathEqual
+from rlvr.rewards.numeric import FinqaNumeric, Numeric
 from rlvr.rewards.official.gsm8k import is_correct
-from rlvr.rewards.parts import PartsVerifier, WeightedPart
+from rlvr.rewards.parts import PartsVerifier
 from rlvr.rewards.pool import VerifierPool
-from rlvr.rewards.rpn import RpnVerifier
+from rlvr.rewards.rpn import RpnBoxed, RpnCorrect, RpnVerifier
 from rlvr.types import Attempt, Example, Message, StopReason
 
 MARK = "RLVR_BENCHMARK_MARK"
@@ -65,10 +66,12 @@ ANSWERS = (
 GSM8K_GOLD = "16 - 3 - 4 = 9\n#### 18"
 
 
-def attempt(gold: str, text: str) -> Attempt:
+def attempt(gold: str, text: str, state: object = None) -> Attempt:
     """One attempt, as the rollout hands it over."""
     example = Example(id="e", messages=(Message(role="user", content="<boe> 4 0 1 + + ="),), answer=gold)
-    return Attempt(example=example, completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=100)
+    return Attempt(
+        example=example, completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=100, state=state
+    )
 
 
 def solved(answer: str) -> str:
@@ -81,22 +84,18 @@ def cheap_verifiers() -> Iterator[tuple[str, Verifier, list[Attempt]]]:
     answers = ("18", "18.0", "$18", "1,080", "19", "-18", "18 eggs", "twelve", "", "yes", "12%", "3/4")
     attempts = [attempt("18", solved(answer)) for answer in answers]
     solution = AnswerFormat(answer_in="solution", markers=MARKERS)
-    numeric = WeightedPart(part=NumericPart(format=solution), weight=3.0)
-    exact = WeightedPart(part=ExactFormatPart(format=solution), weight=1.0)
-    approximate = WeightedPart(part=ApproximateFormatPart(format=solution, penalty=1.0), weight=0.5)
-    yield "numeric", PartsVerifier("r", {"correct": numeric}), attempts
+    numeric, exact, approximate = Numeric(weight=3.0), FormatExact(), FormatApproximate(weight=0.5)
+    yield "numeric", PartsVerifier({"correct": numeric}, solution), attempts
     yield (
         "numeric + exact format + markers",
-        PartsVerifier("r", {"correct": numeric, "format": exact, "markers": approximate}),
+        PartsVerifier({"correct": numeric, "format": exact, "markers": approximate}, solution),
         attempts,
     )
-    finqa = WeightedPart(
-        part=FinqaNumericPart(format=solution, relative_tolerance=0.01, approximate_credit=0.33), weight=1.0
-    )
-    yield "FinQA numeric", PartsVerifier("r", {"correct": finqa}), attempts
-    settings = RpnReward(max_error_share=0.2, name="rpn", type="combined", boxed_weight=0.3, correct_weight=0.7)
-    rpn = RpnVerifier(settings, Arithmetic(modulus=13, operators=("+", "-", "*"), smallest=0, largest=12))
-    yield "RPN", rpn, [attempt("5", text) for text in ("4 1 + = 5 <eoe>", "5 <eoe>", "4 1 + = 6 <eoe>", "= = 5 +")]
+    yield "FinQA numeric", PartsVerifier({"correct": FinqaNumeric()}, solution), attempts
+    rpn = RpnVerifier(PartsVerifier({"boxed": RpnBoxed(weight=0.3), "correct": RpnCorrect(weight=0.7)}))
+    modular = Arithmetic(modulus=13, operators=("+", "-", "*"), smallest=0, largest=12)
+    texts = ("4 1 + = 5 <eoe>", "5 <eoe>", "4 1 + = 6 <eoe>", "= = 5 +")
+    yield "RPN", rpn, [attempt("5", text, modular) for text in texts]
 
 
 def cheap_rate(verifier: Verifier, attempts: list[Attempt], num_answers: int) -> float:
@@ -133,7 +132,7 @@ def math_attempts(num: int) -> list[Attempt]:
     return made
 
 
-def grade_all(part: MathPart, attempts: list[Attempt]) -> tuple[float, int]:
+def grade_all(part: PartRunner, attempts: list[Attempt]) -> tuple[float, int]:
     """Seconds, and how many grades are not errors."""
 
     async def run() -> tuple[float, int]:
@@ -247,12 +246,13 @@ def print_cheap(repeats: int) -> None:
 def print_math(repeats: int, num_workers: int) -> None:
     """The second table."""
     print(f"| math-verify in the pool, {num_workers} workers | answers/s | best | goal | lost |\n|---|---|---|---|---|")
-    attempts = math_attempts(2000)
     boxed = AnswerFormat(answer_in="boxed")
     cold, warm, lost = [], [], 0
     for _ in range(repeats):
         with VerifierPool(num_workers=num_workers, timeout_s=10.0, max_memory_mb=1024) as pool:
-            part = MathPart(pool=pool, format=boxed)
+            attempts = [replace(one, format=boxed, sandbox=pool) for one in math_attempts(2000)]
+            part = PartRunner("math", MathEqual())
+            part.preload(pool)
             for rates in (cold, warm):
                 seconds, judged = grade_all(part, attempts)
                 rates.append(len(attempts) / seconds)

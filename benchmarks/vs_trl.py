@@ -33,12 +33,12 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads
 
 import torch
+from rlvr.config.schema import Config
 from vs_trl_report import CaseResult, Report, StepTimes, TrlProcess
 
-from rlvr.algorithms.table import make_algorithm
+from rlvr.algorithms.objective import Objective
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
 from rlvr.engines.base import Engine, OnToken
 from rlvr.engines.local import LocalEngine
 from rlvr.envs.base import Env
@@ -245,7 +245,7 @@ def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_s
     engine: Engine = LocalEngine(model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
     if case.lengths is not None:
         engine = FixedLengths(engine, case.lengths)
-    algorithm = make_algorithm(config.algorithm, max_completion_tokens=case.max_tokens)
+    objective = Objective(algorithm=config.algorithm, max_completion_tokens=case.max_tokens)
     source = RolloutSource(
         task=task if case.lengths is None else FirstWordTask(task),
         engine=engine,
@@ -258,12 +258,11 @@ def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_s
         source=source,
         engine=engine,
         executor=Inline(),
-        refill=None,
         max_error_share=config.reward.max_error_share,
     )
     trainer = Trainer(
         policy=policy,
-        algorithm=algorithm,
+        objective=objective,
         settings=config.trainer,
         temperature=config.rollout.temperature,
         seed=config.seed,
@@ -274,7 +273,7 @@ def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_s
         max_steps=max_steps,
         evaluate_every=max_steps,
         rollouts=rollouts,
-        algorithm=algorithm,
+        objective=objective,
         trainer=trainer,
         evaluate=no_evaluation,
         recorder=turns,

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,12 @@ MARKED = {  # marker -> modules that its tests need, and the extra that brings t
     "trackers": (("mlflow", "wandb", "tensorboard"), "heavy"),
     "openai": (("openai",), "heavy"),
 }
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`pytest -m pitfalls` does not import the thousands of other tests."""
+    elsewhere = Path(__file__).parent / "pitfalls" not in collection_path.parents
+    return True if config.option.markexpr == "pitfalls" and collection_path.is_file() and elsewhere else None
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
     vf-install vf-musique -p environments
     vf-eval vf-musique -m MODEL -b URL -k VAR -n 20 -a '{"retriever": "hybrid"}'
 
-The library asks the model and keeps the conversation; everything else of an episode is `rlvr.tasks.musique`. So an
+The library asks the model and keeps the conversation; everything else of an episode is `rlvr.app.musique`. So an
 episode is worth here, to the last digit, what rlvr's own training gives to it. Each rollout has an environment of
 rlvr's, with documents and notes of its own; it ends with the rollout.
 """
@@ -17,10 +17,9 @@ from typing import Any
 import verifiers as vf
 from datasets import Dataset
 
+from rlvr.app.musique import Game, open_game
 from rlvr.config.compose import load_task_config
-from rlvr.config.schema import PartsReward
 from rlvr.envs.base import TurnText
-from rlvr.tasks.musique import Game, open_game
 from rlvr.tasks.verifiers_client import to_messages
 from rlvr.types import Example, Message, StopReason
 
@@ -75,11 +74,8 @@ def load_environment(
     }
     overrides = [f"{key}={value}" for key, value in chosen.items() if value is not None]
     lines = [*overrides, *settings]
-    config = load_task_config("musique", lines)
-    assert isinstance(config.reward, PartsReward), "a rule of the configuration"
-    return MusiqueEnv(
-        open_game(lines, seed=seed), config.reward.parts, num_train=num_train_examples, num_eval=num_eval_examples
-    )
+    parts = load_task_config("musique", lines).reward.parts
+    return MusiqueEnv(open_game(lines, seed=seed), parts, num_train=num_train_examples, num_eval=num_eval_examples)
 
 
 class MusiqueEnv(vf.MultiTurnEnv):

@@ -1,4 +1,13 @@
-"""Errors that are the user's to mend: one sentence, no traceback."""
+"""Errors that are the user's to correct: one sentence, no traceback."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The closest of `names`, if any is close."""
+    found = get_close_matches(word, list(names), n=1, cutoff=cutoff)
+    return found[0] if found else None
 
 
 class UserError(Exception):

@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, reduce
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rlvr.errors import ConfigError
 
-PACKAGES = {
+PACKAGES = {  # group -> where ours are declared
     "task": "rlvr.tasks",
     "reward": "rlvr.rewards",
     "prompt": "rlvr.tasks",
@@ -38,22 +37,19 @@ PACKAGES = {
     "tracker": "rlvr.tracking.trackers",
     "metric": "rlvr.rewards",
 }
-"""Group -> where ours are declared."""
-
-WORDS = {"reward": "part of a reward"}
-"""What a group's components are called in a sentence, where that is not the group's name."""
+WORDS = {"reward": "part of a reward"}  # a group's components in a sentence, where that is not the group's name
+KEYS = {"tracker": "tracker.report_to", "retriever": "task.retriever", "reward": "type"}  # what names one
 
 Class = TypeVar("Class", bound=type)
 _registered: dict[str, dict[str, type]] = {group: {} for group in PACKAGES}
-_folders: list[str] = []
+folders: list[str] = []  # where modules of the user's are found beside the current folder, see `look_in`
 
 
 def register(group: str, *names: str) -> Callable[[Class], Class]:
     """Make a class the component `names` of a group; the first name is the one that is shown."""
 
     def add(component: Class) -> Class:
-        for name in names:
-            _registered[group][name] = component
+        _registered[group] |= dict.fromkeys(names, component)
         component.registered_name = names[0]  # type: ignore[attr-defined]
         return component
 
@@ -72,13 +68,18 @@ def names(group: str) -> list[str]:
 
 def find(group: str, name: str) -> Any:
     """The class called `name`. ConfigError, one sentence, for a name, module or class that is none."""
-    if ":" in name:
-        return _imported(group, name, name)
     if name in _ours(group):
         return _ours(group)[name]
-    if name in _entry_points(group):
-        return _imported(group, name, _entry_points(group)[name])
-    raise ConfigError(f"{group}={name}: there is no such {WORDS.get(group, group)}; {suggestion(name, names(group))}")
+    what, base = f"{KEYS.get(group, group)}={name}", _base(group)
+    path = name if ":" in name else _entry_points(group).get(name)
+    if path is None:
+        raise ConfigError(f"{what}: there is no such {WORDS.get(group, group)}; {suggestion(name, names(group))}")
+    component = imported(what, path, base.__name__, lambda value: base in getattr(value, "__mro__", ())[1:])
+    for missing in sorted(getattr(component, "__abstractmethods__", ())):
+        raise ConfigError(f"{what}: has no method {missing}, which every {base.__name__} needs; add it.")
+    if path != name:
+        component.registered_name = name
+    return component
 
 
 def suggestion(name: str, known: list[str]) -> str:
@@ -89,14 +90,14 @@ def suggestion(name: str, known: list[str]) -> str:
 
 def look_in(folder: str) -> None:
     """Also find modules of the user's own in this folder."""
-    if folder not in _folders:
-        _folders.append(folder)
+    if folder not in folders:
+        folders.append(folder)
 
 
 @contextmanager
 def importable() -> Iterator[None]:
     """The current folder and `look_in`'s can be imported from; last, so that no file there hides a package."""
-    added = [os.getcwd(), *_folders]
+    added = [os.getcwd(), *folders]
     sys.path.extend(added)
     try:
         yield
@@ -105,19 +106,39 @@ def importable() -> Iterator[None]:
             sys.path.remove(folder)
 
 
+def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> Any:
+    """The object at `module:name`, a `kind` as `fits` tells. ConfigError that begins with `what`, `key=value`."""
+    module_name, _, name = path.partition(":")
+    if module_name == "__main__" or "_lambda_" in name or "_locals_" in name:  # as `rlvr.train` names them
+        raise ConfigError(
+            f"{what}: is a {kind} that was given in Python, which no other program can import: give it again to "
+            "rlvr.train or rlvr.evaluate, or put it into a module."
+        )
+    with importable():
+        try:
+            module = importlib.import_module(module_name)
+        except (Exception, SystemExit) as error:  # foreign code
+            raise ConfigError(
+                f"{what}: module {module_name} cannot be imported ({type(error).__name__}: {error}); correct it, "
+                "install it, or start rlvr in the folder that contains it."
+            ) from error
+    found = reduce(lambda owner, attribute: getattr(owner, attribute, None), name.split("."), module)
+    if fits(found):
+        return found
+    problem = f"has no {kind} {name}" if found is None else f"has {name}, which is no {kind}"
+    own = [key for key, value in vars(module).items() if getattr(value, "__module__", 0) == module_name and fits(value)]
+    raise ConfigError(f"{what}: module {module_name} {problem}; {suggestion(name, own) if own else f'add a {kind}.'}")
+
+
 @cache
 def _ours(group: str) -> dict[str, type]:
     """Import the modules of the group's package that declare one of its components."""
-    package = importlib.import_module(PACKAGES[group])
-    for module in pkgutil.iter_modules(package.__path__):
-        if f'@register("{group}"' in _source(Path(package.__path__[0]), module.name):
-            importlib.import_module(f"{package.__name__}.{module.name}")
+    folder = Path(importlib.import_module(PACKAGES[group]).__path__[0])
+    for file in sorted([*folder.glob("*.py"), *folder.glob("*/__init__.py")]):
+        if f'@register("{group}"' in file.read_text(encoding="utf-8"):
+            module = ".".join(file.relative_to(folder).with_suffix("").parts)
+            importlib.import_module(f"{PACKAGES[group]}.{module.removesuffix('.__init__')}")
     return _registered[group]
-
-
-def _source(folder: Path, module: str) -> str:
-    file = folder / f"{module}.py"
-    return (file if file.is_file() else folder / module / "__init__.py").read_text(encoding="utf-8")
 
 
 @cache
@@ -126,33 +147,7 @@ def _entry_points(group: str) -> dict[str, str]:
     return {point.name.partition(".")[2]: point.value for point in found if point.name.startswith(f"{group}.")}
 
 
-def _imported(group: str, name: str, path: str) -> Any:
-    module_name, _, attribute = path.partition(":")
-    base = _base(group)
-    with importable():
-        try:
-            module = importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:  # foreign code
-            raise ConfigError(
-                f"{group}={name}: module {module_name} cannot be imported ({type(error).__name__}: {error}); correct "
-                "it, install it, or start rlvr in the folder that contains it."
-            ) from error
-    component = getattr(module, attribute, None)
-    if component is None:
-        known = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
-        hint = suggestion(attribute, known) if known else f"it has no {base.__name__}."
-        raise ConfigError(f"{group}={name}: module {module_name} has no {attribute}; {hint}")
-    if not isinstance(component, type) or not issubclass(component, base) or component is base:
-        raise ConfigError(f"{group}={name}: is no {WORDS.get(group, group)}; make it a subclass of {base.__name__}.")
-    missing = sorted(getattr(component, "__abstractmethods__", ()))
-    if missing:
-        raise ConfigError(f"{group}={name}: has no method {missing[0]}, which every {base.__name__} needs; add it.")
-    return component
-
-
 def _base(group: str) -> type:
     """The class that every component of a group inherits from: it declares `group = "task"` itself."""
-    _ours(group)
-    for component in _registered[group].values():
-        return next(one for one in reversed(component.__mro__) if one.__dict__.get("group") == group)
-    raise LookupError(f"the group {group} has no component")
+    component = next(iter(_ours(group).values()))
+    return next(one for one in reversed(component.__mro__) if one.__dict__.get("group") == group)

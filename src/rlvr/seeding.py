@@ -2,6 +2,9 @@
 
 import hashlib
 
+EVAL_SEED = 12345
+"""Held-out examples are the same in every run, whatever its seed."""
+
 
 def derive_seed(seed: int, *path: int | str) -> int:
     """A seed in [0, 2**63) for the draw named by `path`, e.g. `derive_seed(0, "train", 17, 3)`.

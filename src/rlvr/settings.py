@@ -13,10 +13,11 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAny, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import PydanticCustomError, PydanticUndefined
 
 from rlvr import registry
+from rlvr.errors import ConfigError
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -53,12 +54,16 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    flat_field: ClassVar[str] = ""
+    """A mapping among the fields whose entries are keys beside the others: `tracker.mlflow` of `backends["mlflow"]`."""
+
 
 class Component(Settings):
     """Settings of something that is chosen by name: `task=gsm8k`, `task=my_shop:Shop`; see `rlvr.registry`."""
 
     group: ClassVar[str]
     registered_name: ClassVar[str] = ""
+    only_if: ClassVar[str] = ""  # as of `setting`, for all of its fields
 
     @property
     def name(self) -> str:
@@ -68,28 +73,36 @@ class Component(Settings):
     @property
     def label(self) -> str:
         """The name as a word for metrics and folders: `grpo`, and `reinforce` for `my_algo:Reinforce`."""
-        return self.name.rpartition(":")[2].rpartition(".")[2].lower() if ":" in self.name else self.name
+        return label_of(self.name)
 
     def check_run(self, config: Any) -> None:
         """Raise ConfigError for what the component cannot do in this run."""
 
 
+def label_of(name: str) -> str:
+    """The `label` of the component that is chosen by a name."""
+    return name.rpartition(":")[2].rpartition(".")[2].lower() if ":" in name else name
+
+
 def dumped(settings: Settings) -> dict[str, Any]:
     """Plain values, JSON-like; a chosen component begins with its `name` (a part of a reward with its `type`)."""
-    values: dict[str, Any] = {}
-    if isinstance(settings, Component):
-        values["type" if settings.group == "reward" else "name"] = settings.name
-    for key in type(settings).model_fields:
-        values[key] = _plain(getattr(settings, key))
-    return values
+    tag = "type" if isinstance(settings, Component) and settings.group == "reward" else "name"
+    return ({tag: settings.name} if isinstance(settings, Component) else {}) | _fields(settings)
 
 
-def _plain(value: Any) -> Any:
+def _fields(settings: Settings) -> dict[str, Any]:
+    values = {key: plain(getattr(settings, key)) for key in type(settings).model_fields if key != settings.flat_field}
+    sections = getattr(settings, settings.flat_field) if settings.flat_field else {}
+    return values | {label: _fields(section) for label, section in sections.items()}
+
+
+def plain(value: Any) -> Any:
+    """A value as YAML and JSON have it."""
     if isinstance(value, Settings):
         return dumped(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def chosen(group: str) -> Any:
@@ -104,7 +117,12 @@ def chosen(group: str) -> Any:
             return value
         if not isinstance(value, Mapping) or not isinstance(value.get(tag), str):
             raise PydanticCustomError("no_choice", "{tag}", {"tag": tag, "group": group})
-        component = registry.find(group, value[tag])
+        try:
+            component = registry.find(group, value[tag])
+        except ConfigError as error:
+            if group != "reward":
+                raise
+            raise PydanticCustomError("no_component", "{sentence}", {"sentence": str(error)}) from None
         try:
             return validated(component, {key: item for key, item in value.items() if key != tag})
         except ValidationError as error:
@@ -116,22 +134,3 @@ def chosen(group: str) -> Any:
 def validated(settings: type[Any], values: Mapping[str, Any]) -> Any:
     """Strictly, but lists of YAML are tuples. Raises ValidationError."""
     return settings.model_validate_json(json.dumps(values), strict=True)
-
-
-__all__ = [
-    "Component",
-    "ImportPath",
-    "NonNegativeFloat",
-    "NonNegativeInt",
-    "PositiveFloat",
-    "PositiveInt",
-    "SerializeAsAny",
-    "Settings",
-    "Share",
-    "Text",
-    "chosen",
-    "dumped",
-    "setting",
-    "validated",
-    "wrong",
-]

@@ -130,14 +130,32 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TurnText:
+    """A turn as text: `TurnText(prompt="<boe> 3 4 + =", completion="7 <eoe>", text="7", ..., num_tokens=2)`.
+
+    `prompt` and `completion` have every special token; `text` lacks only the stop token that ended the completion. Of a
+    later turn `prompt` is only what came since the completion before it: the environment's reply, with the header of
+    the turn (all of a prompt that restarts). `calls` are the tools that the completion calls.
+    """
+
+    prompt: str
+    completion: str
+    text: str
+    stop_reason: StopReason
+    num_tokens: int
+    calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """What a verifier sees: an example and what was said about it.
+    """What a reward or a metric sees: an example and an episode's completions.
 
     `Attempt(example=..., completion="7 <eoe>", text="7", stop_reason=StopReason.STOP, num_tokens=2)`
 
     `completion` has every special token; `text` lacks only the stop token that ended it. Of several turns they are the
-    last one's; `num_tokens` (sampled ones) and `calls` are of all turns. `state` is what a tool environment keeps of
-    the episode, None elsewhere.
+    last one's; `num_tokens` (sampled ones) and `calls` are of all `turns`. `state` is what the environment keeps of the
+    episode. `retrieved` and `cited` are document ids: those the model was shown and those it cites; empty for tasks
+    without documents.
     """
 
     example: Example
@@ -146,7 +164,24 @@ class Attempt:
     stop_reason: StopReason
     num_tokens: int
     calls: tuple[ToolCall, ...] = ()
-    state: object | None = None
+    turns: tuple[TurnText, ...] = ()
+    retrieved: tuple[str, ...] = ()
+    cited: tuple[str, ...] = ()
+    state: Any = None
+    format: Any = None  # AnswerFormat: where the prompt asks for the answer
+    sandbox: Any = None  # VerifierPool: processes for code that can hang
+
+    @property
+    def prompt(self) -> str:
+        """The messages of the example, line by line."""
+        return "\n".join(message.content for message in self.example.messages)
+
+    @property
+    def answer(self) -> str | None:
+        """The answer, read from where the prompt asks for it; None if there is none. Without `format`: the text."""
+        if self.format is not None:
+            return self.format.answer_of(self)
+        return self.text.strip() or None if self.stop_reason is StopReason.STOP else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

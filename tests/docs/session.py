@@ -20,7 +20,7 @@ from rlvr.cli.main import main
 from tests.docs.pages import ROOT, Command
 from tests.docs.treatments import OWN_TEST, TREATMENTS, Treatment
 from tests.docs.world import World, fill_in, point_latest, shorten
-from tests.system.harness import ENVIRONMENT
+from tests.system.harness import ENVIRONMENT, once
 
 WAIT_S = 60.0
 
@@ -63,7 +63,8 @@ class Session:
         point_latest(self._folder, self._world, treatment.latest)
         words = fill_in(command.words, self._folder, self._world, treatment.latest)
         before = set((self._folder / "runs").iterdir())
-        self._run([*words, *treatment.more, *shorten(words, self._world)], command, treatment)
+        assert once(*words) == words, f"{command}: gives a key twice"
+        self._run(once(*words, *treatment.more, *shorten(words, self._world)), command, treatment)
         if "resume=true" not in words and "run_dir=" not in " ".join(words) and treatment.code == 0:
             is_sweep = "--multirun" in words
             assert is_sweep or set((self._folder / "runs").iterdir()) > before, f"{command}: made no run"

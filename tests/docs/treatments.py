@@ -44,7 +44,7 @@ OWN_TEST = {
 }
 """Pages that are executed whole, with their files and changes, by a test of their own."""
 
-NO_TRAINING = r"--cfg job|--help|env_id=|task\.retriever=hybrid|tracker=(?!default)|report_to=\[\w| train\.|engine=vllm"
+NO_TRAINING = r"--cfg job|--help|env_id=|task\.retriever=hybrid|report_to=\[\w| train\.|engine=vllm"
 
 TREATMENTS = [
     Treatment(pattern=r".*", pages=r"docs/(components|tools)\.md", kind="elsewhere", why="OWN_TEST"),
@@ -57,7 +57,7 @@ TREATMENTS = [
     ),
     # tests/system/test_trackers.py runs trackers, which are extras: the settings are composed
     Treatment(
-        pattern=r"rlvr train(?=.*tracker(=(?!default)|\.report_to=\[\w))(?!.*--cfg job).*",
+        pattern=r"rlvr train(?=.*tracker\.report_to=\[\w)(?!.*--cfg job).*",
         kind="plain",
         more=("--cfg", "job"),
     ),

@@ -10,15 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from rlvr.app import TrainResult, train
-from rlvr.config import rules
-from rlvr.config.compose import load_config, parse_overrides
-from rlvr.config.schema import Config
+from rlvr.config.compose import load_config
 from tests.ranks import forkserver
 
 TASK = (
@@ -80,19 +77,15 @@ ON_DATA = (
 """A step of 8 episodes with a small checkpoint: half a second. On top of `--config-name gsm8k`."""
 
 
-def pretrained(folder: Path) -> tuple[str, ...]:
+def pretrained(folder: Path | str) -> tuple[str, ...]:
     """Start from the model in a folder."""
-    return ("model=hf", f"model.name_or_path={folder}", "warm_start.enabled=false")
+    return ("model=hf", f"model.name_or_path={folder}")
 
 
-def with_value(config: Config, key: str, value: str) -> Config:
-    """A composed configuration with one more value, as an override writes it. Composing anew would take far longer."""
-    values = config.model_dump(mode="json")
-    *sections, name = key.split(".")
-    reduce(dict.__getitem__, sections, values)[name] = parse_overrides([f"{key}={value}"])[0].value()
-    changed = Config.model_validate_json(json.dumps(values), strict=True)
-    rules.check(changed, lambda one: one == key, lambda *_: lambda inside: False)
-    return changed
+def once(*words: str) -> list[str]:
+    """Words of a command in which the last of several values of a key is left."""
+    last = {word.partition("=")[0]: place for place, word in enumerate(words)}
+    return [word for place, word in enumerate(words) if "=" not in word or last[word.partition("=")[0]] == place]
 
 
 # ------------------------------------------------------------------------------------------- in this process
@@ -115,8 +108,8 @@ class Ran:
 
 
 def run_train(folder: Path, *overrides: str, name: str = "rpn", stopped: Callable[[], bool] = lambda: False) -> Ran:
-    """`rlvr train run_dir=FOLDER ...` in this process, without the command line."""
-    config = load_config([*overrides, f"run_dir={folder}"], config_name=name)
+    """`rlvr train run_dir=FOLDER ...` in this process, without the command line; later values replace earlier ones."""
+    config = load_config(once(*overrides, f"run_dir={folder}"), config_name=name)
     return Ran(folder=folder, result=train(config, stopped))
 
 
@@ -183,7 +176,7 @@ def rlvr(
     """
     module = "import runpy; runpy.run_module('rlvr', run_name='__main__', alter_sys=True)"
     start = ["-m", "rlvr"] if first is None else ["-c", f"{first}\n{module}"]
-    command = [sys.executable, *start, *words]
+    command = [sys.executable, *start, *once(*words)]
     variables = os.environ | ENVIRONMENT | (environment or {})
     done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False, **options)
     return Finished(code=done.returncode, out=done.stdout, err=done.stderr)
@@ -199,7 +192,7 @@ class Command:
         self, *words: str, log: Path, die_at: int | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
         self._log = log
-        arguments = (words, log, die_at, environment or {})
+        arguments = (once(*words), log, die_at, environment or {})
         self.process: BaseProcess = forkserver().Process(target=_child, args=arguments)
         self.process.start()
 

@@ -1,25 +1,29 @@
 """Settings of musique, hotpotqa and wiki2, of the rewards that go with them, and of how tools are called.
 
 No model takes part: a setting shows in the questions, in what the tools say to a scripted model, in what a service is
-asked for, or in the reward. `test_multihop_settings.py` runs the table.
+asked for, or in the reward. `test_multihop_settings.py` runs the table. In it `DATA/` is the task's fixtures, `OTHER/`
+more data, `SERVICE/` a server, `MADE/` an empty folder.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlvr.app import make_chat
-from rlvr.config.schema import Config
+from rlvr.config import Config
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
+from rlvr.retrieval.base import Document
+from rlvr.retrieval.retriever import Retriever
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.types import Example, Message
+from tests.system.test_data_settings import DataCase
 from tests.unit.chat.tokenizers import byte_tokenizer
 from tests.unit.engines.tiny import tiny_model
 from tests.unit.retrieval.test_services import Server
@@ -43,32 +47,6 @@ class Stage:
 
 
 Look = Callable[[Stage], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MultiHopCase:
-    """`a` and `b` are values of `key`; in place of what `base` says of it `look` must see something else.
-
-    `DATA/` is the task's fixtures, `OTHER/` more data, `SERVICE/` a server, `MADE/` an empty folder.
-    """
-
-    task: str
-    key: str
-    a: str
-    b: str
-    look: Look
-    base: tuple[str, ...] = ()
-
-    @property
-    def choice(self) -> str:
-        """The task's name, or the type of the part `x`: whose key it is."""
-        line = next((line for line in self.base if line.startswith("+reward.parts.x=")), None)
-        return self.task if line is None else line.split("type: ")[1].split(",")[0]
-
-    @property
-    def path(self) -> str:
-        """The key as `rlvr.config.catalog` has it."""
-        return self.key.replace("parts.x.", "parts.<name>.")
 
 
 # ------------------------------------------------------------------------------------------------ what can be seen
@@ -193,6 +171,15 @@ def reward(text: str, *, hops: int = 2) -> Look:
     return look
 
 
+class OneOf(Retriever):
+    """A retriever of one's own with a setting: it always finds the same document."""
+
+    place: int = 0
+
+    def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Document]:
+        return [documents[self.place]]
+
+
 # ----------------------------------------------------------------------------------------------------- the table
 
 CORPUS = ("task.retrieval.scope=corpus", "task.retrieval.corpus=OTHER/corpus.jsonl", "task.retrieval.index_dir=MADE")
@@ -219,13 +206,13 @@ NUMBERS = ("task.eval_sets='DATA,dev;OTHER,numbers'",)
 """Beside the others, a question of 5 hops whose answer is 7."""
 
 
-def _of_task(name: str) -> list[MultiHopCase]:
+def _of_task(name: str) -> list[DataCase]:
     """Every key of a multi-hop task."""
 
-    def case(key: str, a: Any, b: Any, look: Look, *base: str) -> MultiHopCase:
-        return MultiHopCase(task=name, key=f"task.{key}", a=str(a), b=str(b), look=look, base=base)
+    def case(key: str, a: Any, b: Any, look: Look, *base: str) -> DataCase:
+        return DataCase(key=f"task.{key}", a=str(a), b=str(b), look=look, base=(f"task={name}", *base))
 
-    def of_retrieval(key: str, a: Any, b: Any, look: Look, *base: str) -> MultiHopCase:
+    def of_retrieval(key: str, a: Any, b: Any, look: Look, *base: str) -> DataCase:
         return case(f"retrieval.{key}", a, b, look, *base)
 
     return [
@@ -259,15 +246,16 @@ def _of_task(name: str) -> list[MultiHopCase]:
         of_retrieval("timeout_s", 10.0, 0.1, heard("town"), *RERANK, "task.retrieval.rerank_url=SERVICE/slow"),
         of_retrieval("max_retries", 0, 1, heard("town"), *SEARCH, "task.retrieval.search_url=SERVICE/flaky"),
         of_retrieval("max_document_chars", 8000, 10, LONGEST, *RERANK),
+        of_retrieval("own", "{place: 0}", "{place: 1}", heard("town"), f"task.retriever={__name__}:OneOf"),
     ]
 
 
-def _of_part(kind: str, more: str, *rows: tuple[str, Any, Any, Look]) -> list[MultiHopCase]:
+def _of_part(kind: str, more: str, *rows: tuple[str, Any, Any, Look]) -> list[DataCase]:
     """Cases of a part `x` of that type, beside MuSiQue's own parts; its weight is among them."""
     line = f"+reward.parts.x={{type: {kind}, weight: 1.0{more}}}"
     found = [("weight", 1.0, 2.0, reward("{gold}")), *rows]
     return [
-        MultiHopCase(task="musique", key=f"reward.parts.x.{key}", a=str(a), b=str(b), look=look, base=(line, *NUMBERS))
+        DataCase(key=f"reward.parts.x.{key}", a=str(a), b=str(b), look=look, base=("task=musique", line, *NUMBERS))
         for key, a, b, look in found
     ]
 
@@ -295,5 +283,7 @@ PARTS = [
     ),
 ]
 
-PROMPT = [MultiHopCase(task=name, key="prompt.tool_format", a="hermes", b="llama", look=prompt) for name in NAMES]
+PROMPT = [
+    DataCase(key="prompt.tool_format", a="hermes", b="llama", look=prompt, base=(f"task={name}",)) for name in NAMES
+]
 MULTIHOP_CASES = [*(case for name in NAMES for case in _of_task(name)), *PARTS, *PROMPT]

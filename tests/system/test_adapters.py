@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from rlvr.app import open_inference
 from rlvr.app.inference import inference_config
-from rlvr.config.schema import PretrainedModel
 from rlvr.models.policy import Policy
+from rlvr.models.settings import PretrainedModel
 from tests.system.harness import num_lines, numbers, run_train
 from tests.system.harness import rlvr as rlvr_command
 from tests.system.small_qwen import save_questions, save_small_qwen

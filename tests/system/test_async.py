@@ -43,7 +43,7 @@ LONG = (
     "trainer.max_steps=8",
     "evaluation.every=3",
     "trainer.learning_rate=3e-3",
-    "reward.type=boxed",
+    "reward=rpn_boxed",
     "tracker.rollouts_max_groups=null",
 )
 build = importlib.import_module("rlvr.app.train")  # the package has a function of this name
@@ -181,7 +181,7 @@ def engine_with_a_copy(config: Any, *rest: Any) -> Any:
 
 SAME = {
     "grpo": ("evaluation.samples_per_example=2",),
-    "dapo": ("algorithm=dapo", "algorithm.max_refills=3", "reward.type=correct"),
+    "dapo": ("algorithm=dapo", "algorithm.max_refills=3", "reward=rpn"),
     "ppo": ("algorithm=ppo", "algorithm.kl_coef=0.05"),
 }
 
@@ -263,7 +263,7 @@ def test_pitfall_37_kill_9_in_the_middle_loses_and_doubles_no_prompt(model: Path
 
 def test_pitfall_37_replaced_groups_are_of_no_batch_that_was_under_way(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = (*RESUMED, *pretrained(model), "algorithm=dapo", "algorithm.max_refills=2", "reward.type=correct")
+    words = (*RESUMED, *pretrained(model), "algorithm=dapo", "algorithm.max_refills=2", "reward=rpn")
     run_train(folder, *words, stopped=lambda: num_lines(folder) > 4)
     refilled = sum(row["rollout/refilled_groups"] for row in run_train(folder, *words, "resume=true").rows[1:])
     assert refilled > 0

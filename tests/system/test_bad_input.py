@@ -2,14 +2,14 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from rlvr.cli.main import main
-from tests.system.harness import SMALL, TASK, metrics, num_lines, outcome, pretrained, rlvr, run_train
+from tests.system.harness import SMALL, TASK, metrics, num_lines, once, outcome, pretrained, rlvr, run_train
 
 Capture = pytest.CaptureFixture[str]
 
@@ -19,7 +19,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
 
 
-def refused(words: list[str], code: int, parts: list[str], capsys: Capture) -> str:
+def refused(words: Sequence[str], code: int, parts: list[str], capsys: Capture) -> str:
     """Run a command that must fail with one line on stderr that holds all the parts."""
     capsys.readouterr()
     assert main(words) == code
@@ -42,20 +42,26 @@ SETTINGS = {
     "not a number": (["trainer.learning_rate=nan"], ["trainer.learning_rate", "finite"]),
     "group of one": (
         ["rollout.group_size=1"],
-        ["rollout.group_size=1", "algorithm=grpo", "at least 2", "algorithm=ppo"],
+        ["rollout.group_size=1", "algorithm=grpo", "at least 2", "ppo"],
     ),
     "no operators": (["task.operators=[]"], ["task.operators=[]", "at least 1"]),
     "unknown operator": (["task.operators=[/]"], ["task.operators", "'+', '-' or '*'"]),
     "range upside down": (["task.complexity_range=[3,1]"], ["task.complexity_range=[3,1]", "write [1,3]"]),
     "operand too large": (["task.operand_range=[0,9]"], ["task.operand_range=[0,9]", "task.modulus=7", "narrow"]),
-    "unknown algorithm": (["algorithm=grp"], ["algorithm=grp", "did you mean algorithm=grpo"]),
+    "unknown algorithm": (["algorithm=grp"], ["algorithm=grp", "did you mean grpo"]),
     "key of another algorithm": (["algorithm.gae_lambda=0.9"], ["algorithm.gae_lambda=0.9", "algorithm=ppo"]),
     "context too small": (["model.max_context_tokens=20"], ["model.max_context_tokens=20", "raise it"]),
     "heads": (["model.num_heads=5"], ["model.num_heads=5", "model.hidden_size=64", "multiple"]),
-    "no model named": (["model=hf", "warm_start.enabled=false"], ["model.name_or_path", "no default"]),
-    "idle setting": (["algorithm.clip_low=0.1"], ["algorithm.clip_low=0.1", "no effect", "raise"]),
+    "no model named": (["model=hf"], ["model.name_or_path", "no default"]),
+    "idle setting": (
+        ["algorithm.clip_low=0.1"],
+        ["algorithm.clip_low=0.1", "no effect", "algorithm.num_minibatches > 1"],
+    ),
     "bad minibatches": (["algorithm.num_minibatches=3"], ["algorithm.num_minibatches=3", "divisor"]),
     "resume of nothing": (["resume=true"], ["resume=true", "run_dir=FOLDER"]),
+    "part without type": (["reward.parts.mine.weight=2"], ["reward.parts.mine.type", "must be one of", "say "]),
+    "two at once": (["trainer.max_step=1", "rollout.top_p=2"], ["2 settings", "trainer.max_steps?", "rollout.top_p=2"]),
+    "key given twice": (["seed=1", "seed=2"], ["seed=2: seed was given before (seed=1)"]),
     "sweep without -m": (["seed=1,2"], ["seed=1,2", "--multirun"]),
     "no value": (["seed"], ["seed", "key=value"]),
     "unknown preset": (["--config-name", "rnp"], ["rnp", "did you mean rpn"]),
@@ -88,33 +94,33 @@ def test_a_run_folder_is_never_overwritten(model: Path, tmp_path: Path, capsys: 
     folder = run_train(tmp_path / "run", *SMALL, *pretrained(model)).folder
     before = contents(folder)
     words = ["train", *SMALL, *pretrained(model), f"run_dir={folder}"]
-    refused(words, 2, [f"run_dir={folder}", "resume=true", "another run_dir"], capsys)
+    refused(once(*words), 2, [f"run_dir={folder}", "resume=true", "another run_dir"], capsys)
     assert contents(folder) == before
 
 
 def test_a_folder_with_other_files_is_left_alone(model: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     words = ["train", *SMALL, *pretrained(model), f"run_dir={tmp_path}"]
-    refused(words, 2, [f"run_dir={tmp_path}", "not empty", "another run_dir"], capsys)
+    refused(once(*words), 2, [f"run_dir={tmp_path}", "not empty", "another run_dir"], capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_resume_where_no_run_is(tmp_path: Path, capsys: Capture) -> None:
     words = ["train", f"run_dir={tmp_path / 'absent'}", "resume=true", "tracker.console=none"]
-    refused(words, 2, [f"run_dir={tmp_path / 'absent'}", "no run to resume", "remove resume=true"], capsys)
+    refused(once(*words), 2, [f"run_dir={tmp_path / 'absent'}", "no run to resume", "remove resume=true"], capsys)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_path_below_a_file_cannot_be_written(model: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "file").write_text("precious")
     words = ["train", *SMALL, *pretrained(model), f"run_dir={tmp_path / 'file' / 'run'}"]
-    refused(words, 1, [str(tmp_path / "file"), "part of the path is a file", "choose another folder"], capsys)
+    refused(once(*words), 1, [str(tmp_path / "file"), "part of the path is a file", "choose another folder"], capsys)
     assert (tmp_path / "file").read_text() == "precious"
 
 
 def test_a_folder_without_permission_cannot_be_written(model: Path, capsys: Capture) -> None:
     words = ["train", *SMALL, *pretrained(model), "run_dir=/proc/run"]
-    refused(words, 1, ["Cannot write /proc/run"], capsys)
+    refused(once(*words), 1, ["Cannot write /proc/run"], capsys)
 
 
 # ------------------------------------------------------------------------------------------------------ checkpoints
@@ -142,7 +148,7 @@ def test_a_damaged_checkpoint_is_named_and_deleting_it_goes_on_from_the_one_befo
     damage(newest / name)
     before = contents(folder)
     words = ["train", f"run_dir={folder}", "resume=true"]
-    err = refused(words, 1, [str(newest), "delete that folder to go on from step_000001"], capsys)
+    err = refused(once(*words), 1, [str(newest), "delete that folder to go on from step_000001"], capsys)
     assert name in err or (name == "manifest.json" and "damaged" in err)
     assert contents(folder) == before
     refused(["eval", str(newest)], 1, [str(newest), "damaged"], capsys)
@@ -176,13 +182,13 @@ def test_a_model_folder_without_tokenizer(model: Path, tmp_path: Path, capsys: C
     bare = tmp_path / "bare"
     shutil.copytree(model, bare, ignore=shutil.ignore_patterns("tokenizer*"))
     words = ["train", *SMALL, *pretrained(bare), f"run_dir={tmp_path / 'run'}", "tracker.console=none"]
-    refused(words, 1, [str(bare), "no tokenizer", "copy the tokenizer files"], capsys)
+    refused(once(*words), 1, [str(bare), "no tokenizer", "copy the tokenizer files"], capsys)
 
 
 def test_a_folder_without_a_model(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "empty").mkdir()
     words = ["train", *SMALL, *pretrained(tmp_path / "empty"), f"run_dir={tmp_path / 'run'}"]
-    refused(words, 1, [str(tmp_path / "empty"), "no config.json", "Hub format"], capsys)
+    refused(once(*words), 1, [str(tmp_path / "empty"), "no config.json", "Hub format"], capsys)
 
 
 def test_a_model_with_damaged_weights(model: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -190,12 +196,12 @@ def test_a_model_with_damaged_weights(model: Path, tmp_path: Path, capsys: Captu
     shutil.copytree(model, damaged)
     cut(damaged / "model.safetensors")
     words = ["train", *SMALL, *pretrained(damaged), f"run_dir={tmp_path / 'run'}"]
-    refused(words, 1, [str(damaged), "cannot be loaded"], capsys)
+    refused(once(*words), 1, [str(damaged), "cannot be loaded"], capsys)
 
 
 def test_a_model_that_is_nowhere(tmp_path: Path, capsys: Capture) -> None:
     words = ["train", *SMALL, *pretrained(tmp_path / "none"), f"run_dir={tmp_path / 'run'}"]
-    refused(words, 1, [str(tmp_path / "none"), "is no folder here", "name a model folder or a Hub id"], capsys)
+    refused(once(*words), 1, [str(tmp_path / "none"), "is no folder here", "name a model folder or a Hub id"], capsys)
 
 
 def test_a_model_that_does_not_know_the_words_of_the_task(model: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -207,7 +213,7 @@ def test_a_model_that_does_not_know_the_words_of_the_task(model: Path, tmp_path:
         "task.modulus=7",
         "task.operand_range=[0,6]",
     ]
-    refused(words, 1, [str(model), "<boe> ", "use a model made for it"], capsys)
+    refused(once(*words), 1, [str(model), "<boe> ", "use a model made for it"], capsys)
 
 
 @pytest.mark.parametrize("command", ["eval", "predict"])
@@ -245,7 +251,7 @@ def test_a_model_whose_weights_hold_nan(model: Path, tmp_path: Path, capsys: Cap
     weights["model.norm.weight"][3] = float("nan")
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     words = ["train", *SMALL, *pretrained(broken), f"run_dir={tmp_path / 'run'}"]
-    refused(words, 1, ["logits are not finite", "weights hold NaN", "use another model"], capsys)
+    refused(once(*words), 1, ["logits are not finite", "weights hold NaN", "use another model"], capsys)
     task = [word for setting in TASK for word in ("--set", setting)]
     refused(["eval", str(broken), "--task", "rpn", *task], 1, ["logits are not finite", "use another model"], capsys)
 
@@ -254,10 +260,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_batch(
     model: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     folder = tmp_path / "run"
-    more = ["trainer.learning_rate=1e30", "trainer.max_steps=5", "trainer.checkpoint_every=1", "reward.type=boxed"]
+    more = ["trainer.learning_rate=1e30", "trainer.max_steps=5", "trainer.checkpoint_every=1", "reward=rpn_boxed"]
     more += ["rollout.temperature=1.5"]
     words = ["train", *SMALL, *pretrained(model), f"run_dir={folder}", *more]
-    err = refused(words, 1, ["is not finite", "start another run", "trainer.learning_rate", "rows"], capsys)
+    err = refused(once(*words), 1, ["is not finite", "start another run", "trainer.learning_rate", "rows"], capsys)
     (kept,) = (folder / "non_finite").iterdir()
     assert str(kept) in err
     step = int(kept.stem.removeprefix("step_"))
@@ -271,7 +277,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_batch(
     start = folder / "checkpoints" / "step_000000" / "model"
     if start.is_dir():
         again = ["train", *SMALL, *pretrained(start), f"run_dir={tmp_path / 'again'}", "trainer.max_steps=1"]
-        assert main(again) == 0
+        assert main(once(*again)) == 0
 
 
 def test_an_output_that_cannot_be_written_is_told_before_the_work(model: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -285,7 +291,7 @@ def test_an_output_that_cannot_be_written_is_told_before_the_work(model: Path, t
 def test_a_warm_start_that_diverges_says_so(tmp_path: Path, capsys: Capture) -> None:
     more = ["warm_start.num_steps=20", "warm_start.final_phase_steps=1", "warm_start.learning_rate=1e30"]
     words = ["train", *SMALL, "model.hidden_size=32", *more, f"run_dir={tmp_path / 'run'}"]
-    refused(words, 1, ["warm start", "not finite", "warm_start.learning_rate"], capsys)
+    refused(once(*words), 1, ["warm start", "not finite", "warm_start.learning_rate"], capsys)
     assert not (tmp_path / "run" / "warm_start").exists()
 
 
@@ -322,7 +328,7 @@ def test_a_full_file_system_leaves_the_last_checkpoint_whole(model: Path, tmp_pa
     try:
         words = ["train", *SMALL, *pretrained(model), f"run_dir={disk / 'run'}", "trainer.checkpoint_every=1"]
         more = ["trainer.max_steps=50", "trainer.keep_last=50"]
-        refused([*words, *more], 1, ["Cannot write", "disk is full", "free some space"], capsys)
+        refused(once(*words, *more), 1, ["Cannot write", "disk is full", "free some space"], capsys)
         steps = sorted(path.name for path in (disk / "run" / "checkpoints").iterdir())
         assert steps
         assert all(name.startswith("step_") for name in steps)

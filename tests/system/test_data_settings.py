@@ -1,7 +1,7 @@
 """Settings of data tasks, prompts, markers and rewards: two values of each give other prompts, examples or rewards.
 
 No model takes part: what a setting does shows in what the task of the composed configuration asks and says of a text.
-`test_settings.py` checks that no setting of the schema is left out.
+`test_settings.py` checks that no setting is left out.
 """
 
 import asyncio
@@ -33,20 +33,22 @@ class DataCase:
     base: tuple[str, ...]
 
     @property
-    def choice(self) -> str:
-        """The task's name, or the type of the part `x`: whose key it is."""
+    def owner(self) -> str:
+        """The task's name, or the type of the part `x`, if the key is theirs."""
         if self.key.startswith("reward.parts."):
-            return (
-                next(line for line in self.base if line.startswith("+reward.parts.x")).split("type: ")[1].split(",")[0]
-            )
-        return self.base[0].removeprefix("task=")
+            return kind_of_part(self.base)
+        return self.base[0].removeprefix("task=") if self.key.startswith("task.") else ""
 
     @property
     def path(self) -> str:
-        """The key as `rlvr.config.catalog` has it."""
+        """The key as `rlvr.config.keys` has it: `reward.parts.<name>.weight`."""
         words = self.key.split(".")
-        named = {"parts": 2, "sets": 2}.get(words[1]) if len(words) > 2 else None
-        return self.key if named is None else ".".join([*words[:named], "<name>", *words[named + 1 :]])
+        return ".".join([*words[:2], "<name>", *words[3:]]) if words[1] in ("parts", "sets") and words[2:] else self.key
+
+
+def kind_of_part(lines: Sequence[str]) -> str:
+    """The type of the part `x` that one of the lines adds."""
+    return next(line for line in lines if line.startswith("+reward.parts.x")).split("type: ")[1].split(",")[0]
 
 
 # ------------------------------------------------------------------------------------------------ what can be seen
@@ -379,12 +381,11 @@ def words(found: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> int:
 # ------------------------------------------------------------------------------------------------------- the test
 
 
-@pytest.mark.parametrize("case", DATA_CASES, ids=[f"{c.choice}-{c.key}-{c.b}" for c in DATA_CASES])
+@pytest.mark.parametrize("case", DATA_CASES, ids=[f"{c.base[0]}-{c.owner}-{c.key}-{c.b}" for c in DATA_CASES])
 def test_a_setting_does_what_it_says(case: DataCase, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLVR_DATA", str(DATA))
     base = [line for line in case.base if not line.startswith(f"{case.key}=")]
-    plus = "+" if case.key.endswith(".settings") else ""  # names that are not there yet
-    seen = [seen_with([*base, f"{plus}{case.key}={value}"], case.look, other) for value in (case.a, case.b)]
+    seen = [seen_with([*base, f"{case.key}={value}"], case.look, other) for value in (case.a, case.b)]
     assert seen[0] != seen[1]
 
 

@@ -90,7 +90,7 @@ def test_more_examples_and_samples_use_what_is_there(first_run: Path, whole: Pat
         ("--temperature", "0.5"),
         ("--split", "train"),
         ("--set", "rollout.max_completion_tokens=7"),
-        ("--set", "reward.type=boxed"),
+        ("--set", "reward.parts.boxed.weight=1.0"),
     ],
 )
 def test_pitfall_38_records_of_other_settings_are_refused_in_a_sentence(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.cli.main import main
-from tests.system.harness import SMALL, TASK, metrics, pretrained, run_train
+from tests.system.harness import SMALL, TASK, metrics, once, pretrained, run_train
 
 Capture = pytest.CaptureFixture[str]
 
@@ -24,8 +24,8 @@ def test_a_run_starts_from_the_latest_one_though_latest_moves(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train", *SMALL, *pretrained(model), "trainer.max_steps=1"]) == 0
-    assert main(["train", *SMALL, "model=hf", "model.name_or_path=runs/latest/final", "trainer.max_steps=1"]) == 0
+    for start in (model, "runs/latest/final"):
+        assert main(once("train", *SMALL, *pretrained(start), "trainer.max_steps=1")) == 0
     assert len([path for path in Path("runs").iterdir() if not path.is_symlink()]) == 2
 
 
@@ -33,7 +33,7 @@ def test_a_start_that_fails_moves_nothing(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train", *SMALL, *pretrained(model), "trainer.max_steps=1"]) == 0
+    assert main(once("train", *SMALL, *pretrained(model), "trainer.max_steps=1")) == 0
     before = os.readlink("runs/latest")
     (tmp_path / "empty").mkdir()
     refused(["train", "model=hf", "model.name_or_path=empty", "tracker.console=none"], 1, "no config.json", capsys)
@@ -73,7 +73,7 @@ def test_a_resumed_run_that_is_stopped_is_judged_by_its_newest_weights(model: Pa
 
 
 def test_a_sweep_goes_on_with_what_was_not_started(model: Path, tmp_path: Path) -> None:
-    words = ["train", "--multirun", "seed=1,2", *SMALL, *pretrained(model), "trainer.max_steps=1"]
+    words = once("train", "--multirun", "seed=1,2", *SMALL, *pretrained(model), "trainer.max_steps=1")
     words += [f"run_dir={tmp_path / 'sweep'}"]
     assert main(words) == 0
     shutil.rmtree(tmp_path / "sweep" / "seed=2")

@@ -61,7 +61,7 @@ def trainer_of(policy: Policy, strategy: str, world: World, *overrides: str) -> 
 
 
 def step_on(trainer: Trainer, batch: TokenBatch, step: int = 0) -> tuple[dict[str, float], TokenBatch]:
-    return trainer.update(trainer.algorithm.advantages(trainer.score(batch)), step)
+    return trainer.update(trainer.objective.advantages(trainer.score(batch)), step)
 
 
 def gradient_of(trainer: Trainer) -> list[float]:
@@ -145,7 +145,7 @@ def poisoned(world: World, strategy: str, where: str) -> tuple[str, list[int], b
     policy = one_layer()
     batch = tiny_batch(policy)
     trainer = trainer_of(policy, strategy, world)
-    ready = trainer.algorithm.advantages(trainer.score(batch))
+    ready = trainer.objective.advantages(trainer.score(batch))
     before = weights_of(policy)
     assert ready.advantages is not None
     if where == "loss":

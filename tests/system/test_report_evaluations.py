@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from rlvr.cli.main import main
-from rlvr.rewards.rpn import RpnVerifier
 from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, write_jsonl
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import TraceStep
 from tests.unit.evaluation.records import record
-from tests.unit.rewards.test_rpn import MOD_13, make_reward
+from tests.unit.rewards.test_rpn import made, scored
 from tests.unit.tasks.multihop_episodes import answer, call, make_qa, play, said
 
 pytestmark = pytest.mark.browser
@@ -32,18 +31,17 @@ EXAMPLES = {  # expression: answer, what the first model writes, what the second
 
 def rpn_records() -> list[EvaluationRecord]:
     """Both models on every example, scored and traced by the real verifier."""
-    verifier = RpnVerifier(make_reward(), MOD_13)
     return [
-        rpn_record(verifier, expression, gold, written, model)
+        rpn_record(expression, gold, written, model)
         for model, place in (("runs/before", 0), ("runs/after", 1))
         for expression, (gold, *both) in EXAMPLES.items()
         for written in [both[place]]
     ]
 
 
-def rpn_record(verifier: RpnVerifier, expression: str, gold: str, written: str, model: str) -> EvaluationRecord:
+def rpn_record(expression: str, gold: str, written: str, model: str) -> EvaluationRecord:
     prompt = f"<boe> {expression} ="
-    score = verifier.score(prompt, written, gold)
+    score = scored(made(written, gold, prompt))
     right = score.parts["correct"] == 1.0
     found = written.split()[-2] if score.status == "scored" else None
     turn = JudgedTurn(

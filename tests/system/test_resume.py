@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.app.run_folder import RunFolder, read_config
 from rlvr.cli.main import main
 from rlvr.tracking.jsonl import read_metrics
-from rlvr.training.run_folder import RunFolder, read_config
 from tests.system.harness import (
     SCRATCH,
     SMALL,
@@ -24,7 +24,7 @@ from tests.system.harness import (
     wait_until,
 )
 
-LONG = (*SMALL, "trainer.max_steps=6", "evaluation.every=2", "trainer.checkpoint_every=2", "reward.type=boxed")
+LONG = (*SMALL, "trainer.max_steps=6", "evaluation.every=2", "trainer.checkpoint_every=2", "reward=rpn_boxed")
 SETTINGS = {
     "grpo": ("trainer.schedule=cosine", "trainer.warmup_steps=2"),
     "grpo_kl": ("algorithm.kl_coef=0.1", "algorithm.num_epochs=2", "trainer.learning_rate=0.003"),

@@ -1,14 +1,14 @@
 """Every setting does something: two values of each give runs that differ where the setting says they should.
 
-A key of the schema that is missing in the table fails the test at the end, so no setting without effect can slip in.
+A key that is missing in the table fails the test at the end, so no setting without effect can slip in.
 """
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,17 +16,19 @@ from safetensors.torch import load_file
 from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
 import rlvr.models.loading
+from rlvr import registry
 from rlvr.app import train
 from rlvr.cli.main import main
-from rlvr.config.catalog import Key, keys
+from rlvr.config import Config
 from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
+from rlvr.config.keys import all_keys, keys
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import Policy
+from rlvr.settings import dumped
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from tests.docs.pages import ROOT
-from tests.system.harness import DATA, ON_DATA, SCRATCH, SMALL, metrics, pretrained, run_train, with_value
+from tests.system.harness import DATA, ON_DATA, SCRATCH, SMALL, metrics, once, pretrained, run_train
 from tests.system.multihop_settings import MULTIHOP_CASES
 from tests.system.test_data_settings import DATA_CASES
 from tests.system.test_tracker_settings import TRACKER_CASES
@@ -150,10 +152,17 @@ class Case:
     kind: Kind
 
     @property
-    def choices(self) -> tuple[str, str]:
-        """Whose key it is: the algorithm, and how the model is made."""
-        algorithm = [word.removeprefix("algorithm=") for word in self.base if word.startswith("algorithm=")]
-        return (algorithm or ["grpo"])[0], {"scratch": "scratch", "bpe": "scratch_bpe"}.get(self.kind, "hf")
+    def owners(self) -> set[tuple[str, str]]:
+        """The key and whose it is, as `every_setting` has them."""
+        group, _, rest = self.key.partition(".")
+        if group == "algorithm":
+            chosen = [word.removeprefix("algorithm=") for word in self.base if word.startswith("algorithm=")]
+            return {(self.key, (chosen or ["grpo"])[0])}
+        if group == "model":
+            return {(self.key, {"scratch": "scratch", "bpe": "scratch_bpe"}.get(self.kind, "hf"))}
+        if rest.startswith("parts."):
+            return {("reward.parts.<name>.weight", f"rpn_{rest.split('.')[1]}")}
+        return {(self.key, "rpn" if group == "task" else "")}
 
 
 def case(key: str, a: Any, b: Any, look: Callable[[Seen], Any], *base: str, kind: Kind = "rpn") -> Case:
@@ -254,12 +263,10 @@ WARM_START = [
 
 SAMPLES = "evaluation.samples_per_example=4"
 TRUNCATION = (("temperature", 1.0, 0.3), ("top_p", 1.0, 0.3), ("top_k", 0, 1), ("min_p", 0.0, 0.9))
-COMBINED = ("reward.type=combined",)
 TWO = "trainer.max_steps=2"
 ROLLOUT = [
-    case("reward.type", "boxed", "correct", metric("reward/mean")),
-    case("reward.boxed_weight", 0.2, 0.4, metric("reward/mean"), *COMBINED),
-    case("reward.correct_weight", 0.2, 0.4, metric("reward/mean"), *COMBINED),
+    case("reward.parts.boxed.weight", 0.2, 0.4, metric("reward/mean")),
+    case("reward.parts.correct.weight", 0.2, 0.4, metric("reward/mean")),
     case("rollout.prompts_per_step", 8, 5, metric("rollout/episodes")),
     case("rollout.group_size", 4, 2, metric("rollout/episodes")),
     case("rollout.max_staleness", 0, 1, metric("rollout/staleness_max", 2), TWO),
@@ -365,7 +372,7 @@ REST = [
         "part_boxed",
         lambda seen: "part boxed" in seen.err,
         *PLAIN,
-        "reward.type=boxed",
+        "reward=rpn_boxed",
     ),
     case("evaluation.also", "null", "[finqa]", lambda seen: "eval/finqa/accuracy" in seen.first, kind="qwen"),
     case("tracker.console", "none", "plain", lambda seen: seen.err == ""),
@@ -430,22 +437,8 @@ class Runs:
     root: Path
     models: dict[Kind, Path]
     known: dict[str, Seen]
-    bases: dict[tuple[tuple[str, ...], Kind], Config | None]
 
-    def with_value(self, base: tuple[str, ...], key: str, value: str, kind: Kind) -> Config:
-        """`base` with one more value. Composing takes as long as a run, so the value is put into what was composed."""
-        line = f"{key}={value}"
-        if (base, kind) not in self.bases:
-            try:
-                self.bases[base, kind] = self.config(base, kind)
-            except ConfigError:  # not without the value
-                self.bases[base, kind] = None
-        found = self.bases[base, kind]
-        if found is None or key == "evaluation.also":
-            return self.config((*base, line), kind)
-        return with_value(found, key, value)
-
-    def config(self, overrides: tuple[str, ...], kind: Kind) -> Config:
+    def config(self, kind: Kind, *overrides: str) -> Config:
         """What a case runs; without warm start its settings would have no effect."""
         made: dict[Kind, tuple[str, ...]] = {
             "rpn": (*SMALL, *ONE_STEP, *pretrained(self.models["rpn"])),
@@ -454,12 +447,12 @@ class Runs:
             "bpe": (*ON_DATA, *BPE),
         }
         words = [word for word in made[kind] if COLD not in overrides or not word.startswith("warm_start.")]
-        return load_config([*words, *overrides], config_name="rpn" if kind in ("rpn", "scratch") else "gsm8k")
+        return load_config(once(*words, *overrides), config_name="rpn" if kind in ("rpn", "scratch") else "gsm8k")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, model: Path, qwen: Path) -> Runs:
-    return Runs(root=tmp_path_factory.mktemp("settings"), models={"rpn": model, "qwen": qwen}, known={}, bases={})
+    return Runs(root=tmp_path_factory.mktemp("settings"), models={"rpn": model, "qwen": qwen}, known={})
 
 
 @pytest.fixture
@@ -490,7 +483,7 @@ def watch(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     monkeypatch.setattr(rlvr.models.loading.AutoModelForCausalLM, "from_pretrained", noted_load)
 
     def run(config: Config) -> Seen:
-        if (key := config.model_dump_json()) in runs.known:
+        if (key := json.dumps(dumped(config))) in runs.known:
             return runs.known[key]
         counts.update(dict.fromkeys(counts, 0))
         capsys.readouterr()
@@ -510,15 +503,14 @@ def watch(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return run
 
 
-def ids() -> list[str]:
+def name_of(case: Case) -> str:
     """`algorithm.gamma-ppo-1.0-0.5`"""
-    return [f"{c.key}-{c.choices[c.key.startswith('model.')]}-{c.a}-{c.b}" for c in CASES]
+    return "-".join([case.key, *(owner for _, owner in case.owners), case.a, case.b])
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids())
+@pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_a_setting_does_what_it_says(case: Case, runs: Runs, watch: Callable[[Config], Seen]) -> None:
-    without = tuple(word for word in case.base if not word.startswith(f"{case.key}="))
-    one, two = (watch(runs.with_value(without, case.key, value, case.kind)) for value in (case.a, case.b))
+    one, two = (watch(runs.config(case.kind, *case.base, f"{case.key}={value}")) for value in (case.a, case.b))
     assert case.look(one) != case.look(two)
 
 
@@ -528,8 +520,8 @@ def test_a_setting_does_what_it_says(case: Case, runs: Runs, watch: Callable[[Co
 def test_name_and_run_dir_name_the_folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["train", *SMALL, *pretrained(model), "trainer.max_steps=1"]
-    assert main([*words, "name=first"]) == 0
-    assert main([*words, "run_dir=here"]) == 0
+    assert main(once(*words, "name=first")) == 0
+    assert main(once(*words, "run_dir=here")) == 0
     assert sorted(path.name.split("-")[0] for path in Path("runs").iterdir()) == ["first", "latest"]
     assert Path("here/final/model.safetensors").is_file()
 
@@ -590,38 +582,30 @@ def test_more_failures_of_the_verifier_than_allowed_stop_the_run(share: str, qwe
 # ------------------------------------------------------------------------------------------------------ completeness
 
 
-def settings() -> Iterator[Key]:
-    """All keys but those that have one possible value: the names of the choices, and `trainer.strategy` so far."""
-    for key in keys():
-        only_one = get_origin(key.field.annotation) is Literal and len(get_args(key.field.annotation)) == 1
-        if not only_one:
-            yield key
+OWNED = {"task": "task", "model": "model", "algorithm": "algorithm", "reward.parts.<name>": "reward"}
+"""Where a key belongs to each of the components that have it."""
 
 
-def shown_to_work() -> set[tuple[str, str]]:
-    """Keys with the choice, or the type of a reward's part, for which they are tested."""
-    found = {(c.key, choice) for c in CASES for choice in c.choices}
+def every_setting() -> set[tuple[str, str]]:
+    """Each key with the component whose it is: `("algorithm.gamma", "ppo")`, `("trainer.max_steps", "")`."""
+    owned = {
+        (path, name)
+        for prefix, group in OWNED.items()
+        for name in registry.names(group)
+        for path, _ in keys(registry.find(group, name), f"{prefix}.")
+    }
+    others = [path for path in all_keys({"engine": "vllm"}) if not path.startswith((*OWNED, "reward.parts"))]
+    for_tools = {("task.max_turns", "generator"), ("task.tool_timeout_s", "generator")}  # of a subclass with tools
+    return (owned - for_tools) | {(path, "") for path in others}
+
+
+def test_no_setting_is_left_out() -> None:
     others = (*DATA_CASES, *MULTIHOP_CASES, *TWO_HOP_CASES, *VERIFIERS_CASES, *TRACKER_CASES)
-    return found | {(c.path, c.choice) for c in others}
-
-
-def test_no_setting_of_the_schema_is_left_out() -> None:
-    found, elsewhere = shown_to_work(), {*ELSEWHERE, *BY_OTHERS}
-    by_choice = {"algorithm": "", "model": "", "task": "rpn"}  # cases of rpn do not say so
-    missing = []
-    for key in settings():
-        section = key.path.partition(".")[0]
-        if key.path in elsewhere:
-            continue
-        if key.path.startswith("reward.parts."):
-            missing += [f"{key.path} of {kind}" for kind in key.types if (key.path, kind) not in found]
-        elif section in by_choice:
-            wanted = [choice for choice in key.choices if choice != by_choice[section]]
-            missing += [f"{key.path} of {choice}" for choice in wanted if (key.path, choice) not in found]
-        if key.path not in {path for path, _ in found}:
-            missing.append(key.path)
-    assert missing == []
-    assert {path for path, _ in found} | elsewhere == {key.path for key in settings()}  # no key that is none
+    found = {owner for case in CASES for owner in case.owners} | {(case.path, case.owner) for case in others}
+    everything, elsewhere = every_setting(), {*ELSEWHERE, *BY_OTHERS}
+    assert {(path, owner) for path, owner in everything - found if path not in elsewhere} == set()
+    assert found - everything == set()  # no key that is none
+    assert elsewhere <= {path for path, _ in everything}
     assert [test for test in ELSEWHERE.values() if test not in globals()] == []
     places = [test.split("::") for test in BY_OTHERS.values()]
     assert [name for file, name in places if f"def {name}" not in (ROOT / file).read_text()] == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.system.harness import SMALL, Finished, pretrained, run_train
-from tests.system.test_trackers import hanging, refusing
+from tests.system.test_trackers import TENSORBOARD, hanging, refusing
 from tests.system.tracker_readers import Kept, from_mlflow, from_tensorboard, from_wandb
 
 pytestmark = pytest.mark.trackers
@@ -35,7 +35,7 @@ class TrackerCase:
     a: str
     b: str
     look: Callable[[Seen], Any]
-    choice: str = ""
+    owner: str = ""
 
 
 def case(name: str, a: str, b: str, look: Callable[[Seen], Any]) -> TrackerCase:
@@ -95,13 +95,12 @@ def test_a_setting_of_a_tracker_does_what_it_says(case: TrackerCase, both: tuple
 
 def said(model: Path, folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """Stderr of a run."""
-    small = [word for word in (*SMALL, *pretrained(model)) if not word.startswith("tracker.console")]
-    run_train(folder, *small, "tracker.console=plain", *words)
+    run_train(folder, *SMALL, *pretrained(model), "tracker.console=plain", *words)
     return capsys.readouterr().err
 
 
 def test_event_files_go_where_they_are_wanted(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said(model, tmp_path / "run", capsys, "tracker=tensorboard", f"tracker.tensorboard.folder={tmp_path / 'events'}")
+    said(model, tmp_path / "run", capsys, TENSORBOARD, f"tracker.tensorboard.folder={tmp_path / 'events'}")
     assert not (tmp_path / "run" / "tensorboard").exists()
     assert from_tensorboard(tmp_path / "events").status == "finished"
 
@@ -112,13 +111,13 @@ def test_a_tracker_is_given_up_after_so_long(
 ) -> None:
     with hanging() as port:
         server = f"tracker.mlflow.tracking_uri=http://127.0.0.1:{port}"
-        text = said(model, tmp_path / "run", capsys, "tracker=mlflow", server, f"tracker.timeout_s={limit}")
+        text = said(model, tmp_path / "run", capsys, "tracker.report_to=mlflow", server, f"tracker.timeout_s={limit}")
     assert f"MLflow at http://127.0.0.1:{port} is given up" in text
     assert f"within {limit} s" in text
 
 
 def test_the_model_has_a_limit_of_its_own(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("tracker=wandb", "tracker.wandb.mode=offline", "tracker.wandb.log_model=true")
+    words = ("tracker.report_to=wandb", "tracker.wandb.mode=offline", "tracker.wandb.log_model=true")
     text = said(model, tmp_path / "run", capsys, *words, "tracker.upload_timeout_s=1e-6")
     assert "no answer to `model` within 1e-06 s" in text
 
@@ -129,5 +128,5 @@ def test_online_needs_a_server(
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     with refusing() as port:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
-        words = ("tracker=wandb", "tracker.wandb.mode=online", "tracker.timeout_s=2")
+        words = ("tracker.report_to=wandb", "tracker.wandb.mode=online", "tracker.timeout_s=2")
         assert "Weights & Biases is given up" in said(model, tmp_path / "run", capsys, *words)

@@ -21,12 +21,13 @@ import pytest
 import yaml
 
 from rlvr.cli.main import main
-from tests.system.harness import SMALL, Command, Finished, Ran, metrics, pretrained, run_train, wait_until
+from tests.system.harness import SMALL, Command, Finished, Ran, metrics, once, pretrained, run_train, wait_until
 from tests.system.tracker_readers import Kept, Numbers, from_mlflow, from_tensorboard, from_wandb
 
 pytestmark = pytest.mark.trackers
 
 ALL = ("tracker.report_to=[mlflow,wandb,tensorboard]", "tracker.wandb.mode=offline")
+TENSORBOARD = "tracker.report_to=tensorboard"
 NAMES = ("mlflow", "wandb", "tensorboard")
 
 
@@ -206,12 +207,12 @@ def test_pitfall_37_steps_made_again_after_a_kill_are_not_doubled(model: Path, b
 def test_a_tracker_that_is_added_to_a_finished_run_gets_all_of_it(model: Path, tmp_path: Path) -> None:
     words = (*SMALL, *pretrained(model), "trainer.max_steps=3")
     folder = run_train(tmp_path / "run", *words).folder
-    run_train(folder, *words, "resume=true", "tracker=tensorboard")
+    run_train(folder, *words, "resume=true", TENSORBOARD)
     assert from_tensorboard(folder / "tensorboard").numbers == single(in_file(folder))
 
 
 def test_an_error_of_the_run_marks_it_as_failed(model: Path, tmp_path: Path) -> None:
-    words = (*SMALL, *pretrained(model), "tracker=tensorboard", "trainer.learning_rate=1e30", "trainer.max_steps=9")
+    words = (*SMALL, *pretrained(model), TENSORBOARD, "trainer.learning_rate=1e30", "trainer.max_steps=9")
     with pytest.raises(Exception, match=r"not finite|NaN"):
         run_train(tmp_path / "run", *words)
     assert from_tensorboard(tmp_path / "run" / "tensorboard").status == "failed"
@@ -221,8 +222,8 @@ def test_the_runs_of_a_sweep_are_runs_of_one_group(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["train", "-m", *SMALL, *pretrained(model), "tracker=tensorboard", "trainer.max_steps=1", "run_dir=sweep"]
-    assert main([*words, "seed=0,1"]) == 0
+    words = ["train", "-m", *SMALL, *pretrained(model), TENSORBOARD, "trainer.max_steps=1", "run_dir=sweep"]
+    assert main(once(*words, "seed=0,1")) == 0
     found = [from_tensorboard(tmp_path / "sweep" / f"seed={seed}" / "tensorboard") for seed in (0, 1)]
     assert [(one.name, one.group, one.config["seed"]) for one in found] == [
         ("seed=0", "sweep", 0),
@@ -305,8 +306,8 @@ def test_pitfall_37_a_dead_server_costs_a_warning(
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
         begin = time.monotonic()
-        words = [word for word in (*SMALL, *pretrained(model)) if not word.startswith("tracker.console")]
-        ran = run_train(tmp_path / "run", *words, "tracker.console=plain", f"tracker={name}", "tracker.timeout_s=3")
+        words = (*SMALL, *pretrained(model), "tracker.console=plain", "tracker.timeout_s=3")
+        ran = run_train(tmp_path / "run", *words, f"tracker.report_to={name}")
         assert time.monotonic() - begin < 30  # three seconds to give up, and some to load a library
     assert ran.numbers == plain.numbers
     assert (ran.folder / "final" / "model.safetensors").is_file()
@@ -322,9 +323,8 @@ def test_a_store_that_cannot_be_written_costs_a_warning(
     plain: Ran, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    words = [word for word in (*SMALL, *pretrained(model)) if not word.startswith("tracker.console")]
-    store = f"tracker.tensorboard.folder={tmp_path / 'file'}"
-    ran = run_train(tmp_path / "run", *words, "tracker.console=plain", "tracker=tensorboard", store)
+    words = (*SMALL, *pretrained(model), "tracker.console=plain", TENSORBOARD)
+    ran = run_train(tmp_path / "run", *words, f"tracker.tensorboard.folder={tmp_path / 'file'}")
     assert ran.numbers == plain.numbers
     (warning,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert "TensorBoard is given up (" in warning
@@ -337,7 +337,7 @@ def test_a_missing_library_is_refused_before_anything_is_done(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "mlflow" else real(name, *more)
     )
-    words = ["train", *SMALL, *pretrained(model), "tracker=mlflow", f"run_dir={tmp_path / 'run'}"]
+    words = ["train", *SMALL, *pretrained(model), "tracker.report_to=mlflow", f"run_dir={tmp_path / 'run'}"]
     assert main(words) == 2
     assert main([*words, "-m", "seed=1,2"]) == 2
     assert capsys.readouterr().err.count("pip install 'rlvr[mlflow]'") == 2

@@ -21,6 +21,7 @@ from tests.system.harness import (
     check_equal,
     metrics,
     numbers,
+    once,
     outcome,
     pretrained,
     rlvr,
@@ -161,7 +162,7 @@ def rows_of(algorithm: str) -> list[str]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_trains_with_finite_numbers(algorithm: str, model: Path, tmp_path: Path) -> None:
-    overrides = [f"algorithm={algorithm}", "reward.type=boxed", *rows_of(algorithm)]
+    overrides = [f"algorithm={algorithm}", "reward=rpn_boxed", *rows_of(algorithm)]
     run = run_train(tmp_path / "run", *SMALL, *pretrained(model), *overrides)
     rows = run.rows
     assert [row["step"] for row in rows] == [0, 1, 2]
@@ -301,7 +302,7 @@ def test_the_default_run_folder_is_named_after_run_and_time(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train", *SMALL, *pretrained(model), "name=mine", "trainer.max_steps=1"]) == 0
+    assert main(["train", *once(*SMALL, *pretrained(model), "name=mine", "trainer.max_steps=1")]) == 0
     folders = [path for path in (tmp_path / "runs").iterdir() if path.name != "latest"]
     assert len(folders) == 1
     assert folders[0].name.startswith("mine-2")

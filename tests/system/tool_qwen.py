@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from rlvr.app.musique import Game, open_game
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
 from rlvr.envs.base import Env
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_bpe_tokenizer
-from rlvr.tasks.musique import Game, open_game
 from rlvr.training.warm_start import warm_start
 from rlvr.types import StopReason
 from tests.system.harness import DATA

@@ -7,8 +7,8 @@ from rlvr.tasks.verifiers import VerifiersTask
 from tests.system.test_data_settings import DataCase, num_different
 from tests.unit.tasks.verifiers_play import judged
 
-NUMBERS = ("task=verifiers", "task.env_id=rlvr-test-environments", "+task.env_args.kind=numbers")
-LETTERS = ("task=verifiers", "task.env_id=rlvr-test-environments", "+task.env_args.kind=letters")
+NUMBERS = ("task=verifiers", "task.env_id=rlvr-test-environments", "task.env_args.kind=numbers")
+LETTERS = ("task=verifiers", "task.env_id=rlvr-test-environments", "task.env_args.kind=letters")
 
 
 def verdicts(task: Task) -> list[bool]:

@@ -9,16 +9,17 @@ import rlvr
 PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
-    ("types", "errors", "seeding"),
-    ("registry",),
+    ("errors", "seeding"),
+    ("registry", "lines"),
     ("settings",),
+    ("types",),
     ("world",),
-    ("config", "conf"),
     ("rewards", "retrieval", "chat", "tracking"),
     ("envs", "models", "algorithms"),
     ("tasks", "engines"),
     ("rollout",),
     ("training", "evaluation", "report", "serve"),
+    ("config", "conf"),
     ("app",),
     ("cli", "api"),
     ("__main__",),

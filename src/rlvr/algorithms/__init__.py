@@ -1,6 +1,5 @@
-"""Reinforcement-learning algorithms as rows of a table of pure functions; see docs/algorithms.md."""
+"""Reinforcement-learning algorithms: one settings class each, made of shared pure functions; see docs/algorithms.md."""
 
-from rlvr.algorithms.algorithm import Algorithm, LossTerms
-from rlvr.algorithms.table import TABLE, make_algorithm
+from rlvr.algorithms.algorithm import Algorithm, ClippedRatio, Critic, TokenReturns
 
-__all__ = ["TABLE", "Algorithm", "LossTerms", "make_algorithm"]
+__all__ = ["Algorithm", "ClippedRatio", "Critic", "TokenReturns"]

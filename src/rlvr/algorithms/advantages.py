@@ -1,4 +1,4 @@
-"""Rewards -> advantages. One function per way of choosing the baseline; the table picks one for each algorithm.
+"""Rewards -> advantages. One function per way of choosing the baseline; an algorithm calls one of them.
 
 Each takes the batch (`rewards` already shaped), `penalties` [B, T] (the KL cost of each sampled token, 0 without KL in
 the reward) and `mask` [B, T] (the tokens in the loss), and returns an `Estimate`. Keyword-only arguments are settings.
@@ -147,11 +147,6 @@ def spread(per_row: Tensor, mask: Tensor) -> Estimate:
 
 
 # ----------------------------------------------------------------------------------------------------------- rewards
-
-
-def as_given(rewards: Tensor, num_tokens: Tensor) -> Tensor:
-    """The verifier's rewards [B]."""
-    return rewards
 
 
 def soft_overlong(

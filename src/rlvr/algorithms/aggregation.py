@@ -24,22 +24,22 @@ from torch import Tensor, int64
 from rlvr.algorithms.masking import over_episode
 
 
-def token_mean(mask: Tensor, episodes: Tensor) -> Tensor:
+def token_mean(mask: Tensor, episodes: Tensor, max_completion_tokens: int) -> Tensor:
     """Every token of the minibatch weighs the same; DAPO, arXiv:2503.14476, eq. 12."""
     return mask / mask.sum().clamp(min=1)
 
 
-def sequence_mean(mask: Tensor, episodes: Tensor) -> Tensor:
+def sequence_mean(mask: Tensor, episodes: Tensor, max_completion_tokens: int) -> Tensor:
     """Every episode weighs the same, so a token of a long one weighs less; GRPO, arXiv:2402.03300, eq. 3."""
     return mask / over_episode(mask.sum(1), episodes).clamp(min=1)[:, None] / num_episodes(mask, episodes)
 
 
-def sequence_sum(mask: Tensor, episodes: Tensor) -> Tensor:
+def sequence_sum(mask: Tensor, episodes: Tensor, max_completion_tokens: int) -> Tensor:
     """Mean over episodes of the sum over tokens: the plain policy gradient; RLOO, arXiv:2402.14740."""
     return mask / num_episodes(mask, episodes)
 
 
-def fixed_length(mask: Tensor, episodes: Tensor, *, max_completion_tokens: int) -> Tensor:
+def fixed_length(mask: Tensor, episodes: Tensor, max_completion_tokens: int) -> Tensor:
     """`sequence_sum` over a constant, free of length bias; Dr. GRPO, arXiv:2503.20783, section 3.2."""
     return mask / (num_episodes(mask, episodes) * max_completion_tokens)
 
@@ -49,7 +49,7 @@ def num_episodes(mask: Tensor, episodes: Tensor) -> Tensor:
     return mask.new_tensor(len(episodes[mask.any(1)].unique()), dtype=int64).clamp(min=1)
 
 
-AGGREGATIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+AGGREGATIONS: Mapping[str, Callable[[Tensor, Tensor, int], Tensor]] = MappingProxyType(
     {
         "token_mean": token_mean,
         "sequence_mean": sequence_mean,

@@ -1,118 +1,129 @@
-"""The steps every algorithm shares: rewards in, advantages out; logprobs in, loss out."""
+"""The steps that all algorithms share: rewards in, advantages out; logprobs in, loss out."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rlvr.algorithms.advantages import Estimate
-from rlvr.algorithms.algorithm import LossTerms
-from rlvr.algorithms.kl import k3
+from rlvr.algorithms.aggregation import AGGREGATIONS
+from rlvr.algorithms.algorithm import Algorithm, Critic
+from rlvr.algorithms.kl import ESTIMATORS, k3
 from rlvr.algorithms.losses import Surrogate
 from rlvr.algorithms.masking import keep, longest_turn, sampled_tokens, trained_tokens
-from rlvr.algorithms.ratios import MIN_LOGPROB, Correction, bounded_log_ratio, mismatch_log_weight
+from rlvr.algorithms.ratios import CORRECTIONS, MIN_LOGPROB, bounded_log_ratio, mismatch_log_weight
 from rlvr.types import TokenBatch
-
-KlEstimator = Callable[[Tensor], Tensor]
-
-# ------------------------------------------------------------------------------------------------ before the updates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shaping:
-    """How rewards become advantages."""
+class LossTerms:
+    """The loss of some rows, and what to log.
 
-    reward: Callable[[Tensor, Tensor], Tensor]  # (rewards [B], tokens of the longest turn [B]) -> rewards [B]
-    kl_estimator: KlEstimator
-    kl_coef: float  # of the KL in the reward; 0: none
-    advantage: Callable[[TokenBatch, Tensor, Tensor], Estimate]
-    truncated: str
+    `sums` are sums over the rows' trained tokens (weight > 0), without gradient; `sums["tokens"]` is their count, so
+    `sums[name] / sums["tokens"]`, added up over microbatches first, is a mean per token. The names:
 
+        policy_loss, ratio, entropy
+        clip_fraction (= clip_low + clip_high)      tokens whose gradient the clip stops
+        approx_kl                                   k3 estimate of KL(old || current)
+        mismatch_kl, mismatch_weight                k3 of KL(behavior || old); old / behavior before any cap
+        mismatch_capped                             tokens above mismatch_cap
+        clamped_tokens                              tokens with an extreme or missing logprob
+        reference_kl                                k3 of KL(current || reference), where there is a reference
+        value_loss                                  where there is a critic
+    """
 
-def estimate_advantages(batch: TokenBatch, *, shaping: Shaping) -> TokenBatch:
-    """`batch` with shaped rewards and KL cost turned into advantages (and the critic's returns), 0 outside the loss."""
-    sampled, trained = sampled_tokens(batch), trained_tokens(batch, truncated=shaping.truncated)
-    rewards = shaping.reward(keep(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes))
-    penalties = torch.zeros_like(batch.behavior_logprobs)
-    if shaping.kl_coef > 0:
-        old, reference = required(batch.old_logprobs), required(batch.reference_logprobs)
-        log_ratio, _ = bounded_log_ratio(keep(old, sampled), keep(reference, sampled))
-        penalties = shaping.kl_coef * shaping.kl_estimator(log_ratio)
-    estimate = shaping.advantage(replace(batch, rewards=rewards), penalties, trained)
-    returns = None if estimate.returns is None else keep(estimate.returns, trained)
-    return replace(batch, advantages=keep(estimate.advantages, trained), returns=returns)
-
-
-def minibatch_weights(batch: TokenBatch, *, aggregation: Callable[[Tensor, Tensor], Tensor], truncated: str) -> Tensor:
-    """[B, T] loss weights of a whole minibatch; 0 outside the loss."""
-    return aggregation(trained_tokens(batch, truncated=truncated), batch.episodes).to(batch.rewards.dtype)
-
-
-def rows_with_gradient(batch: TokenBatch, *, always: bool, truncated: str) -> Tensor:
-    """[B] bool. `always`: a term beside the policy loss acts on every token in the loss, whatever its advantage."""
-    trained = trained_tokens(batch, truncated=truncated)
-    return (trained if always else trained & (required(batch.advantages) != 0)).any(1)
-
-
-# ------------------------------------------------------------------------------------------------------------ update
+    loss: Tensor  # []
+    sums: Mapping[str, Tensor]  # []
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """The terms of the loss; a coefficient of 0 leaves its term out."""
+    """What the loop and the trainer call: `Objective(algorithm=Grpo(), max_completion_tokens=512)`. It has no state."""
 
-    old_is_given: bool  # else the old policy is the current one, detached: right for the one update of a batch
-    surrogate: Callable[[Tensor, Tensor, Tensor, Tensor], Surrogate]
-    mismatch: Correction  # of the old / behavior weights
-    mismatch_cap: float
-    kl_estimator: KlEstimator
-    kl_coef: float  # of the KL in the loss
-    entropy_coef: float
-    critic: Callable[[Tensor, Tensor, Tensor], Tensor] | None
-    value_coef: float
+    algorithm: Algorithm
+    max_completion_tokens: int
 
+    def advantages(self, batch: TokenBatch) -> TokenBatch:
+        """The whole batch with shaped rewards and KL cost turned into advantages (and returns), 0 outside the loss.
 
-def total_loss(
-    rows: TokenBatch, weights: Tensor, logprobs: Tensor, entropy: Tensor, values: Tensor | None, *, objective: Objective
-) -> LossTerms:
-    """sum over tokens of weight x (policy + kl_coef KL - entropy_coef entropy + value_coef value).
+        The batch has what `algorithm.needs` names.
+        """
+        sampled, trained = sampled_tokens(batch), self._trained(batch)
+        rewards, num_tokens = keep(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes)
+        rewards = self.algorithm.shaped_rewards(rewards, num_tokens, self.max_completion_tokens)
+        penalties = torch.zeros_like(batch.behavior_logprobs)
+        kl_coef = self.algorithm.kl_coef_in("reward")
+        if kl_coef > 0:
+            old, reference = required(batch.old_logprobs), required(batch.reference_logprobs)
+            log_ratio, _ = bounded_log_ratio(keep(old, sampled), keep(reference, sampled))
+            penalties = kl_coef * ESTIMATORS[self.algorithm.kl_estimator](log_ratio)
+        estimate = self.algorithm.advantages(replace(batch, rewards=rewards), penalties, trained)
+        returns = None if estimate.returns is None else keep(estimate.returns, trained)
+        return replace(batch, advantages=keep(estimate.advantages, trained), returns=returns)
 
-    Tokens of weight 0 are not looked at. The mismatch factor multiplies the policy term alone; what it takes out of the
-    loss stays in the denominator, and metrics show the mismatch weights before any cap. Gradient flows through
-    `logprobs`, `entropy` and `values` alone. Raises ValueError if the rows lack what a term needs.
-    """
-    mask = weights > 0
-    current, entropy = keep(logprobs, mask).clamp(min=MIN_LOGPROB), keep(entropy, mask)
-    old = keep(required(rows.old_logprobs), mask) if objective.old_is_given else current
-    log_ratio, extreme = bounded_log_ratio(current, old.detach())
-    log_weight, odd = mismatch_log_weight(old.detach(), keep(rows.behavior_logprobs, mask))
-    policy = objective.surrogate(log_ratio, current, keep(required(rows.advantages), mask), mask)
+    def weights(self, minibatch: TokenBatch) -> Tensor:
+        """[B, T] loss weights of a whole minibatch, with its denominator; 0 outside the loss."""
+        aggregate = AGGREGATIONS[self.algorithm.aggregation]
+        weights = aggregate(self._trained(minibatch), minibatch.episodes, self.max_completion_tokens)
+        return weights.to(minibatch.rewards.dtype)
 
-    weight = objective.mismatch.weight(log_weight, mask)
-    factor = objective.mismatch.factor(weight)
-    policy_loss = policy.loss * factor
-    per_token, clamped = policy_loss, extreme | odd
-    logged = policy_metrics(policy, log_ratio) | {
-        "mismatch_kl": k3(-log_weight),
-        "mismatch_weight": weight,
-        "mismatch_capped": (weight > objective.mismatch_cap) | (factor == 0),
-    }
-    logged |= {"policy_loss": policy_loss, "entropy": entropy, "tokens": torch.ones_like(weights)}
-    if objective.entropy_coef > 0:
-        per_token = per_token - objective.entropy_coef * entropy
-    if rows.reference_logprobs is not None:
-        reference_log_ratio, far = bounded_log_ratio(current, keep(rows.reference_logprobs, mask))
-        per_token, clamped = per_token + objective.kl_coef * objective.kl_estimator(reference_log_ratio), clamped | far
-        logged["reference_kl"] = k3(reference_log_ratio)
-    if objective.critic is not None:
-        old_values, returns = keep(required(rows.values), mask), keep(required(rows.returns), mask)
-        value_loss = objective.critic(keep(required(values), mask), old_values, returns)
-        per_token = per_token + objective.value_coef * value_loss
-        logged["value_loss"] = value_loss
-    logged["clamped_tokens"] = clamped
-    sums = {name: keep(x.detach().to(weights.dtype), mask).sum() for name, x in logged.items()}
-    return LossTerms(loss=(weights * per_token).sum(), sums=sums)
+    def trainable(self, batch: TokenBatch) -> Tensor:
+        """[B] bool, rows that can move the gradient; the others need no forward pass.
+
+        A term beside the policy loss acts on every token in the loss, whatever its advantage.
+        """
+        algorithm, trained = self.algorithm, self._trained(batch)
+        critic = isinstance(algorithm, Critic) and algorithm.value_coef > 0
+        always = critic or algorithm.kl_coef_in("loss") > 0 or algorithm.entropy_coef > 0
+        return (trained if always else trained & (required(batch.advantages) != 0)).any(1)
+
+    def loss(
+        self, rows: TokenBatch, weights: Tensor, logprobs: Tensor, entropy: Tensor, values: Tensor | None
+    ) -> LossTerms:
+        """sum over tokens of weight x (policy + kl_coef KL - entropy_coef entropy + value_coef value).
+
+        `rows` [b, T] are any of a minibatch's, with their `weights`: adding up the parts gives the whole. Tokens of
+        weight 0 are not looked at. The mismatch factor multiplies the policy term alone; what it takes out of the loss
+        stays in the denominator, and metrics show the mismatch weights before any cap. Gradient flows through
+        `logprobs`, `entropy` and `values` alone. Raises ValueError if the rows lack what a term needs.
+        """
+        algorithm, mask = self.algorithm, weights > 0
+        current, entropy = keep(logprobs, mask).clamp(min=MIN_LOGPROB), keep(entropy, mask)
+        # with one update per batch the old policy is the current one
+        old = keep(required(rows.old_logprobs), mask) if "old_logprobs" in algorithm.needs else current
+        log_ratio, extreme = bounded_log_ratio(current, old.detach())
+        log_weight, odd = mismatch_log_weight(old.detach(), keep(rows.behavior_logprobs, mask))
+        policy = algorithm.surrogate(log_ratio, current, keep(required(rows.advantages), mask), mask)
+
+        correction = CORRECTIONS[algorithm.mismatch_correction]
+        weight = correction.weight(log_weight, mask)
+        factor = correction.factor(weight, algorithm.mismatch_cap)
+        policy_loss = policy.loss * factor
+        per_token, clamped = policy_loss, extreme | odd
+        logged = policy_metrics(policy, log_ratio) | {
+            "mismatch_kl": k3(-log_weight),
+            "mismatch_weight": weight,
+            "mismatch_capped": (weight > algorithm.mismatch_cap) | (factor == 0),
+        }
+        logged |= {"policy_loss": policy_loss, "entropy": entropy, "tokens": torch.ones_like(weights)}
+        if algorithm.entropy_coef > 0:
+            per_token = per_token - algorithm.entropy_coef * entropy
+        if rows.reference_logprobs is not None:
+            reference_log_ratio, far = bounded_log_ratio(current, keep(rows.reference_logprobs, mask))
+            kl = ESTIMATORS[algorithm.kl_estimator](reference_log_ratio)
+            per_token, clamped = per_token + algorithm.kl_coef_in("loss") * kl, clamped | far
+            logged["reference_kl"] = k3(reference_log_ratio)
+        if isinstance(algorithm, Critic):
+            old_values, returns = keep(required(rows.values), mask), keep(required(rows.returns), mask)
+            value_loss = algorithm.value_loss(keep(required(values), mask), old_values, returns)
+            per_token = per_token + algorithm.value_coef * value_loss
+            logged["value_loss"] = value_loss
+        logged["clamped_tokens"] = clamped
+        sums = {name: keep(x.detach().to(weights.dtype), mask).sum() for name, x in logged.items()}
+        return LossTerms(loss=(weights * per_token).sum(), sums=sums)
+
+    def _trained(self, batch: TokenBatch) -> Tensor:
+        return trained_tokens(batch, truncated=self.algorithm.truncated)
 
 
 def policy_metrics(policy: Surrogate, log_ratio: Tensor) -> dict[str, Tensor]:

@@ -64,17 +64,17 @@ def geometric_weight(log_weight: Tensor, mask: Tensor) -> Tensor:
 # -------------------------------------------------------------------------------------------- what is made of a weight
 
 
-def uncorrected(weight: Tensor) -> Tensor:
+def uncorrected(weight: Tensor, mismatch_cap: float) -> Tensor:
     """1 for every token."""
     return torch.ones_like(weight)
 
 
-def truncated_weight(weight: Tensor, *, mismatch_cap: float) -> Tensor:
+def truncated_weight(weight: Tensor, mismatch_cap: float) -> Tensor:
     """min(w, C): truncated importance sampling (TIS), fengyao.notion.site/off-policy-rl; IMPALA, arXiv:1802.01561."""
     return weight.clamp(max=mismatch_cap)
 
 
-def masked_weight(weight: Tensor, *, mismatch_cap: float) -> Tensor:
+def masked_weight(weight: Tensor, mismatch_cap: float) -> Tensor:
     """w where w <= C, else 0: the token leaves the policy loss; the upper side of IcePop, arXiv:2510.18855.
 
     Of sequence weights it is masked importance sampling (MIS), richardli.xyz/post/rl-collapse-training-inference.
@@ -82,7 +82,7 @@ def masked_weight(weight: Tensor, *, mismatch_cap: float) -> Tensor:
     return torch.where(weight <= mismatch_cap, weight, 0.0)
 
 
-def banded_weight(weight: Tensor, *, mismatch_cap: float) -> Tensor:
+def banded_weight(weight: Tensor, mismatch_cap: float) -> Tensor:
     """w where 1 / C <= w <= C, else 0. For a mean, whose small values do not take themselves out of the loss."""
     return torch.where((weight <= mismatch_cap) & (weight * mismatch_cap >= 1), weight, 0.0)
 
@@ -92,7 +92,7 @@ class Correction:
     """What the weight of a token is, before anything is cut off, and what the policy loss is multiplied by."""
 
     weight: Callable[[Tensor, Tensor], Tensor]  # (log weights of tokens [b, T], mask [b, T]) -> weights [b, T]
-    factor: Callable[..., Tensor]  # weights [b, T] -> factors [b, T]
+    factor: Callable[[Tensor, float], Tensor]  # (weights [b, T], cap) -> factors [b, T]
 
 
 CORRECTIONS: Mapping[str, Correction] = MappingProxyType(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,7 @@ def train(
     data: Data | Callable[..., Any] | None = None,
     eval_data: Data | None = None,
     reward: RewardFunction | str | Values | None = None,
+    tools: Sequence[Callable[..., Any]] = (),
     config_name: str | None = None,
     config_dir: str | Path | None = None,
     **overrides: Any,
@@ -82,6 +83,7 @@ def train(
         eval_data: Held-out rows or a file of them; None: a tenth of `data`, chosen by hash.
         reward: Your function (it runs in a killable process; prompt=plain unless another is chosen), a choice of the
             group, values as in `overrides`, or None: what follows the task.
+        tools: Typed functions with docstrings that the model of a multi-hop task may call beside the task's own.
         config_name: As `--config-name`; None: `gsm8k` with `data`, else `rpn`.
         config_dir: As `--config-dir`.
         overrides: Choices and values: `seed=1`, `algorithm="dapo"`, `trainer={"max_steps": 5}`,
@@ -96,6 +98,7 @@ def train(
         data=data if callable(data) else data_file(data, "data"),
         eval_data=data_file(eval_data, "eval_data"),
         reward=reward,
+        tools=tools,
         values=overrides,
     )
     config = training(call, config_name, config_dir)

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlvr.api.files import import_path
+from rlvr.config import Config
 from rlvr.config.compose import DATA_CONFIG, DEFAULT_CONFIG, load_config, load_task_config
-from rlvr.config.lines import chooses, override_lines
-from rlvr.config.schema import (
-    Config,
-    CustomPart,
-    FinqaProgramPart,
-    GeneratorTask,
-    HubTask,
-    JsonlTask,
-    MixTask,
-    PartsReward,
-    ReasoningGymPart,
-    RpnTask,
-)
+from rlvr.config.config import SECTIONS
 from rlvr.errors import ConfigError
+from rlvr.lines import override_lines
+from rlvr.tasks.multihop import TOOLS
+from rlvr.tasks.settings import MetricSettings
 
 RewardFunction = Callable[..., float | None]
 """Called with those of prompt, completion, answer and metadata that it names; None: no answer could be read."""
@@ -41,6 +34,7 @@ class Call:
     data: str | Callable[..., Any] | None = None  # a file, or a function that yields rows
     eval_data: str | None = None
     reward: RewardFunction | str | Values | None = None
+    tools: Sequence[Callable[..., Any]] = ()
     values: Values = field(default_factory=dict)
 
     @property
@@ -53,7 +47,7 @@ class Call:
     @property
     def functions(self) -> Functions:
         """The functions of the call, by the name that the configuration has for them."""
-        given: tuple[Any, ...] = (self.data, self.reward)
+        given: tuple[Any, ...] = (self.data, self.reward, *self.tools)
         return {import_path(one): one for one in given if callable(one)}
 
     def lines(self, own: Config | None = None) -> list[str]:
@@ -73,9 +67,10 @@ class Call:
             values[f"reward.parts.{_custom_part(own)}.function"] = import_path(self.reward)
         elif callable(self.reward):
             values |= {"reward": "custom", "reward.parts.custom.function": import_path(self.reward)}
-            values |= {} if chooses({"prompt": self.values.get("prompt")}) else {"prompt": "plain"}
         elif self.reward is not None:
             values["reward"] = self.reward
+        if self.tools:
+            values["task.tools"] = [*TOOLS, *map(import_path, self.tools)]
         return [*override_lines(values), *override_lines(self.values)]
 
 
@@ -86,9 +81,20 @@ def training(call: Call, config_name: str | None, config_dir: str | Path | None)
     lines = call.lines()
     if config_name is None and call.data is not None:
         config_name = DATA_CONFIG
-        lines = [f"name={'generator' if callable(call.data) else 'jsonl'}", *lines]  # of the run folder
+        if "name" not in call.values:  # of the run folder
+            lines = [f"name={'generator' if callable(call.data) else 'jsonl'}", *lines]
     folder = None if config_dir is None else str(config_dir)
-    return load_config(lines, config_name=config_name or DEFAULT_CONFIG, config_dir=folder)
+    load = partial(load_config, config_name=config_name or DEFAULT_CONFIG, config_dir=folder)
+    return _asked_plainly(call, lines, load)
+
+
+def _asked_plainly(call: Call, lines: list[str], load: Callable[[list[str]], Config]) -> Config:
+    """With prompt=plain where a function scores whole completions; a task with tools keeps its own prompt."""
+    config = load(lines)
+    is_plain = callable(call.reward) and not chooses({"prompt": call.values.get("prompt")})
+    if not is_plain or config.task.has_tools or config.task.writes_prompts:
+        return config
+    return load([*lines, "prompt=plain"])
 
 
 def evaluation(call: Call, source: str, task: str | None) -> Config:
@@ -100,10 +106,12 @@ def evaluation(call: Call, source: str, task: str | None) -> Config:
     root = run_of(Path(source)) if task is None else None
     if call.data is None:
         own = None if root is None else _config_of(root)
-        return inference_config(source, call.lines(own), task=task)
+        load = partial(inference_config, source, task=task)
+        return load(call.lines(own)) if own is not None else _asked_plainly(call, call.lines(), load)
     assert not callable(call.data)
     if root is None:
-        return load_task_config(task or "jsonl", Call(**{**vars(call), "eval_data": call.data}).lines())
+        held_out = Call(**{**vars(call), "eval_data": call.data})
+        return _asked_plainly(call, held_out.lines(), partial(load_task_config, task or DATA_CONFIG))
     return _on_rows(call, call.data, root)
 
 
@@ -111,14 +119,14 @@ def _on_rows(call: Call, file: str, root: Path) -> Config:
     """The configuration of the run in `root` with other rows to hold out; they are asked as the run asked its own."""
     own = _config_of(root)
     of_task = {key: value for key, value in call.values.items() if key.startswith("task.")}
-    if isinstance(own.task, JsonlTask):  # what it was trained on stays: examples to show come from there
+    if own.task.name == "jsonl":  # what it was trained on stays: examples to show come from there
         config = _of_run(root, Call(reward=call.reward, values=call.values), own)
         return _only(config, task=config.task.model_copy(update={"eval_path": file}))
-    metric = {"task.metric": own.task.metric} if isinstance(own.task, HubTask | GeneratorTask) else {}
-    other = load_task_config("jsonl", Call(data=file, eval_data=file, values=metric | of_task).lines())
+    metric = {"task.metric": own.task.metric} if isinstance(own.task, MetricSettings) else {}
+    other = load_config(Call(data=file, eval_data=file, values=metric | of_task).lines(), config_name=DATA_CONFIG)
     rest = {key: value for key, value in call.values.items() if key not in of_task}
     config = _of_run(root, Call(reward=call.reward, values=rest), own)
-    if isinstance(own.task, RpnTask | MixTask):
+    if own.task.writes_prompts:
         return _only(config, task=other.task, reward=other.reward, prompt=other.prompt)
     return _only(config, task=other.task, reward=config.reward if _scores_rows(config) else other.reward)
 
@@ -135,14 +143,18 @@ def _only(config: Config, **sections: Any) -> Config:
 
 def _scores_rows(config: Config) -> bool:
     """Whether the reward needs nothing of an example but its answer."""
-    parts = config.reward.parts.values() if isinstance(config.reward, PartsReward) else ()
-    return not any(isinstance(part, FinqaProgramPart | ReasoningGymPart) for part in parts)
+    return not any(part.needs_metadata for part in config.reward.parts.values())
+
+
+def chooses(values: Mapping[str, Any]) -> bool:
+    """Whether one of the values is the choice of a group, and not a value inside a section."""
+    of_sections = [value for key, value in values.items() if key in SECTIONS]
+    return any(isinstance(value, str) or (isinstance(value, Mapping) and "name" in value) for value in of_sections)
 
 
 def _custom_part(config: Config) -> str:
     """The name of the reward's part that is a function of the user's."""
-    parts = config.reward.parts if isinstance(config.reward, PartsReward) else {}
-    names = [name for name, part in parts.items() if isinstance(part, CustomPart)]
+    names = [name for name, part in config.reward.parts.items() if part.name == "custom"]
     if len(names) != 1:
         raise ConfigError(
             f"reward: the run's own reward has {len(names)} functions, so none can take the place of its only one; "
@@ -158,6 +170,6 @@ def _resumed(values: Values) -> Config | None:
 
 
 def _config_of(root: Path) -> Config:
-    from rlvr.training.run_folder import RunFolder, read_config
+    from rlvr.app.run_folder import RunFolder, read_config
 
     return read_config(RunFolder(root=root))

@@ -15,7 +15,6 @@ from rlvr.app.benchmark_plan import NONE, Cell, Plan, by_model, join, make_cells
 from rlvr.app.evaluation import evaluate_into, origin_of
 from rlvr.app.inference import Inference, Loaded, open_inference, open_model, run_of, weights_of
 from rlvr.config.compose import load_config
-from rlvr.config.schema import PretrainedModel
 from rlvr.engines.openai import PREFIX, open_endpoint
 from rlvr.errors import UserError
 from rlvr.evaluation.analysis import Analysis, analyze
@@ -25,6 +24,7 @@ from rlvr.evaluation.evaluate import Progress
 from rlvr.evaluation.tables import differences, plain, summary_rows, table
 from rlvr.models.export import check_weights
 from rlvr.models.hub import locate
+from rlvr.models.settings import PretrainedModel
 from rlvr.tracking.evaluations import read_records
 from rlvr.tracking.files import write_atomically
 

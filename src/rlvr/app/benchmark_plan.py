@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlvr.config.compose import load_config, load_task_config
-from rlvr.config.lines import override_lines
-from rlvr.config.schema import Config
+from rlvr.config import Config
+from rlvr.config.compose import load_task_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.collect import MAX_PLAN_BYTES, PLAN
-from rlvr.retrieval.factory import check_name
+from rlvr.lines import override_lines
+from rlvr.retrieval.retriever import find_retriever
+from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.tracking.files import write_atomically, writing
 
 NONE = "-"
@@ -80,7 +82,7 @@ def make_cells(plan: Plan) -> tuple[Cell, ...]:
         ConfigError: there is no such task or retriever, a setting does not fit a task, or no task searches.
     """
     for retriever in plan.retrievers:
-        check_name(retriever, "--retrievers")
+        find_retriever(retriever, RetrievalSettings())
     configs = {task: _config(plan, task, None) for task in plan.tasks}
     searching = [task for task, config in configs.items() if hasattr(config.task, "retriever")]
     if plan.retrievers and not searching:
@@ -97,7 +99,7 @@ def make_cells(plan: Plan) -> tuple[Cell, ...]:
         else:
             variants = {retriever: _config(plan, task, retriever) for retriever in plan.retrievers}
         found += [
-            Cell(model=model, task=task, own_task=of_one.task.name, retriever=retriever, config=of_one)
+            Cell(model=model, task=task, own_task=of_one.task.label, retriever=retriever, config=of_one)
             for retriever, of_one in variants.items()
             for model in plan.models
         ]
@@ -111,13 +113,7 @@ def _config(plan: Plan, task: str, retriever: str | None) -> Config:
     if retriever is not None:
         lines += override_lines({"task.retriever": retriever})
     lines = [*plan.changes, *lines]
-    try:
-        if (Path(task) / "config.yaml").is_file():
-            return load_config(lines, config_name="config", config_dir=task)
-        return load_task_config(task, lines)
-    except ConfigError as error:
-        # compose speaks of the option that names a configuration for `rlvr train`
-        raise ConfigError(str(error).replace("--config-name", "--tasks")) from error
+    return load_task_config(task, lines, option="--tasks")
 
 
 # --------------------------------------------------------------------------------------------------------- the folder
@@ -163,12 +159,16 @@ def _joined(folder: Path, known: Plan, asked: Plan) -> Plan:
     for task in known.tasks:
         before, now = _config(known, task, None).evaluation, _config(plan, task, None).evaluation
         for count in ("num_examples", "samples_per_example"):
-            if getattr(now, count) < getattr(before, count):
+            if _as_number(getattr(now, count)) < _as_number(getattr(before, count)):
                 raise ConfigError(
                     f"--{count.replace('_', '-')} {getattr(now, count)}: {folder} holds a benchmark with "
                     f"{getattr(before, count)}, which can grow but not shrink; choose another --output-dir."
                 )
     return plan
+
+
+def _as_number(count: int | str) -> float:
+    return math.inf if isinstance(count, str) else count
 
 
 def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:

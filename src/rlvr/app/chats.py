@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from rlvr.chat.rendering import Chat
-from rlvr.config.schema import Config, MixTask
-from rlvr.config.tool_rules import tool_formats
+from rlvr.config import Config
 from rlvr.models.policy import Policy
 
 
-class Speaker(Protocol):
+class ChatTask(Protocol):
     """What the chat layer needs of a task."""
 
     @property
@@ -24,16 +23,13 @@ class Speaker(Protocol):
         ...
 
 
-def make_chat(config: Config, policy: Policy, task: Speaker) -> Chat:
+def make_chat(config: Config, policy: Policy, task: ChatTask) -> Chat:
     """How the policy speaks with a task of the configuration: its own, a part of a mix, or one of `evaluation.also`."""
-    return Chat(policy.tokenizer, task.stop_words, model=policy.model, tool_format=_tool_format(config, task.name))
+    bundle = config.bundles.get(task.name)
+    tool_format = own_tool_format(config) if bundle is None else bundle.prompt.tool_format
+    return Chat(policy.tokenizer, task.stop_words, model=policy.model, tool_format=tool_format)
 
 
-def _tool_format(config: Config, name: str) -> str:
-    """The task's own `prompt.tool_format`; of a whole mix the one that its parts with tools share."""
-    bundles = dict(config.evaluation.also)
-    if isinstance(config.task, MixTask):
-        bundles |= config.task.parts
-    if name in bundles:
-        return bundles[name].prompt.tool_format
-    return next(iter(tool_formats(config)), "auto")
+def own_tool_format(config: Config) -> str:
+    """`prompt.tool_format` of the tasks with tools that are trained on, which share one."""
+    return next((bundle.prompt.tool_format for bundle in config.trained.values() if bundle.task.has_tools), "auto")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from rlvr.config.schema import Config, MixTask, PartsReward, RpnReward, Section
+from rlvr.config import Config
 from rlvr.errors import UserError
 from rlvr.rollout.episode import ChatCodec, turn_texts
 from rlvr.tasks.base import Task
@@ -25,7 +25,7 @@ def episode_printer(config: Config, task: Task, chat: ChatCodec, console: Consol
     return EpisodePrinter(
         print=console.show,
         decode=chat.decode,
-        weights=lambda group: part_weights(_reward_of(config, group.example)),
+        weights=lambda group: _part_weights(config, group.example),
         verdicts=lambda group: asyncio.run(judged(group)),
     )
 
@@ -38,19 +38,7 @@ async def _judge(task: Task, chat: ChatCodec, example: Example, episode: Episode
         return Verdict(answer=None, correct=False, failure=str(error))
 
 
-def _reward_of(config: Config, example: Example) -> Section | None:
-    """The settings of the reward that an example's task has."""
-    if isinstance(config.task, MixTask):
-        part = config.task.parts.get(str(example.metadata.get("task")))
-        return None if part is None else part.reward
-    return config.reward
-
-
-def part_weights(reward: Section | None) -> Mapping[str, float]:
-    """What each part of a reward counts; empty where no settings say so."""
-    if isinstance(reward, PartsReward):
-        return {name: part.weight for name, part in reward.parts.items()}
-    if isinstance(reward, RpnReward):
-        combined = {"boxed": reward.boxed_weight, "correct": reward.correct_weight}
-        return combined if reward.type == "combined" else {name: float(name == reward.type) for name in combined}
-    return {}
+def _part_weights(config: Config, example: Example) -> Mapping[str, float]:
+    """What each part of the reward of an example's task counts."""
+    bundle = config.task.bundles.get(str(example.metadata.get("task")), config)
+    return {name: part.weight for name, part in bundle.reward.parts.items()}

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 
-from rlvr.config import schema
-from rlvr.config.schema import Config
+from rlvr.config import Config
 from rlvr.engines.local import LocalEngine
-from rlvr.engines.vllm import Settings, VllmEngine, check_servers, expect
+from rlvr.engines.settings import VllmEngineSettings
+from rlvr.engines.vllm import VllmEngine, check_servers, expect
 from rlvr.models.policy import Policy
 from rlvr.tracking.files import writing
 from rlvr.world import ALONE, World
@@ -19,7 +19,7 @@ def check_engine(config: Config, policy: Policy | None = None) -> None:
     """UserError if the engine is elsewhere and not there, does not fit the policy, or its folder cannot be written:
     asked before a warm start is made for nothing."""
     engine = config.engine
-    if isinstance(engine, schema.VllmEngine):
+    if isinstance(engine, VllmEngineSettings):
         if engine.weights_dir is not None:
             with writing(Path(engine.weights_dir)):
                 Path(engine.weights_dir).mkdir(parents=True, exist_ok=True)
@@ -40,19 +40,11 @@ def make_engine(
     while they change, or where no process holds all of them (fsdp2: make it before the trainer cuts them), or on
     servers elsewhere. `context` is what prompt and completion may have together, `folder` the run's."""
     engine = config.engine
-    if isinstance(engine, schema.VllmEngine):
-        settings = Settings(
-            urls=engine.urls,
-            sync=engine.sync,
-            weights_dir=folder / "weights" if engine.weights_dir is None else Path(engine.weights_dir) / folder.name,
-            max_batch_size=engine.max_batch_size,
-            timeout_s=engine.timeout_s,
-            wait_s=engine.wait_s,
-            max_retries=engine.max_retries,
-            max_logprob_gap=engine.max_logprob_gap,
-            broadcast_host=engine.broadcast_host,
+    if isinstance(engine, VllmEngineSettings):
+        weights_dir = folder / "weights" if engine.weights_dir is None else Path(engine.weights_dir) / folder.name
+        return VllmEngine(
+            policy, engine, weights_dir, max_context_tokens=context, world=world, on_note=on_note, stopped=stopped
         )
-        return VllmEngine(policy, settings, max_context_tokens=context, world=world, on_note=on_note, stopped=stopped)
     alone = config.rollout.max_staleness == 0 and config.trainer.strategy != "fsdp2"
     return LocalEngine(
         policy.model if alone else copy.deepcopy(policy.model).requires_grad_(False),

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from rlvr import __version__
 from rlvr.app.chats import make_chat
 from rlvr.app.inference import Inference
-from rlvr.config.schema import Config, MixTask, TaskBundle
+from rlvr.config import Config
 from rlvr.engines.base import Engine
 from rlvr.evaluation.evaluate import (
-    EVAL_SEED,
     NOTHING,
+    SAMPLING_SEED,
     UNNAMED,
     Done,
     EvalTask,
@@ -30,6 +30,7 @@ from rlvr.evaluation.players import LocalPlayer, Player
 from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.models.policy import Policy
+from rlvr.settings import dumped
 from rlvr.tasks.base import Task
 from rlvr.tracking.evaluations import Origin
 from rlvr.world import ALONE, World
@@ -125,7 +126,7 @@ async def _evaluate(
     return await evaluate(
         player,
         task,
-        num_examples=config.evaluation.num_examples,
+        num_examples=config.evaluation.limit,
         samples_per_example=config.evaluation.samples_per_example,
         max_completion_tokens=config.rollout.max_completion_tokens,
         temperature=config.rollout.temperature,
@@ -143,20 +144,20 @@ async def _evaluate(
 def origin_of(inference: Inference, task: Task, split: str) -> Origin:
     """Where the records of a task's evaluation come from."""
     config = inference.config
-    bundle = _bundle(config, task.name)
+    bundle = config.bundles.get(task.name, config)
     settings = {
         "version": __version__,
         "set": task.name,
         "model": inference.loaded.fingerprint,
-        "bundle": {name: getattr(bundle, name).model_dump(mode="json") for name in ("task", "reward", "prompt")},
-        "markers": config.markers.model_dump(mode="json"),
-        "sampling": config.rollout.model_dump(mode="json", exclude={"prompts_per_step", "group_size"}),
-        "split": [split, config.seed if split == "train" else EVAL_SEED],
+        "bundle": {name: dumped(getattr(bundle, name)) for name in ("task", "reward", "prompt")},
+        "markers": dumped(config.markers),
+        "sampling": {k: v for k, v in dumped(config.rollout).items() if k not in ("prompts_per_step", "group_size")},
+        "split": [split, config.seed if split == "train" else SAMPLING_SEED],
         "first": [[e.id, e.answer, [m.content for m in e.messages]] for e in task.eval_examples(1)],
     }
     conditions = {
-        "task": bundle.task.model_dump(mode="json", exclude={"retriever"}),
-        "prompt": bundle.prompt.model_dump(mode="json"),
+        "task": {key: value for key, value in dumped(bundle.task).items() if key != "retriever"},
+        "prompt": dumped(bundle.prompt),
         "markers": settings["markers"],
         "max_completion_tokens": config.rollout.max_completion_tokens,
     }
@@ -173,9 +174,3 @@ def origin_of(inference: Inference, task: Task, split: str) -> Origin:
 def _hash(settings: Mapping[str, object]) -> str:
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
-
-
-def _bundle(config: Config, name: str) -> Config | TaskBundle:
-    """The part of the configuration that a set belongs to: the run's own, a part of its mix, or one beside it."""
-    parts = config.task.parts if isinstance(config.task, MixTask) else {}
-    return {**config.evaluation.also, **parts}.get(name, config)

@@ -14,23 +14,22 @@ from typing import Any
 from rlvr import __version__
 from rlvr.app.inference import run_of
 from rlvr.app.model_card import Card, Sample, write_card
-from rlvr.config.compose import to_run_yaml
-from rlvr.config.schema import Config, MixTask, PretrainedModel
+from rlvr.app.run_folder import RunFolder, read_config
+from rlvr.config import Config
+from rlvr.config.compose import read_values, to_run_yaml
 from rlvr.errors import ConfigError, UserError
 from rlvr.models import export as files
 from rlvr.models.export import Dtype
+from rlvr.models.settings import PretrainedModel
+from rlvr.settings import dumped
 from rlvr.tasks.prompting import DOCUMENTS, Prompter, resolve_markers
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 from rlvr.training.checkpoint import list_checkpoints, replace_folder, temporary_folder, verify
-from rlvr.training.run_folder import RunFolder, read_config
 
 MARK, SETTINGS = "rlvr_export.json", "training_config.yaml"
 FORMAT = 1
-
-GENERATED = ("rpn", "two_hop", "reasoning_gym")
-"""Tasks that make their examples: one may be shown to everybody. The rows of a data set belong to somebody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +193,7 @@ def _check(source: Source, config: Config, options: Options) -> str:
         if options.dtype is not None and not options.merge:
             raise ConfigError(f"--dtype {options.dtype}: the adapter stays in float32; add --merge, or leave this out.")
         return "merged" if options.merge else "adapter"
-    is_lora = isinstance(config.model, PretrainedModel) and config.model.lora.enabled
+    is_lora = config.model.adapted
     if options.merge:
         why = "its adapter is merged already" if is_lora else "the whole model was trained"
         raise ConfigError(f"--merge: there is nothing to merge in {source.weights}, {why}; leave this out.")
@@ -231,8 +230,7 @@ def _portable(config: Config) -> tuple[Config, list[str]]:
             missing.append(key)
         return named
 
-    data = clean(config.model_dump(mode="json"), "")
-    return Config.model_validate_json(json.dumps(data), strict=True), list(dict.fromkeys(missing))
+    return read_values(clean(dumped(config), "")), list(dict.fromkeys(missing))
 
 
 # ------------------------------------------------------------------------------------------------------------- the card
@@ -249,7 +247,7 @@ def _card(
     missing: Sequence[str],
 ) -> Card:
     rows = {int(row["step"]): row for row in _metrics(RunFolder(root=source.root))}
-    is_generated = config.task.name in GENERATED
+    is_generated = config.task.is_generated
     episodes = _episodes(source)
     wanted = int(is_generated) if options.num_samples is None else options.num_samples
     has_template = _has_template(folder)
@@ -304,7 +302,7 @@ def _has_template(folder: Path) -> bool:
 def _messages(config: Config, folder: Path) -> list[dict[str, str]]:
     """The prompt of the run around a question of the reader's own."""
     question = "Your question"
-    if isinstance(config.task, MixTask) or not (folder / "config.json").is_file():
+    if config.task.bundles or not (folder / "config.json").is_file():
         return [{"role": "user", "content": question}]
     family = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
     prompter = Prompter(config.prompt, resolve_markers(config.prompt, config.markers, family), (DOCUMENTS,))

@@ -9,21 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlvr.app.chats import Speaker, make_chat
+from rlvr.app.chats import ChatTask, make_chat
 from rlvr.app.policies import context_tokens, set_threads
-from rlvr.app.tasks import Functions, Tasks, open_tasks
+from rlvr.app.tasks import Tasks, open_tasks
+from rlvr.config import Config
 from rlvr.config.compose import load_config, load_task_config
-from rlvr.config.messages import nearest
-from rlvr.config.schema import Config, MixTask, PretrainedModel
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
-from rlvr.errors import UserError
+from rlvr.errors import UserError, nearest
 from rlvr.evaluation.endpoint import EndpointPlayer
 from rlvr.evaluation.players import LocalPlayer, Player
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.fingerprint import fingerprint
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import Policy
+from rlvr.models.settings import PretrainedModel
+from rlvr.tasks.settings import Functions
 from rlvr.training.checkpoint import list_checkpoints, verify
 
 Result = TypeVar("Result")
@@ -82,7 +83,7 @@ class Inference:
         rendered = [make_chat(self.config, self.policy, task).note(example.messages) for task, example in examples]
         return [*self.tasks.notes, *dict.fromkeys(note for note in rendered if note is not None)]
 
-    def player(self, task: Speaker) -> Player:
+    def player(self, task: ChatTask) -> Player:
         """What plays the task's episodes."""
         if self.engine is None or self.max_context_tokens is None:
             assert isinstance(self.loaded.model, Endpoint)
@@ -103,7 +104,9 @@ class Inference:
         return asyncio.run(closing())
 
 
-def inference_config(model: str, overrides: Sequence[str], *, task: str | None = None) -> Config:
+def inference_config(
+    model: str, overrides: Sequence[str], *, task: str | None = None, config_dir: str | None = None
+) -> Config:
     """The settings to try a model with: those of the configuration, or of the task, called `task`; without it those of
     the run that the model belongs to. A `task` that the run evaluates beside its own is asked as the run does.
 
@@ -114,23 +117,14 @@ def inference_config(model: str, overrides: Sequence[str], *, task: str | None =
     if root is None and task is None:
         raise _no_task(model)
     if root is None:
-        return load_task_config(task or "", overrides)
+        return load_task_config(task or "", overrides, config_dir=config_dir)
     own = load_config(overrides if task is None else [], config_name="config", config_dir=str(root))
     if task is None:
         return own
-    bundles = {**own.evaluation.also, **(own.task.parts if isinstance(own.task, MixTask) else {})}
-    if task not in bundles:
-        return load_task_config(task, overrides)
-    return _only(load_config(overrides, config_name="config", config_dir=str(root)), task)
-
-
-def _only(config: Config, name: str) -> Config:
-    """One of the sets that the configuration evaluates, as its only task."""
-    parts = config.task.parts if isinstance(config.task, MixTask) else {}
-    bundle = {**config.evaluation.also, **parts}[name]
-    alone = config.evaluation.model_copy(update={"also": {}})
-    sections = {"task": bundle.task, "reward": bundle.reward, "prompt": bundle.prompt, "evaluation": alone}
-    return config.model_copy(update=sections)
+    if task not in {**own.evaluation.also, **own.task.bundles}:
+        return load_task_config(task, overrides, config_dir=config_dir)
+    config = load_config(overrides, config_name="config", config_dir=str(root))
+    return config.with_bundle({**config.evaluation.also, **config.task.bundles}[task])
 
 
 @contextmanager

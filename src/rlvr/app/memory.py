@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from rlvr.chat.rendering import Chat
-from rlvr.config.schema import Config, LocalEngine, MixTask
+from rlvr.config import Config
 from rlvr.models.policy import Policy
 from rlvr.tasks.base import Task
 from rlvr.training.memory import (
@@ -32,11 +32,11 @@ def plan_run(
     """What each process of the run will use; `needs` are the algorithm's. ConfigError if it cannot fit the GPU."""
     rollout, trainer, engine = config.rollout, config.trainer, config.engine
     context = int(policy.model.config.get_text_config().max_position_embeddings)
-    line_tokens = min(context, _longest_prompt(task, chat) + _turns(config) * rollout.max_completion_tokens)
+    line_tokens = min(context, _longest_prompt(task, chat) + config.task.num_turns * rollout.max_completion_tokens)
     num_rows = rollout.prompts_per_step * rollout.group_size
-    together = max(num_rows, config.evaluation.num_examples)
+    together = max(num_rows, config.evaluation.limit)
     sharded = trainer.strategy == "fsdp2"
-    local = engine if isinstance(engine, LocalEngine) else None
+    local = engine if engine.in_process else None
     autocast = partial(torch.autocast, policy.model.device.type, torch.bfloat16, enabled=in_bf16(trainer, policy))
     demand = Demand(
         line_tokens=line_tokens,
@@ -57,7 +57,7 @@ def fitted(config: Config, plan: MemoryPlan, world: World) -> Config:
     """The configuration with the numbers of the plan, which are the same on every rank."""
     tokens = min(world.gather(plan.microbatch_tokens))
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"microbatch_tokens": tokens})})
-    if not plan.samples_fewer or not isinstance(config.engine, LocalEngine):
+    if not plan.samples_fewer or not config.engine.in_process:
         return config
     engine = config.engine.model_copy(update={"max_batch_size": plan.max_batch_size})
     return config.model_copy(update={"engine": engine})
@@ -67,9 +67,3 @@ def _longest_prompt(task: Task, chat: Chat) -> int:
     """Tokens, of a few training examples; an environment that begins by itself has no prompt to measure."""
     examples = [task.train_example(index) for index in range(EXAMPLES)]
     return max((len(chat.encode_prompt(example.messages)) for example in examples if example.messages), default=0)
-
-
-def _turns(config: Config) -> int:
-    """Completions in a row, at most; what tools reply comes on top and is not known."""
-    tasks = [part.task for part in config.task.parts.values()] if isinstance(config.task, MixTask) else [config.task]
-    return max(int(getattr(task, "max_turns", 1)) for task in tasks)

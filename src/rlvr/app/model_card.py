@@ -1,7 +1,7 @@
-"""The README.md of an exported model: what it is, how good, how it was trained, how to use it and how to repeat it.
+"""The README.md of an exported model: scores, use, training, how to repeat it, samples.
 
-Every number is one that the run measured at the step whose weights are exported; where there is none, the card says so.
-Texts from outside (model output, settings, names) stand in code fences that they cannot close, or are escaped.
+Every number was measured by the run at the exported step; without one the card says so. Untrusted texts (model output,
+settings, names) are escaped or inside code fences that they cannot close.
 """
 
 from __future__ import annotations
@@ -11,30 +11,23 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlvr import __version__
-from rlvr.config.schema import Config, PretrainedModel
+from rlvr.config import Config
 from rlvr.evaluation.tables import score_name
+from rlvr.settings import dumped
 from rlvr.tracking.episodes import visible
 
 MAX_CHARS = 2_000  # of one text from a model
 
 MAX_SETTING_CHARS = 100  # a longer value is in training_config.yaml only
 
-DATASETS = {
-    "gsm8k": "openai/gsm8k",
-    "finqa": "ibm-research/finqa",
-    "musique": "bdsaglam/musique",
-    "hotpotqa": "hotpotqa/hotpot_qa",
-    "wiki2": "xanhho/2WikiMultihopQA",
-}
-"""Where the Hub has the data of a task; the others make their examples, or name a data set of the user's."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What the model wrote in training: prompt, completions and replies by turn, and what came of it."""
+    """An episode of training."""
 
     step: int
     texts: tuple[tuple[str, str], ...]  # (prompt | completion | reply, text)
@@ -43,15 +36,15 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What the card is made of."""
+    """The contents of the card."""
 
-    name: str  # folder or repository to load it from
+    name: str  # folder or repository to load
     title: str
     config: Config
     kind: str  # whole, adapter or merged
     step: int
     is_final: bool
-    base_model: str | None  # its Hub id; None: made from scratch, or a folder that others do not have
+    base_model: str | None  # its Hub id; None: from scratch, or a local folder
     license: str | None
     num_parameters: int
     before: Mapping[str, float]  # the run's metrics at step 0
@@ -59,7 +52,7 @@ class Card:
     samples: Sequence[Sample]
     prompt: str | None  # a whole prompt as text, for models without a chat template
     messages: Sequence[Mapping[str, str]]  # a prompt for models with one
-    missing: Sequence[str]  # settings that named something on the machine of the run
+    missing: Sequence[str]  # settings that name something on the machine of the run
 
 
 def write_card(card: Card) -> str:
@@ -89,13 +82,13 @@ def _metadata(card: Card) -> str:
 
 
 def _results(card: Card) -> list[Any]:
-    """The headline score of each set that was evaluated, for `model-index`."""
+    """The headline score of each evaluated set, for `model-index`."""
     from huggingface_hub import EvalResult
 
     return [
         EvalResult(
             task_type="text-generation",
-            dataset_type=DATASETS.get(score.task, score.task),
+            dataset_type=_hub_id(card.config, score.task) or score.task,
             dataset_name=score.task,
             dataset_split="held out",
             dataset_args={"num_examples": score.num_examples},
@@ -110,12 +103,15 @@ def _results(card: Card) -> list[Any]:
 
 
 def _datasets(config: Config) -> list[str]:
-    task = config.task.model_dump(mode="json")
-    names = list(task.get("parts", {})) if task["name"] == "mix" else [task["name"]]
-    path = task.get("path")
-    if task["name"] == "hub" and isinstance(path, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", path):
-        return [path]
-    return [DATASETS[name] for name in names if name in DATASETS]
+    return [found for name in config.trained if (found := _hub_id(config, name))]
+
+
+def _hub_id(config: Config, name: str) -> str:
+    """Where the Hub has the data of a task; empty for tasks that make their examples."""
+    bundle = config.bundles.get(name)
+    path = getattr(bundle.task, "path", "") if bundle is not None else ""
+    known = bundle.task.hub_id if bundle is not None else ""
+    return known or (path if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not Path(path).exists() else "")
 
 
 # --------------------------------------------------------------------------------------------------------------- scores
@@ -170,15 +166,10 @@ def _scores(card: Card) -> Iterator[str]:
         first = before.get((score.task, score.name))
         start = f"{first.value:.1%}" if first else ""
         interval = f"{score.low:.1%} to {score.high:.1%}"
-        # a share of the examples has its own, smaller number of them: only the interval knows it
-        count = str(score.num_examples) if not _is_share(score.name) else ""
+        count = "" if score.name.startswith("accuracy_") else str(score.num_examples)  # a tag has its own number
         cells = (score.task, score_name(score.name), start, f"{score.value:.1%}", interval, count)
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
     yield "\n".join(lines)
-
-
-def _is_share(name: str) -> bool:
-    return name.startswith("accuracy_")
 
 
 # ------------------------------------------------------------------------------------------------- the other sections
@@ -195,10 +186,9 @@ def _head(card: Card) -> Iterator[str]:
     origin = f" for {escaped(card.base_model)}" if card.base_model and card.kind == "adapter" else ""
     start = f", starting from {escaped(card.base_model)}" if card.base_model and card.kind != "adapter" else ""
     steps = f"{card.step} step{'s' * (card.step != 1)} of {config.algorithm.name}"
+    how = f"as reinforcement learning on `{config.task.name}` started from it"
     if card.step:
         how = f"trained on `{config.task.name}` by reinforcement learning from verifiable rewards ({steps}){start}"
-    else:
-        how = f"as reinforcement learning on `{config.task.name}` started from it"
     part = "" if card.is_final or not card.step else " It is a checkpoint: the run was not at its end."
     yield f"{what}{origin}, {how}, with rlvr {__version__}.{part}"
     if card.license is None:
@@ -211,7 +201,7 @@ def _head(card: Card) -> Iterator[str]:
 def _use(card: Card) -> Iterator[str]:
     yield "## Use"
     yield f"```python\n{snippet(card)}\n```"
-    if card.config.task.name not in ("rpn", "gsm8k", "finqa") and "max_turns" in card.config.task.model_dump():
+    if card.config.task.num_turns > 1:
         yield (
             "It was trained with tools: what it writes first is a call, and its answer comes after the reply. "
             f"`rlvr predict {card.name} --task {card.config.task.name}` plays whole episodes."
@@ -219,14 +209,12 @@ def _use(card: Card) -> Iterator[str]:
 
 
 def snippet(card: Card) -> str:
-    """Python that loads the model with transformers alone and lets it answer one prompt."""
+    """Python that loads the model with transformers alone and completes one prompt."""
     new_tokens = card.config.rollout.max_completion_tokens
-    kind = "AutoPeftModelForCausalLM" if card.kind == "adapter" else "AutoModelForCausalLM"
-    imports = (
-        "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer"
-        if card.kind == "adapter"
-        else "from transformers import AutoModelForCausalLM, AutoTokenizer"
-    )
+    kind, imports = "AutoModelForCausalLM", "from transformers import AutoModelForCausalLM, AutoTokenizer"
+    if card.kind == "adapter":
+        kind = "AutoPeftModelForCausalLM"
+        imports = "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer"
     if card.messages:
         shown = json.dumps(list(card.messages), indent=4, ensure_ascii=False)
         prompt = (
@@ -260,14 +248,14 @@ def _is_off(value: Any) -> bool:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """The settings that say what was trained, on what and how, by their keys."""
-    data = config.model_dump(mode="json")
+    """The main settings of the run, by their keys."""
+    data = dumped(config)
     chosen: dict[str, Any] = {"algorithm": data["algorithm"]["name"], "steps": data["trainer"]["max_steps"]}
     chosen |= {"seed": data["seed"], "task": data["task"]["name"]}
     task = {key: value for key, value in data["task"].items() if key != "name" and not isinstance(value, dict)}
     chosen |= {f"task.{key}": value for key, value in task.items() if len(_shown(value)) <= MAX_SETTING_CHARS}
     model = data["model"]
-    if isinstance(config.model, PretrainedModel):
+    if not config.model.from_scratch:
         chosen["model.dtype"] = model["dtype"]
         chosen |= {f"model.{key}": model[key] for key in ("load_in_4bit", "load_in_8bit")}
         if model["lora"]["enabled"]:
@@ -281,8 +269,7 @@ def _settings(config: Config) -> dict[str, Any]:
         ("algorithm", ("clip_low", "clip_high", "kl_coef", "aggregation", "num_epochs", "num_minibatches")),
     ):
         chosen |= {f"{section}.{key}": data[section].get(key) for key in keys}
-    chosen |= {f"reward.{key}": data["reward"].get(key) for key in ("type", "boxed_weight", "correct_weight")}
-    for name, part in (data["reward"].get("parts") or {}).items():
+    for name, part in data["reward"]["parts"].items():
         chosen[f"reward.parts.{name}"] = f"{part.get('type', name)} x {part.get('weight', 1)}"
     return chosen
 
@@ -325,6 +312,6 @@ def fenced(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """One line of text that Markdown and HTML show as it is."""
+    """One line of text without Markdown or HTML markup."""
     line = " ".join(visible(text, MAX_CHARS).split())
     return re.sub(r"([\\`*_{}\[\]()#+!|~-])", r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;"))

@@ -12,19 +12,20 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from rlvr.app.engines import check_engine
-from rlvr.app.tasks import Tasks, family_of
-from rlvr.config.schema import Config, MixTask, PretrainedModel, ScratchBpeModel, ScratchModel
+from rlvr.app.run_folder import RunFolder
+from rlvr.app.tasks import Tasks
+from rlvr.config import Config
 from rlvr.models.devices import choose_device, move
 from rlvr.models.loading import load_pretrained
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
+from rlvr.models.settings import PretrainedModel, ScratchBpeModel, ScratchModel
 from rlvr.tasks.base import Task
 from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import writing
 from rlvr.training.budget import cpu_tokens
 from rlvr.training.checkpoint import replace_folder, temporary_folder
-from rlvr.training.run_folder import RunFolder
 from rlvr.training.warm_start import warm_start
 from rlvr.world import ALONE, World
 
@@ -97,8 +98,7 @@ def _make_tokenizer(config: Config, settings: ScratchModel, task: Task) -> PreTr
 
 def _markers(config: Config) -> tuple[str, ...]:
     """All markers that the prompts of the run ask for."""
-    bundles = config.task.parts.values() if isinstance(config.task, MixTask) else (config,)
-    sets = [resolve_markers(bundle.prompt, config.markers, family_of(config)) for bundle in bundles]
+    sets = [resolve_markers(one.prompt, config.markers, config.model.family()) for one in config.trained.values()]
     return tuple(dict.fromkeys(marker for found in sets if found for marker in found.model_dump().values()))
 
 
@@ -109,7 +109,7 @@ def _show_loss(console: Console, step: int, loss: float) -> None:
 def set_threads(config: Config, policy: Policy, world: World = ALONE) -> None:
     """Let torch compute with trainer.num_threads; where that is null, with one for a small model, else with all cores,
     shared by the ranks on this machine and, where the local engine samples beside the trainer, by these two."""
-    beside = config.rollout.max_staleness > 0 and config.engine.name == "local"
+    beside = config.rollout.max_staleness > 0 and config.engine.in_process
     sharing = world.local_size * (2 if beside else 1)
     automatic = 1 if policy.num_weights < ONE_THREAD_BELOW else max(1, (os.cpu_count() or 1) // sharing)
     torch.set_num_threads(config.trainer.num_threads or automatic)

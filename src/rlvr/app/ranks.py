@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.config.schema import Config
+from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
 from rlvr.world import World
 

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from rlvr.app.chats import own_tool_format
 from rlvr.app.inference import open_model, run_of
 from rlvr.app.policies import ONE_THREAD_BELOW, context_tokens
 from rlvr.chat.rendering import Chat
-from rlvr.config import schema
+from rlvr.config import Config
 from rlvr.config.compose import load_config
-from rlvr.config.tool_rules import tool_formats
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.openai import PREFIX
 from rlvr.errors import ConfigError, UserError
+from rlvr.models.settings import PretrainedModel
 from rlvr.serve.sampling import Served
-from rlvr.tasks.rpn import RpnTask
-from rlvr.tasks.two_hop import TwoHopTask
 from rlvr.types import Message
-
-STOP_WORDS: Mapping[type, tuple[str, ...]] = {
-    schema.RpnTask: RpnTask.stop_words,
-    schema.TwoHopTask: TwoHopTask.stop_words,
-}
-"""Of the tasks that have some beside the tokenizer's own end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +46,12 @@ def open_served(model: str, settings: ServeSettings) -> Iterator[tuple[Served, l
         raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
     root = run_of(Path(model))
     config = None if root is None else load_config([], config_name="config", config_dir=str(root))
-    kept = config.model if config is not None and isinstance(config.model, schema.PretrainedModel) else None
+    kept = config.model if config is not None and isinstance(config.model, PretrainedModel) else None
     with open_model(model, kept) as loaded:
         policy = loaded.policy
         few = 1 if policy.num_weights < ONE_THREAD_BELOW else os.cpu_count() or 1
         torch.set_num_threads((config.trainer.num_threads if config is not None else None) or few)
-        own_format = next(iter(tool_formats(config)), "auto") if config is not None else "auto"
+        own_format = own_tool_format(config) if config is not None else "auto"
         chat = Chat(
             policy.tokenizer,
             () if config is None else stop_words(config),
@@ -87,11 +80,9 @@ def _context(wanted: int | None, most: int) -> int:
     return wanted or most
 
 
-def stop_words(config: schema.Config) -> tuple[str, ...]:
+def stop_words(config: Config) -> tuple[str, ...]:
     """The words that end a completion of the run's own task; its data are not loaded for that."""
-    bundles = config.task.parts.values() if isinstance(config.task, schema.MixTask) else (config,)
-    words = [word for bundle in bundles for word in STOP_WORDS.get(type(bundle.task), ())]
-    return tuple(dict.fromkeys(words))
+    return tuple(dict.fromkeys(word for bundle in config.trained.values() for word in bundle.task.stop_words))
 
 
 def _notes(chat: Chat) -> list[str]:

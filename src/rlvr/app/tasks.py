@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from rlvr.app.chats import make_chat
 from rlvr.chat.rendering import Chat
-from rlvr.config.schema import Config, PartsReward, PretrainedModel, TaskBundle
+from rlvr.config import Config
 from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
+from rlvr.rewards.parts import make_verifier
 from rlvr.rewards.pool import VerifierPool
 from rlvr.tasks.base import Task
-from rlvr.tasks.catalog import make_task
 from rlvr.tasks.dataset import DatasetTask
+from rlvr.tasks.prompting import Prompter, resolve_markers
+from rlvr.tasks.settings import Functions, TaskBundle, TaskContext
 from rlvr.types import Message, ToolSchema
-
-Functions = Mapping[str, Callable[..., Any]]
-"""Import path -> the function itself, for functions of a script or notebook that no other process could import."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,44 +63,45 @@ def _count_tokens(chat: Chat, messages: Sequence[Message], tools: Sequence[ToolS
     return len(chat.encode_prompt(messages, tools))
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskOpener:
+    """Opens tasks of a configuration; the processes of their verifiers end with `stack`."""
+
+    config: Config
+    family: str | None  # of the model, for prompt.markers=auto
+    functions: Functions
+    stack: ExitStack
+
+    def open(self, bundle: Config | TaskBundle, name: str, seed: int) -> Task:
+        """The task called `name`, its data loaded."""
+        reward, prompt = bundle.reward, bundle.prompt
+        sandbox = self.stack.enter_context(
+            VerifierPool(num_workers=reward.num_workers, timeout_s=reward.timeout_s, max_memory_mb=reward.max_memory_mb)
+        )
+        markers = resolve_markers(prompt, self.config.markers, self.family)
+        prompter = Prompter(prompt, markers, bundle.task.prompt_fields)
+        context = TaskContext(
+            name=name,
+            seed=seed,
+            prompt=prompt,
+            prompter=prompter,
+            reward=make_verifier(reward, prompter.answer_format, sandbox, self.functions) if reward.parts else None,
+            sandbox=sandbox,
+            functions=self.functions,
+            open=self.open,
+        )
+        return bundle.task.open(context)
+
+
 @contextmanager
 def open_tasks(config: Config, family: str | None, functions: Functions) -> Iterator[Tasks]:
-    """The tasks of a configuration; the processes of their verifiers end with the block.
-
-    `family` is the model's, for `prompt.markers=auto`.
-    """
+    """The tasks of a configuration; the processes of their verifiers end with the block."""
     with ExitStack() as stack:
-
-        def open_pool(reward: PartsReward) -> VerifierPool:
-            pool = VerifierPool(
-                num_workers=reward.num_workers, timeout_s=reward.timeout_s, max_memory_mb=reward.max_memory_mb
-            )
-            return stack.enter_context(pool)
-
-        def make(name: str, bundle: Config | TaskBundle) -> Task:
-            return make_task(
-                bundle,
-                name=name,
-                seed=config.seed,
-                markers=config.markers,
-                family=family,
-                open_pool=open_pool,
-                functions=functions,
-            )
-
-        also = tuple(make(name, bundle) for name, bundle in config.evaluation.also.items())
-        own = make(config.task.name, config)
+        opener = TaskOpener(config=config, family=family, functions=functions, stack=stack)
+        also = tuple(opener.open(bundle, name, config.seed) for name, bundle in config.evaluation.also.items())
+        own = opener.open(config, config.task.label, config.seed)
         for part in own.eval_sets():
             for other in also:
                 if isinstance(part, DatasetTask) and isinstance(other, DatasetTask):
                     part.hold_out_for(other)
         yield Tasks(own=own, also=also)
-
-
-def family_of(config: Config) -> str | None:
-    """`model_type` of the model to come: `qwen2`, or `llama` for models made from scratch."""
-    if not isinstance(config.model, PretrainedModel):
-        return "llama"
-    from rlvr.models.loading import model_family
-
-    return model_family(config.model)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
-from rlvr.algorithms.algorithm import Algorithm
-from rlvr.algorithms.table import make_algorithm
+from rlvr.algorithms.objective import Objective
 from rlvr.app.chats import make_chat
 from rlvr.app.debugging import episode_printer
 from rlvr.app.engines import check_engine, make_engine
 from rlvr.app.evaluation import evaluate_all
 from rlvr.app.memory import fitted, plan_run
+from rlvr.app.plan import plan
 from rlvr.app.policies import (
     Stopped,
     context_tokens,
@@ -28,30 +28,30 @@ from rlvr.app.policies import (
     with_absolute_model,
 )
 from rlvr.app.ranks import agreed, check_shares, one_voice, own_voice, quiet, shared_folder
-from rlvr.app.tasks import Functions, Tasks, family_of, open_tasks
-from rlvr.config.penalties import penalties
-from rlvr.config.plan import plan
-from rlvr.config.schema import Config, PretrainedModel
+from rlvr.app.run_folder import RunFolder, open_run_folder
+from rlvr.app.tasks import Tasks, open_tasks
+from rlvr.config import Config
 from rlvr.engines.base import Engine
 from rlvr.errors import UserError
 from rlvr.evaluation.summary import combine
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.loading import load_policy, value_head
 from rlvr.models.policy import Policy
+from rlvr.models.settings import PretrainedModel
 from rlvr.rollout.executor import Background, Inline
-from rlvr.rollout.schedule import Refill, RolloutSchedule
+from rlvr.rollout.schedule import RolloutSchedule
 from rlvr.rollout.source import RolloutSource
+from rlvr.settings import dumped
+from rlvr.tasks.settings import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import MetricsFile, read_metrics
 from rlvr.tracking.rollouts import Reader, cut_back
-from rlvr.tracking.trackers.backend import check_installed
-from rlvr.tracking.trackers.fanout import Trackers
+from rlvr.tracking.trackers.fanout import Reported, Trackers
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.layout import choose_layout
 from rlvr.training.loop import Run
 from rlvr.training.loop import train as run_loop
 from rlvr.training.recorder import FolderRecorder, SilentRecorder
-from rlvr.training.run_folder import RunFolder, open_run_folder
 from rlvr.training.state import CheckpointSchedule
 from rlvr.training.trainer import Trainer
 from rlvr.world import ALONE, World, open_world, said_once
@@ -80,7 +80,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
             world = stack.enter_context(open_world(config.trainer.strategy, wanted=config.trainer.world_size))
         stack.enter_context(one_voice(world))
         check_shares(config, world)
-        check_installed(config.tracker.report_to)
+        config.tracker.check_installed()
         check_engine(config)
         console = stack.enter_context(_console(config if world.is_first else quiet(config)))
         for line in plan(config):
@@ -88,7 +88,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         if config.trainer.strategy != "single":
             console.note(f"processes: {world.size}, trainer.strategy={config.trainer.strategy}")
         config = with_absolute_model(config)
-        tasks = stack.enter_context(open_tasks(config, family_of(config), functions or {}))
+        tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
         tasks.check_training()
         return _train(config, tasks, console, stopped, world)
 
@@ -103,7 +103,13 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, wor
     if pretrained is not None:
         fit(config, tasks, pretrained)
     shown = config if world.is_first else quiet(config)
-    with _open_folder(config, world) as folder, Trackers(shown, folder.root, console.note) as trackers:
+    about = Reported(
+        experiment=config.name, config=dumped(config.model_copy(update={"run_dir": None, "resume": False}))
+    )
+    with (
+        _open_folder(config, world) as folder,
+        Trackers(shown.tracker, about, folder.root, console.note) as trackers,
+    ):
         console.note(f"run folder: {folder.root}")
         all_stop = agreed(stopped, world, console.note)
         policy = pretrained or initial_policy(config, tasks, folder, console, all_stop, world)
@@ -135,8 +141,8 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, wor
             folder=folder.root,
             num_steps=num_steps,
             finished=finished,
-            before=evaluations[0],
-            metrics=evaluations[-1],
+            before=evaluations[0] if evaluations else {},
+            metrics=evaluations[-1] if evaluations else {},
             is_first=world.is_first,
         )
 
@@ -163,16 +169,17 @@ def assemble(
     task = tasks.own
     context = context_tokens(policy)
     chat = make_chat(config, policy, task)
-    algorithm = make_algorithm(config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
+    objective = Objective(algorithm=config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
+    needs = config.algorithm.needs
     layout = choose_layout(policy)
-    memory = plan_run(config, policy, chat, task, layout=layout, needs=algorithm.needs, world=world)
+    memory = plan_run(config, policy, chat, task, layout=layout, needs=needs, world=world)
     for line in memory.lines:
         console.note(line)
     config = fitted(config, memory, world)
     voice = own_voice(config, world, console.note)
     engine = make_engine(config, policy, context, folder.root, world, voice, stopped)
     context = min(context, engine.max_context_tokens)  # servers may have less room than the model
-    if "values" in algorithm.needs:
+    if "values" in needs:
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
         policy = replace(policy, value_head=critic)
     background = config.rollout.max_staleness > 0
@@ -182,14 +189,14 @@ def assemble(
         ),
         engine=engine,
         executor=Background(num_threads=torch.get_num_threads()) if background else Inline(),
-        refill=_refill(algorithm),
+        refills=config.algorithm.refills,
         max_error_share=config.reward.max_error_share,
         max_staleness=config.rollout.max_staleness,
         world=world,
     )
     trainer = Trainer(
         policy=policy,
-        algorithm=algorithm,
+        objective=objective,
         settings=config.trainer,
         temperature=config.rollout.temperature,
         seed=config.seed,
@@ -217,7 +224,7 @@ def assemble(
         max_steps=config.trainer.max_steps,
         evaluate_every=config.evaluation.every,
         rollouts=rollouts,
-        algorithm=algorithm,
+        objective=objective,
         trainer=trainer,
         evaluate=partial(_evaluate, config, tasks, policy, engine, context, rollouts, world),
         recorder=FolderRecorder(
@@ -232,7 +239,6 @@ def assemble(
         if world.is_first
         else SilentRecorder(folder=folder.root),
         checkpoints=checkpoints,
-        train_on_tool_tokens=config.algorithm.train_on_tool_tokens,
     )
 
 
@@ -271,12 +277,6 @@ def _evaluate(
     return metrics | (combine(tasks.own.name, parts) if tasks.own.name not in found else {})
 
 
-def _refill(algorithm: Algorithm) -> Refill | None:
-    if not algorithm.dynamic_sampling:
-        return None
-    return Refill(is_dead=algorithm.is_dead_group, max_rounds=algorithm.max_refills)
-
-
 def _write_report(folder: RunFolder, console: Console) -> None:
     """`report.html` in the run folder. What goes wrong with it is one line on the console: the run itself is done."""
     try:
@@ -295,6 +295,6 @@ def _evaluations(path: Path) -> list[dict[str, float]]:
 
 def _console(config: Config) -> Console:
     tracker, headline = config.tracker, config.evaluation.headline
-    return Console(
-        tracker.console, tracker.log_every, config.trainer.max_steps, headline=headline, penalties=penalties(config)
-    )
+    parts = [item for bundle in config.trained.values() for item in bundle.reward.parts.items()]
+    penalties = frozenset(name for name, part in parts if part.is_penalty)
+    return Console(tracker.console, tracker.log_every, config.trainer.max_steps, headline=headline, penalties=penalties)

@@ -1,4 +1,4 @@
-"""vLLM's own server with a model of any kind: found, checked, started, watched, ended."""
+"""vLLM's own server as a child process: find, check, start, watch and end it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import rlvr.engines
 from rlvr.app.inference import run_of, weights_of
-from rlvr.config import schema
 from rlvr.config.compose import load_config
 from rlvr.engines.openai import PREFIX
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import saved_settings
 from rlvr.models.hub import locate
 from rlvr.models.loading import TOKENIZER_FILES, base_of
+from rlvr.models.settings import PretrainedModel
 from rlvr.tracking.files import writing
 
 PYTHON_VARIABLE = "RLVR_VLLM_PYTHON"
 EXTENSION = Path(rlvr.engines.__file__).parent / "vllm" / "extension"
-"""Files for vLLM's Python: our extension of its workers, and what starts it."""
+"""Files for vLLM's Python: the launcher and our worker extension."""
 LAUNCHER = EXTENSION / "rlvr_vllm_launch.py"
 _FIXED, _PLAIN = "what training needs of it is fixed", "it is asked at --host and --port, without TLS"
 OWN_OPTIONS = {
@@ -46,9 +46,9 @@ OWN_OPTIONS = {
     "--ssl-keyfile": _PLAIN,
     "--ssl-certfile": _PLAIN,
 }
-"""Those of vLLM that are not the user's to give after --, and the remedy."""
+"""vLLM options that the user may not give after --, and the remedy."""
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The values that --max-lora-rank may have."""
+"""Allowed values of --max-lora-rank."""
 POLL_S = 0.25
 TELL_S = 10.0
 PROBE_S = 60.0
@@ -62,17 +62,17 @@ INSTALL = (
 
 @dataclass(frozen=True, kw_only=True)
 class VllmSettings:
-    """What a user may choose about the server."""
+    """The user's settings of the server."""
 
     host: str = "127.0.0.1"
     port: int  # a free one
-    names: tuple[str, ...] = ()  # what requests call the model; none: as MODEL was given
+    names: tuple[str, ...] = ()  # of the model in requests; none: as MODEL was given
     python: str | None = None  # None: RLVR_VLLM_PYTHON, else this environment
     max_batch_size: int | None = None  # None: vLLM's own choice
     max_context_tokens: int | None = None  # None: what the model can
     api_key: str | None = None
     arguments: tuple[str, ...] = ()  # for vLLM, unchanged
-    log: Path | None = None  # None: a temporary file, which goes with a server that ends well
+    log: Path | None = None  # None: a temporary file, removed after a good end
     shutdown_s: float = 30.0
 
 
@@ -83,12 +83,12 @@ class Build:
     python: str
     version: str
     cpu: bool
-    head_sizes: tuple[int, ...] | None  # that attention on a CPU can do; None: not known, or no CPU build
+    head_sizes: tuple[int, ...] | None  # of attention on a CPU; None: unknown, or no CPU build
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """What is to be served."""
+    """The model to serve."""
 
     model: str  # folder or Hub id of a whole model
     adapter: Path | None = None  # on top of it
@@ -97,7 +97,7 @@ class Weights:
 
 
 class VllmDiedError(UserError):
-    """vLLM ended, and nobody had asked it to. `log` says why."""
+    """vLLM ended unasked. `log` says why."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         status = process.returncode
@@ -108,28 +108,24 @@ class VllmDiedError(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class VllmServer:
-    """A server that answers."""
+    """A healthy server."""
 
     url: str
     names: tuple[str, ...]
     process: subprocess.Popen[bytes]
     log: Path
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def wait(self) -> None:
-        """Wait for its end: VllmDiedError, as nobody has asked for it."""
+        """Wait until the server dies; raises VllmDiedError."""
         self.process.wait()
         raise VllmDiedError(self.process, self.log)
 
 
-# ------------------------------------------------------------------------------------------------------------- finding
-
-
 def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -> Build:
-    """The vLLM of the named Python, else of the one in RLVR_VLLM_PYTHON, else of this environment.
+    """The vLLM of this Python, else of the one in RLVR_VLLM_PYTHON, else of this environment.
 
-    Raises:
-        ConfigError: there is none, or the Python cannot be run.
+    ConfigError if there is none, or the Python cannot be run.
     """
     named = "--vllm-python" if python else PYTHON_VARIABLE
     python = python or environment.get(PYTHON_VARIABLE) or None
@@ -155,10 +151,9 @@ def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -
 
 
 def find_weights(model: str) -> Weights:
-    """A run folder, checkpoint, model folder or Hub id; for an adapter the model under it, too.
+    """A run folder, checkpoint, model folder or Hub id; with an adapter also the model under it.
 
-    Raises:
-        UserError: there is no such model, it is damaged, or it is an endpoint already.
+    UserError: no such model, it is damaged, or it is an endpoint already.
     """
     if model.startswith(PREFIX):
         raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
@@ -170,26 +165,19 @@ def find_weights(model: str) -> Weights:
     if not adapter.is_dir():
         raise UserError(f"{model} is an adapter on the Hub: download it, or merge it with rlvr export {model} --merge.")
     own = any((adapter / name).is_file() for name in TOKENIZER_FILES)
-    return Weights(
-        model=base_of(adapter), adapter=adapter, tokenizer=source if own else None, notes=_kept_otherwise(root)
-    )
-
-
-def _kept_otherwise(root: Path | None) -> tuple[str, ...]:
-    """What vLLM serves under the adapter is not what the run trained it on, if that was quantized."""
+    weights = Weights(model=base_of(adapter), adapter=adapter, tokenizer=source if own else None)
     kept = None if root is None else load_config([], config_name="config", config_dir=str(root)).model
-    if isinstance(kept, schema.PretrainedModel) and (kept.load_in_4bit or kept.load_in_8bit):
+    if isinstance(kept, PretrainedModel) and kept.quantized:
         bits = 4 if kept.load_in_4bit else 8
-        return (
-            f"the run has the model under its adapter in {bits} bits; vLLM takes it as it was saved: other numbers",
-        )
-    return ()
+        note = f"the run has the model under its adapter in {bits} bits; vLLM takes it as it was saved: other numbers"
+        return replace(weights, notes=(note,))
+    return weights
 
 
 def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool = False) -> None:
-    """UserError for a model whose heads the CPU build cannot do: its server would start, and die at the first request.
+    """UserError for a head size the CPU build lacks: its server would start, and die at the first request.
 
-    A build for GPUs chooses between several kinds of attention and says itself what it cannot do.
+    A build for GPUs checks this itself.
     """
     if build.head_sizes is None:
         return
@@ -198,7 +186,7 @@ def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool =
     try:
         config = AutoConfig.from_pretrained(weights.model, trust_remote_code=trust_remote_code).get_text_config()
     except (OSError, ValueError):
-        return  # vLLM says what it thinks of it
+        return  # vLLM reports it
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if size not in build.head_sizes:
         raise UserError(
@@ -208,11 +196,8 @@ def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool =
         )
 
 
-# ------------------------------------------------------------------------------------------------------------ starting
-
-
 def check_arguments(arguments: Sequence[str], ours: Mapping[str, str] = OWN_OPTIONS) -> None:
-    """ConfigError for an argument after -- that would undo one of ours; vLLM reads _ as - and takes prefixes."""
+    """ConfigError for an argument after -- that would override ours; vLLM reads _ as - and takes prefixes."""
     for word in arguments:
         name = word.partition("=")[0].replace("_", "-")
         clash = next((one for one in ours if len(name) > 3 and one.startswith(name)), None)
@@ -221,7 +206,7 @@ def check_arguments(arguments: Sequence[str], ours: Mapping[str, str] = OWN_OPTI
 
 
 def command_line(build: Build, weights: Weights, names: Sequence[str], settings: VllmSettings) -> list[str]:
-    """Everything behind `python`: ours first, then the user's."""
+    """Arguments of `python`: ours first, then the user's."""
     given = {word.partition("=")[0].replace("_", "-") for word in settings.arguments}
     served = [weights.model] if weights.adapter is not None else list(names)
     options = [
@@ -230,7 +215,7 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
         *("--logprobs-mode", "processed_logprobs"),  # of the distribution that is sampled from
         *("--worker-extension-cls", "rlvr_vllm_extension.RlvrExtension"),
         *("--middleware", "rlvr_vllm_launch.RequireKey"),
-        "--enable-scale-out",  # token ids in and out, and which weights sampled each: what engine=vllm asks
+        "--enable-scale-out",  # the route of engine=vllm: token ids in and out, versions of the weights
     ]
     if weights.tokenizer is not None:
         options += ["--tokenizer", weights.tokenizer]
@@ -254,29 +239,29 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
 
 
 def variables(build: Build, weights: Weights, settings: VllmSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the server: what the user has set stays, but for what our routes need."""
+    """Environment of the server: the user's, except for what our routes need."""
     path = os.pathsep.join(filter(None, (str(EXTENSION), environment.get("PYTHONPATH"))))
     ours = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": path}
     if settings.api_key is not None:
-        ours["VLLM_API_KEY"] = settings.api_key  # an argument would be seen by everybody on the machine
+        ours["VLLM_API_KEY"] = settings.api_key  # arguments are visible to all users of the machine
     if Path(weights.model).is_dir():
         ours["HF_HUB_OFFLINE"] = "1"
     defaults = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if build.cpu:
-        defaults["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB; left to itself vLLM takes most of the machine's memory
+        defaults["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB; vLLM's default is most of the memory
     return defaults | dict(environment) | ours
 
 
 @contextmanager
 def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -> Iterator[VllmServer]:
-    """vLLM with the model, once it answers; it ends with the block, and so do all processes that it started.
+    """A healthy vLLM server with the model; it ends with the block, with all processes that it started.
 
-    `note` is told where the log is, and while loading takes its time, how long it has taken.
+    `note` gets the path of the log, and progress while loading.
 
     Raises:
-        ConfigError: there is no vLLM, or an argument that contradicts ours.
+        ConfigError: there is no vLLM, or an argument contradicts ours.
         UserError: no such model, or one that vLLM cannot serve.
-        VllmDiedError: it ended while it was loading.
+        VllmDiedError: it ended while loading.
     """
     ours = dict(OWN_OPTIONS)
     ours |= {"--max-num-seqs": "use --max-batch-size"} if settings.max_batch_size else {}
@@ -295,7 +280,7 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches us, and we tell it; its processes can be killed as a group
+            start_new_session=True,  # Ctrl-C reaches only us; its processes are killed as a group
         )
     try:
         _wait_until_healthy(process, settings, log, note)
@@ -343,21 +328,21 @@ def _healthy(host: str, port: int) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes], shutdown_s: float) -> None:
-    """End the server, and whatever it has left: when its first process is killed, the others stay, with the memory."""
+    """End the server and its other processes, which would stay, with their memory, if only the first were killed."""
     try:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=shutdown_s)
     except subprocess.TimeoutExpired:
         pass
-    finally:  # of a second Ctrl-C, too
+    finally:  # after a second Ctrl-C too
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def tail(log: Path, num_lines: int = TAIL_LINES) -> list[str]:
-    """The last lines of a log, from its last 64 KiB; before them the first error, which the others follow from."""
+    """The first error and the last lines of a log's last 64 KiB."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - (1 << 16)))
         lines = file.read().decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the shortest way that gives what transformers would give."""
+"""Text to token ids and back: the Rust tokenizer without transformers' detours, where both give the same result."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MAX_REMEMBERED = 256
 
 
 class Coder:
-    """A tokenizer without its detours: transformers looks at every id in Python, before and behind the Rust library.
+    """Encodes and decodes with the tokenizer; transformers would look at every id in Python.
 
-    Decoded texts are remembered for a while: verifier, metric and the reader of tool calls ask for the same ones.
+    Decoded texts are cached: verifier, metric and tool-call reader ask for the same ones.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -26,7 +26,7 @@ class Coder:
         self._remembered = lru_cache(maxsize=_MAX_REMEMBERED)(self._decode)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The ids of the text, with no token added to it. UserError if the tokenizer has no ids for it."""
+        """The ids of the text, without added special tokens. UserError if the tokenizer has no ids for it."""
         try:
             if self._backend is None or self._backend.padding or self._backend.truncation:
                 return tuple(self._tokenizer.encode(text, add_special_tokens=False))
@@ -48,7 +48,7 @@ class Coder:
 
 
 def _backend(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """The Rust tokenizer, if transformers would add nothing to what it says."""
+    """The Rust tokenizer, if transformers would change nothing of its result."""
     from transformers import PreTrainedTokenizerFast
 
     kind = type(tokenizer)
@@ -57,5 +57,5 @@ def _backend(tokenizer: PreTrainedTokenizerBase) -> Any:
         return None
     if any(getattr(kind, name) is not getattr(PreTrainedTokenizerFast, name) for name in own):
         return None
-    tokenizer.encode("", add_special_tokens=False)  # takes back what a file says of padding and truncation
+    tokenizer.encode("", add_special_tokens=False)  # resets padding and truncation from the tokenizer's file
     return tokenizer.backend_tokenizer

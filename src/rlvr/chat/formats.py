@@ -1,24 +1,265 @@
-"""Every tool-call format by its name. `prompt.tool_format` offers the first three; `auto` knows all."""
+"""Every tool-call format by its name. `prompt.tool_format` offers the first three; `auto` knows all.
 
+The formats of model families here read back what the family's chat template renders.
+"""
+
+from __future__ import annotations
+
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from rlvr.chat.family_formats import ATEM, DEEPSEEK, GEMMA, GLM, LFM, XML, Harmony, Mistral
+from rlvr.chat.literals import LiteralReader
 from rlvr.chat.reasoning import Marks, pieces
-from rlvr.chat.tool_calls import Reading, ToolFormat
-from rlvr.chat.tool_formats import Hermes, Llama, Words
-from rlvr.types import Message, ToolSchema
+from rlvr.chat.tool_calls import BadJsonError, Reading, Tools, as_written, decode_json, schema_of, to_json
+from rlvr.chat.tool_formats import Hermes, Llama, ToolFormat, Words, bare
+from rlvr.types import Message, ToolCall
 
-HERMES, LLAMA, WORDS = Hermes(), Llama(), Words()
-FORMATS: Mapping[str, ToolFormat] = {
-    made.name: made for made in (HERMES, LLAMA, WORDS, XML, GLM, ATEM, Harmony(), DEEPSEEK, GEMMA, LFM, Mistral())
-}
+
+class _Tagged(ToolFormat):
+    """Named parameters between tags, their text bare: only the tool's schema tells 3 from "3"."""
+
+    header: re.Pattern[str]  # its group is the tool's name
+    opening: re.Pattern[str]  # of a parameter; its group is the key
+    closing: str
+    strips: bool = False  # one line break on either side of a value is not part of it
+    example: str
+    written: str
+    written_parameter: str
+
+    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
+        found = self.header.match(body)
+        if found is None:
+            into.malformed(raw, f"The call names no tool: write {self.example}.")
+            return
+        name = found[1].strip()
+        schemas = schema_of(name, tools) or {}
+        arguments: dict[str, Any] = {}
+        position = found.end()
+        while (opening := self.opening.search(body, position)) is not None:
+            key, end = opening[1], body.find(self.closing, opening.end())
+            if end < 0 or key in arguments:
+                what = "does not end" if end < 0 else "stands twice"
+                into.malformed(raw, f"The argument {key[:60]!r} {what}.", name)
+                return
+            value = body[opening.end() : end]
+            text = value.removeprefix("\n").removesuffix("\n") if self.strips else value
+            arguments[key] = as_written(text, schemas.get(key, {}))
+            position = end + len(self.closing)
+        into.add(raw, name, arguments)
+
+    def write_call(self, call: ToolCall, tools: Tools) -> str:
+        pairs = call.arguments.items()
+        parameters = "".join(self.written_parameter.format(key=key, value=bare(value)) for key, value in pairs)
+        return self.written.format(name=call.name, parameters=parameters)
+
+
+class Xml(_Tagged):
+    """`<tool_call><function=f><parameter=query>x</parameter></function></tool_call>`: Qwen3-Coder, Qwen3.5+."""
+
+    name, open, close = "xml", "<tool_call>", "</tool_call>"
+    header = re.compile(r"\s*<function=([^\n>]+)>")
+    opening = re.compile(r"<parameter=([^\n>]{1,200})>")
+    closing = "</parameter>"
+    strips = True
+    example = "<tool_call><function=NAME>...</function></tool_call>"
+    written = "\n<function={name}>\n{parameters}</function>\n"
+    written_parameter = "<parameter={key}>\n{value}\n</parameter>\n"
+
+
+class Glm(_Tagged):
+    """`<tool_call>f<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>`: GLM-4.5+."""
+
+    name, open, close = "glm", "<tool_call>", "</tool_call>"
+    header = re.compile(r"\s*([^\s<{]+)")
+    opening = re.compile(r"<arg_key>([^<]{1,200})</arg_key>\s*<arg_value>")
+    closing = "</arg_value>"
+    example = "<tool_call>NAME ...</tool_call>"
+    written = "{name}\n{parameters}"
+    written_parameter = "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"
+
+
+class Atem(_Tagged):
+    """`<atem:invoke name="f"><atem:parameter name="query">x</atem:parameter></atem:invoke>`: Muse Glimmer."""
+
+    name, open, close = "atem", "<atem:function_calls>", "</atem:function_calls>"
+    header = re.compile(r'\s*<atem:invoke name="([^"\n]+)">')
+    opening = re.compile(r'<atem:parameter name="([^"\n]{1,200})">')
+    closing = "</atem:parameter>"
+    example = '<atem:function_calls><atem:invoke name="NAME">...</atem:invoke></atem:function_calls>'
+    written = '\n<atem:invoke name="{name}">\n{parameters}</atem:invoke>\n'
+    written_parameter = '<atem:parameter name="{key}">{value}</atem:parameter>\n'
+
+
+class DeepSeek(ToolFormat):
+    """`function<sep>f ```json {"query": "x"} ```  of DeepSeek V3 and R1, `f<sep>{"query": "x"}` of V3.1."""
+
+    name, open, close = "deepseek", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+    outer = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+    _separator = "<｜tool▁sep｜>"
+
+    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
+        head, separator, rest = body.partition(self._separator)
+        if not separator:
+            into.malformed(raw, f"The call has no {self._separator}.")
+            return
+        name = head.strip()
+        if name == "function":
+            name, _, rest = rest.strip().partition("\n")
+        into.add(raw, name, rest.strip().removeprefix("```json").removesuffix("```"))
+
+    def write_call(self, call: ToolCall, tools: Tools) -> str:
+        return f"function{self._separator}{call.name}\n```json\n{to_json(call.arguments)}\n```"
+
+
+class Gemma(ToolFormat):
+    """`call:f{query:<|"|>x<|"|>}`: Gemma 4."""
+
+    name, open, close = "gemma", "<|tool_call>", "<tool_call|>"
+
+    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
+        name, brace, rest = body.partition("{")
+        if not brace or not name.strip().startswith("call:"):
+            into.malformed(raw, "The call names no tool: write call:NAME{...}.")
+            return
+        name = name.strip().removeprefix("call:")
+        reader = LiteralReader(rest)
+        try:
+            arguments = reader.pairs(":", "}")
+        except BadJsonError as error:
+            into.malformed(raw, f"The arguments cannot be read: {error}.", name)
+            return
+        if rest[reader.position :].strip():
+            into.malformed(raw, "There is text behind the arguments.", name)
+        else:
+            into.add(raw, name, arguments)
+
+    def write_call(self, call: ToolCall, tools: Tools) -> str:
+        pairs = ",".join(f"{key}:{self._value(value)}" for key, value in sorted(call.arguments.items()))
+        return f"call:{call.name}{{{pairs}}}"
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, str):
+            return f'<|"|>{value}<|"|>'
+        if isinstance(value, Mapping):
+            return "{" + ",".join(f"{self._value(key)}:{self._value(inner)}" for key, inner in value.items()) + "}"
+        if isinstance(value, list):
+            return "[" + ",".join(map(self._value, value)) + "]"
+        return to_json(value)
+
+
+class Lfm(ToolFormat):
+    """`[f(query='x'), g()]`, Python-like: LFM2."""
+
+    name, open, close = "lfm", "<|tool_call_start|>", "<|tool_call_end|>"
+
+    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
+        """All calls of the list are read before any is added."""
+        reader = LiteralReader(body)
+        calls: list[tuple[str, dict[str, Any]]] = []
+        try:
+            reader.demand("[")
+            while not reader.take("]"):
+                if calls:
+                    reader.demand(",")
+                name, _ = reader.word()
+                reader.demand("(")
+                calls.append((name, reader.pairs("=", ")")))
+        except BadJsonError as error:
+            into.malformed(raw, f"The calls cannot be read: {error}.")
+            return
+        for name, arguments in calls:
+            into.add("", name, arguments)
+
+    def write_call(self, call: ToolCall, tools: Tools) -> str:
+        return f"[{call.name}({', '.join(f'{key}={self._value(value)}' for key, value in call.arguments.items())})]"
+
+    def _value(self, value: Any) -> str:
+        if not isinstance(value, str):
+            return to_json(value)
+        text = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+        return f"'{text}'"
+
+
+class Harmony(ToolFormat):
+    """` to=functions.f<|channel|>commentary json<|message|>{"query": "x"}`: GPT-OSS.
+
+    The call is the last message of a turn, ended by the stop token; its header has one of two orders.
+    """
+
+    name = "harmony"
+    _header = re.compile(
+        r"(?:<\|start\|>assistant)?(?: ?to=functions\.([^\s<]+)<\|channel\|>commentary[^<]*"
+        r"|<\|channel\|>commentary to=functions\.([^\s<]+)[^<]*)(?:<\|constrain\|>[^<]*)?<\|message\|>"
+    )
+
+    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
+        """The first header starts the call, which takes the rest of the text."""
+        found = self._header.search(text) if "to=functions." in text else None
+        if found is None or not finished:
+            into.text.append(text)
+            return
+        into.text.append(text[: found.start()])
+        body = text[found.end() :].removesuffix("<|call|>")
+        into.add(text[found.start() :], found[1] or found[2], body or "{}")
+
+    def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
+        """One call; the template allows no more."""
+        return f" to=functions.{calls[0].name}<|channel|>commentary json<|message|>{to_json(calls[0].arguments)}"
+
+
+class Mistral(ToolFormat):
+    """`[TOOL_CALLS] [{"name": "f", "arguments": {}}]`, or `[TOOL_CALLS]f[ARGS]{}` once or several times: Mistral."""
+
+    name = "mistral"
+    open, _args = "[TOOL_CALLS]", "[ARGS]"
+
+    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
+        """Everything behind the first mark is calls; if that was cut off, it is text."""
+        before, mark, rest = text.partition(self.open)
+        into.text.append(before)
+        if not mark:
+            return
+        try:
+            calls = [self._named(part) for part in rest.split(self.open)] if self._args in rest else self._listed(rest)
+        except BadJsonError as error:
+            if finished:
+                into.malformed(mark + rest, f"The calls are no JSON: {error}.")
+            else:
+                into.text.append(mark + rest)
+            return
+        for name, arguments in calls:
+            into.add("", name, arguments)
+
+    def _named(self, text: str) -> tuple[object, object]:
+        name, _, body = text.partition(self._args)
+        arguments, end = decode_json(body.strip())
+        if end != len(body.strip()):
+            raise BadJsonError(f"Extra text at character {end}")
+        return name, arguments
+
+    def _listed(self, text: str) -> list[tuple[object, object]]:
+        value, end = decode_json(text.strip())
+        entries = value if isinstance(value, list) else [value]
+        if end != len(text.strip()) or not all(isinstance(entry, dict) for entry in entries):
+            raise BadJsonError("it must be a list of objects")
+        return [(entry.get("name"), entry.get("arguments")) for entry in entries]
+
+    def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
+        """As the templates of Mistral 7B and Nemo do."""
+        entries = [{"name": call.name, "arguments": dict(call.arguments), "id": call.id} for call in calls]
+        return f"{self.open} {to_json(entries)}"
+
+
+_KINDS = (Hermes, Llama, Words, Xml, Glm, Atem, Harmony, DeepSeek, Gemma, Lfm, Mistral)
+FORMATS: Mapping[str, ToolFormat] = {kind.name: kind() for kind in _KINDS}
 
 
 def read_message(
     text: str,
     marks: Marks,
     tool_format: ToolFormat,
-    tools: Sequence[ToolSchema],
+    tools: Tools,
     *,
     finished: bool = True,
     opened: bool = False,
@@ -30,7 +271,5 @@ def read_message(
             reading.text.append(piece)
         else:
             tool_format.read(piece, reading, finished=finished, tools=tools)
-    content = "".join(reading.text)
-    return Message(
-        role="assistant", content=content.strip() if reading.calls else content, tool_calls=tuple(reading.calls)
-    )
+    content, calls = "".join(reading.text), tuple(reading.calls)
+    return Message(role="assistant", content=content.strip() if calls else content, tool_calls=calls)

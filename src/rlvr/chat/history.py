@@ -1,4 +1,4 @@
-"""What a template makes of a conversation that goes on: what comes behind a completion, and what it takes back.
+"""How a template continues a conversation: what follows a completion, and what of it is dropped from later prompts.
 
 Qwen3 shows its reasoning only until the user speaks again:
 
@@ -16,41 +16,40 @@ from dataclasses import replace
 
 from rlvr.chat.reasoning import split
 from rlvr.chat.template import PLACE, PROBE, QUESTION, Template, call_of
-from rlvr.types import Message, ToolSchema
+from rlvr.chat.tool_calls import Tools
+from rlvr.types import Message
 
 _MAX_KNOWN = 10_000
 
 
 def behind(template: Template, said: Message, reply: Sequence[Message], *, header: bool = True) -> str:
-    """What the template renders behind the last words of `said`: the end of the turn, the reply, the next header.
+    """What the template renders behind the content of `said`: the end of the turn, the reply, the next header.
 
-    Where the template gets calls as such, it gets those of `said` (a tool message may be refused without them), with
-    other arguments; what follows then starts with what closes the call.
+    Calls of `said` that the template gets as such stay calls (without them it may refuse a tool message), with other
+    arguments; the result then starts with what closes the call.
     """
     place = PLACE
     while any(place in message.content for message in reply):
         place += "x"
     calls = template.calls_in(said)
+    answer = Message(role="assistant", content=place)
     if calls:
         answer = replace(said, content="", tool_calls=tuple(replace(c, arguments={"text": place}) for c in calls))
-    else:
-        answer = Message(role="assistant", content=place)
     return template.render([QUESTION, answer, *reply], header=header).rpartition(place)[2]
 
 
 class History:
-    """Tells, by rendering, which replies make the template take back what was said."""
+    """Finds out, by rendering, which replies make the template rewrite earlier turns."""
 
     def __init__(self, template: Template) -> None:
         self._template = template
         self._known: dict[tuple[object, ...], bool] = {}
 
-    def rewritten(
-        self, conversation: Sequence[Message], reply: Sequence[Message], tools: Sequence[ToolSchema] = ()
-    ) -> bool:
-        """True if the template, asked for the next prompt, does not go on from the last prompt and its completion.
+    def rewritten(self, conversation: Sequence[Message], reply: Sequence[Message], tools: Tools = ()) -> bool:
+        """True if the template's next prompt does not extend the last prompt and its completion.
 
-        Asked with dummies of the same shape, since templates also trim spaces, which takes nothing back.
+        The question is answered for a skeleton of the conversation, since templates also trim spaces, which does not
+        count.
         """
         skeleton = [self._dummy(index, message) for index, message in enumerate([*conversation, *reply])]
         shapes = ((m.role, m.content, tuple(call.problem is None for call in m.tool_calls)) for m in skeleton)
@@ -61,22 +60,21 @@ class History:
             self._known[key] = self._rewrites(skeleton, len(conversation), [PROBE] if tools else [])
         return self._known[key]
 
-    def _rewrites(self, skeleton: Sequence[Message], length: int, tools: Sequence[ToolSchema]) -> bool:
+    def _rewrites(self, skeleton: Sequence[Message], length: int, tools: Tools) -> bool:
         before = self._template.tried(skeleton[: length - 1], header=True, tools=tools)
         after = self._template.tried(skeleton, tools=tools)
         if before is None or after is None:
-            return False  # no conversation that the template knows: rendered piece by piece
+            return False  # the template refuses the conversation: it is rendered piece by piece
         before, after = _dense(before), _dense(after)
         said = skeleton[length - 1]
-        marks = self._template.marks
-        empty = _dense(marks.open + marks.close)  # reasoning without words leaves nothing else to be found
+        empty = _dense(self._template.marks.open + self._template.marks.close)  # reasoning without words
         lost_empty = empty in _dense(said.content) and after.count(empty) <= before.count(empty)
         words = [word for word in said.content.split() if word.startswith("dummy")]
         words += [str(call.arguments["text"]) for call in said.tool_calls if call.problem is None]
         return lost_empty or not after.startswith(before) or any(word not in after for word in words)
 
     def _dummy(self, index: int, message: Message) -> Message:
-        """A message of the same shape, in few words that can be found again."""
+        """A message of the same shape, in a few words that can be searched for."""
         if message.role != "assistant":
             return replace(message, content="x", call_id=None)
         marks = self._template.marks

@@ -20,15 +20,15 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 class LiteralReader:
-    """Reads values, keys and marks from left to right. BadJsonError where the text is something else."""
+    """Reads values, keys and marks from left to right. BadJsonError at anything else."""
 
-    def __init__(self, text: str, position: int = 0) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.position = position
+        self.position = 0
 
     def take(self, mark: str) -> bool:
         """Skip spaces, and the mark if it comes next."""
-        self.position = _end(_SPACE, self.text, self.position)
+        self._match(_SPACE, "")
         if not self.text.startswith(mark, self.position):
             return False
         self.position += len(mark)
@@ -39,71 +39,53 @@ class LiteralReader:
         if not self.take(mark):
             raise BadJsonError(f"{mark!r} is missing at character {self.position}")
 
-    def key(self) -> str:
-        """A name, bare or as a string."""
-        for opening in _STRINGS:
+    def word(self, pattern: re.Pattern[str] = _KEY, what: str = "a name") -> tuple[str, bool]:
+        """What comes next, and whether it is a string in quotes; without them it must match the pattern."""
+        for opening, body in _STRINGS.items():
             if self.take(opening):
-                return self._string(opening)
-        return self._match(_KEY, "a name")
+                text = self._match(body, "the end of a string")[1]
+                if opening != '<|"|>':
+                    text = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), text, flags=re.DOTALL)
+                return text, True
+        return self._match(pattern, what)[0], False
 
     def value(self, depth: int = 0) -> Any:
         """A string, number, truth value, null, list or object."""
         if depth > MAX_DEPTH:
             raise BadJsonError("it is nested too deep")
-        for opening in _STRINGS:
-            if self.take(opening):
-                return self._string(opening)
         if self.take("["):
-            return self._items(depth)
+            items: list[Any] = []
+            while not self.take("]"):
+                if items:
+                    self.demand(",")
+                items.append(self.value(depth + 1))
+            return items
         if self.take("{"):
             return self.pairs(":", "}", depth)
-        word = self._match(_ATOM, "a value")
-        return _WORDS[word] if word in _WORDS else decode_number(word)
+        word, is_string = self.word(_ATOM, "a value")
+        if is_string or word in _WORDS:
+            return word if is_string else _WORDS[word]
+        number, end = decode_json(word)
+        if end != len(word):
+            raise BadJsonError(f"{word[:20]!r} is no value")
+        return number
 
     def pairs(self, between: str, close: str, depth: int = 0) -> dict[str, Any]:
-        """`a: 1, b: 2}` with `:` between, or `a=1, b=2)`, behind its opening mark; no key stands twice."""
+        """`a: 1, b: 2}` with `:` between, or `a=1, b=2)`, behind its opening mark; duplicate keys are an error."""
         found: dict[str, Any] = {}
         while not self.take(close):
             if found:
                 self.demand(",")
-            key = self.key()
+            key, _ = self.word()
             self.demand(between)
             if key in found:
                 raise BadJsonError("a key stands twice")
             found[key] = self.value(depth + 1)
         return found
 
-    def _items(self, depth: int) -> list[Any]:
-        found: list[Any] = []
-        while not self.take("]"):
-            if found:
-                self.demand(",")
-            found.append(self.value(depth + 1))
-        return found
-
-    def _string(self, opening: str) -> str:
-        body = self._match(_STRINGS[opening], "the end of a string")
-        if opening == '<|"|>':
-            return body
-        return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), body, flags=re.DOTALL)
-
-    def _match(self, pattern: re.Pattern[str], what: str) -> str:
-        self.position = _end(_SPACE, self.text, self.position) if pattern in (_KEY, _ATOM) else self.position
+    def _match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
         found = pattern.match(self.text, self.position)
         if found is None:
             raise BadJsonError(f"{what} is missing at character {self.position}")
         self.position = found.end()
-        return found[1] if pattern.groups else found[0]
-
-
-def decode_number(word: str) -> Any:
-    """The number that a bare word is. BadJsonError for other words."""
-    value, end = decode_json(word)
-    if end != len(word):
-        raise BadJsonError(f"{word[:20]!r} is no value")
-    return value
-
-
-def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
-    found = pattern.match(text, position)
-    return found.end() if found else position
+        return found

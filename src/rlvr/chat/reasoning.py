@@ -1,4 +1,4 @@
-"""Where a model thinks before it speaks: nothing in there is a tool call, and many templates take it back later."""
+"""Reasoning in a completion: nothing within it is a tool call, and many templates drop it later."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    """How a family marks reasoning, and what else stands around its words."""
+    """How a family marks reasoning."""
 
     open: str = "<think>"
     close: str = "</think>"
-    noise: str | None = None  # a regular expression: marks around what is said, which no template wants back
+    noise: str | None = None  # a regular expression: marks around the answer, which no template takes back as content
 
 
 THINK = Marks()
@@ -31,7 +31,7 @@ ATEM = Marks(
 
 
 def marks_of(template: str) -> Marks:
-    """The marks that a chat template speaks of."""
+    """The marks that a chat template names."""
     for marks, word in ((HARMONY, "<|channel|>analysis"), (GEMMA, "<|channel>"), (ATEM, "to=self<|message|>")):
         if word in template:
             return marks
@@ -43,8 +43,8 @@ def pieces(text: str, marks: Marks = THINK, *, opened: bool = False) -> Iterator
 
         "<think>a</think>b"  ->  ("<think>a</think>", True), ("b", False)
 
-    A closing tag without an opening one ends reasoning that the prompt has opened (as the templates of DeepSeek-R1
-    do); with `opened` it is known that one did. Reasoning that does not end goes on to the end of the text.
+    A closing tag without an opening one ends reasoning that the prompt has opened (DeepSeek-R1); with `opened` it is
+    known to have. Reasoning that does not end goes on to the end of the text.
     """
     start = text.find(marks.open)
     first_close = text.find(marks.close) if marks == THINK else -1  # other marks also close what is no reasoning
@@ -64,7 +64,7 @@ def pieces(text: str, marks: Marks = THINK, *, opened: bool = False) -> Iterator
 
 
 def split(text: str, marks: Marks, *, opened: bool = False) -> tuple[str | None, str]:
-    """The reasoning without its marks (None if there is none), and what is said beside it."""
+    """The reasoning without its marks (None if there is none), and the text beside it."""
     thoughts: list[str] = []
     said: list[str] = []
     for piece, is_reasoning in pieces(text, marks, opened=opened):

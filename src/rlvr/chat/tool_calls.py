@@ -1,4 +1,4 @@
-"""Reading tool calls in what a model wrote. It may be anything: reading is bounded, and nothing is ever evaluated."""
+"""Reading tool calls from model output. The output is untrusted: reading is bounded and nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from rlvr.types import ToolCall, ToolSchema
 
 MAX_CALLS = 64
-"""Calls that are read in one turn; what comes after them is one malformed call."""
+"""Calls read in one turn; what follows them is one malformed call."""
 MAX_CALL_CHARS = 100_000
 """A longer call is malformed."""
 MAX_DEPTH = 32
-"""Arguments nested deeper are malformed: whatever looks at them later may be recursive."""
+"""Arguments nested deeper are malformed: later readers may be recursive."""
+
+Tools = Sequence[ToolSchema]
+to_json = partial(json.dumps, ensure_ascii=False)
 
 
 @dataclass(kw_only=True)
@@ -30,76 +34,47 @@ class Reading:
         """True when no further call may be read."""
         return len(self.calls) > MAX_CALLS
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Add a call, or say that there are too many."""
-        if len(self.calls) == MAX_CALLS:
-            self.malformed("", f"Only {MAX_CALLS} tools can be called in one turn; the rest was not read.")
-            return
-        self.calls.append(ToolCall(id=f"call_{len(self.calls)}", name=name, arguments=arguments))
-
     def malformed(self, raw: str, problem: str, name: str = "") -> None:
-        """Add a call that is none; what was written stays in the text."""
+        """Add a call with a problem; its raw text stays in the message."""
         if not self.full:
             self.calls.append(ToolCall(id=f"call_{len(self.calls)}", name=name, arguments={}, problem=problem))
         self.text.append(raw)
 
     def add(self, raw: str, name: object, arguments: object) -> None:
-        """Add what was read as a call if it is one: a name, and arguments that are a JSON object (or its text)."""
+        """Add a call if it is one: a name, and arguments that are a JSON object or its text."""
         if not isinstance(name, str) or not name.strip():
             self.malformed(raw, "The call names no tool: its name must be a string.")
             return
         name = name.strip()
+        shown = repr(name if len(name) <= 60 else name[:60] + "...")
         if arguments is None:
             arguments = {}
-        if isinstance(arguments, str):
-            try:
-                arguments = load_json(arguments)
-            except BadJsonError as error:
-                self.malformed(raw, f"The arguments of {_short(name)} are not JSON: {error}.", name)
-                return
-        if not isinstance(arguments, dict):
-            self.malformed(raw, f"The arguments of {_short(name)} must be a JSON object.", name)
+        try:
+            arguments = load_json(arguments) if isinstance(arguments, str) else arguments
+        except BadJsonError as error:
+            self.malformed(raw, f"The arguments of {shown} are not JSON: {error}.", name)
             return
-        self.call(name, arguments)
-
-
-class ToolFormat(Protocol):
-    """One way to write tool calls."""
-
-    @property
-    def name(self) -> str:
-        """How `prompt.tool_format` calls it."""
-        ...
-
-    def read(self, text: str, into: Reading, *, finished: bool, tools: Sequence[ToolSchema]) -> None:
-        """Read the calls in `text`, which holds no reasoning, and the text beside them.
-
-        `finished`: the model ended the turn itself. If not, a call that is not complete is only text.
-        """
-        ...
-
-    def write(self, calls: Sequence[ToolCall], tools: Sequence[ToolSchema]) -> str:
-        """The calls as the model would write them; `read` finds the same ones."""
-        ...
-
-    def describe(self, tools: Sequence[ToolSchema]) -> str:
-        """What a system message says of the tools, and of how to call them."""
-        ...
+        if not isinstance(arguments, dict):
+            self.malformed(raw, f"The arguments of {shown} must be a JSON object.", name)
+        elif len(self.calls) == MAX_CALLS:
+            self.malformed("", f"Only {MAX_CALLS} tools can be called in one turn; the rest was not read.")
+        else:
+            self.calls.append(ToolCall(id=f"call_{len(self.calls)}", name=name, arguments=arguments))
 
 
 class BadJsonError(ValueError):
-    """Why a text is no JSON that may be used, in a few words."""
+    """Why a text is not usable JSON, in a few words."""
 
 
 def decode_json(text: str, start: int = 0) -> tuple[Any, int]:
-    """The JSON value at `start` and where it ends. BadJsonError for what is none, or is not safe to hand on.
+    """The JSON value at `start` and the position behind it. BadJsonError for bad syntax and unsafe values.
 
-    Refused beside bad syntax: NaN and infinities, a key that stands twice, halves of surrogate pairs (they can be
-    neither encoded nor printed), nesting deeper than MAX_DEPTH.
+    Unsafe: NaN and infinities, duplicate keys, halves of surrogate pairs (they can be neither encoded nor printed),
+    nesting deeper than MAX_DEPTH.
     """
     try:
         value, end = _DECODER.raw_decode(text, start)
-        json.dumps(value, ensure_ascii=False).encode()
+        to_json(value).encode()
     except RecursionError:
         raise BadJsonError("it is nested too deep") from None
     except json.JSONDecodeError as error:
@@ -114,7 +89,7 @@ def decode_json(text: str, start: int = 0) -> tuple[Any, int]:
 
 
 def load_json(text: str) -> Any:
-    """The JSON value that is the whole text, spaces around it aside."""
+    """The JSON value that is the whole text, except for spaces around it."""
     text = text.strip()
     if len(text) > MAX_CALL_CHARS:
         raise BadJsonError("it is too long")
@@ -148,19 +123,14 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, p
 def _too_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in _inside(outer)]
+        containers = [outer for outer in level if isinstance(outer, dict | list)]
+        level = [inner for outer in containers for inner in (outer.values() if isinstance(outer, dict) else outer)]
         if not level:
             return False
     return True
 
 
-def _inside(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
-
-
-def schema_of(name: str, tools: Sequence[ToolSchema]) -> Mapping[str, Any] | None:
+def schema_of(name: str, tools: Tools) -> Mapping[str, Any] | None:
     """The parameters of the tool, `{"city": {"type": "string"}, ...}` in their order; None if there is no such tool."""
     for tool in tools:
         function = tool.get("function", tool)
@@ -170,9 +140,9 @@ def schema_of(name: str, tools: Sequence[ToolSchema]) -> Mapping[str, Any] | Non
 
 
 def as_written(text: str, schema: Mapping[str, Any]) -> Any:
-    """What bare text means for a parameter of this JSON schema: `3` is a number only where one is asked for.
+    """The value of bare text for a parameter of this JSON schema: `3` is a number only where one is asked for.
 
-    Text that is no value of the asked type stays text; whoever validates the arguments says so.
+    Text that is no value of the asked type stays text; the validation of the arguments reports it.
     """
     kinds = _kinds(schema)
     if not kinds:
@@ -181,29 +151,18 @@ def as_written(text: str, schema: Mapping[str, Any]) -> Any:
         value = load_json(_PYTHON.get(text.strip(), text))
     except BadJsonError:
         return text
-    if value is None and "null" not in kinds:
+    if isinstance(value, str) or (value is None and "null" not in kinds):
         return text
-    return text if isinstance(value, str) or ("string" in kinds and _kind(value) not in kinds) else value
+    return text if "string" in kinds and _KINDS[type(value)] not in kinds else value
 
 
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 """Qwen3.5's template prints them so."""
+_KINDS = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
     """Every type that a schema names, alternatives included."""
     named = schema.get("type", [])
     kinds = {named} if isinstance(named, str) else set(named)
-    for key in ("anyOf", "oneOf"):
-        for choice in schema.get(key, []):
-            kinds |= _kinds(choice)
-    return kinds
-
-
-def _kind(value: Any) -> str:
-    names = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
-    return names.get(type(value), "string")
-
-
-def _short(name: str) -> str:
-    return repr(name if len(name) <= 60 else name[:60] + "...")
+    return kinds.union(*(_kinds(choice) for key in ("anyOf", "oneOf") for choice in schema.get(key, [])))

@@ -1,111 +1,171 @@
-"""The formats that rlvr can teach a model: Hermes and Llama 3.1 JSON, and words for models with tiny vocabularies."""
+"""The shape of a tool-call format, and the formats rlvr can teach: Hermes and Llama 3.1 JSON, words for tiny models."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from rlvr.chat.tool_calls import (
     MAX_CALL_CHARS,
     BadJsonError,
     Reading,
+    Tools,
     as_written,
     decode_json,
     schema_of,
+    to_json,
 )
-from rlvr.types import ToolCall, ToolSchema
+from rlvr.types import ToolCall
 
 
-class Hermes:
-    """`<tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>`, any number, text around them."""
+class ToolFormat:
+    """One way to write tool calls; by default any number of calls between `open` and `close`, with text around them."""
 
-    name = "hermes"
-    _open, _close = "<tool_call>", "</tool_call>"
+    name: str
+    """The name in `prompt.tool_format`."""
+    open: str
+    close: str
+    outer: tuple[str, str] = ("", "")
+    """Marks before the first and behind the last call."""
+    between = "\n"
 
-    def read(self, text: str, into: Reading, *, finished: bool, tools: Sequence[ToolSchema]) -> None:
-        """Tags within JSON strings are text: the JSON is read first, then its end tag."""
+    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
+        """Read the calls in `text`, which holds no reasoning, and the text beside them.
+
+        `finished`: the model ended the turn itself. If not, an incomplete call is only text.
+        """
         position = 0
-        while not into.full and (start := text.find(self._open, position)) >= 0:
+        first, last = self.outer
+        if first and self.open in text:
+            text = text.replace(first, "").replace(last, "")
+        while not into.full and (start := text.find(self.open, position)) >= 0:
             into.text.append(text[position:start])
-            body = _after_spaces(text, start + len(self._open))
-            problem = f"The call is no JSON object followed by {self._close}."
-            value: Any = None
-            try:
-                value, end = decode_json(text, body)
-                end = _after_spaces(text, end)
-                closed = text.startswith(self._close, end)
-            except BadJsonError as error:
-                problem, end, closed = f"The call is no JSON: {error}.", body, False
-            if not closed:
-                end = text.find(self._close, end)
-                if end < 0:
-                    _unfinished(text[start:], into, self._close, finished=finished)
-                    return
-            position = end + len(self._close)
+            end = text.find(self.close, start + len(self.open))
+            if end < 0:
+                self._unfinished(text[start:], into, finished)
+                return
+            position = end + len(self.close)
             raw = text[start:position]
-            if not closed:
-                into.malformed(raw, problem)
+            if len(raw) > MAX_CALL_CHARS:
+                into.malformed(raw, "The call is too long.")
             else:
-                _add_object(value, raw, into)
+                self.read_call(text[start + len(self.open) : end], raw, into, tools)
         into.text.append(text[position:])
 
-    def write(self, calls: Sequence[ToolCall], tools: Sequence[ToolSchema]) -> str:
-        """As Qwen's templates write them."""
-        return "\n".join(f"{self._open}\n{_json(call, 'arguments')}\n{self._close}" for call in calls)
+    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
+        """Add the call between the marks; `raw` includes them."""
+        raise NotImplementedError
 
-    def describe(self, tools: Sequence[ToolSchema]) -> str:
-        """In the words of Qwen's templates."""
-        schemas = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    def _unfinished(self, raw: str, into: Reading, finished: bool) -> None:
+        if finished:
+            into.malformed(raw, f"The call does not end: {self.close} is missing.")
+        else:
+            into.text.append(raw)
+
+    def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
+        """The calls as the family's template writes them; `read` gives the same ones back."""
+        written = [f"{self.open}{self.write_call(call, tools)}{self.close}" for call in calls]
+        return self.outer[0] + self.between.join(written) + self.outer[1]
+
+    def write_call(self, call: ToolCall, tools: Tools) -> str:
+        """The text between the marks."""
+        raise NotImplementedError
+
+    def describe(self, tools: Tools) -> str:
+        """What a system message says about the tools and how to call them."""
+        example = ToolCall(id="call_0", name="function_name", arguments={"parameter": "value"})
         return (
-            "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-            f"You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n{schemas}\n</tools>"
-            "\n\nFor each function call, return a json object with function name and arguments within "
-            f"{self._open}{self._close} XML tags:\n{self._open}\n"
-            f'{{"name": <function-name>, "arguments": <args-json-object>}}\n{self._close}'
+            "# Tools\n\nYou may call one or more functions to assist with the user query. You are provided with "
+            f"function signatures within <tools></tools> XML tags:\n<tools>\n{_schemas(tools)}\n</tools>\n\n"
+            f"Write a call like this:\n{self.write([example], ())}"
         )
 
 
-class Llama:
-    """The whole turn is `{"name": "search", "parameters": {"query": "x"}}`, perhaps behind `<|python_tag|>`.
+class Hermes(ToolFormat):
+    """`<tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>`"""
+
+    name, open, close = "hermes", "<tool_call>", "</tool_call>"
+
+    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
+        """Tags within JSON strings are text: the JSON is read first, then its closing tag."""
+        position = 0
+        while not into.full and (start := text.find(self.open, position)) >= 0:
+            into.text.append(text[position:start])
+            end = _after_spaces(text, start + len(self.open))
+            problem = f"The call is no JSON object followed by {self.close}."
+            closed, value = False, None
+            try:
+                value, end = decode_json(text, end)
+                end = _after_spaces(text, end)
+                closed = text.startswith(self.close, end)
+            except BadJsonError as error:
+                problem = f"The call is no JSON: {error}."
+            end = end if closed else text.find(self.close, end)
+            if end < 0:
+                self._unfinished(text[start:], into, finished)
+                return
+            position = end + len(self.close)
+            if closed:
+                _add_object(value, text[start:position], into)
+            else:
+                into.malformed(text[start:position], problem)
+        into.text.append(text[position:])
+
+    def write_call(self, call: ToolCall, tools: Tools) -> str:
+        """As Qwen's templates do."""
+        return f"\n{to_json({'name': call.name, 'arguments': call.arguments})}\n"
+
+    def describe(self, tools: Tools) -> str:
+        """In the words of Qwen's templates."""
+        return (
+            "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
+            f"function signatures within <tools></tools> XML tags:\n<tools>\n{_schemas(tools)}\n</tools>\n\n"
+            f"For each function call, return a json object with function name and arguments within "
+            f"{self.open}{self.close} XML tags:\n{self.open}\n"
+            f'{{"name": <function-name>, "arguments": <args-json-object>}}\n{self.close}'
+        )
+
+
+class Llama(ToolFormat):
+    """The whole turn is `{"name": "search", "parameters": {"query": "x"}}`, optionally behind `<|python_tag|>`.
 
     Several objects may follow each other, separated by semicolons or spaces.
     """
 
     name = "llama"
-    _tag = "<|python_tag|>"
+    open = "<|python_tag|>"
 
-    def read(self, text: str, into: Reading, *, finished: bool, tools: Sequence[ToolSchema]) -> None:
+    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
         """A turn that is other text, or JSON that names no tool, is an answer."""
         stripped = text.strip()
-        tagged = stripped.startswith(self._tag)
-        body = stripped.removeprefix(self._tag).lstrip()
+        tagged = stripped.startswith(self.open)
+        body = stripped.removeprefix(self.open).lstrip()
         if not tagged and not body.startswith("{"):
             into.text.append(text)
             return
         objects, problem = _objects(body)
-        if not tagged and not objects and '"name"' not in body[:MAX_CALL_CHARS]:
-            into.text.append(text)
-            return
-        if not tagged and objects and not all(_calls_a_tool(value, tools) for value, _ in objects):
+        if objects:
+            calls_tools = all(_calls_a_tool(value, tools) for value, _ in objects)
+        else:
+            calls_tools = '"name"' in body[:MAX_CALL_CHARS]
+        if not tagged and not calls_tools:
             into.text.append(text)
             return
         for value, raw in objects:
             _add_object(value, raw, into)
-        if problem is None:
-            return
-        if finished:
-            into.malformed(body if not objects else "", f"The call is no JSON: {problem}.")
+        if problem is not None and finished:
+            into.malformed("" if objects else body, f"The call is no JSON: {problem}.")
         elif not objects:
             into.text.append(text)
 
-    def write(self, calls: Sequence[ToolCall], tools: Sequence[ToolSchema]) -> str:
-        """As the templates of Llama 3.1 write one."""
-        return "; ".join(_json(call, "parameters") for call in calls)
+    def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
+        """As the template of Llama 3.1 writes one."""
+        return "; ".join(to_json({"name": call.name, "parameters": call.arguments}) for call in calls)
 
-    def describe(self, tools: Sequence[ToolSchema]) -> str:
+    def describe(self, tools: Tools) -> str:
         """In the words of the template of Llama 3.1."""
-        schemas = "\n\n".join(json.dumps(tool, ensure_ascii=False, indent=4) for tool in tools)
+        schemas = "\n\n".join(to_json(tool, indent=4) for tool in tools)
         return (
             "You have access to the following functions. To call a function, please respond with JSON for a function "
             'call. Respond in the format {"name": function name, "parameters": dictionary of argument name and its '
@@ -113,100 +173,70 @@ class Llama:
         )
 
 
-class Words:
+class Words(ToolFormat):
     """`<call> search alice </call>`: the words are the tool's arguments in their order, the last one takes the rest.
 
     For models that know a few dozen words, and no punctuation. A word is a number where the tool wants one.
     """
 
-    name = "words"
-    open, close = "<call>", "</call>"
+    name, open, close, between = "words", "<call>", "</call>", " "
 
-    def read(self, text: str, into: Reading, *, finished: bool, tools: Sequence[ToolSchema]) -> None:
-        """A call ends with the first `</call>`."""
-        position = 0
-        while not into.full and (start := text.find(self.open, position)) >= 0:
-            into.text.append(text[position:start])
-            end = text.find(self.close, start)
-            if end < 0:
-                _unfinished(text[start:], into, self.close, finished=finished)
-                return
-            position = end + len(self.close)
-            self._read_call(text[start + len(self.open) : end], text[start:position], into, tools)
-        into.text.append(text[position:])
-
-    def _read_call(self, body: str, raw: str, into: Reading, tools: Sequence[ToolSchema]) -> None:
-        if len(body) > MAX_CALL_CHARS:
-            into.malformed(raw, "The call is too long.")
-            return
+    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
+        """One word to each parameter in order, the rest to the last."""
         name, *words = body.split() or [""]
         if not name or name == self.open:
             into.malformed(raw, f"The call names no tool: write {self.open} NAME ARGUMENTS {self.close}.")
             return
-        parameters = schema_of(name, tools) or {}
-        if words and not parameters and schema_of(name, tools) is not None:
+        parameters = schema_of(name, tools)
+        if words and parameters is not None and not parameters:
             into.malformed(raw, f"The tool {name} takes no arguments.", name)
             return
-        into.call(name, _assign(words, parameters))
+        arguments: dict[str, Any] = {}
+        for index, (key, schema) in enumerate((parameters or {}).items()):
+            given = words[index:] if index == len(parameters or {}) - 1 else words[index : index + 1]
+            if given and schema.get("type") == "array":
+                arguments[key] = [as_written(word, schema.get("items", {})) for word in given]
+            elif given:
+                arguments[key] = as_written(" ".join(given), schema)
+        into.add(raw, name, arguments)
 
-    def write(self, calls: Sequence[ToolCall], tools: Sequence[ToolSchema]) -> str:
-        """Arguments in the order of the tool's parameters; those that come after a missing one cannot be written."""
-        return " ".join(f"{self.open} {' '.join([call.name, *_words(call, tools)])} {self.close}" for call in calls)
+    def write_call(self, call: ToolCall, tools: Tools) -> str:
+        """Arguments in the order of the tool's parameters; those behind a missing one cannot be written."""
+        words = [call.name]
+        for key in schema_of(call.name, tools) or call.arguments:
+            if key not in call.arguments:
+                break
+            value = call.arguments[key]
+            words += map(bare, value if isinstance(value, list) else [value])
+        return f" {' '.join(words)} "
 
-    def describe(self, tools: Sequence[ToolSchema]) -> str:
-        """One line a tool."""
-        lines = [f"{self.open} {_signature(tool)} {self.close}" for tool in tools]
-        return "You may call these tools, with words in the place of the arguments:\n" + "\n".join(lines)
-
-
-def _assign(words: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """One word to each parameter in order, the rest to the last."""
-    arguments: dict[str, Any] = {}
-    last = len(parameters) - 1
-    for index, (name, schema) in enumerate(parameters.items()):
-        if index >= len(words):
-            break
-        given = words[index:] if index == last else words[index : index + 1]
-        is_list = schema.get("type") == "array"
-        arguments[name] = _typed(given, schema.get("items", {})) if is_list else as_written(" ".join(given), schema)
-    return arguments
-
-
-def _typed(words: Sequence[str], schema: Mapping[str, Any]) -> list[Any]:
-    return [as_written(word, schema) for word in words]
-
-
-def _words(call: ToolCall, tools: Sequence[ToolSchema]) -> list[str]:
-    words: list[str] = []
-    for name in schema_of(call.name, tools) or call.arguments:
-        if name not in call.arguments:
-            break
-        value = call.arguments[name]
-        values = value if isinstance(value, list) else [value]
-        words += [item if isinstance(item, str) else json.dumps(item, ensure_ascii=False) for item in values]
-    return words
+    def describe(self, tools: Tools) -> str:
+        """One line per tool."""
+        lines = ["You may call these tools, with words in the place of the arguments:"]
+        for tool in tools:
+            name = tool.get("function", tool)["name"]
+            words = [self.open, name, *(key.upper() for key in schema_of(name, [tool]) or {}), self.close]
+            lines.append(" ".join(words))
+        return "\n".join(lines)
 
 
-def _signature(tool: ToolSchema) -> str:
-    name = tool.get("function", tool)["name"]
-    return " ".join([name, *(parameter.upper() for parameter in schema_of(name, [tool]) or {})])
+def bare(value: Any) -> str:
+    """A string without quotes, anything else as JSON."""
+    return value if isinstance(value, str) else to_json(value)
+
+
+def _schemas(tools: Tools) -> str:
+    return "\n".join(map(to_json, tools))
 
 
 def _add_object(value: Any, raw: str, into: Reading) -> None:
-    """A call out of `{"name": ..., "arguments": ...}`; `parameters` is the same thing in Llama's words."""
+    """A call out of `{"name": ..., "arguments": ...}`; Llama calls the latter `parameters`."""
     if len(raw) > MAX_CALL_CHARS:
         into.malformed(raw, "The call is too long.")
     elif not isinstance(value, dict):
         into.malformed(raw, 'The call must be a JSON object with the keys "name" and "arguments".')
     else:
         into.add(raw, value.get("name"), value.get("arguments", value.get("parameters")))
-
-
-def _unfinished(raw: str, into: Reading, close: str, *, finished: bool) -> None:
-    if finished:
-        into.malformed(raw, f"The call does not end: {close} is missing.")
-    else:
-        into.text.append(raw)
 
 
 def _objects(text: str) -> tuple[list[tuple[Any, str]], str | None]:
@@ -227,18 +257,16 @@ def _objects(text: str) -> tuple[list[tuple[Any, str]], str | None]:
     return found, None if found else "there is nothing"
 
 
-def _calls_a_tool(value: Any, tools: Sequence[ToolSchema]) -> bool:
+def _calls_a_tool(value: Any, tools: Tools) -> bool:
     if not isinstance(value, dict) or "name" not in value:
         return False
     named = isinstance(value["name"], str) and schema_of(value["name"], tools) is not None
     return named or "parameters" in value or "arguments" in value
 
 
+_SPACES = re.compile(r"[ \t\r\n]*")
+
+
 def _after_spaces(text: str, position: int) -> int:
-    while position < len(text) and text[position] in " \t\r\n":
-        position += 1
-    return position
-
-
-def _json(call: ToolCall, key: str) -> str:
-    return json.dumps({"name": call.name, key: call.arguments}, ensure_ascii=False)
+    found = _SPACES.match(text, position)
+    return found.end() if found else position

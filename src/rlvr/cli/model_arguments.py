@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlvr.app import Inference
-    from rlvr.config.schema import Config
+    from rlvr.config import Config
 
 MODEL_HELP = "run folder, checkpoint folder, model folder, Hub id, or an endpoint: openai:ADDRESS#NAME"
 SPLITS = {"test": "test", "validation": "test", "train": "train"}
@@ -42,6 +43,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="configuration or task whose settings to use (default: those of MODEL's own run); of a run that evaluates "
         "several tasks one of them",
     )
+    parser.add_argument("--config-dir", metavar="DIR", help="folder with your own configurations and groups")
     parser.add_argument(
         "--retriever",
         metavar="R",
@@ -135,13 +137,9 @@ def opened(args: argparse.Namespace, changes: Changes) -> Iterator[Inference]:
         note(f"looking for {args.model} on the Hub")
     with ExitStack() as stack:
         stack.enter_context(ended_by_sigterm())
-        try:
-            config = settings_of(args, [*args.set, *changes.lines])
-            changes.check(config)
-            inference = stack.enter_context(open_inference(args.model, config))
-        except ConfigError as error:
-            # compose speaks of the option that names a configuration for `rlvr train`
-            raise ConfigError(str(error).replace("--config-name", "--task")) from error
+        config = settings_of(args, [*args.set, *changes.lines])
+        changes.check(config)
+        inference = stack.enter_context(open_inference(args.model, config))
         for line in inference.notes:
             note(line)
         try:
@@ -155,19 +153,21 @@ def opened(args: argparse.Namespace, changes: Changes) -> Iterator[Inference]:
 def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
     """The settings to try the model with; ConfigError for a retriever where nothing is searched."""
     from rlvr.app import inference_config
-    from rlvr.config.lines import override_lines
-    from rlvr.retrieval.factory import check_name
+    from rlvr.lines import override_lines
+    from rlvr.retrieval.retriever import find_retriever
+    from rlvr.retrieval.settings import RetrievalSettings
 
+    asked = partial(inference_config, args.model, task=args.task, config_dir=args.config_dir)
     if args.retriever is None:
-        return inference_config(args.model, changes, task=args.task)
-    task = inference_config(args.model, [], task=args.task).task
+        return asked(changes)
+    task = asked([]).task
     if not hasattr(task, "retriever"):
         raise ConfigError(
             f"--retriever {args.retriever}: task {task.name} searches no documents; leave this out, or name a task "
             "that does, e.g. --task musique."
         )
-    check_name(args.retriever, "--retriever")
-    return inference_config(args.model, [*changes, *override_lines({"task.retriever": args.retriever})], task=args.task)
+    find_retriever(args.retriever, RetrievalSettings())
+    return asked([*changes, *override_lines({"task.retriever": args.retriever})])
 
 
 def split(text: str) -> str:

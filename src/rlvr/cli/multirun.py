@@ -11,8 +11,8 @@ from pathlib import Path
 from hydra.errors import HydraException
 
 from rlvr.cli.errors import sentence
+from rlvr.config import Config
 from rlvr.config.compose import inclusive_range, load_config, parse_overrides, to_yaml
-from rlvr.config.schema import Config
 from rlvr.errors import ConfigError, UserError
 
 MAX_FOLDER_LENGTH = 100
@@ -104,10 +104,9 @@ def _parent(config: Config) -> Path:
 def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
     from rlvr.app import train
     from rlvr.cli.signals import stop_on_signals
-    from rlvr.tracking.trackers.backend import check_installed
 
     for config in configs:
-        check_installed(config.tracker.report_to)
+        config.tracker.check_installed()
     outcomes = []
     with stop_on_signals() as stop:
         for number, (job, config) in enumerate(zip(jobs, configs, strict=True), start=1):
@@ -116,7 +115,7 @@ def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
             try:
                 result = train(config, stop.stopped)
                 status = "done" if result.finished else "stopped"
-                accuracy = result.metrics.get(f"eval/{config.task.name}/accuracy")
+                accuracy = result.metrics.get(f"eval/{config.task.label}/accuracy")
             except (UserError, OSError) as error:
                 status = f"failed: {sentence(error)}"
                 print(f"rlvr: error: {sentence(error)}", file=sys.stderr, flush=True)

@@ -156,7 +156,7 @@ def _predict(
 ) -> Sequence[EvaluationRecord]:
     """The records of all answers, kept in --output as they come; what is there already is not asked again."""
     from rlvr.app import origin_of
-    from rlvr.evaluation.evaluate import EVAL_SEED, NOTHING, attempt, check_answered
+    from rlvr.evaluation.evaluate import NOTHING, SAMPLING_SEED, attempt, check_answered
     from rlvr.evaluation.records import RecordFile
     from rlvr.types import SamplingParams
 
@@ -167,7 +167,7 @@ def _predict(
     sampling = SamplingParams(
         max_tokens=rollout.max_completion_tokens,
         stop_ids=player.stop_ids,
-        seed=EVAL_SEED,
+        seed=SAMPLING_SEED,
         temperature=rollout.temperature,
         top_p=rollout.top_p,
         top_k=rollout.top_k,

@@ -6,16 +6,15 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlvr import registry
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlvr.retrieval.base import Corpus, Indexer
-    from rlvr.retrieval.text import TextSettings
+    from rlvr.retrieval.retriever import Retriever
+    from rlvr.retrieval.settings import RetrievalSettings
 
 DESCRIPTION = """Search a corpus, or offer it to other programs.
 CORPUS is a file of passages: one JSON object a line (.jsonl) or a JSON list (.json), either also as .gz, with "text"
@@ -53,7 +52,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--retriever",
         metavar="R",
-        help="bm25, semantic[/MODEL] or hybrid[/MODEL]; default: bm25 with --serve, else all installed ones",
+        help="bm25, semantic[/MODEL], hybrid[/MODEL], or your own, my_search:Elastic; default: bm25 with --serve, else "
+        "all installed ones",
     )
     parser.add_argument("--top-n", metavar="N", type=_positive, help=f"passages to print (default: {TOP_N})")
     parser.add_argument("--port", metavar="P", type=_port, help=f"of --serve; 0: any (default: {PORT})")
@@ -66,8 +66,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Search and print, or serve; the exit status."""
-    from rlvr.retrieval.corpus import open_corpus
-    from rlvr.retrieval.text import TextSettings
+    from rlvr.retrieval.server import check_installed, serve
+    from rlvr.retrieval.settings import RetrievalSettings
 
     if args.json and args.serve:
         raise ConfigError("--json goes with --query: the service's answers are JSON anyway.")
@@ -75,52 +75,65 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--top-n goes with --query: each request to the service says how many it wants.")
     if args.port is not None and not args.serve:
         raise ConfigError("--port goes with --serve.")
-    text = TextSettings(stem=not args.no_stem, remove_stop_words=not args.keep_stop_words)
-    corpus = open_corpus(Path(args.corpus), Path(args.index_dir) if args.index_dir else None)
+    settings = RetrievalSettings(
+        scope="corpus",
+        corpus=args.corpus,
+        index_dir=args.index_dir,
+        stem=not args.no_stem,
+        remove_stop_words=not args.keep_stop_words,
+    )
     if args.serve:
-        _serve(args.retriever or "bm25", text, corpus, PORT if args.port is None else args.port)
+        name = args.retriever or "bm25"
+        check_installed()
+        serve(name, _opened(name, settings), PORT if args.port is None else args.port)
         return 0
-    for name, indexer in _indexers(args.retriever, text):
-        _print_found(name, indexer, corpus, args)
+    for name in [args.retriever] if args.retriever else _local_names():
+        try:
+            retriever = _opened(name, settings)
+        except ConfigError as error:
+            if args.retriever or name == "bm25":
+                raise
+            print(f"rlvr: without {name}: {error}", file=sys.stderr)
+            continue
+        _print_found(name, retriever, args)
     return 0
 
 
-def _indexers(name: str | None, text: TextSettings) -> Iterator[tuple[str, Indexer]]:
-    """The named one, or all that are installed; with a line on stderr about those that are not."""
-    from rlvr.retrieval.factory import make_indexer
-    from rlvr.retrieval.hybrid import Hybrid
-
-    if name is not None:
-        yield name, make_indexer(name, text)
-        return
-    yield "bm25", make_indexer("bm25", text)
-    try:
-        hybrid = make_indexer("hybrid", text)
-    except ConfigError as error:
-        print(f"rlvr: without semantic and hybrid: {error}", file=sys.stderr)
-        return
-    assert isinstance(hybrid, Hybrid)
-    yield "semantic", hybrid.semantic
-    yield "hybrid", hybrid
+def _local_names() -> list[str]:
+    """Of the retrievers that search any corpus, each once; bm25 first, which needs nothing."""
+    names: dict[type, str] = {}
+    for name in registry.names("retriever"):
+        component = registry.find("retriever", name)
+        if component.is_local:
+            names.setdefault(component, name)
+    return list(names.values())
 
 
-def _print_found(name: str, indexer: Indexer, corpus: Corpus, args: argparse.Namespace) -> None:
-    index = indexer.open(corpus)
+def _opened(name: str, settings: RetrievalSettings) -> Retriever:
+    from rlvr.retrieval.retriever import find_retriever
+
+    retriever = find_retriever(name, settings)
+    if not retriever.is_local:
+        others = ", ".join(_local_names())
+        raise ConfigError(f"--retriever {name}: cannot search a corpus by itself; take one of {others}.")
+    return retriever.open()
+
+
+def _print_found(name: str, retriever: Retriever, args: argparse.Namespace) -> None:
+    assert retriever.corpus is not None
+    passages = retriever.corpus.documents
     begin = time.perf_counter()
-    hits = index.search([args.query], args.top_n or TOP_N)[0]
+    ranked = retriever.ranked(args.query, passages, args.top_n or TOP_N)
     took = time.perf_counter() - begin
-    found = []
-    for rank, hit in enumerate(hits, start=1):
-        document = index.documents[hit.index]
-        score = round(hit.score, 4)
-        found.append(
-            Found(retriever=name, rank=rank, score=score, id=document.id, title=document.title, text=document.text)
-        )
+    found = [
+        Found(retriever=name, rank=rank, score=round(score, 4), **asdict(document))
+        for rank, (document, score) in enumerate(ranked, start=1)
+    ]
     if args.json:
         sys.stdout.write("".join(json.dumps(asdict(line)) + "\n" for line in found))
     else:
         sys.stdout.write(table(name, found) + "\n")
-    print(f"rlvr: {name}: {len(index.documents):,} passages searched in {1000 * took:.1f} ms", file=sys.stderr)
+    print(f"rlvr: {name}: {len(passages):,} passages searched in {1000 * took:.1f} ms", file=sys.stderr)
 
 
 def table(name: str, found: list[Found]) -> str:
@@ -131,15 +144,6 @@ def table(name: str, found: list[Found]) -> str:
         text = _plain(line.text)
         lines.append(" " * 16 + (text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."))
     return "\n".join(lines) + "\n"
-
-
-def _serve(name: str, text: TextSettings, corpus: Corpus, port: int) -> None:
-    from rlvr.retrieval.factory import make_indexer
-    from rlvr.retrieval.server import check_installed, serve
-
-    check_installed()
-    indexer = make_indexer(name, text)
-    serve(name, indexer, indexer.open(corpus), port)
 
 
 def _plain(text: str) -> str:

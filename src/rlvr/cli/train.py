@@ -14,7 +14,7 @@ from rlvr.world import check_launch, launcher, num_processes, said_once, speaks
 
 if TYPE_CHECKING:
     from rlvr.app import TrainResult
-    from rlvr.config.schema import Config
+    from rlvr.config import Config
 
 DESCRIPTION = (
     """Train a model as a configuration says. Without arguments: the configuration `rpn`, arithmetic on this machine."""
@@ -39,6 +39,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="configuration to start from (default: rpn; with resume=true that of the run)",
     )
     parser.add_argument("--config-dir", metavar="DIR", help="folder with your own configurations and groups")
+    parser.add_argument(
+        "--help-config",
+        nargs="?",
+        const="",
+        metavar="KEY",
+        help="print every key (of a section, of one choice such as algorithm=ppo) with type, default, bounds, meaning",
+    )
     parser.add_argument("--cfg", choices=["job"], help="print the resolved configuration and stop")
     parser.add_argument("-m", "--multirun", action="store_true", help="run every combination of a=1,2 b=x,y")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="group=choice or section.key=value")
@@ -50,6 +57,11 @@ def run(args: argparse.Namespace) -> int:
     from rlvr.cli.multirun import run_sweep
     from rlvr.config.compose import DEFAULT_CONFIG, to_yaml
 
+    if args.help_config is not None:
+        from rlvr.cli.help import help_lines
+
+        print(help_lines(args.help_config, args.config_dir))
+        return 0
     if args.multirun:
         args.config_name = args.config_name or DEFAULT_CONFIG
         with said_once():
@@ -71,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     with stop_on_signals(quiet=num_processes() > 1) as stop:
         result = train(config, stop.stopped)
         if result.is_first:
-            sys.stdout.write(summary(result, config.task.name, config.evaluation.headline))
+            sys.stdout.write(summary(result, config.task.label, config.evaluation.headline))
     return 0 if result.finished else stop.exit_code or 143  # another process got the signal: torchrun sends SIGTERM
 
 
@@ -96,13 +108,13 @@ def summary(result: TrainResult, task: str, headline: str) -> str:
 
 def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> Config:
     """Compose. A run that goes on is its own configuration, unless the command names one or chooses in a group."""
-    from rlvr.config.catalog import sections
     from rlvr.config.compose import DEFAULT_CONFIG, load_config, parse_overrides
+    from rlvr.config.config import CHOICES
 
     if name is not None or folder is not None:
         return load_config(overrides, config_name=name or DEFAULT_CONFIG, config_dir=folder)
     values = {override.key_or_group: override.value() for override in parse_overrides(overrides)}
-    choices = [f"{key}={value}" for key, value in values.items() if key in sections()]
+    choices = [f"{key}={value}" for key, value in values.items() if key in CHOICES and isinstance(value, str)]
     run = _resumed_run(values)
     if run is None:
         return load_config(overrides)
@@ -121,8 +133,9 @@ def _with_another_engine(overrides: Sequence[str], run: str) -> Config:
     from omegaconf import OmegaConf
 
     from rlvr.config.compose import load_config
+    from rlvr.settings import dumped
 
-    started = load_config([], config_name="config", config_dir=run).model_dump(mode="json")
+    started = dumped(load_config([], config_name="config", config_dir=run))
     engine = started.pop("engine")["name"]
     with TemporaryDirectory() as folder:
         file = OmegaConf.create({"defaults": [{"engine": engine}, "_self_"], **started})

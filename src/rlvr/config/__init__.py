@@ -1,1 +1,5 @@
-"""Typed configuration. Import from the modules: `rlvr.config.compose.load_config`, `rlvr.config.schema.Config`."""
+"""Composing and checking configurations; knows no component by name."""
+
+from rlvr.config.config import Config
+
+__all__ = ["Config"]

@@ -19,22 +19,27 @@ Compose = Callable[[Sequence[str]], Mapping[str, Any]]
 PARTS = ("task", "reward", "prompt")
 
 
-def expand(values: dict[str, Any], compose: Compose) -> dict[str, list[str]]:
-    """Write `evaluation.also` and, for a mix, `task.parts` out in full, in place.
-
-    Returns the overrides that each was composed of, `{"task.parts.gsm8k": ["task=gsm8k", "prompt.few_shot=1"]}`; one of
-    a resolved configuration has none.
-    """
+def expand(values: dict[str, Any], compose: Compose) -> frozenset[str]:
+    """Write `evaluation.also` and, for a mix, `task.parts` out in full, in place; the keys that their lists `set`."""
     task, evaluation = values.get("task"), values.get("evaluation")
-    lines: dict[str, list[str]] = {}
+    said = [
+        f"{place}.{name}.{line.partition('=')[0].lstrip('+~')}"
+        for place, entries in (
+            ("task.parts", task.get("parts") if isinstance(task, dict) else None),
+            ("evaluation.also", evaluation.get("also") if isinstance(evaluation, dict) else None),
+        )
+        for name, entry in (entries.items() if isinstance(entries, dict) else ())
+        if isinstance(entry, dict) and isinstance(lines := entry.get("set"), list)
+        for line in map(str, lines)
+    ]
     if isinstance(task, dict) and task.get("name") == "mix":
-        task["parts"] = _expand("task.parts", task.get("parts"), compose, lines, weighted=True)
+        task["parts"] = _expand("task.parts", task.get("parts"), compose, weighted=True)
     if isinstance(evaluation, dict) and "also" in evaluation:
-        evaluation["also"] = _expand("evaluation.also", evaluation["also"], compose, lines, weighted=False)
-    return lines
+        evaluation["also"] = _expand("evaluation.also", evaluation["also"], compose, weighted=False)
+    return frozenset(said)
 
 
-def _expand(key: str, entries: Any, compose: Compose, lines: dict[str, list[str]], *, weighted: bool) -> dict[str, Any]:
+def _expand(key: str, entries: Any, compose: Compose, *, weighted: bool) -> dict[str, Any]:
     if entries is None and not weighted:
         return {}
     if isinstance(entries, str):
@@ -43,15 +48,10 @@ def _expand(key: str, entries: Any, compose: Compose, lines: dict[str, list[str]
         entries = dict.fromkeys(entries)
     if not isinstance(entries, dict):
         raise ConfigError(f"{key}={entries}: must name tasks, e.g. [gsm8k,finqa] or {{gsm8k: 2, finqa: 1}}.")
-    return {
-        str(name): _entry(f"{key}.{name}", str(name), entry, compose, lines, weighted)
-        for name, entry in entries.items()
-    }
+    return {str(name): _entry(f"{key}.{name}", str(name), entry, compose, weighted) for name, entry in entries.items()}
 
 
-def _entry(
-    key: str, name: str, entry: Any, compose: Compose, lines: dict[str, list[str]], weighted: bool
-) -> dict[str, Any]:
+def _entry(key: str, name: str, entry: Any, compose: Compose, weighted: bool) -> dict[str, Any]:
     if isinstance(entry, dict) and isinstance(entry.get("task"), dict):
         return entry  # of a resolved configuration
     if isinstance(entry, int | float) and weighted:
@@ -68,9 +68,8 @@ def _entry(
             raise ConfigError(f"{key}: set may change task, reward and prompt, and {line} is none of them.")
         if line.lstrip("+").startswith("reward.max_error_share="):
             raise ConfigError(f"{key}: {line} has no effect here; set reward.max_error_share of the run.")
-    lines[key] = [f"task={choice}", *overrides]
     try:
-        values = compose(lines[key])
+        values = compose([f"task={choice}", *overrides])
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from None
     return weight | {part: values[part] for part in PARTS}

@@ -1,126 +1,85 @@
-"""From a command line to a `Config`: Hydra composes the YAML groups, the schema and the rules check the result.
+"""From a command line to a `Config`: Hydra composes the choices and values, the settings classes check them.
 
-Hydra's loader is used directly, not its application: it has no global state, makes no folders, and lets the user's
-`--config-dir` add root configurations as well as groups.
+The registry offers every component to Hydra's ConfigStore as a choice that holds nothing but its name; a task also
+brings the prompt and the reward that go with it. Defaults are those of the classes. So what Hydra composes is what was
+said: by our presets, by the user's files and on the command line.
 """
 
-import json
-import os
+from __future__ import annotations
+
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
-from hydra.core.object_type import ObjectType
+from hydra import compose, initialize_config_dir, initialize_config_module
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
-from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from rlvr.config import bundles, debugging, messages, rules
-from rlvr.config.catalog import choice_models, has_value, sections, value_of
-from rlvr.config.schema import Config
+from rlvr import registry
+from rlvr.config import bundles, checks, debugging, messages
+from rlvr.config.config import CHOICES, Config
+from rlvr.config.said import Said, Source, included_files, is_choice, leaf_values
+from rlvr.config.spellings import upgraded
 from rlvr.errors import ConfigError
+from rlvr.rewards.settings import RewardSettings
+from rlvr.settings import Settings, dumped, plain, validated
 
 DEFAULT_CONFIG = "rpn"
-DATA_CONFIG = "gsm8k"  # what a data task without a configuration of its own starts from
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a configuration comes from."""
-
-    config_name: str
-    config_dir: str | None
-    loader: ConfigLoaderImpl
-
-    @property
-    def root_configs(self) -> list[str]:
-        """Names for `--config-name`; Hydra's own (`config`, `hydra`) lie elsewhere in its search path."""
-        folders = [Path(__file__).parents[1] / "conf", *([Path(self.config_dir)] if self.config_dir else [])]
-        return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
-
-    def options(self, group: str) -> list[str]:
-        """The choices of a group."""
-        return self.loader.get_group_options(group)
-
-    def is_group(self, key: str) -> bool:
-        """Whether `key` names a group of configuration files. A value's key, which has a dot, is not looked up."""
-        return "." not in key and bool(self.loader.get_group_options(key, ObjectType.CONFIG))
+DATA_CONFIG = "gsm8k"  # what a task without a configuration of its own starts from
+GROUPS = tuple(group for group in CHOICES if group != "reward")  # whose choices are components
+FOLLOWS_TASK = ("reward", "prompt")
 
 
 def load_config(
-    overrides: Sequence[str], *, config_name: str = DEFAULT_CONFIG, config_dir: str | None = None
+    overrides: Sequence[str],
+    *,
+    config_name: str = DEFAULT_CONFIG,
+    config_dir: str | None = None,
+    option: str = "--config-name",
 ) -> Config:
-    """Compose, check and freeze a configuration. Raises ConfigError: one sentence with key, value and remedy."""
-    source = _open(config_name, config_dir)
+    """Compose, check and freeze a configuration. Raises ConfigError: key, value and remedy of all that is wrong."""
+    if config_dir is not None:
+        if not Path(config_dir).is_dir():
+            raise ConfigError(f"--config-dir {config_dir}: there is no such folder.")
+        registry.look_in(str(Path(config_dir).resolve()))
+    source = Source(name=config_name.removesuffix(".yaml"), folder=config_dir, option=option)
+    if source.name not in source.configs:
+        hint = registry.suggestion(source.name, source.configs)
+        raise ConfigError(f"{option} {source.name}: there is no such configuration; {hint}")
     parsed = parse_overrides(overrides)
-    for override in parsed:
-        _check_override(override, source)
-    values = _compose(source, parsed)
+    _check_overrides(parsed, source)
+    said = Said.of(parsed, source)
+    values = _compose(source, parsed, said)
     if values.get("debug") is True:
-        debugging.shrink(values, _said_beside_debug(source, parsed))
-    lines = bundles.expand(values, partial(_bundle, config_dir))
-    chosen = messages.chosen_names(values)
-    try:
-        config = Config.model_validate_json(json.dumps(values), strict=True)
-    except ValidationError as error:
-        raise ConfigError(messages.invalid(error, chosen)) from None
-
-    def changed_inside(key: str, inside: Config) -> rules.Changed:
-        if key not in lines:  # it was resolved already
-            return lambda path: False
-        return _changed(inside, _open(DEFAULT_CONFIG, config_dir), parse_overrides(lines[key]))
-
-    rules.check(config, _changed(config, source, parsed), changed_inside)
-    return config
+        debugging.shrink(values, said.beside_debug)
+    inside = bundles.expand(values, lambda lines: _compose_bundle(lines, source))
+    return checks.checked(_validated(values), replace(said, line=said.line | inside))
 
 
-def _said_beside_debug(source: Source, overrides: Sequence[Override]) -> set[str]:
-    """The keys that the user gave a value where debug=true stands: on the command line, or in the same file."""
-    given = {override.key_or_group for override in overrides}
-    file = Path(source.config_dir or "") / f"{source.config_name}.yaml"
-    if source.config_dir is None or not file.is_file():
-        return given
-    own = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    if not isinstance(own, dict) or own.get("debug") is not True:
-        return given
-    inside = [(section, values) for section, values in own.items() if isinstance(values, dict)]
-    return given | {f"{section}.{name}" for section, values in inside for name in values}
-
-
-def load_task_config(name: str, overrides: Sequence[str]) -> Config:
-    """The configuration `name`, or, where there is none, the one of the GSM8K run with the task `name` in its place."""
-    source = _open(DEFAULT_CONFIG, None)
-    if name not in source.root_configs and name in source.options("task"):
-        return load_config([f"task={name}", *overrides], config_name=DATA_CONFIG)
-    return load_config(overrides, config_name=name)
-
-
-def _bundle(config_dir: str | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """The values of a task with the reward and the prompt that follow it, of the same folders as the configuration."""
-    source = _open(DEFAULT_CONFIG, config_dir)
-    parsed = parse_overrides(overrides)
-    for override in parsed:
-        _check_override(override, source)
-    return _compose(source, parsed)
+def load_task_config(
+    name: str, overrides: Sequence[str], *, config_dir: str | None = None, option: str = "--task"
+) -> Config:
+    """The configuration `name`, that of a run folder, or the one of the GSM8K run with the task `name` in its place."""
+    if (Path(name) / "config.yaml").is_file():
+        return load_config(overrides, config_name="config", config_dir=name, option=option)
+    source = Source(name=name, folder=config_dir, option=option)
+    if name not in source.configs and (":" in name or name in source.options("task")):
+        overrides, name = [f"task={name}", *overrides], DATA_CONFIG
+    return load_config(overrides, config_name=name, config_dir=config_dir, option=option)
 
 
 def to_yaml(config: Config) -> str:
     """The resolved configuration; it can be read back with `--config-dir` and `--config-name`."""
-    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json")))
+    return OmegaConf.to_yaml(OmegaConf.create(_literal(dumped(config))))
 
 
 def to_run_yaml(config: Config) -> str:
@@ -128,10 +87,34 @@ def to_run_yaml(config: Config) -> str:
     return to_yaml(config.model_copy(update={"run_dir": None, "resume": False}))
 
 
-def inclusive_range(line: str) -> str:
-    """`seed=1..10` in Hydra's grammar: `seed=range(1,11)`; every other line as it is."""
-    match = re.fullmatch(r"([\w./@+]+)=(\d+)\.\.(\d+)", line)
-    return f"{match[1]}=range({match[2]},{int(match[3]) + 1})" if match else line
+def read_yaml(text: str) -> Config:
+    """What `to_run_yaml` wrote, also that of rlvr 0.1.0; the rules of a run are not checked again."""
+    values = _plain_values(OmegaConf.create(text))
+    if not values:
+        raise ConfigError("it has no keys")
+    return read_values(values)
+
+
+def read_values(values: dict[str, Any]) -> Config:
+    """Resolved values, as `dumped` gives them."""
+    return _validated(upgraded(values))
+
+
+def _literal(value: Any) -> Any:
+    """Escape `${` in texts: no interpolation is left in a resolved configuration."""
+    if isinstance(value, dict):
+        return {key: _literal(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_literal(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+
+
+def _plain_values(composed: Any, *, resolve: bool = True) -> dict[str, Any]:
+    found = OmegaConf.to_container(composed, resolve=resolve)
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+# ----------------------------------------------------------------------------------------------------------- overrides
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -142,231 +125,226 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         try:
             parsed.append(parser.parse_override(line))
         except HydraException as error:
-            if "=" not in line:
-                raise ConfigError(f"{line}: an override is written key=value, e.g. trainer.max_steps=5.") from None
-            if (foreign := messages.foreign_key(line)) is not None:
-                raise ConfigError(foreign) from None
-            reason = str(error).splitlines()[0]
-            key, _, value = line.partition("=")
-            hint = f"""put quotes around a text with special characters: '{key}="{value}"'"""
-            raise ConfigError(f"{line}: Hydra cannot read this value ({reason}); {hint}.") from None
+            raise ConfigError(_unreadable(line, error)) from None
     return parsed
 
 
-def _open(config_name: str, config_dir: str | None) -> Source:
-    path = ConfigSearchPathImpl()
-    path.append("hydra", "pkg://hydra.conf")
-    if config_dir is not None:
-        folder = Path(config_dir)
-        if not folder.is_dir():
-            raise ConfigError(f"--config-dir {config_dir}: there is no such folder.")
-        path.append("user", f"file://{folder.resolve()}")
-    path.append("main", "pkg://rlvr.conf")
-    path.append("schema", "structured://")
-    Plugins.instance()  # registers the readers of pkg:// and file://
-    setup_globals()  # registers ${now:...}
-    OmegaConf.register_new_resolver("rlvr.data", _data_folder, replace=True)
-    name = config_name.removesuffix(".yaml")
-    source = Source(config_name=name, config_dir=config_dir, loader=ConfigLoaderImpl(config_search_path=path))
-    if name not in source.root_configs:
-        raise ConfigError(messages.unknown_config(name, source.root_configs))
-    return source
+def _unreadable(line: str, error: HydraException) -> str:
+    key, equals, value = line.partition("=")
+    if not equals:
+        return f"{line}: an override is written key=value, e.g. trainer.max_steps=5."
+    named = re.sub(r"\[\w*\]", "", key)  # reward.reward_functions[0].params.correct_reward=5.0
+    if named != key:
+        return messages.unknown_key(named, value, {}).replace(named, key, 1)
+    hint = f"""put quotes around a text with special characters: '{key}="{value}"'"""
+    return f"{line}: Hydra cannot read this value ({str(error).splitlines()[0]}); {hint}."
 
 
-def _data_folder(name: str, otherwise: str, split: str | None = None) -> str:
-    """`${rlvr.data:gsm8k,openai/gsm8k}`: the folder `gsm8k` in RLVR_DATA if there is one, else the Hub's data set.
-
-    `${rlvr.data:musique,'bdsaglam/musique,answerable,validation',dev}`: or `FOLDER,dev`, as the split is called there.
-    """
-    folder = Path(os.environ.get("RLVR_DATA", "")) / name
-    if "RLVR_DATA" not in os.environ or not folder.is_dir():
-        return otherwise
-    return str(folder) if split is None else f"{folder},{split}"
+def inclusive_range(line: str) -> str:
+    """`seed=1..10` in Hydra's grammar: `seed=range(1,11)`; every other line as it is."""
+    match = re.fullmatch(r"([\w./@+]+)=(\d+)\.\.(\d+)", line)
+    return f"{match[1]}=range({match[2]},{int(match[3]) + 1})" if match else line
 
 
-def _check_override(override: Override, source: Source) -> None:
+def _check_overrides(parsed: Sequence[Override], source: Source) -> None:
     """What Hydra would say at length, or not at all."""
-    key, line = override.key_or_group, override.input_line or ""
-    if override.is_sweep_override() or inclusive_range(line) != line:
-        text = f"""; a text with commas needs quotes in quotes, '{key}="a,b"'""" if "," in line else ""
-        raise ConfigError(f"{line}: several values make a sweep; add --multirun, or write a list as {key}=[...]{text}.")
-    if key == "hydra" or key.startswith(("hydra.", "hydra/")):
-        raise ConfigError(f"{line}: Hydra's own settings have no effect here; run_dir=... sets the run folder.")
-    section, _, last = key.partition(".")
-    if last == "name" and section in sections() and not override.is_delete():
-        raise ConfigError(f"{line}: the name only says what was chosen; choose with {section}={override.value()}.")
-    if override.is_delete() or not source.is_group(key):
-        return
-    value = override.value()
-    if not isinstance(value, str) or value not in source.options(key):
-        raise ConfigError(messages.unknown_choice(key, value, source.options(key)))
+    seen: dict[str, str] = {}
+    for override in parsed:
+        key, line = override.key_or_group, override.input_line or ""
+        if override.is_sweep_override() or inclusive_range(line) != line:
+            text = f"""; a text with commas needs quotes in quotes, '{key}="a,b"'""" if "," in line else ""
+            raise ConfigError(
+                f"{line}: several values make a sweep; add --multirun, or write a list as {key}=[...]{text}."
+            )
+        if key == "hydra" or key.startswith(("hydra.", "hydra/")):
+            raise ConfigError(f"{line}: Hydra's own settings have no effect here; run_dir=... sets the run folder.")
+        if key in seen:
+            raise ConfigError(f"{line}: {key} was given before ({seen[key]}); give it once.")
+        seen[key] = line
+        section, _, last = key.partition(".")
+        if last == "name" and section in GROUPS and not override.is_delete():
+            raise ConfigError(f"{line}: the name only says what was chosen; choose with {section}={override.value()}.")
+        if key == "tracker" and isinstance(override.value(), str):
+            raise ConfigError(f"{line}: name trackers with tracker.report_to=[{override.value()}].")
+        if override.package is not None and key not in CHOICES:  # data_component@data=default, of other projects
+            raise ConfigError(messages.unknown_key(key, override.value(), {}))
+        if is_choice(override):
+            _check_choice(key, override.value(), source.options(key))
 
 
-def _compose(source: Source, overrides: Sequence[Override]) -> dict[str, Any]:
-    """The composed and resolved values, not yet validated."""
-    values = _resolve(_composed(source, overrides))
-    for override in overrides:
-        if override.key_or_group in sections() and source.is_group(override.key_or_group):
-            _leave_out_of_another_choice(values, source, override, overrides)
-    return values
+def _check_choice(group: str, value: object, options: list[str]) -> None:
+    if group in GROUPS and isinstance(value, str) and ":" in value:
+        registry.find(group, value)
+    elif value not in options:
+        hint = registry.suggestion(str(value), options)
+        raise ConfigError(f"{group}={messages.shown(value)}: there is no such {group}; {hint}")
 
 
-def _leave_out_of_another_choice(
-    values: dict[str, Any], source: Source, choice: Override, overrides: Sequence[Override]
-) -> None:
-    """`--config-name gsm8k model=scratch_bpe`: what the configuration says of its own choice goes with that choice."""
-    section = choice.key_or_group
-    models, chosen = choice_models(section), values.get(section)
-    model = models.get(chosen.get("name", "")) if isinstance(chosen, dict) else None
-    if not isinstance(chosen, dict) or model is None:
-        return
-    given = {override.key_or_group.removeprefix(f"{section}.").partition(".")[0] for override in overrides}
-    others = {name for other in models.values() for name in other.model_fields} - set(model.model_fields) - given
-    if others.isdisjoint(chosen):
-        return
-    of_the_choice = _composed(_open(DEFAULT_CONFIG, source.config_dir), [choice])[section]
-    values[section] = {key: value for key, value in chosen.items() if key not in others or key in of_the_choice}
+# ----------------------------------------------------------------------------------------------------------- composing
 
 
-def _composed(source: Source, overrides: Sequence[Override]) -> DictConfig:
+def _offer(source: Source, lines: Sequence[str]) -> None:
+    """Store a choice for every component of the registry, and for each `module:Class` that lines or files name."""
+    choices = [(group, name) for group in GROUPS for name in registry.names(group)]
+    choices += [(m[1], m[2]) for line in lines if (m := re.fullmatch(r"\+?(\w+)=([\w.]+:[\w.]+)", line))]
+    for file in Path(source.folder).glob("*.yaml") if source.folder else ():
+        with suppress(ConfigError):  # of another file than the one that is asked for, which Hydra reads itself
+            choices += [(group, name) for name, group in included_files(source.load(file.stem)[0]) if ":" in name]
+    for group, name in choices:
+        if group == "task":
+            _offer_task(name, registry.find("task", name))
+        elif group in GROUPS:
+            _store(group, name, {"name": name})
+
+
+def _offer_task(name: str, task: Any) -> None:
+    reward, prompt = task.reward, task.prompt
+    if not isinstance(reward, str):  # its own parts
+        _store("reward", name, {"parts": plain(reward)})
+        reward = name
+    if ":" in prompt:
+        _store("prompt", prompt, {"name": prompt})
+    follow = [{"/reward@_global_.reward": reward}, {"/prompt@_global_.prompt": prompt}, "_self_"]
+    _store("task", name, {"name": name, "defaults": follow})
+
+
+def _store(group: str, name: str, node: dict[str, Any]) -> None:
+    ConfigStore.instance().store(group=group, name=name, node=node, provider="rlvr")
+
+
+def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
+    """What Hydra composes, and the choice of each group."""
+    _offer(source, lines)
+    folder = Path(source.folder or "").resolve()
+    if source.folder is not None and (folder / f"{config_name}.yaml").is_file():
+        opened, more = initialize_config_dir(str(folder), version_base="1.3"), ["hydra.searchpath=[pkg://rlvr.conf]"]
+    else:
+        opened = initialize_config_module("rlvr.conf", version_base="1.3")
+        more = [] if source.folder is None else [f"hydra.searchpath=['file://{folder}']"]
     try:
-        return _load(source, overrides)
-    except HydraException as error:
-        raise ConfigError(_explain(error, source, overrides)) from None
+        with opened:
+            composed = compose(config_name, overrides=[*lines, *more], return_hydra_config=True)
     except RecursionError:
-        raise ConfigError(
-            f"--config-name {source.config_name}: includes itself; a file of yours needs a name of its own."
-        ) from None
-    except (OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise ConfigError(f"--config-name {source.config_name}: {_one_line(error)}") from None
-
-
-def _resolve(composed: DictConfig) -> dict[str, Any]:
-    try:
-        values = OmegaConf.to_container(composed, resolve=True)
-        missing = sorted(OmegaConf.missing_keys(composed))
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {_one_line(error.msg or error)}.") from None
-    if missing:
-        raise ConfigError(f"{missing[0]}=???: has no default; say {missing[0]}=...")
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
-
-
-def _load(source: Source, overrides: Sequence[Override]) -> DictConfig:
-    """What Hydra composes: first the files, then the values, as it does; files that come with rlvr are read once."""
-    choices = [override for override in overrides if _chooses(source, override)]
-    lines = tuple(override.input_line or "" for override in choices)
-    composed = deepcopy(_shipped(source.config_name, lines)) if source.config_dir is None else _files(source, lines)
-    ConfigLoaderImpl._apply_overrides_to_config([o for o in overrides if o not in choices], composed)
+        raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise ConfigError(_explained(error, source, lines)) from None
+    chosen = {group: str(name) for group, name in composed.hydra.runtime.choices.items() if group in CHOICES}
     OmegaConf.set_struct(composed, False)
     del composed["hydra"]
-    return composed
+    return composed, chosen
 
 
-def _chooses(source: Source, override: Override) -> bool:
-    key = override.key_or_group
-    return "/" in key or override.package is not None or source.is_group(key)
-
-
-@cache
-def _shipped(config_name: str, choices: tuple[str, ...]) -> DictConfig:
-    """Of rlvr's own files alone, which do not change while it runs."""
-    return _files(_open(config_name, None), choices)
-
-
-def _files(source: Source, choices: Sequence[str]) -> DictConfig:
-    return source.loader.load_configuration(source.config_name, list(choices), run_mode=RunMode.RUN, from_shell=False)
-
-
-def _one_line(error: object) -> str:
-    return " ".join(str(error).split())
-
-
-def _explain(error: HydraException, source: Source, overrides: Sequence[Override]) -> str:
-    """Which override Hydra choked on: compose without the value overrides and look for each key."""
-    choices = [override for override in overrides if source.is_group(override.key_or_group)]
-    added = [override for override in overrides if override.is_add() or override.is_force_add()]
-    try:
-        base = _load(source, choices)
-        with suppress(HydraException):
-            base = _load(source, [*choices, *added])
-    except HydraException as base_error:
-        return _explain_choice(base_error, source, choices)
-    values = OmegaConf.to_container(base, resolve=False)
-    assert isinstance(values, dict)
-    chosen = messages.chosen_names({str(key): value for key, value in values.items()})
-    for override in overrides:
-        key = override.key_or_group
-        if override not in choices and not override.is_force_add() and not override.is_add() and not _has(values, key):
-            return messages.unknown_key(key, override.value(), chosen)
-    return _one_line(error)
-
-
-def _explain_choice(error: HydraException, source: Source, choices: Sequence[Override]) -> str:
-    """A group choice on a configuration that is already resolved, or a broken defaults list."""
-    for override in choices:
-        if f"Could not override '{override.key_or_group}'" in str(error):
+def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
+    """A group choice on a configuration that is already resolved, or a broken file."""
+    for line in lines:
+        key = line.partition("=")[0]
+        if f"Could not override '{key}'" in str(error):
             return (
-                f"{override.input_line}: {source.config_name} is a resolved configuration, whose choices are fixed; "
-                f"override values ({override.key_or_group}.KEY=...), or choose on top of --config-name "
-                f"{DEFAULT_CONFIG}."
+                f"{line}: {source.name} is a resolved configuration, whose choices are fixed; override values "
+                f"({key}.KEY=...), or choose on top of {source.option} {source.name} in a file of your own."
             )
-    return f"--config-name {source.config_name}: {_one_line(error)}"
+    return f"{source.option} {source.name}: {' '.join(str(error).split())}"
 
 
-def _has(values: Any, key: str) -> bool:
-    for part in key.split("."):
-        if not isinstance(values, dict) or part not in values:
-            return False
-        values = values[part]
-    return True
+def _compose(source: Source, parsed: Sequence[Override], said: Said) -> dict[str, Any]:
+    """The composed and resolved values, not yet validated."""
+    lines = [_added(override) for override in parsed]
+    composed, chosen = _hydra(source, source.name, lines)
+    missing = [group for group in FOLLOWS_TASK if "task" in chosen and group not in chosen]
+    if missing:  # a file of the user's own in the group `task`, which names no reward and no prompt
+        task = registry.find("task", str(composed.task.name))
+        lines += [f"+{group}={getattr(task, group)}" for group in missing]
+        composed, chosen = _hydra(source, source.name, lines)
+    if source.folder is not None and any(one.key_or_group == "task" for one in parsed):
+        _check_pinned(chosen, {one.key_or_group for one in parsed}, source)
+    _leave_out_replaced(composed, chosen, said, source)
+    return _resolved(composed)
 
 
-def _changed(config: Config, source: Source, overrides: Sequence[Override]) -> rules.Changed:
-    """Tells whether a value is the user's: it differs from the composition without value overrides, or, where the
-    user's own folder takes part, from every value that rlvr ships for the key."""
-    overridden = {override.key_or_group for override in overrides}
-
-    @cache
-    def untouched() -> Any:
-        return OmegaConf.to_container(_composed(source, [o for o in overrides if source.is_group(o.key_or_group)]))
-
-    def changed(path: str) -> bool:
-        if not has_value(config, path):
-            return False
-        value = value_of(config, path)
-        if path in overridden:
-            return not _has(untouched(), path) or _plain(_get(untouched(), path)) != _plain(value)
-        return source.config_dir is not None and _plain(value) not in shipped_values(path)
-
-    return changed
+def _added(override: Override) -> str:
+    """A value is forced in, known or not: the settings classes know which keys there are."""
+    line = override.input_line or ""
+    return line if is_choice(override) or override.is_delete() else f"++{line.lstrip('+')}"
 
 
-def _get(values: Any, path: str) -> Any:
-    for part in path.split("."):
-        values = values[part]
-    return values
+def _check_pinned(chosen: Mapping[str, str], given: set[str], source: Source) -> None:
+    """A reward or prompt that a file pins for another task would score or ask the wrong thing."""
+    task = chosen["task"]
+    for group in FOLLOWS_TASK:
+        follows = getattr(registry.find("task", task), group, None) if task in registry.names("task") else None
+        if group not in given and isinstance(follows, str) and chosen.get(group) != follows:
+            raise ConfigError(
+                f"task={task}: goes with {group}={follows}, and {source.name}.yaml chooses "
+                f"{group}={chosen.get(group)}; say {group}={follows} or {group}={chosen.get(group)} as well."
+            )
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: Said, source: Source) -> None:
+    """`--config-name gsm8k model=scratch_bpe`: what a preset says of its own choice goes with that choice."""
+    preset = source.preset_choices(source.name)
+    if "task" in preset:
+        task = registry.find("task", preset["task"])
+        preset = {"reward": task.reward, "prompt": task.prompt} | preset
+    for group, choice in chosen.items():
+        if preset.get(group, choice) == choice or group not in composed:
+            continue
+        fresh, _ = _hydra(source, None, [f"+{group}={choice}"])
+        for leaf, value in leaf_values(_plain_values(composed[group], resolve=False), group):
+            if leaf in said and leaf != f"{group}.name":
+                OmegaConf.update(fresh, leaf, value, force_add=True)
+        composed[group] = fresh[group]
 
 
-def shipped_values(path: str) -> list[Any]:
-    """Every value that the packaged YAML files give to a key, e.g. `trainer.max_steps` -> [40, 30, 100, ...]."""
-    section, _, name = path.partition(".")
-    folder = Path(__file__).parents[1] / "conf"
-    found = []
-    for file in sorted(folder.glob(f"{section}/*.yaml")) + sorted(folder.glob("*.yaml")):
-        values = _shipped_file(file)
-        local = path if file.parent == folder else name
-        if local and _has(values, local):
-            found.append(_get(values, local))
-    return found
+def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
+    """The values of a task with the reward and the prompt that follow it, of the same folders as the configuration."""
+    parsed = parse_overrides(lines)
+    _check_overrides(parsed, source)
+    choices = [f"+{one.input_line}" if one.key_or_group == "task" else _added(one) for one in parsed]
+    return _resolved(_hydra(source, None, choices)[0])
 
 
-@cache
-def _shipped_file(file: Path) -> Any:
-    """The values of a packaged file, read once: every key of a run's configuration is looked up in many of them."""
-    return OmegaConf.to_container(OmegaConf.load(file))
+def _resolved(composed: DictConfig) -> dict[str, Any]:
+    """Plain values over the defaults, so that `${rollout.group_size}` finds what nobody said."""
+    values = upgraded(_plain_values(composed, resolve=False))
+    names = {group: str(values[group]["name"]) for group in GROUPS if "name" in (values.get(group) or ())}
+    chosen = {group: registry.find(group, name) for group, name in names.items()} | {"reward": RewardSettings}
+    defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
+    try:
+        merged = OmegaConf.create(_over(_literal(defaults), values))
+        missing = sorted(OmegaConf.missing_keys(merged))
+        if missing:
+            raise ConfigError(f"{missing[0]}: has no default; say {missing[0]}=...")
+        return _plain_values(merged)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {' '.join(str(error.msg or error).split())}.") from None
+
+
+def _defaults(settings: type[Settings]) -> dict[str, Any]:
+    given = {name: field for name, field in settings.model_fields.items() if not field.is_required()}
+    return {name: plain(field.get_default(call_default_factory=True)) for name, field in given.items()}
+
+
+def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Sections are merged, and anything else is replaced."""
+    merged = dict(defaults)
+    for key, value in values.items():
+        below = merged.get(key)
+        merged[key] = _over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+# ---------------------------------------------------------------------------------------------------------- validating
+
+
+def _validated(values: dict[str, Any]) -> Config:
+    sections = {group: values[group] for group in GROUPS if isinstance(values.get(group), dict)}
+    chosen = {group: section["name"] for group, section in sections.items() if isinstance(section.get("name"), str)}
+    if isinstance(name := values.get("name"), str) and ":" in name:  # ${task.name} of a task of the user's own
+        values["name"] = name.rpartition(":")[2].lower()
+    try:
+        config: Config = validated(Config, values)
+    except ValidationError as error:
+        raise ConfigError(messages.invalid(error, chosen)) from None
+    return config.model_copy(
+        update={"model": config.model.fitted(config), "trainer": config.trainer.fitted(config.model)}
+    )

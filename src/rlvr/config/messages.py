@@ -1,269 +1,209 @@
-"""Sentences for wrong settings: each names the key, its value, and the remedy."""
+"""Sentences for wrong settings: each names the key, its value, and the remedy. All that is wrong is said at once."""
+
+from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
-from difflib import get_close_matches
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
 
-from rlvr.config.catalog import (
-    ANY_NAME,
-    ONLY_CHOICE,
-    Key,
-    choice_models,
-    find,
-    inner_models,
-    keys,
-    mapping_of,
-    matches,
-    sections,
-    tag,
-)
-from rlvr.config.schema import Config, PartsReward, Section
-from rlvr.config.spellings import Spelling, find_spelling
+from rlvr import registry
+from rlvr.config.config import CHOICES, SECTIONS, Config
+from rlvr.config.keys import all_keys, inner, matches, owners
+from rlvr.config.spellings import find_spelling, translated
+from rlvr.errors import nearest
 
 
-def nearest(word: str, names: Sequence[str], cutoff: float = 0.6) -> str | None:
-    """The closest of `names`, if any is close."""
-    matches = get_close_matches(word, names, n=1, cutoff=cutoff)
-    return matches[0] if matches else None
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong: `Problem(path="trainer.max_step", value=5, kind="extra_forbidden")`."""
+
+    path: str
+    value: Any
+    kind: str
+    message: str = ""
+    context: Mapping[str, Any]
+    description: str = ""
 
 
 def shown(value: Any) -> str:
-    """A value as a user would write it: `null`, `true`, `[1,2]`, `grpo`."""
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
+    """A value as a user would write it: `null`, `true`, `[1,2]`, `grpo`; cut where it is long."""
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def unknown_choice(group: str, value: object, options: Sequence[str]) -> str:
-    """`algorithm=grp`"""
-    near = nearest(str(value), options)
-    choices = ", ".join(options)
-    hint = f"did you mean {group}={near}? (choices: {choices})" if near else f"the choices are {choices}."
-    return f"{group}={shown(value)}: there is no such {group}; {hint}"
+def invalid(error: ValidationError, chosen: Mapping[str, str]) -> str:
+    """All that is wrong, a sentence each; `chosen` is the choice of each section."""
+    found = list(dict.fromkeys(sentence(problem, chosen) for problem in problems(error.errors(), Config)))
+    return found[0] if len(found) == 1 else f"{len(found)} settings are wrong. " + " ".join(found)
 
 
-def unknown_config(name: str, options: Sequence[str]) -> str:
-    """`--config-name rnp`"""
-    near = nearest(name, options)
-    hint = f"did you mean {near}? (there are {', '.join(options)})" if near else f"there are {', '.join(options)}."
-    return f"--config-name {name}: there is no such configuration; {hint}"
+def problems(errors: Sequence[Any], settings: type[Any], prefix: str = "") -> Iterator[Problem]:
+    """pydantic's errors, those inside of chosen components too, located by the keys that users write."""
+    seen: set[str] = set()
+    for error in errors:
+        inside = [one["loc"] for one in errors if one["loc"][:-1] == error["loc"]]
+        if error["type"] == "too_short" and inside:
+            continue  # pydantic counts the right items only
+        path, field = _path(error["loc"], settings, prefix)
+        context = error.get("ctx", {})
+        if error["type"] == "inside":
+            yield from problems(context["errors"], context["model"], f"{path}.")
+        elif error["type"] == "no_component":
+            yield Problem(path=path, value=None, kind="no_component", context=context)
+        elif error["type"] == "wrong":
+            key = f"{path}.{context['key']}" if path else context["key"]
+            yield Problem(
+                path=key, value=_value(error["input"], context["key"]), kind="wrong", context=context,
+                message=context["remedy"],
+            )  # fmt: skip
+        elif path not in seen:  # a union says of each of its types that the value is another one
+            seen.add(path)
+            description = field.description if field is not None else ""
+            several = _several([one for one in errors if _path(one["loc"], settings, prefix)[0] == path])
+            yield Problem(
+                path=path, value=error["input"], kind="several" if several else error["type"], context=context,
+                message=several or error["msg"], description=description or "",
+            )  # fmt: skip
 
 
-def unknown_key(key: str, value: object, chosen: dict[str, str]) -> str:
-    """What is wrong with a key that the schema does not have. `chosen`: the choice of each section."""
-    written = f"{key}={shown(value)}"
-    section = key.partition(".")[0]
-    known = find(key)
-    if known is not None:
-        return f"{written}: {_elsewhere(known, chosen.get(section, '?'))}"
-    if (spelling := find_spelling(key)) is not None and key not in spelling.ours:
-        return f"{written}: {_translated(spelling)}"
-    if (mapping := mapping_of(key)) is not None:
-        choice = chosen.get(section, ONLY_CHOICE)
-        return f"{written}: " + (
-            f"is not there yet; add it with +{key}=..." if choice in mapping.choices else _elsewhere(mapping, choice)
-        )
-    paths = {_named(k.path, key): k.choices for k in keys()}
-    if value_key := _inside_a_value(key):
-        return f"{written}: {value_key} is a value, not a section; set {value_key} itself."
-    near = _nearest_key(key, [path for path, owners in paths.items() if _available(path, owners, chosen)])
-    return f"{written}: there is no key {key}; " + (
-        f"did you mean {near}?" if near else "`rlvr train --cfg job` prints all keys."
-    )
-
-
-def _available(path: str, owners: tuple[str, ...], chosen: dict[str, str]) -> bool:
-    choice = chosen.get(path.partition(".")[0], ONLY_CHOICE)
-    return not owners or choice in owners
-
-
-def _translated(spelling: Spelling) -> str:
-    if not spelling.ours:
-        return f"is not a setting here; {spelling.note}."
-    note = f" ({spelling.note})." if spelling.note else "."
-    return f"the key is called {' and '.join(spelling.ours)} here{note}"
-
-
-def foreign_key(line: str) -> str | None:
-    """What to say to `reward.reward_functions[0].params.correct_reward=5.0`, which Hydra cannot even read."""
-    key, _, value = line.partition("=")
-    plain = re.sub(r"\[\w*\]", "", key)
-    known = next((name for name in (plain, key.partition("[")[0]) if find_spelling(name) is not None), None)
-    return unknown_key(known, value, {}).replace(known, key, 1) if known is not None else None
-
-
-def _elsewhere(known: Key, choice: str) -> str:
-    """Who has a key that the chosen section, or the chosen type of an item, lacks."""
-    section = known.path.partition(".")[0]
-    if choice not in known.choices:
-        owners = " or ".join(f"{section}={owner}" for owner in known.choices)
-        return f"{section}={choice} has no such key; {owners} has."
-    if known.types and len(known.types) < 6:
-        return f"this type has no such key; {' and '.join(known.types)} {'has' if len(known.types) == 1 else 'have'}."
-    return f"there is no item of this name; add it with +{known.path.replace(ANY_NAME, 'NAME')}=..."
-
-
-def _named(pattern: str, key: str) -> str:
-    """`reward.parts.<name>.weight` with the names that stand at the same places of a user's key."""
-    given = key.split(".")
-    filled = [given[i] if part == ANY_NAME and i < len(given) else part for i, part in enumerate(pattern.split("."))]
-    return ".".join(filled)
-
-
-def _inside_a_value(key: str) -> str | None:
-    parts = key.split(".")
-    leaves = [k for k in keys() if not (k.path == "name" or k.path.endswith(".settings"))]
-    for n in range(1, len(parts)):
-        prefix = ".".join(parts[:n])
-        if any(matches(leaf.path, prefix) for leaf in leaves):
-            return prefix
-    return None
-
-
-def _nearest_key(key: str, paths: list[str]) -> str | None:
-    """Nearest by last component inside the section, then anywhere by last component, then by the whole key."""
-    section, _, last = key.rpartition(".")
-    inside = {path.rpartition(".")[2]: path for path in paths if path.startswith(f"{section}.")} if section else {}
-    anywhere = {path.rpartition(".")[2]: path for path in reversed(paths)}
-    for table in (inside, dict.fromkeys(sections()) if not section else {}, anywhere):
-        near = nearest(last, list(table))
-        if near:
-            return table[near] or near
-    return nearest(key, paths, cutoff=0.8)
-
-
-def invalid(error: ValidationError, chosen: dict[str, str]) -> str:
-    """The first thing that is wrong, as one sentence."""
-    first = error.errors(include_url=False)[0]
-    path = _path(first["loc"])
-    if first["type"] == "extra_forbidden":
-        return unknown_key(path, first["input"], chosen)
-    if first["type"] == "missing":
-        return f"{path} is missing; every key needs a value (`rlvr train --cfg job` prints all keys)."
-    if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return _wrong_tag(path, first.get("ctx", {}))
-    reason = f"{path}={shown(first['input'])}: {_any_of_them(first['loc']) or _requirement(first, path)}"
-    near = _nearest_literal(first)
-    description = _description(path)
-    return reason + (f"; did you mean {near}?" if near else f" ({description})." if description else ".")
-
-
-def _any_of_them(location: tuple[int | str, ...]) -> str | None:
-    """What a value of several plain types must be: pydantic says of each that it is another one."""
-    annotation: Any = Config
+def _path(location: Sequence[int | str], settings: type[Any] | None, prefix: str) -> tuple[str, Any]:
+    """`("lora", "r")` -> `model.lora.r` and its field; what pydantic adds for the types of a union is left out."""
+    text, field, is_mapping = prefix.rstrip("."), None, False
     for part in location:
-        union = annotation
-        annotation, is_tag = _descend(annotation, part)
-        if is_tag and annotation is None:
-            words = [word for kind in get_args(union) if get_origin(kind) is Literal for word in get_args(kind)]
-            if words:
-                return f"must be a whole number of 1 or more, or {words[0]}"
-            return "must be true or false, a finite number or text"
-    return None
+        if settings is None and field is not None and not is_mapping and not isinstance(part, int):
+            continue  # the name of a type in a union
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        if is_mapping:
+            is_mapping = False
+        elif settings is not None:
+            field = settings.model_fields.get(str(part))
+            settings, is_mapping = inner(field.annotation) if field is not None else (None, False)
+            is_mapping = is_mapping or (field is not None and settings is None and "Mapping" in str(field.annotation))
+    return text, field
 
 
-def _path(location: tuple[int | str, ...]) -> str:
-    """`("algorithm", "grpo", "clip_low")` -> `algorithm.clip_low`: pydantic locates by choice and type, too."""
-    annotation: Any = Config
-    text = ""
-    for part in location:
-        annotation, is_tag = _descend(annotation, part)
-        if not is_tag:
-            text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.lstrip(".")
+def _several(alike: Sequence[Any]) -> str:
+    """What a value of several types must be, from the errors that pydantic has for each of them; one: nothing."""
+    words = [error["ctx"]["expected"].strip("'") for error in alike if error["type"] == "literal_error"]
+    if len(alike) < 2:
+        return ""
+    if words:
+        whole = any("int" in str(error["loc"][-1]) for error in alike)
+        return f"must be a positive {'whole' if whole else 'finite'} number or {words[0]}"
+    if any("bool" in str(error["loc"][-1]) for error in alike):
+        return "must be true or false, a finite number or text"
+    return "must be a whole number or a share between 0 and 1"
 
 
-def _descend(annotation: Any, part: int | str) -> tuple[Any, bool]:
-    """What lies behind one part of a location, and whether that part is the tag of a union."""
-    while get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        field = annotation.model_fields.get(str(part))
-        return (field.annotation if field else None), False
-    if get_origin(annotation) is dict:
-        return get_args(annotation)[1], False
-    for model in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ():
-        if isinstance(model, type) and issubclass(model, Section) and part in (tag(model, "name"), tag(model, "type")):
-            return model, True
-    return None, _is_union(annotation)  # of plain types, which pydantic names
+def _value(values: Any, key: str) -> Any:
+    return values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)
 
 
-def _is_union(annotation: Any) -> bool:
-    return get_origin(annotation) in (Union, UnionType)
+def sentence(problem: Problem, chosen: Mapping[str, str]) -> str:
+    """One problem in words."""
+    path, written = problem.path, f"{problem.path}={shown(problem.value)}"
+    if problem.kind == "extra_forbidden":
+        value = problem.value
+        while isinstance(value, Mapping) and value:  # a section that there is not: `train.weight_decay`
+            name, value = next(iter(value.items()))
+            path = f"{path}.{name}"
+        return unknown_key(path, value, chosen)
+    if problem.kind == "missing":
+        return f"{path}: has no default; say {path}=..."
+    if problem.kind == "no_choice":
+        group, tag = problem.context["group"], problem.context["tag"]
+        how = f"choose with {path}=CHOICE" if path in CHOICES else f"say {path}.{tag}={tag.upper()}"
+        return f"{path}.{tag}: must be one of {', '.join(registry.names(group))}; {how}."
+    if problem.kind == "no_component":
+        return f"{path}.{problem.context['sentence']}"
+    if problem.kind == "wrong":
+        return f"{written}: {problem.message}."
+    if problem.kind == "literal_error" and isinstance(problem.value, str):
+        options = [w.strip("'") for w in problem.context["expected"].replace(" or ", ", ").split(", ")]
+        if near := nearest(problem.value, options):
+            return f"{written}: {_requirement(problem)}; did you mean {near}?"
+    return f"{written}: {_requirement(problem)}" + (f" ({problem.description})." if problem.description else ".")
 
 
-def _wrong_tag(path: str, context: Any) -> str:
-    """A section without, or with an unknown, `name` or `type`."""
-    discriminator = str(context["discriminator"]).strip("'")
-    if discriminator == "name":
-        return f"{path}.name: must be one of {_choices(path)}; choose with {path}=CHOICE."
-    given = f"={context['tag']}" if "tag" in context else ""
-    near = nearest(context["tag"], _tags(context)) if "tag" in context else None
-    hint = f"; did you mean {near}?" if near else "."
-    return f"{path}.{discriminator}{given}: must be one of {', '.join(_tags(context))}{hint}"
-
-
-def _choices(path: str) -> str:
-    return ", ".join(choice_models(path)) if path in sections() else "the choices of its group"
-
-
-def _tags(context: Any) -> list[str]:
-    expected = context.get("expected_tags")
-    if expected is None:
-        models = inner_models(PartsReward.model_fields["parts"].annotation)[0]
-        return [name for model in models if (name := tag(model, "type"))]
-    return [word.strip(" '") for word in expected.split(",")]
-
-
-def _requirement(error: Any, path: str) -> str:
-    kind, message, context = error["type"], error["msg"], error.get("ctx", {})
-    if kind == "too_short":
-        return f"needs at least {context['min_length']} item" + ("s" if context["min_length"] > 1 else "")
-    if kind == "too_long":
-        return f"has more than {context['max_length']} items"
-    if kind == "string_type":
-        return "must be text (put quotes around it: key='\"123\"')"
+def _requirement(problem: Problem) -> str:
+    kind, context = problem.kind, problem.context
+    if kind in ("too_short", "too_long"):
+        limit = context["min_length"] if kind == "too_short" else context["max_length"]
+        return f"needs {'at least' if kind == 'too_short' else 'at most'} {limit} item" + "s" * (limit > 1)
     if kind == "string_pattern_mismatch":
-        letters = "must start with a letter or digit and have only letters, digits, `.`, `_` and `-`"
         if context["pattern"] == "^https?://":
             return "must begin with http:// or https://"
-        return letters if path == "name" else "is not of the right form"
-    if kind == "string_too_short":
-        return "must not be empty"
+        if problem.path == "name":
+            return "must start with a letter or digit and have only letters, digits, `.`, `_` and `-`"
+        return "is not of the right form"
     if kind in ("tuple_type", "list_type"):
-        return f"must be a list, e.g. [{error['input'] if isinstance(error['input'], str) else '1,3'}]"
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return "must be a section with keys, not a value"
-    if kind in ("int_type", "int_from_float"):
-        return "must be a whole number"
-    return (
-        message.replace("Input should be", "must be")
-        .replace("a valid boolean", "true or false")
-        .replace("a valid ", "a ")
+        return f"must be a list, e.g. [{problem.value if isinstance(problem.value, str) else '1,3'}]"
+    plain = {
+        "string_type": "must be text (put quotes around it: key='\"123\"')",
+        "string_too_short": "must not be empty",
+        "model_type": "must be a section with keys, not a value",
+        "model_attributes_type": "must be a section with keys, not a value",
+        "dict_type": "must be a section with keys, not a value",
+        "mapping_type": "must be a section with keys, not a value",
+        "int_type": "must be a whole number",
+        "int_from_float": "must be a whole number",
+        "several": problem.message,
+    }
+    said = problem.message.replace("Input should be", "must be").replace("a valid boolean", "true or false")
+    return plain.get(kind) or said.replace("a valid ", "a ")
+
+
+def unknown_key(key: str, value: object, chosen: Mapping[str, str]) -> str:
+    """What is wrong with a key that there is not. `chosen`: the choice of each section."""
+    written = f"{key}={shown(value)}"
+    section, _, rest = key.partition(".")
+    if have := owners(section, rest):
+        choice = chosen.get(section, "?")
+        return f"{written}: {section}={choice} has no such key; {' or '.join(f'{section}={one}' for one in have)} has."
+    if section == "reward" and rest.count(".") == 2 and rest.startswith("parts."):
+        return _unknown_part_key(written, rest.rpartition(".")[2])
+    spelling = find_spelling(key)
+    if spelling is not None and key not in spelling.ours:
+        return f"{written}: {translated(spelling)}"
+    known = list(all_keys(chosen))
+    leaf = next((k for k in _prefixes(key) if k != "reward.parts" and any(matches(one, k) for one in known)), None)
+    if leaf is not None:
+        return f"{written}: {leaf} is a value, not a section; set {leaf} itself."
+    near = _nearest_key(key, known)
+    return f"{written}: there is no key {key}; " + (
+        f"did you mean {near}?" if near else "`rlvr train --help-config` prints all keys."
     )
 
 
-def _nearest_literal(error: Any) -> str | None:
-    if error["type"] != "literal_error" or not isinstance(error["input"], str):
-        return None
-    return nearest(
-        error["input"], [word.strip("'") for word in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+def _unknown_part_key(written: str, last: str) -> str:
+    """A key that the type of a reward's part does not have: some types may."""
+    fields = {name: registry.find("reward", name).model_fields for name in registry.names("reward")}
+    have = [name for name, known in fields.items() if last in known]
+    if 0 < len(have) < len(fields):
+        return f"{written}: this type has no such key; {' and '.join(have)} {'has' if len(have) == 1 else 'have'}."
+    near = nearest(last, sorted({key for known in fields.values() for key in known}))
+    return f"{written}: there is no such key; " + (
+        f"did you mean {near}?" if near else "`rlvr train --help-config reward.parts=TYPE` prints those of a type."
     )
 
 
-def _description(path: str) -> str | None:
-    key = find(path.partition("[")[0])
-    return key.field.description if key else None
+def _prefixes(key: str) -> list[str]:
+    parts = key.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
 
 
-def chosen_names(values: dict[str, Any]) -> dict[str, str]:
-    """The choice of each section in a plain, perhaps invalid, configuration: `{"algorithm": "grpo", ...}`."""
-    found = {}
-    for section in Config.model_fields:
-        part = values.get(section)
-        if isinstance(part, dict):
-            found[section] = str(part.get("name", ONLY_CHOICE))
-    return found
+def _nearest_key(key: str, known: Sequence[str]) -> str | None:
+    """The nearest key of the nearest section; for a key without section the nearest anywhere."""
+    section, _, rest = key.partition(".")
+    if not rest:
+        anywhere = {path.rpartition(".")[2]: path for path in reversed(known)}
+        near = nearest(key, [*SECTIONS, *anywhere])
+        return anywhere.get(near, near) if near else None
+    home = section if section in SECTIONS else nearest(section, SECTIONS)
+    inside = [path for path in known if path.startswith(f"{home}.")]
+    by_last = {path.rpartition(".")[2]: path for path in reversed(inside)}
+    last = nearest(rest.rpartition(".")[2], list(by_last), cutoff=0.7)
+    return by_last[last] if last else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from rlvr.types import Completion, SamplingParams
+from rlvr.types import Completion, SamplingParams, StopReason
 
 OnToken = Callable[[int, float], None]
 """Called with each sampled token's id and behavior logprob, in order, before the completion is returned."""
@@ -14,8 +14,8 @@ OnToken = Callable[[int, float], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Alternatives:
-    """Asks for the `count` likeliest tokens at each position, which are in `seen` before `on_token` hears of the drawn
-    one: their ids and behavior logprobs, likeliest first."""
+    """Asks for the `count` likeliest tokens at each position. `seen` holds their ids and behavior logprobs, likeliest
+    first, before `on_token` is called with the drawn token."""
 
     count: int
     seen: list[tuple[tuple[int, ...], tuple[float, ...]]] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Engine(Protocol):
 
     @property
     def policy_version(self) -> int:
-        """Of the weights the next token is sampled with."""
+        """Version of the weights the next token is sampled with."""
         ...
 
     async def generate(
@@ -37,10 +37,10 @@ class Engine(Protocol):
         session: Hashable | None = None,
         on_token: OnToken | None = None,
     ) -> Completion:
-        """Sample one completion. Cancel the call to give it up: its place in the batch is free at the next step.
+        """Sample one completion. Cancelling the call frees its place in the batch at the next step.
 
-        `session` names the episode: the engine may keep what it computed for the prompt and the completion, for the
-        next call of the same session, whose prompt starts with both. End it with `release`.
+        `session` names the episode: the engine may keep what it computed for prompt and completion for the next call
+        of the same session, whose prompt starts with both. End it with `release`.
         """
         ...
 
@@ -55,3 +55,20 @@ class Engine(Protocol):
     def close(self) -> None:
         """Free what the engine holds. Waiting callers get a cancellation."""
         ...
+
+
+def within_context(prompt_ids: Sequence[int], sampling: SamplingParams, max_context_tokens: int) -> SamplingParams:
+    """Lower `max_tokens` to what the context leaves. ValueError for an empty prompt or one longer than the context."""
+    if not len(prompt_ids):
+        raise ValueError("the prompt is empty: there is nothing to continue")
+    room = max_context_tokens - len(prompt_ids)
+    if room < 0:
+        raise ValueError(f"the prompt has {len(prompt_ids)} tokens, more than max_context_tokens={max_context_tokens}")
+    return replace(sampling, max_tokens=min(room, sampling.max_tokens))
+
+
+def empty_completion(version: int) -> Completion:
+    """The completion of a prompt that fills the context."""
+    return Completion(
+        token_ids=(), behavior_logprobs=(), sampling_logprobs=(), stop_reason=StopReason.LENGTH, policy_version=version
+    )

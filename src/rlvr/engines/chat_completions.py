@@ -1,7 +1,4 @@
-"""OpenAI's chat completions in words: our messages as theirs, and what an answer says.
-
-Everything that comes back is untrusted: checked, and one clear failure where it is not what it should be.
-"""
+"""OpenAI's chat completions: our messages in their form, and validation of an untrusted answer."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ MAX_TOKENS = 1 << 32
 
 
 class EndpointError(Exception):
-    """A request that failed for good, in a few words."""
+    """A request failed for good."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What the endpoint answered. `token_ids` and `logprobs` are empty where it does not tell them."""
+    """An answer. `token_ids` and `logprobs` are empty where the endpoint does not send them."""
 
     message: Message
     wire: Mapping[str, Any]  # the message to be sent back
@@ -44,15 +41,9 @@ def to_wire(message: Message) -> dict[str, Any]:
         wire["tool_call_id"] = message.call_id or ""
     if message.tool_calls:
         wire["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {
-                    "name": call.name or "unknown",
-                    "arguments": json.dumps(call.arguments, ensure_ascii=False),
-                },
-            }
+            {"id": call.id, "type": "function", "function": {"name": call.name or "unknown", "arguments": arguments}}
             for call in message.tool_calls
+            for arguments in [json.dumps(call.arguments, ensure_ascii=False)]
         ]
     return wire
 
@@ -97,16 +88,11 @@ class _Answer(BaseModel):
     usage: _Usage | None = None
 
 
-_STOPS = {
-    "stop": StopReason.STOP,
-    "tool_calls": StopReason.STOP,
-    "function_call": StopReason.STOP,
-    "length": StopReason.LENGTH,
-}
+_STOPS = dict.fromkeys(("stop", "tool_calls", "function_call"), StopReason.STOP) | {"length": StopReason.LENGTH}
 
 
 def read_answer(body: bytes) -> Said:
-    """What an answer says. EndpointError if it is no chat completion."""
+    """Validate an answer. EndpointError if it is no chat completion."""
     try:
         answer = _Answer.model_validate_json(body)
     except ValidationError as error:
@@ -120,9 +106,15 @@ def read_answer(body: bytes) -> Said:
     content = choice.logprobs.content if choice.logprobs else None
     logprobs = tuple(one.logprob for one in content or ())
     if (token_ids and len(logprobs) != len(token_ids)) or not all(map(math.isfinite, logprobs)):
-        logprobs = ()  # of other tokens, perhaps without the one that ended it: beside these ids they would mislead
+        logprobs = ()  # of other tokens than these
+    reading, given = Reading(), choice.message.tool_calls or []
+    for call in given:  # one whose arguments are not JSON has a problem, and is sent back without them
+        reading.add("", call.function.name, call.function.arguments)
+    ids = [call.id or f"call_{index}" for index, call in enumerate(given)]
+    calls = tuple(replace(call, id=name) for call, name in zip(reading.calls, ids, strict=False))
+    message = Message(role="assistant", content=choice.message.content or "", tool_calls=calls)
     return Said(
-        message=(message := _message(choice.message)),
+        message=message,
         wire=to_wire(message),
         token_ids=token_ids,
         logprobs=logprobs,
@@ -133,17 +125,5 @@ def read_answer(body: bytes) -> Said:
 
 
 def _count(told: int) -> int:
-    """0 for what no conversation can have."""
+    """0 for an impossible count."""
     return told if 0 <= told < MAX_TOKENS else 0
-
-
-def _message(message: _Message) -> Message:
-    """A call whose arguments are no JSON is a call with a problem, as from a model in this process. It is sent back
-    without arguments: endpoints refuse a conversation in which some cannot be read."""
-    reading = Reading()
-    given = message.tool_calls or []
-    for call in given:
-        reading.add("", call.function.name, call.function.arguments)
-    ids = [call.id or f"call_{index}" for index, call in enumerate(given)]
-    calls = tuple(replace(call, id=name) for call, name in zip(reading.calls, ids, strict=False))
-    return Message(role="assistant", content=message.content or "", tool_calls=calls)

@@ -1,7 +1,6 @@
-"""A model behind an endpoint that speaks OpenAI's chat completions: messages in, a message out.
+"""A model behind an endpoint that speaks OpenAI's chat completions: messages in, a message out; for evaluation only.
 
-It is measured, never trained: what an endpoint says of tokens and log-probabilities is taken where it says anything.
-Everything that comes back is untrusted: of bounded size, and read by `chat_completions`.
+Everything that comes back is untrusted: bounded in size here, validated by `chat_completions`.
 """
 
 from __future__ import annotations
@@ -10,33 +9,31 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from rlvr.config.messages import nearest
 from rlvr.engines.chat_completions import EndpointError, Said, read_answer
-from rlvr.errors import UserError
+from rlvr.errors import UserError, nearest
 from rlvr.types import SamplingParams, ToolSchema
 
 PREFIX = "openai:"
 MAX_CONCURRENT = 16
-"""Requests that wait for an answer at the same time."""
 TIMEOUT_S = 300.0
-"""Of one request; a retry has as long again."""
+"""Of one request; each retry has as long again."""
 CONNECT_TIMEOUT_S = 10.0
 MAX_RETRIES = 3
 """After a broken connection, a time-out, 408, 409, 429 and 5xx; the official client waits 0.5 s, 1 s, 2 s between."""
 MAX_BODY_BYTES = 16 << 20
 MAX_FAILURES_AT_START, MAX_FAILURES = 5, 50
-"""An endpoint that has failed so often running, without any answer before and after one, is given up."""
+"""Failures in a row after which an endpoint is given up: before the first answer, and later."""
 
 _OPTIONAL = ("return_token_ids", "logprobs", "seed")
-"""What an endpoint may refuse to know; the next one of them is named in its refusal, and is left out from then on."""
+"""Keys an endpoint may not know. One that a refusal names is left out from then on."""
 
 
 class Endpoint:
-    """`Endpoint("http://127.0.0.1:8000/v1", "policy")`: the model `policy` there. Close it in the loop that used it."""
+    """`Endpoint("http://127.0.0.1:8000/v1", "policy")`: the model `policy` there. Close it in its event loop."""
 
     def __init__(
         self,
@@ -58,7 +55,7 @@ class Endpoint:
 
     @property
     def fingerprint(self) -> str:
-        """Of address and name: nothing else is known."""
+        """Digest of address and name."""
         return hashlib.blake2b(f"{self.url}#{self.name}".encode(), digest_size=8).hexdigest()
 
     async def chat(
@@ -69,11 +66,11 @@ class Endpoint:
         tools: Sequence[ToolSchema] = (),
         stop: Sequence[str] = (),
     ) -> Said:
-        """One completion of a conversation in OpenAI's form; `sampling.stop_ids` say nothing here.
+        """One completion of a conversation in OpenAI's form; `sampling.stop_ids` are ignored.
 
         Raises:
             EndpointError: this request failed for good.
-            UserError: every other one would, too: a refused key, an unknown model, an endpoint that never answered.
+            UserError: every request would fail: a refused key, an unknown model, an endpoint that never answered.
         """
         async with self._gate:
             try:
@@ -102,7 +99,7 @@ class Endpoint:
         messages: Sequence[Mapping[str, Any]],
         sampling: SamplingParams,
         tools: Sequence[ToolSchema],
-        stop: Iterable[str],
+        stop: Sequence[str],
     ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "messages": list(messages),
@@ -115,7 +112,7 @@ class Endpoint:
         }
         if tools:
             body["tools"] = [dict(tool) for tool in tools]
-        elif stop:  # with tools they end calls, too, which the endpoint reads by itself
+        elif stop:  # with tools they would end calls, which the endpoint reads itself
             body["stop"] = list(stop)
         if sampling.top_k:
             body["top_k"] = sampling.top_k
@@ -136,35 +133,31 @@ class Endpoint:
                 if not self._adapts(str(error.message), sent):
                     raise EndpointError(_told(error)) from error
             except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
-                raise self.refusal(error) from error
+                raise self._refusal(error) from error
             except openai.OpenAIError as error:
                 raise EndpointError(_told(error)) from error
 
     def _adapts(self, refusal: str, sent: Mapping[str, Any]) -> bool:
-        """Whether what was refused can be said in another way, or left out."""
+        """Whether the refused key can be renamed or left out."""
         if "max_completion_tokens" in refusal and self._limit_name == "max_tokens":
             self._limit_name = "max_completion_tokens"
             return True
         named = next((key for key in _OPTIONAL if key in sent and key in refusal), None)
-        if named is None:
-            return False
-        self._left_out.add(named)
-        return True
+        if named is not None:
+            self._left_out.add(named)
+        return named is not None
 
     async def _post(self, body: dict[str, Any]) -> bytes:
         """The body of a successful answer; retries are the official client's."""
         if self._client is None:
             self._client = _openai().AsyncOpenAI(**self._options(self._max_retries))
-        known = ("messages", "tools", "stop", "temperature", "top_p", "seed", "logprobs", self._limit_name)
-        arguments = {key: value for key, value in body.items() if key in known}
-        extra = {key: value for key, value in body.items() if key not in known}
         create = self._client.chat.completions.with_streaming_response.create
         found = bytearray()
-        limit_s = (1 + self._max_retries) * self._timeout_s  # the client's own limit begins anew with every byte
+        limit_s = (1 + self._max_retries) * self._timeout_s  # the client's own limit restarts with every byte
         try:
             async with (
                 asyncio.timeout(limit_s),
-                create(model=self.name, **arguments, extra_body=extra) as response,
+                create(model=self.name, messages=body["messages"], extra_body=body) as response,
             ):
                 async for chunk in response.iter_bytes():
                     found += chunk
@@ -182,13 +175,11 @@ class Endpoint:
             "max_retries": max_retries,
         }
 
-    # ------------------------------------------------------------------------------------------------- before the first
-
     def check(self) -> None:
-        """Ask which models there are. An endpoint that has no such list is taken as it is.
+        """Ask for the list of models. An endpoint without such a list passes.
 
         Raises:
-            UserError: nobody answers, the key is refused, or there is no model of this name.
+            UserError: no answer, a refused key, or no model of this name.
         """
         openai = _openai()
         found = bytearray()
@@ -201,12 +192,10 @@ class Endpoint:
                     found += chunk
                     if len(found) > MAX_BODY_BYTES:
                         break
-        except openai.NotFoundError:
-            return
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
-            raise self.refusal(error) from error
+            raise self._refusal(error) from error
         except openai.APIStatusError as error:
-            if error.status_code in (405, 501):
+            if error.status_code in (404, 405, 501):
                 return
             raise UserError(f"the endpoint {self.url} does not work ({_told(error)}): mend it first.") from error
         except openai.OpenAIError as error:
@@ -229,8 +218,8 @@ class Endpoint:
         hint = f"did you mean {near}?" if near else f"there are {', '.join(names[:10])}"
         raise UserError(f"the endpoint {self.url} has no model {self.name!r}: {_printable(hint, 500)}")
 
-    def refusal(self, error: Any) -> UserError:
-        """The sentence for a status that every request would get."""
+    def _refusal(self, error: Any) -> UserError:
+        """For a status that every request would get."""
         if error.status_code == 404:
             return UserError(
                 f"the endpoint {self.url} has no model {self.name!r} or no chat completions ({_told(error)}): name "
@@ -240,11 +229,7 @@ class Endpoint:
 
 
 def open_endpoint(model: str) -> Endpoint:
-    """The endpoint of `openai:http://127.0.0.1:8000/v1#NAME`, after a look whether it is there and knows the model.
-
-    Raises:
-        UserError: no such address, or what `Endpoint.check` finds.
-    """
+    """The endpoint of `openai:http://127.0.0.1:8000/v1#NAME`, checked. UserError: see `Endpoint.check`."""
     url, _, name = model.removeprefix(PREFIX).partition("#")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or not name:
@@ -267,15 +252,13 @@ def _openai() -> Any:
 
 
 def _told(error: Any) -> str:
-    """`500: out of memory` in a line, whatever it holds."""
-    status = getattr(error, "status_code", None)
-    body = getattr(error, "body", None)
+    """`500: out of memory` in a line."""
+    status, body = getattr(error, "status_code", None), getattr(error, "body", None)
     message = body.get("message") if isinstance(body, dict) else None
-    if status is None:
-        cause = error.__cause__
-        text = f"{error.message if hasattr(error, 'message') else error}" + (f" {cause}" if cause else "")
-    else:
+    if status is not None:
         text = f"{status}: {message}" if isinstance(message, str) else f"status {status}"
+    else:
+        text = f"{getattr(error, 'message', error)} {error.__cause__ or ''}"
     return _printable(text, 300)
 
 

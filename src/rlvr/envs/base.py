@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlvr.types import Attempt, Example, Message, Score, StopReason, ToolCall, ToolSchema
+from rlvr.types import Attempt, Example, Message, Score, ToolSchema, TurnText
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,24 +21,6 @@ class Reply:
     restarts: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TurnText:
-    """A turn as text: `TurnText(prompt="<boe> 3 4 + =", completion="7 <eoe>", text="7", ..., num_tokens=2)`.
-
-    `prompt` and `completion` have every special token; `text` lacks only the stop token that ended the completion. Of a
-    later turn `prompt` is only what came since the completion before it: the environment's reply, with the header of
-    the turn (all of a prompt that starts anew).
-    `calls` are the tools that the completion calls.
-    """
-
-    prompt: str
-    completion: str
-    text: str
-    stop_reason: StopReason
-    num_tokens: int
-    calls: tuple[ToolCall, ...] = ()
-
-
 def to_attempt(example: Example, turns: Sequence[TurnText], state: object | None = None) -> Attempt:
     """The episode as verifiers and metrics see it."""
     last = turns[-1]
@@ -49,6 +31,7 @@ def to_attempt(example: Example, turns: Sequence[TurnText], state: object | None
         stop_reason=last.stop_reason,
         num_tokens=sum(turn.num_tokens for turn in turns),
         calls=tuple(call for turn in turns for call in turn.calls),
+        turns=tuple(turns),
         state=state,
     )
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlvr.envs.base import Reply, TurnText, to_attempt
+from rlvr.envs.base import Reply, to_attempt
 from rlvr.rewards.base import Verifier, run_verifier
-from rlvr.types import Example, Message, Score, ToolSchema
+from rlvr.types import Example, Message, Score, ToolSchema, TurnText
 
 
 class SingleTurnEnv:
     """Ends after one completion, which the verifier scores against the example's answer.
 
     The verifier sees the text of the example's messages, not the rendered prompt: a chat template's markers are no
-    part of the problem.
+    part of the problem. `state` goes to it as `attempt.state`.
     """
 
     max_turns: int | None = 1
     tools: tuple[ToolSchema, ...] = ()
 
-    def __init__(self, example: Example, verifier: Verifier) -> None:
-        self._example = example
-        self._verifier = verifier
+    def __init__(self, example: Example, verifier: Verifier, state: object = None) -> None:
+        self._example, self._verifier, self._state = example, verifier, state
         self._started = False
 
     async def start(self) -> tuple[Message, ...]:
@@ -39,4 +38,4 @@ class SingleTurnEnv:
         """One checked verdict on the one turn."""
         if len(turns) != 1:
             raise ValueError(f"example {self._example.id!r} is single-turn, but its episode has {len(turns)} turns")
-        return await run_verifier(self._verifier, to_attempt(self._example, turns))
+        return await run_verifier(self._verifier, to_attempt(self._example, turns, self._state))

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rlvr.envs.base import Reply, TurnText, to_attempt
+from rlvr.envs.base import Reply, to_attempt
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import RewardError, Verifier, run_verifier
 from rlvr.rewards.trace import Trace
-from rlvr.types import Attempt, Example, Message, Score, ToolCall, ToolSchema, TraceStep
+from rlvr.types import Attempt, Example, Message, Score, ToolCall, ToolSchema, TraceStep, TurnText
 
 MAX_CALLS_PER_TURN = 32
 """More calls in one turn are not executed: what they return could not be read anyway."""

@@ -29,8 +29,9 @@ from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, Validati
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict
 
+from rlvr import registry
 from rlvr.envs.threads import TimeIsUpError, ToolThreads
-from rlvr.errors import UserError
+from rlvr.errors import ConfigError, UserError
 from rlvr.types import ToolSchema
 
 MAX_ERROR_CHARS = 500
@@ -121,6 +122,19 @@ def make_tool(
     call = _runner(name, function, takes_state, timeout_s, inline, max_output_chars, threads)
     schema = {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
     return Tool(name=name, schema=schema, final=final, timeout_s=timeout_s, arguments=adapter, run=call)
+
+
+def load_tool(path: str, *, timeout_s: float) -> Tool:
+    """The tool of a function in a module of the user's own: `my_tools:calculator`.
+
+    Raises ConfigError, one sentence, for a module, function, docstring or type that is missing.
+    """
+    said = f"task.tools={path}"
+    function = registry.imported(said, path, "function", inspect.isfunction)
+    try:
+        return make_tool(function, timeout_s=timeout_s)
+    except UserError as error:
+        raise ConfigError(f"{said}: {error}") from error
 
 
 # ---------------------------------------------------------------------------------------------------------- schema

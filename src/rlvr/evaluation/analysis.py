@@ -1,7 +1,4 @@
-"""What records of evaluations say: scores with intervals, where they come from, what they cost, and who is better.
-
-Pure functions; the numbers are those of `rlvr eval`, by the same code.
-"""
+"""Scores with intervals, costs and paired comparisons of evaluation records, computed as by `rlvr eval`."""
 
 from __future__ import annotations
 
@@ -12,16 +9,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 
-from rlvr.config.messages import nearest
-from rlvr.errors import ConfigError
-from rlvr.evaluation.compare import Comparison, compare, judged_greedily
+from rlvr.errors import ConfigError, nearest
+from rlvr.evaluation.compare import Comparison, compare
 from rlvr.evaluation.intervals import Interval
 from rlvr.evaluation.paired import holm
-from rlvr.evaluation.summary import summarize
+from rlvr.evaluation.summary import judged_greedily, samples_by_example, summarize
 from rlvr.tracking.evaluations import EvaluationRecord
 
 SEED = 0
-"""Of all resampling: the same records give the same intervals."""
+"""Of all resampling, so that the same records give the same intervals."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,48 +32,40 @@ class Kind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """Means over all episodes, greedy and sampled; `tokens_per_right` is NaN where nothing is right.
-
-    `seconds` is from an episode's first prompt to its verdict, while others ran beside it: it shrinks with the load.
-    """
+    """Means over all episodes, greedy and sampled. `seconds` is wall time beside concurrent episodes."""
 
     prompt_tokens: float
     completion_tokens: float
     turns: float
     tool_calls: float
     seconds: float
-    tokens_per_right: float  # tokens read and written by all episodes, over the number of right answers
+    tokens_per_right: float  # tokens read and written by all episodes per right answer; NaN without one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One model on one task with one retriever; `name` tells it from the others of the task.
+    """One model on one task with one retriever."""
 
-    `scores`: accuracy (not there if nothing was judged greedily), then what was sampled. `numbers`: shares of
-    invalid, truncated and failed answers, parts of the reward and everything else that `eval` prints, by its name.
-    `best` and `worst` are greedy answers: right ones of the highest reward, and wrong ones of the lowest.
-    """
-
-    name: str
+    name: str  # unique among the cells of the task
     model: str
     task: str
     split: str
     retriever: str | None
     settings: str
-    variant: str  # `#3f2a1b`, the settings in short, where a model has several on this task; else empty
+    variant: str  # `#3f2a1b`, the settings in short, where the model has several on this task; else empty
     num_examples: int  # judged greedily
     samples_per_example: int
-    scores: Mapping[str, Interval]
-    numbers: Mapping[str, float]
+    scores: Mapping[str, Interval]  # accuracy, if anything was judged greedily, then the sampled ones
+    numbers: Mapping[str, float]  # everything else that `eval` prints
     kinds: tuple[Kind, ...]
     cost: Cost
-    best: tuple[EvaluationRecord, ...]
-    worst: tuple[EvaluationRecord, ...]
+    best: tuple[EvaluationRecord, ...]  # right greedy completions of the highest reward
+    worst: tuple[EvaluationRecord, ...]  # wrong ones of the lowest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Analysis:
-    """Cells in the order of their first records, and every two of them that can be compared."""
+    """Cells in the order of their first records, and the comparisons of every comparable pair."""
 
     cells: tuple[Cell, ...]
     comparisons: tuple[Comparison, ...]
@@ -96,36 +84,48 @@ class Analysis:
 def analyze(
     records: Iterable[EvaluationRecord], *, baseline: str | None = None, num_shown: int = 3, seed: int = SEED
 ) -> Analysis:
-    """Everything about the records. Those of different tasks, splits, retrievers, models or settings are kept apart.
+    """Group the records by task, split, model, retriever and settings; summarize and compare the groups.
 
-    A measurement that is there twice counts once; an answer to a prompt of the user's own, whose right answer nobody
-    knows, does not count. With `baseline` every other model is compared with that one only;
-    without it every two models (with the same retriever), and every two retrievers (of the same model).
-
-    Raises:
-        ConfigError: there is no record of `baseline`.
+    A measurement that appears twice counts once; completions of a user's own prompts without a known answer do not
+    count. Compared are models with the same retriever, and retrievers of the same model; with `baseline` only the other
+    models with that one. ConfigError if there is no record of `baseline`.
     """
     groups, notes = _group(records)
     firsts = [of_one[0] for of_one in groups]
-    if baseline is not None:
-        _check_baseline(baseline, [one.model for one in firsts])
-    cells = [_cell(of_one, variant, num_shown, seed) for of_one, variant in zip(groups, _variants(firsts), strict=True)]
+    models = list(dict.fromkeys(one.model for one in firsts))
+    if baseline is not None and baseline not in models:
+        near = nearest(baseline, models)
+        hint = f"did you mean {near}?" if near else f"there are {', '.join(models)}."
+        raise ConfigError(f"--baseline {baseline}: no record is of this model; {hint}")
+    places = Counter((one.task, one.split, one.model, one.retriever) for one in firsts)
+    cells = []
+    for of_one, one in zip(groups, firsts, strict=True):
+        several = places[one.task, one.split, one.model, one.retriever] > 1
+        cells.append(_cell(of_one, f"#{one.settings[:6]}" if several else "", num_shown, seed))
     notes += [
         f"{cell.name} on {cell.task}: no greedy answer could be judged."
         for cell, of_one in zip(cells, groups, strict=True)
         if not cell.num_examples and any(record.sample_index == 0 for record in of_one)
     ]
-    comparisons, remarks = _compare_all(cells, groups, baseline, num_shown, seed)
-    adjusted = holm([one.p_value for one in comparisons])
-    corrected = [
-        replace(one, adjusted_p_value=p, num_comparisons=len(comparisons))
-        for one, p in zip(comparisons, adjusted, strict=True)
+    found: list[Comparison] = []
+    for (one, first), (two, second) in combinations(zip(cells, groups, strict=True), 2):
+        if two.model == baseline != one.model:  # the baseline comes first
+            one, first, two, second = two, second, one, first
+        if not _comparable(one, two, baseline):
+            continue
+        comparison = compare(first, second, names=(one.name, two.name), seed=seed, num_shown=num_shown)
+        if comparison is not None:
+            found.append(comparison)
+        notes += _caveats(one, two, comparison, (first[0].conditions, second[0].conditions))
+    adjusted = holm([one.p_value for one in found])
+    comparisons = [
+        replace(one, adjusted_p_value=p, num_comparisons=len(found)) for one, p in zip(found, adjusted, strict=True)
     ]
-    return Analysis(cells=tuple(cells), comparisons=tuple(corrected), notes=(*notes, *remarks))
+    return Analysis(cells=tuple(cells), comparisons=tuple(comparisons), notes=tuple(notes))
 
 
 def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRecord]], list[str]]:
-    """The records of each model, task, split, retriever and settings; and what is odd about them."""
+    """The records of each group, and notes about duplicated, unjudgeable and incomplete ones."""
     groups: dict[tuple[str, ...], dict[tuple[str, int], EvaluationRecord]] = {}
     num_twice = num_different = num_unknown = 0
     for record in records:
@@ -148,45 +148,24 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRec
     for of_one in groups.values():
         kept = _with_all_samples(list(of_one.values()))
         if len(kept) < len(of_one):
-            one = kept[0]
             notes.append(
-                f"{one.model} on {one.task}: of some examples there are fewer samples than of others; left out: "
-                f"{len(of_one) - len(kept):,}."
+                f"{kept[0].model} on {kept[0].task}: of some examples there are fewer samples than of others; left "
+                f"out: {len(of_one) - len(kept):,}."
             )
         found.append(kept)
     return found, notes
 
 
 def _with_all_samples(records: list[EvaluationRecord]) -> list[EvaluationRecord]:
-    """With the first k samples of each example that has as many; k is such that the fewest samples are left out.
+    """The greedy records and the first k samples of each example with at least k; k keeps the most samples.
 
     An evaluation that is interrupted while it grows from 4 samples to 8 has 4 of most examples and 8 of a few.
     """
-    samples: dict[str, list[EvaluationRecord]] = {}
-    for record in sorted(records, key=lambda record: record.sample_index):
-        if record.sample_index > 0:
-            samples.setdefault(record.example_id, []).append(record)
+    samples = samples_by_example(sorted(records, key=lambda record: record.sample_index))
     counts = Counter(map(len, samples.values()))
     size = max(counts, key=lambda k: (k * sum(num for count, num in counts.items() if count >= k), k), default=0)
     kept = {record.key for of_one in samples.values() if len(of_one) >= size for record in of_one[:size]}
     return [record for record in records if record.sample_index == 0 or record.key in kept]
-
-
-def _variants(firsts: Sequence[EvaluationRecord]) -> list[str]:
-    """`#3f2a1b` for each that differs from another one in its settings only."""
-    places = [(one.task, one.split, one.model, one.retriever) for one in firsts]
-    return [
-        f"#{one.settings[:6]}" if places.count(place) > 1 else "" for one, place in zip(firsts, places, strict=True)
-    ]
-
-
-def _check_baseline(baseline: str, models: Sequence[str]) -> None:
-    if baseline not in models:
-        near = nearest(baseline, models)
-        raise ConfigError(
-            f"--baseline {baseline}: no record is of this model; "
-            + (f"did you mean {near}?" if near else f"there are {', '.join(dict.fromkeys(models))}.")
-        )
 
 
 def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int, seed: int) -> Cell:
@@ -199,8 +178,17 @@ def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int, see
         for name, value in values.items()
         if f"{name}_low" in values
     }
-    tags = sorted({tag for record in greedy for tag in record.tags})
-    kinds = [_kind(tag, [record for record in greedy if tag in record.tags], values, intervals) for tag in tags]
+    kinds = []
+    for tag in sorted({tag for record in greedy for tag in record.tags}):
+        bases = [name.removesuffix(f"_{tag}") for name in values if name.endswith(f"_{tag}") and name not in intervals]
+        kinds.append(
+            Kind(
+                tag=tag,
+                num_examples=sum(tag in record.tags for record in greedy),
+                accuracy=intervals[f"accuracy_{tag}"],
+                numbers={base: values[f"{base}_{tag}"] for base in bases if base in values},
+            )
+        )
     of_kinds = {f"{number}_{kind.tag}" for kind in kinds for number in ("accuracy", *kind.numbers)}
     bounds = {f"{name}_{end}" for name in intervals for end in ("low", "high")}
     counts = {"num_examples", "samples_per_example"}
@@ -217,7 +205,7 @@ def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int, see
         settings=one.settings,
         variant=variant,
         num_examples=len(greedy),
-        samples_per_example=max(Counter(r.example_id for r in records if r.sample_index > 0).values(), default=0),
+        samples_per_example=max(map(len, samples_by_example(records).values()), default=0),
         scores={name: interval for name, interval in intervals.items() if name not in of_kinds},
         numbers={name: v for name, v in values.items() if name not in {*of_kinds, *intervals, *bounds, *counts}},
         kinds=tuple(kinds),
@@ -228,21 +216,7 @@ def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int, see
 
 
 def _reward(record: EvaluationRecord) -> float:
-    """0 where the reward failed."""
     return 0.0 if math.isnan(record.reward) else record.reward
-
-
-def _kind(
-    tag: str, records: Sequence[EvaluationRecord], values: Mapping[str, float], intervals: Mapping[str, Interval]
-) -> Kind:
-    ending = f"_{tag}"
-    bases = [name.removesuffix(ending) for name in values if name.endswith(ending) and name not in intervals]
-    return Kind(
-        tag=tag,
-        num_examples=len(records),
-        accuracy=intervals[f"accuracy{ending}"],
-        numbers={base: values[base + ending] for base in bases if base in values},
-    )
 
 
 def _cost(records: Sequence[EvaluationRecord]) -> Cost:
@@ -258,53 +232,34 @@ def _cost(records: Sequence[EvaluationRecord]) -> Cost:
     )
 
 
-def _compare_all(
-    cells: Sequence[Cell],
-    records: Sequence[Sequence[EvaluationRecord]],
-    baseline: str | None,
-    num_shown: int,
-    seed: int,
-) -> tuple[list[Comparison], list[str]]:
-    """Every pair that answers a question, and a sentence for each that shares no example."""
-    found: list[Comparison] = []
-    notes: list[str] = []
-    for (one, first), (two, second) in combinations(zip(cells, records, strict=True), 2):
-        if two.model == baseline != one.model:  # the baseline comes first
-            one, first, two, second = two, second, one, first
-        if not _comparable(one, two, baseline):
-            continue
-        comparison = compare(first, second, names=(one.name, two.name), seed=seed, num_shown=num_shown)
-        if comparison is None:
-            notes.append(f"{one.name} and {two.name} have no example of {one.task} in common that was judged greedily.")
-            continue
-        found.append(comparison)
-        if one.model != two.model and _asked_otherwise(first[0], second[0]):
-            notes.append(
-                f"{one.name} and {two.name} were not asked {one.task} in the same way (prompt, settings of the task, "
-                "or rollout.max_completion_tokens): their difference is not that of the models alone."
-            )
-        if comparison.num_changed:
-            notes.append(
-                f"{one.name} and {two.name}: {comparison.num_changed:,} examples of {one.task} have other gold answers "
-                "in one than in the other; they are left out of the comparison."
-            )
-        if comparison.num_common < max(one.num_examples, two.num_examples):
-            notes.append(
-                f"{one.name} and {two.name}: only {comparison.num_common:,} examples of {one.task} are in both "
-                f"({one.num_examples:,} and {two.num_examples:,}); compare their difference, not their accuracies."
-            )
-    return found, notes
-
-
-def _asked_otherwise(one: EvaluationRecord, two: EvaluationRecord) -> bool:
-    """Whether two models had other conditions; records of another program may not tell theirs."""
-    return "" not in (one.conditions, two.conditions) and one.conditions != two.conditions
-
-
 def _comparable(one: Cell, two: Cell, baseline: str | None) -> bool:
-    """The same examples, and one thing that differs: the model, the retriever or the settings."""
+    """Whether they have the same examples and differ in one thing: the model, the retriever or the settings."""
     if (one.task, one.split) != (two.task, two.split):
         return False
     if baseline is not None:
         return one.model == baseline and two.model != baseline and one.retriever == two.retriever
     return one.model == two.model or one.retriever == two.retriever
+
+
+def _caveats(one: Cell, two: Cell, comparison: Comparison | None, conditions: tuple[str, str]) -> list[str]:
+    """What a reader of the comparison has to know; records of other programs may have no `conditions`."""
+    both = f"{one.name} and {two.name}"
+    if comparison is None:
+        return [f"{both} have no example of {one.task} in common that was judged greedily."]
+    notes = []
+    if one.model != two.model and "" not in conditions and conditions[0] != conditions[1]:
+        notes.append(
+            f"{both} were not asked {one.task} in the same way (prompt, settings of the task, or "
+            "rollout.max_completion_tokens): their difference is not that of the models alone."
+        )
+    if comparison.num_changed:
+        notes.append(
+            f"{both}: {comparison.num_changed:,} examples of {one.task} have other gold answers in one than in the "
+            "other; they are left out of the comparison."
+        )
+    if comparison.num_common < max(one.num_examples, two.num_examples):
+        notes.append(
+            f"{both}: only {comparison.num_common:,} examples of {one.task} are in both ({one.num_examples:,} and "
+            f"{two.num_examples:,}); compare their difference, not their accuracies."
+        )
+    return notes

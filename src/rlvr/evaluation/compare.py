@@ -1,17 +1,18 @@
-"""Two evaluations of the same examples, and the sentence that says what their difference is worth."""
+"""Two evaluations of the same examples: their difference, its evidence and a sentence about it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlvr.evaluation.intervals import Interval
 from rlvr.evaluation.paired import mcnemar, paired_bootstrap
+from rlvr.evaluation.summary import judged_greedily, judged_samples
 from rlvr.tracking.evaluations import EvaluationRecord
 
 ALPHA = 0.05
-"""A difference is called real where chance alone gives such a one less often than this."""
+"""Significance level of a difference, for the adjusted p-value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,12 +22,6 @@ class Comparison:
     `Comparison(task="rpn", split="test", first="runs/a", second="runs/b", num_common=500,
     difference=Interval(value=0.032, low=0.004, high=0.061), only_first=("3 4 +", ...), only_second=(...),
     p_value=0.03, ...)`
-
-    `difference`: accuracy of `second` minus that of `first`, with its paired bootstrap interval. `only_first`: ids of
-    the examples that only `first` gets right. `p_value`: McNemar's exact test. `adjusted_p_value`: Holm's correction
-    for all `num_comparisons` that were made at once. `sampled`: the difference of the accuracies of the samples, where
-    both have some, over the examples whose samples were all judged. `num_changed`: examples of the same id whose gold
-    answers differ; they are left out. `disagreeing`: some of the examples that one of them gets right, both answers.
     """
 
     task: str
@@ -34,24 +29,24 @@ class Comparison:
     first: str
     second: str
     num_common: int
-    difference: Interval
-    only_first: tuple[str, ...]
+    difference: Interval  # accuracy of `second` minus that of `first`, paired bootstrap
+    only_first: tuple[str, ...]  # ids of the examples that only `first` gets right
     only_second: tuple[str, ...]
-    p_value: float
-    adjusted_p_value: float = math.nan
+    p_value: float  # McNemar's exact test
+    adjusted_p_value: float = math.nan  # Holm's correction for all `num_comparisons`
     num_comparisons: int = 1
-    sampled: Interval | None = None
-    num_changed: int = 0
-    disagreeing: tuple[tuple[EvaluationRecord, EvaluationRecord], ...] = ()
+    sampled: Interval | None = None  # difference of the sampled accuracies, where all samples of an example were judged
+    num_changed: int = 0  # examples whose gold answers differ, left out
+    disagreeing: tuple[tuple[EvaluationRecord, EvaluationRecord], ...] = ()  # some that only one gets right
 
     @property
     def is_real(self) -> bool:
-        """Whether chance is a poor explanation, all comparisons considered."""
+        """Whether the difference is significant after the correction."""
         return self.adjusted_p_value < ALPHA
 
     @property
     def sentence(self) -> str:
-        """For a reader: who is better by how much, and on what evidence."""
+        """Which one is better, by how much, and the evidence."""
         where = f"on {self.task}" + (f" ({self.split})" if self.split != "test" else "")
         sign = -1 if self.is_real and self.difference.value < 0 else 1
         evidence = f"McNemar p {_p(self.p_value)}"
@@ -70,7 +65,7 @@ class Comparison:
 
 
 def _points(difference: Interval, sign: int, plus: str) -> str:
-    """`3.2 points (0.4 to 6.1)`, or with `plus="+"` `+3.2 points (+0.4 to +6.1)`; `sign=-1`: the other way round."""
+    """`3.2 points (0.4 to 6.1)`, or with `plus="+"` `+3.2 points (+0.4 to +6.1)`; `sign=-1` flips it."""
     low, high = sorted((sign * difference.low, sign * difference.high))
     value, low, high = (f"{share * 100:{plus}.1f}" for share in (sign * difference.value, low, high))
     return f"{value} points ({low} to {high})"
@@ -78,11 +73,6 @@ def _points(difference: Interval, sign: int, plus: str) -> str:
 
 def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"= {value:.2g}" if value < 0.1 else f"= {value:.2f}"
-
-
-def judged_greedily(records: Sequence[EvaluationRecord]) -> dict[str, EvaluationRecord]:
-    """The greedy answers that the metric could judge, by example."""
-    return {one.example_id: one for one in records if one.sample_index == 0 and one.failure is None}
 
 
 def compare(
@@ -101,42 +91,26 @@ def compare(
         return None
     only_first = tuple(example for example in common if one[example].correct and not two[example].correct)
     only_second = tuple(example for example in common if two[example].correct and not one[example].correct)
+    one_rate, two_rate = _sampled_accuracies(first), _sampled_accuracies(second)
+    changed = set(shared) - set(common)
+    both = [example for example in one_rate if example in two_rate and example not in changed]
+    rates = [one_rate[example] for example in both], [two_rate[example] for example in both]
     return Comparison(
         task=first[0].task,
         split=first[0].split,
         first=names[0],
         second=names[1],
         num_common=len(common),
-        difference=paired_bootstrap(
-            [one[example].correct for example in common], [two[example].correct for example in common], seed=seed
-        ),
+        difference=paired_bootstrap([one[e].correct for e in common], [two[e].correct for e in common], seed=seed),
         only_first=only_first,
         only_second=only_second,
         p_value=mcnemar(len(only_first), len(only_second)),
-        sampled=_sampled(first, second, set(shared) - set(common), seed),
-        num_changed=len(shared) - len(common),
+        sampled=paired_bootstrap(*rates, seed=seed) if both else None,
+        num_changed=len(changed),
         disagreeing=tuple((one[id], two[id]) for id in (*only_first[:num_shown], *only_second[:num_shown])),
     )
 
 
-def _sampled(
-    first: Sequence[EvaluationRecord], second: Sequence[EvaluationRecord], changed: set[str], seed: int
-) -> Interval | None:
-    one, two = sampled_accuracies(first), sampled_accuracies(second)
-    common = [example for example in one if example in two and example not in changed]
-    if not common:
-        return None
-    return paired_bootstrap([one[example] for example in common], [two[example] for example in common], seed=seed)
-
-
-def sampled_accuracies(records: Sequence[EvaluationRecord]) -> Mapping[str, float]:
-    """The share of right samples of each example whose samples were all judged."""
-    samples: dict[str, list[EvaluationRecord]] = {}
-    for record in records:
-        if record.sample_index > 0:
-            samples.setdefault(record.example_id, []).append(record)
-    return {
-        example: sum(one.correct for one in of_one) / len(of_one)
-        for example, of_one in samples.items()
-        if all(one.failure is None for one in of_one)
-    }
+def _sampled_accuracies(records: Sequence[EvaluationRecord]) -> dict[str, float]:
+    samples = judged_samples(records)
+    return {example: sum(one.correct for one in of_one) / len(of_one) for example, of_one in samples.items()}

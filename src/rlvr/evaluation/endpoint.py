@@ -1,4 +1,4 @@
-"""Episodes played by a model behind an endpoint: messages in the place of tokens, the environments are the same."""
+"""Episodes of a model behind an endpoint: messages instead of tokens, the same environments."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from rlvr.engines.chat_completions import EndpointError, Said, to_wire
 from rlvr.engines.openai import Endpoint
 from rlvr.envs.base import Env, TurnText
 from rlvr.errors import UserError
-from rlvr.evaluation.players import MAX_REPLY_CHARS, Played
+from rlvr.evaluation.players import Played, judged_turns
 from rlvr.rollout.episode import Sampling
-from rlvr.tracking.evaluations import JudgedTurn
-from rlvr.tracking.rollouts import call_records
 from rlvr.types import Example, Message, Score, StopReason
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointPlayer:
-    """Plays as `run_episode` does, but that the endpoint renders the conversation and reads the tool calls.
+    """Plays like `run_episode`, but the endpoint renders the conversation and parses the tool calls.
 
-    `stop_words` are the task's: they are asked for as stop sequences, which an endpoint leaves out of its text. The
-    last of them is put back behind a completion that ended by itself, where the task's metric looks for it.
+    `stop_words` are the task's, sent as stop sequences. An endpoint omits them from its text; the last one is appended
+    to a completion that stopped by itself, because the task's metric looks for it.
     """
 
     endpoint: Endpoint
@@ -31,39 +29,42 @@ class EndpointPlayer:
     stop_ids: frozenset[int] = frozenset()
 
     async def play(self, example: Example, env: Env, sampling: Sampling, *, sample_index: int, seed: int) -> Played:
-        """A request that fails for good ends the episode, which then has a `failure`."""
-        told = _Told(messages=list(await env.start()))
-        told.wire = [to_wire(message) for message in told.messages]
+        """A request that fails for good ends the episode with a `failure`."""
+        opening = await env.start()
+        log = _Log(wire=[to_wire(message) for message in opening])
+        failure = None
         try:
-            stop_reason = await self._take_turns(env, sampling, told)
+            stop_reason = await self._take_turns(opening, env, sampling, log)
         except EndpointError as error:
-            return _failed(told, f"the endpoint failed: {error}")
-        texts = [self._text(*turn) for turn in zip(told.prompts, told.said, strict=True)]
+            stop_reason, failure = StopReason.ABORTED, f"the endpoint failed: {error}"
+        texts = [] if failure else [self._text(*turn) for turn in zip(log.prompts, log.said, strict=True)]
+        sampled = ((said.token_ids, said.logprobs) for said in log.said)
         return Played(
             texts=texts,
-            turns=_judged_turns(told, texts),
-            score=await _score(env, texts),
+            turns=() if failure else judged_turns(texts, sampled, log.prompts[1:]),
+            score=_error(failure) if failure else await _score(env, texts),
             stop_reason=stop_reason,
-            num_prompt_tokens=told.num_read,
-            num_completion_tokens=sum(said.num_completion_tokens for said in told.said),
+            num_prompt_tokens=log.num_read,
+            num_completion_tokens=sum(said.num_completion_tokens for said in log.said),
+            failure=failure,
         )
 
-    async def _take_turns(self, env: Env, sampling: Sampling, told: _Told) -> StopReason:
-        new: Sequence[Message] = told.messages
+    async def _take_turns(self, opening: Sequence[Message], env: Env, sampling: Sampling, log: _Log) -> StopReason:
+        new = opening
         while True:
-            told.prompts.append("\n".join(message.content for message in new))
-            said = await self.endpoint.chat(told.wire, sampling(len(told.said)), tools=env.tools, stop=self.stop_words)
-            told.said.append(said)
+            log.prompts.append("\n".join(message.content for message in new))
+            said = await self.endpoint.chat(log.wire, sampling(len(log.said)), tools=env.tools, stop=self.stop_words)
+            log.said.append(said)
             if said.stop_reason != StopReason.STOP:
                 return said.stop_reason  # an unfinished message cannot be answered
             reply = await env.step(said.message)
             if reply.done:
                 return StopReason.STOP
-            if len(told.said) == env.max_turns:
+            if len(log.said) == env.max_turns:
                 return StopReason.MAX_TURNS
             new = reply.messages
-            before = [] if reply.restarts else [*told.wire, said.wire]
-            told.wire = [*before, *(to_wire(message) for message in new)]
+            before = [] if reply.restarts else [*log.wire, said.wire]
+            log.wire = [*before, *(to_wire(message) for message in new)]
 
     def _text(self, prompt: str, said: Said) -> TurnText:
         text = said.message.content
@@ -79,11 +80,10 @@ class EndpointPlayer:
 
 
 @dataclass(kw_only=True)
-class _Told:
-    """What was said so far: `wire` is the conversation as the next request sends it, `prompts` what each turn added."""
+class _Log:
+    """The conversation so far: `wire` is what the next request sends, `prompts` what each turn added."""
 
-    messages: list[Message]
-    wire: list[Mapping[str, Any]] = field(default_factory=list)
+    wire: list[Mapping[str, Any]]
     prompts: list[str] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
 
@@ -97,37 +97,14 @@ class _Told:
         return num
 
 
-def _judged_turns(told: _Told, texts: Sequence[TurnText]) -> tuple[JudgedTurn, ...]:
-    replies = [prompt[:MAX_REPLY_CHARS] for prompt in told.prompts[1:]]
-    return tuple(
-        JudgedTurn(
-            completion=text.completion,
-            token_ids=said.token_ids,
-            logprobs=said.logprobs,
-            calls=tuple(call_records(text.calls)),
-            reply=reply,
-        )
-        for said, text, reply in zip(told.said, texts, [*replies, None], strict=True)
-    )
-
-
-def _failed(told: _Told, failure: str) -> Played:
-    return Played(
-        texts=(),
-        turns=(),
-        score=Score(value=nan, status="error", diagnostics={"error": failure[:500]}),
-        stop_reason=StopReason.ABORTED,
-        num_prompt_tokens=told.num_read,
-        num_completion_tokens=sum(said.num_completion_tokens for said in told.said),
-        failure=failure,
-    )
-
-
 async def _score(env: Env, texts: Sequence[TurnText]) -> Score:
     try:
         return await env.score(texts)
     except UserError:
         raise  # a verifier that breaks its contract
     except Exception as error:  # verifiers run foreign code
-        message = f"{type(error).__name__}: {error}"
-        return Score(value=nan, status="error", diagnostics={"error": message[:500]})
+        return _error(f"{type(error).__name__}: {error}")
+
+
+def _error(message: str) -> Score:
+    return Score(value=nan, status="error", diagnostics={"error": message[:500]})

@@ -1,8 +1,7 @@
-"""Held-out evaluation: greedy accuracy, and with k samples per example avg@k, pass@k and maj@k; always with intervals.
+"""Held-out evaluation: greedy accuracy, and with k samples per example avg@k, pass@k and maj@k, with intervals.
 
-The verdict is the task's metric, code apart from the training reward: a run that learns to please its reward without
-getting better must not look better here. Examples, draws and resamples are fixed, so two evaluations of the same
-weights agree and two models meet the same problems.
+The verdict is the task's metric, which shares no code with the training reward: reward hacking must not look like
+progress. Examples, draws and resamples are fixed: two evaluations of the same weights agree.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from itertools import chain, pairwise
+from dataclasses import asdict, replace
+from itertools import chain
 from typing import Protocol
 
 from rlvr.envs.base import Env, TurnText
@@ -24,61 +23,49 @@ from rlvr.tracking.evaluations import EvaluationRecord, Origin
 from rlvr.types import Example, SamplingParams, Verdict
 from rlvr.world import ALONE, World
 
-EVAL_SEED = 0
+SAMPLING_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""
 
 MAX_FAILURE_SHARE = 0.2
-"""Of completions that the metric could not judge; above it an accuracy of the others would say little."""
+"""Largest share of completions that the metric may fail on."""
 
 MAX_EPISODES = 1_000_000
-"""Of one evaluation: they are all in memory."""
+"""Per evaluation: all records are kept in memory."""
 
 UNNAMED = Origin()
-"""Of records that nobody keeps, as in evaluations while training."""
+"""Origin of records that are not written, e.g. during training."""
 
 Progress = Callable[[int, int], None]
-"""Called after each episode with how many are done, and of how many."""
+"""Called after each episode with (episodes done, episodes in total)."""
 
 OnRecord = Callable[[EvaluationRecord], None]
 """Called with each record as its episode ends."""
 
 Done = Mapping[tuple[str, int], EvaluationRecord]
-"""Records that there are already, by example id and sample index."""
+"""Finished records by (example id, sample index)."""
 
 NOTHING: Done = {}
 
 Records = tuple[EvaluationRecord, ...]
-"""The samples of each example, one example after another."""
+"""The samples of each example, example by example."""
 
 
 class EvalTask(Protocol):
-    """What evaluation needs of a task."""
+    """The part of `rlvr.tasks.base.Task` that evaluation needs."""
 
     @property
-    def name(self) -> str:
-        """The task's name, part of the metrics' names."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def stop_words(self) -> tuple[str, ...]:
-        """Words that end a completion, beside the tokenizer's own end."""
-        ...
+    def stop_words(self) -> tuple[str, ...]: ...
 
-    def eval_examples(self, num: int) -> list[Example]:
-        """The first `num` held-out examples; always the same ones, fewer if the task has no more."""
-        ...
+    def eval_examples(self, num: int) -> list[Example]: ...
 
-    def env(self, example: Example) -> Env:
-        """A fresh single-use environment."""
-        ...
+    def env(self, example: Example) -> Env: ...
 
-    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
-        """The metric: what was answered and whether it is right. Knows nothing of rewards."""
-        ...
+    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict: ...
 
-    def tags(self, example: Example) -> tuple[str, ...]:
-        """Names of the subsets whose accuracy is reported by itself, e.g. `("3_operators",)`."""
-        ...
+    def tags(self, example: Example) -> tuple[str, ...]: ...
 
 
 async def evaluate(
@@ -92,28 +79,21 @@ async def evaluate(
     top_p: float = 1.0,
     top_k: int = 0,
     min_p: float = 0.0,
-    seed: int = EVAL_SEED,
+    seed: int = SAMPLING_SEED,
     origin: Origin = UNNAMED,
     done: Done = NOTHING,
     on_record: OnRecord | None = None,
     on_progress: Progress | None = None,
     world: World = ALONE,
 ) -> Records:
-    """Greedy on `num_examples` held-out examples, plus `samples_per_example` samples of each: what `conclude` takes.
+    """This rank's records for `conclude`: one greedy completion and `samples_per_example` samples of each example.
 
-    Temperature, top_p, top_k and min_p are those of the samples. `done` has the records of an earlier evaluation with
-    the same settings; only what it lacks is asked for, and given to `on_record` as it comes. In a world of several
-    processes each plays its share of the examples, and none waits for another here.
-
-    Raises:
-        ConfigError: the task has no held-out example.
-        UserError: an example's data is bad.
+    Temperature, top_p, top_k and min_p apply to the samples. Records in `done`, of an earlier evaluation with the same
+    settings, are reused; new ones go to `on_record`. ConfigError if the task has no held-out example.
     """
     examples = task.eval_examples(num_examples)
     if not examples:
-        raise ConfigError(
-            f"task {task.name} gives no held-out example for num_examples={num_examples}: ask for 1 or more."
-        )
+        raise ConfigError(f"task {task.name} gives no held-out example for num_examples={num_examples}: ask for more.")
     sampling = SamplingParams(
         max_tokens=max_completion_tokens,
         stop_ids=player.stop_ids,
@@ -136,33 +116,29 @@ async def evaluate(
     )
 
 
-def conclude(task_name: str, records: Records, *, seed: int = EVAL_SEED, world: World = ALONE) -> EvaluationResult:
-    """The result of what all processes have played, the same on each. Call it in the main thread, outside any engine.
+def conclude(task_name: str, records: Records, *, seed: int = SAMPLING_SEED, world: World = ALONE) -> EvaluationResult:
+    """The result over the records of all ranks, the same on each. Call it in the main thread, outside any engine.
 
-    UserError if more than `MAX_FAILURE_SHARE` of the completions could not be judged.
+    UserError if the metric failed on more than `MAX_FAILURE_SHARE` of the completions.
     """
-    if world.size > 1:  # examples were dealt out, each with its samples
-        records = tuple(chain.from_iterable(world.join(_by_example(records))))
+    if world.size > 1:  # examples were dealt out, each with all its samples
+        size = max((record.sample_index for record in records), default=0) + 1
+        by_example = [records[start : start + size] for start in range(0, len(records), size)]
+        records = tuple(chain.from_iterable(world.join(by_example)))
     check_failures(task_name, records)
     return EvaluationResult(metrics=summarize(task_name, records, seed=seed), records=records)
 
 
-def _by_example(records: Records) -> list[Records]:
-    """Of each example its records: the first one is that of sample 0."""
-    starts = [place for place, record in enumerate(records) if record.sample_index == 0]
-    return [records[start:end] for start, end in pairwise([*starts, len(records)])]
-
-
 def check_failures(task_name: str, records: Sequence[EvaluationRecord]) -> None:
-    """UserError if so much could not be judged that an accuracy of the rest would say little."""
+    """UserError if too many completions, or all greedy ones, could not be judged."""
     check_answered(records)
     failures = [record.failure for record in records if record.failure is not None]
     all_greedy_failed = all(record.failure is not None for record in records if record.sample_index == 0)
     if len(failures) > MAX_FAILURE_SHARE * len(records) or all_greedy_failed:
         raise UserError(
             f"the metric of task {task_name} failed on {len(failures):,} of {len(records):,} completions, more than "
-            f"{MAX_FAILURE_SHARE:.0%} (first: {failures[0]}): no accuracy can be told; raise reward.timeout_s or "
-            "reward.max_memory_mb, or choose another metric."
+            f"{MAX_FAILURE_SHARE:.0%} (first: {failures[0]}); raise reward.timeout_s or reward.max_memory_mb, or "
+            "choose another metric."
         )
 
 
@@ -172,8 +148,7 @@ def check_answered(records: Sequence[EvaluationRecord]) -> None:
     if len(failures) > MAX_FAILURE_SHARE * len(records):
         raise UserError(
             f"{len(failures):,} of {len(records):,} episodes could not be played, more than {MAX_FAILURE_SHARE:.0%} "
-            f"(first: {failures[0]}); mend the endpoint and run the same command again: with --output what is done is "
-            "kept."
+            f"(first: {failures[0]}); fix the endpoint and run the same command again: --output keeps what is done."
         )
 
 
@@ -189,26 +164,25 @@ async def attempt(
     done: Done = NOTHING,
     on_record: OnRecord | None = None,
     on_progress: Progress | None = None,
-) -> tuple[EvaluationRecord, ...]:
-    """The samples of each example, judged: sample 0 is greedy, 1, 2, ... are drawn as `sampling` says.
+) -> Records:
+    """The judged samples of each example: sample 0 is greedy, 1, 2, ... are drawn with `sampling`.
 
-    All requests are issued at once and the engine batches them; `max_running` bounds the episodes that are played at
-    the same time. The draw of each is a function of `sampling.seed`, the example's id, the sample's index and the
-    turn. What `done` has, of the same example, is taken from there.
+    All requests are issued at once and the engine batches them; `max_running` bounds the concurrent episodes. The seed
+    of a draw is a function of (`sampling.seed`, example id, sample, turn). Records in `done` with the same gold answer
+    are reused.
     """
     if (num := len(examples) * len(samples)) > MAX_EPISODES:
         raise UserError(
-            f"{num:,} episodes are asked for ({len(examples):,} examples, {len(samples):,} completions each), and "
-            f"{MAX_EPISODES:,} are the most: ask for fewer samples or examples."
+            f"{num:,} episodes are asked for ({len(examples):,} examples, {len(samples):,} completions each), more "
+            f"than {MAX_EPISODES:,}: ask for fewer samples or examples."
         )
     requests = [(example, sample) for example in examples for sample in samples]
-    known = {key: record for key in ((e.id, s) for e, s in requests) if (record := done.get(key)) is not None}
     num_done = 0
     gate = nullcontext() if max_running is None else asyncio.Semaphore(max_running)
 
     async def judged(example: Example, sample: int) -> EvaluationRecord:
         nonlocal num_done
-        record = known.get((example.id, sample))
+        record = done.get((example.id, sample))
         if record is None or record.expected != example.answer:
             async with gate:
                 record = await judge_one(player, task, example, sampling, sample, origin=origin)
@@ -225,7 +199,7 @@ async def attempt(
 async def judge_one(
     player: Player, task: EvalTask, example: Example, sampling: SamplingParams, sample: int, *, origin: Origin = UNNAMED
 ) -> EvaluationRecord:
-    """Play one episode and apply the task's metric to it; the reward is only noted beside it."""
+    """Play one episode and apply the task's metric to it."""
 
     def params(turn: int) -> SamplingParams:
         drawn = replace(sampling, seed=derive_seed(sampling.seed, "eval", example.id, sample, turn))
@@ -238,7 +212,7 @@ async def judge_one(
 
 
 def greedy(params: SamplingParams) -> SamplingParams:
-    """The same request without chance."""
+    """The same request with greedy decoding."""
     return replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
@@ -251,19 +225,14 @@ async def judge(
     origin: Origin = UNNAMED,
     start: float | None = None,
 ) -> EvaluationRecord:
-    """The record of a played episode; `start` is when its clock began, `time.perf_counter()`."""
+    """The record of a played episode; `start` is the `time.perf_counter()` at its begin."""
     turns = episode.texts
     if episode.failure is None:
         verdict = await task.judge(example, turns)
     else:
         verdict = Verdict(answer=None, correct=False, failure=episode.failure)
     return EvaluationRecord(
-        model=origin.model,
-        task=origin.task,
-        split=origin.split,
-        retriever=origin.retriever,
-        settings=origin.settings,
-        conditions=origin.conditions,
+        **asdict(origin),
         example_id=example.id,
         sample_index=sample,
         prompt=turns[0].prompt if turns else "\n".join(message.content for message in example.messages),
@@ -287,13 +256,11 @@ async def judge(
 class TrainTask(EvalTask, Protocol):
     """A task whose training stream can be evaluated too."""
 
-    def train_example(self, index: int) -> Example:
-        """Example `index` of the training stream."""
-        ...
+    def train_example(self, index: int) -> Example: ...
 
 
 class TrainSplit:
-    """The task with its training examples in the place of the held-out ones: how much of a score is memory?"""
+    """The task with training examples as its held-out ones: shows how much of a score is memorized."""
 
     def __init__(self, task: TrainTask) -> None:
         self._task = task
@@ -301,7 +268,7 @@ class TrainSplit:
         self.env, self.judge, self.tags = task.env, task.judge, task.tags
 
     def eval_examples(self, num: int) -> list[Example]:
-        """The first `num` different training examples; fewer if 20 x num draws hold no more."""
+        """The first `num` distinct training examples; fewer if 20 x num draws hold no more."""
         examples: dict[str, Example] = {}
         for index in range(20 * num):
             example = self._task.train_example(index)

@@ -1,11 +1,11 @@
-"""Two models on the same examples: how large their difference is, and whether chance would explain it."""
+"""Two models on the same examples: the size of their difference, and whether chance would explain it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rlvr.evaluation.intervals import CONFIDENCE, Interval, quantiles, resampled_means, wilson
+from rlvr.evaluation.intervals import CONFIDENCE, Interval, percentile_interval, wilson
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -16,12 +16,9 @@ def paired_bootstrap(
 ) -> Interval:
     """Percentile bootstrap of mean(second) - mean(first); both [N], one value in [0, 1] for each common example.
 
-    Examples are drawn with both of their values: what makes an example hard is hard for both, and drawing the models
-    apart would make the interval too wide. If the difference is the same for every example no resample can differ;
-    then the interval reaches as far as Wilson's does for something that was never seen in N examples.
-
-    Raises:
-        ValueError: not the same number of values, or none.
+    Examples are drawn with both of their values: difficulty is shared, and drawing the models apart would make the
+    interval too wide. If all differences are equal, resampling would give an interval without width; it then reaches as
+    far as Wilson's for an event never seen in N examples. ValueError for different lengths, or none.
     """
     import numpy as np
 
@@ -29,22 +26,17 @@ def paired_bootstrap(
     if one.shape != two.shape or one.ndim != 1 or len(one) == 0:
         raise ValueError(f"two values per example and at least one example are needed, not {one.shape} and {two.shape}")
     difference: NDArray[np.float64] = two - one
-    value = float(difference.mean())
     if difference.min() == difference.max():
-        unseen = wilson(0, len(difference), confidence).high
+        value, unseen = float(difference.mean()), wilson(0, len(difference), confidence).high
         return Interval(value=value, low=max(-1.0, value - unseen), high=min(1.0, value + unseen))
-    low, high = quantiles(resampled_means(difference, num_resamples, seed), confidence)
-    return Interval(value=value, low=low, high=high)
+    return percentile_interval(difference, num_resamples, seed, confidence)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
     """Exact two-sided p-value of McNemar's test (Psychometrika 1947).
 
-    If two models are equally good, an example that only one of them gets right is as likely the one's as the other's:
-    a fair coin, thrown `only_first + only_second` times. Examples that both get right, or wrong, say nothing.
-
-    Raises:
-        ValueError: a negative count.
+    Of two equally good models each is equally likely to be the one that gets a discordant example right: a fair coin,
+    thrown `only_first + only_second` times. ValueError for a negative count.
     """
     from scipy.stats import binomtest
 
@@ -56,10 +48,10 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Holm's adjusted p-values (Scandinavian Journal of Statistics 1979), in the order given.
+    """Holm's adjusted p-values (Scandinavian Journal of Statistics 1979), in the given order.
 
-    Of 20 comparisons of equal models one has p < 0.05 by chance. Called real only where the adjusted value is below
-    0.05, the chance of a single false one among all is at most 5 %, whatever they have to do with each other.
+    Rejecting where the adjusted value is below 0.05 keeps the chance of any false rejection at 5 %, whatever the
+    dependence of the tests.
     """
     adjusted = [0.0] * len(p_values)
     largest = 0.0

@@ -1,4 +1,4 @@
-"""What k samples of one example are worth: pass@k, avg@k, maj@k."""
+"""pass@k and maj@k from n samples of one example."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from math import comb
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Unbiased estimate of the chance that at least one of k samples is correct, arXiv:2107.03374 equation 1.
+    """Unbiased estimate of the probability that at least one of k samples is correct, arXiv:2107.03374 equation 1.
 
-    1 - C(n - c, k) / C(n, k): the share of all k-subsets of the n samples that hold a correct one. Averaging
-    1 - (1 - c/n)^k instead is biased downward.
-
-    Raises:
-        ValueError: k > num_samples (the estimate is undefined), or the counts make no sense.
+    1 - C(n - c, k) / C(n, k): the share of the k-subsets of the n samples that hold a correct one. Averaging
+    1 - (1 - c/n)^k instead is biased downward. ValueError for k > n or impossible counts.
     """
     if not 0 <= num_correct <= num_samples:
         raise ValueError(f"{num_correct} of {num_samples} samples correct makes no sense")
@@ -24,10 +21,9 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def majority_vote(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
-    """1.0 if the most frequent answer is correct, shared among ties, e.g. 0.5 when a right and a wrong one tie.
+    """1.0 if the most frequent answer is correct, shared among ties: 0.5 when a right and a wrong one tie.
 
-    `answers[i]` is sample i's answer, None if it could not be parsed (no vote); `correct[i]` whether it is right.
-    Without any vote the result is 0.
+    An answer of None could not be parsed and has no vote; without any vote the result is 0.
     """
     votes = Counter(answer for answer in answers if answer is not None)
     if not votes:

@@ -1,8 +1,8 @@
-"""Whoever plays an example's episode: weights in this process, or an endpoint (`rlvr.evaluation.endpoint`)."""
+"""Players of an example's episode: weights in this process, or an endpoint (`rlvr.evaluation.endpoint`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -12,35 +12,35 @@ from rlvr.envs.base import Env, TurnText
 from rlvr.rollout.episode import ChatCodec, Sampling, run_episode, turn_texts
 from rlvr.tracking.evaluations import JudgedTurn
 from rlvr.tracking.rollouts import call_records, reply_ids
-from rlvr.types import Episode, Example, Score, StopReason, ToolSchema, Turn
+from rlvr.types import Episode, Example, Score, StopReason, ToolSchema
 
 MAX_REPLY_CHARS = 10_000
-"""Of what came back, in a record; the model saw all of it."""
+"""Of a reply in a record; the model saw all of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """An episode as metric and record see it: `texts` are judged, `turns` are recorded."""
+    """An episode for metric and record: `texts` are judged, `turns` are recorded."""
 
     texts: Sequence[TurnText]
     turns: tuple[JudgedTurn, ...]
     score: Score
     stop_reason: StopReason
-    num_prompt_tokens: int
+    num_prompt_tokens: int  # those that no earlier turn had read or written
     num_completion_tokens: int
-    failure: str | None = None  # why there is nothing to be judged: an endpoint that answered no request
+    failure: str | None = None  # why there is nothing to judge: an endpoint that failed
 
 
 class Player(Protocol):
-    """Plays one episode after another; calls that are awaited together run together."""
+    """Plays episodes; concurrent calls run together."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """The tokens that end a completion; empty where nobody here knows tokens."""
+        """Token ids that end a completion; empty for an endpoint."""
         ...
 
     async def play(self, example: Example, env: Env, sampling: Sampling, *, sample_index: int, seed: int) -> Played:
-        """Let the model and `env` take turns until the episode ends; `sampling(turn)` says how a turn is drawn."""
+        """Let the model and `env` take turns until the episode ends; turn t is drawn with `sampling(t)`."""
         ...
 
 
@@ -58,7 +58,7 @@ class LocalPlayer:
         return self.chat.stop_ids
 
     async def play(self, example: Example, env: Env, sampling: Sampling, *, sample_index: int, seed: int) -> Played:
-        """As training plays it. UserError if the prompt leaves no room for a completion."""
+        """The episode as training plays it. UserError if the prompt leaves no room for a completion."""
         episode = await run_episode(
             example,
             env,
@@ -74,33 +74,33 @@ class LocalPlayer:
 
 def played(chat: ChatCodec, episode: Episode, tools: Sequence[ToolSchema]) -> Played:
     """An episode of tokens as text; `tools` are the environment's."""
-    turns = turn_texts(chat, episode.turns, tools)
+    texts = turn_texts(chat, episode.turns, tools)
+    completions = [turn.completion for turn in episode.turns]
+    replies = [reply_ids(turn, following) for turn, following in pairwise(episode.turns)]
+    sampled = ((completion.token_ids, completion.behavior_logprobs) for completion in completions)
     return Played(
-        texts=turns,
-        turns=_judged_turns(chat, episode, turns),
+        texts=texts,
+        turns=judged_turns(texts, sampled, [chat.decode(ids) for ids in replies]),
         score=episode.score,
         stop_reason=episode.stop_reason,
-        num_prompt_tokens=_num_read(episode.turns),
-        num_completion_tokens=sum(len(turn.completion.token_ids) for turn in episode.turns),
+        num_prompt_tokens=len(episode.turns[0].prompt_ids) + sum(map(len, replies)),
+        num_completion_tokens=sum(len(completion.token_ids) for completion in completions),
     )
 
 
-def _num_read(turns: Sequence[Turn]) -> int:
-    """Prompt tokens that no earlier turn had read or written."""
-    replies = (reply_ids(turn, after) for turn, after in pairwise(turns))
-    return len(turns[0].prompt_ids) + sum(map(len, replies))
-
-
-def _judged_turns(chat: ChatCodec, episode: Episode, turns: Sequence[TurnText]) -> tuple[JudgedTurn, ...]:
-    """Each completion with its calls, and what the next prompt says beyond it."""
-    replies = [chat.decode(reply_ids(turn, after))[:MAX_REPLY_CHARS] for turn, after in pairwise(episode.turns)]
+def judged_turns(
+    texts: Sequence[TurnText], sampled: Iterable[tuple[tuple[int, ...], tuple[float, ...]]], replies: Sequence[str]
+) -> tuple[JudgedTurn, ...]:
+    """The turns to record; `sampled` has (token ids, logprobs) of each turn, `replies` what came back after all but
+    the last.
+    """
     return tuple(
         JudgedTurn(
             completion=text.completion,
-            token_ids=turn.completion.token_ids,
-            logprobs=turn.completion.behavior_logprobs,
+            token_ids=ids,
+            logprobs=logprobs,
             calls=tuple(call_records(text.calls)),
-            reply=reply,
+            reply=None if reply is None else reply[:MAX_REPLY_CHARS],
         )
-        for turn, text, reply in zip(episode.turns, turns, [*replies, None], strict=True)
+        for text, (ids, logprobs), reply in zip(texts, sampled, [*replies, None], strict=True)
     )

@@ -1,7 +1,7 @@
-"""A file of records that grows while an evaluation runs, and lets a later one go on from it.
+"""A file of records that grows while an evaluation runs, and that a later evaluation resumes from.
 
-F.jsonl.partial    one line an episode, appended as it ends: a kill loses at most the line that was being written
-F.jsonl            everything, in order, written at the end; then the other file goes
+F.jsonl.partial    one line per episode, appended as it ends: a kill loses at most the line being written
+F.jsonl            all records, in order, written at the end; then the partial file is deleted
 
 While one process writes, a second one is refused.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -18,23 +18,18 @@ from rlvr.errors import UserError
 from rlvr.tracking.evaluations import EvaluationRecord, read_records, to_line, write_jsonl
 from rlvr.tracking.files import writing
 
-Known = Mapping[tuple[str, int], EvaluationRecord]
-"""Records by example id and sample index."""
-
 
 class RecordFile:
-    """The records at `path`, those of an earlier run included; held by this process for the time of a `with` block.
+    """The records at `path`, those of an earlier run included; locked for this process inside a `with` block.
 
-    `problems` names the lines of an earlier run that could not be read; what they held is measured again. So is what
-    failed: the reason may be gone.
+    `problems` names the unreadable lines of an earlier run; what they held, and what failed, is measured again.
     """
 
     def __init__(self, path: Path, settings: Collection[str]) -> None:
-        """`settings` are those that this run's records will have.
+        """`settings` are those of this run's records.
 
         Raises:
-            UserError: there are records of other settings, a file that holds no records, or another process that
-                writes some.
+            UserError: the file has records of other settings, or none at all, or another process writes it.
         """
         self.path = path.resolve()  # the file behind a link, not the link, is replaced
         self.partial = self.path.with_name(self.path.name + ".partial")
@@ -43,17 +38,17 @@ class RecordFile:
         self._failed: dict[tuple[str, str, int], EvaluationRecord] = {}
         self._lock = _locked(self.partial, path)
         try:
-            self._take(path, settings)
+            self._resume(path, settings)
         except BaseException:
             self.__exit__()
             raise
 
-    def _take(self, path: Path, settings: Collection[str]) -> None:
-        """Know what is there, if it may be gone on with."""
-        whole, problems = self._read(self.path, path)
+    def _resume(self, path: Path, settings: Collection[str]) -> None:
+        """Read the records of an earlier run."""
+        whole, problems = read_records(self.path, name=str(path)) if self.path.exists() else ([], [])
         if problems and not whole:
             raise UserError(f"{path} is there and holds no records of an evaluation: name another --output.")
-        started, more = self._read(self.partial, self.partial)
+        started, more = read_records(self.partial)
         self.problems += [*problems, *more]
         other = next((record for record in [*whole, *started] if record.settings not in settings), None)
         if other is not None:
@@ -66,25 +61,22 @@ class RecordFile:
         if more:  # the last line may be torn: the next one starts on a line of its own
             self._write(b"\n")
 
-    def _read(self, path: Path, name: Path) -> tuple[list[EvaluationRecord], list[str]]:
-        return read_records(path, name=str(name)) if path.exists() else ([], [])
-
-    def known(self, settings: str) -> Known:
-        """What is there of an evaluation with these settings."""
+    def known(self, settings: str) -> dict[tuple[str, int], EvaluationRecord]:
+        """The records with these settings, by example id and sample index."""
         return {key[1:]: record for key, record in self._known.items() if key[0] == settings}
 
     def add(self, record: EvaluationRecord) -> None:
-        """Append one line, handed to the operating system at once. UserError if there is no space."""
+        """Append one line, unbuffered. UserError if the disk is full."""
         self._write(to_line(record))
         self._known[record.key] = record
 
     def _write(self, line: bytes) -> None:
         with writing(self.partial), self.partial.open("ab", buffering=0) as file:
-            while line:  # where space runs out a part is written, and the next attempt says why
+            while line:  # a full disk takes a part of it first, and the next attempt raises
                 line = line[file.write(line) :]
 
     def finish(self, records: Sequence[EvaluationRecord]) -> None:
-        """Write the whole file: `records` in their order, then what else was there before, failures included."""
+        """Write the whole file: `records` in their order, then the others of earlier runs, failures included."""
         keys = {record.key for record in records}
         others = [record for key, record in {**self._failed, **self._known}.items() if key not in keys]
         write_jsonl(str(self.path), [*records, *others])
@@ -101,7 +93,7 @@ class RecordFile:
 
 
 def _locked(partial: Path, name: Path) -> IO[bytes]:
-    """The file, held by this process until it is closed or the process ends, however it ends."""
+    """The open file, locked until it is closed or the process ends."""
     while True:
         with writing(partial):
             partial.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +106,7 @@ def _locked(partial: Path, name: Path) -> IO[bytes]:
                 f"{name} is being written by another process: wait for it, or choose another one."
             ) from error
         except OSError:
-            return file  # a file system without locks, as some network ones: nothing guards it there
+            return file  # a file system without locks, like some network ones
         if os.fstat(file.fileno()).st_nlink:
             return file
         file.close()  # another process ended at this moment and removed it

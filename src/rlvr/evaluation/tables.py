@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields, is_dataclass
 from io import StringIO
 from typing import Any
 
@@ -16,14 +17,14 @@ from rlvr.tracking.evaluations import EvaluationRecord
 
 Row = tuple[str, ...]
 MAX_SHOWN = 300
-"""Characters of a prompt, or of what was said, that are shown of an example."""
+"""Characters of a prompt or completion shown of an example."""
 
 WIDTH = 100
 LONGEST_SCORE, LONGEST_WORD = len("100.0% (96.3 to 100.0)"), 12
-"""Of columns that are never folded."""
+"""Number columns up to these widths are never folded."""
 
 COLUMNS = 3
-"""Cells side by side on a terminal; more get a table of their own."""
+"""Cells side by side on a terminal; more get another table."""
 
 
 # ------------------------------------------------------------------------------------------------------- numbers
@@ -62,19 +63,20 @@ def score_name(name: str) -> str:
 
 def score_rows(cells: Sequence[Cell]) -> list[Row]:
     """A row a score: its name, and its value with the interval for each cell."""
-    names = dict.fromkeys(name for cell in cells for name in cell.scores if "part_" not in name)
     counts = ("examples", *(f"{cell.num_examples:,}" for cell in cells))
-    return [counts, *((readable(name), *(percent(cell.scores.get(name)) for cell in cells)) for name in names)]
+    names = _names(*(cell.scores for cell in cells))
+    return [counts, *((readable(n), *(percent(c.scores.get(n)) for c in cells)) for n in names if "part_" not in n)]
 
 
-def kind_rows(cells: Sequence[Cell]) -> list[Row]:
-    """A row a kind of example: accuracy and how many of them."""
-    tags = dict.fromkeys(kind.tag for cell in cells for kind in cell.kinds)
-    kinds = [{kind.tag: kind for kind in cell.kinds} for cell in cells]
-    return [
-        (readable(tag), *(percent(of[tag].accuracy) if tag in of else "-" for of in kinds))
-        for tag in sorted(tags, key=_natural)
-    ]
+def _names(*mappings: Mapping[str, Any]) -> list[str]:
+    """Their keys, each once, in the order of their first appearance."""
+    return list(dict.fromkeys(name for mapping in mappings for name in mapping))
+
+
+def _kind_rows(cells: Sequence[Cell]) -> list[Row]:
+    kinds = [{kind.tag: kind.accuracy for kind in cell.kinds} for cell in cells]
+    tags = sorted(_names(*kinds), key=_natural)
+    return [(readable(tag), *(percent(accuracy.get(tag)) for accuracy in kinds)) for tag in tags]
 
 
 def _natural(tag: str) -> tuple[tuple[int, int, str], ...]:
@@ -82,26 +84,21 @@ def _natural(tag: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", tag) if part)
 
 
-def number_rows(cells: Sequence[Cell]) -> list[Row]:
-    """A row a number that is no score: shares of failures, parts of the reward, what the verifier reports."""
-    names = dict.fromkeys(name for cell in cells for name in cell.numbers)
+def _number_rows(cells: Sequence[Cell]) -> list[Row]:
+    """A row a number that is no score: shares of failures, parts of the reward, facts of the verifier."""
+    names = _names(*(cell.numbers for cell in cells))
     rows = [(readable(name), *(number(name, cell.numbers.get(name)) for cell in cells)) for name in names]
-    for name in dict.fromkeys(name for cell in cells for name in cell.scores if "part_" in name):
-        found = [cell.scores.get(name) for cell in cells]
-        rows.append((readable(name), *("-" if one is None else f"{one.value:.2f}" for one in found)))
+    for name in _names(*(cell.scores for cell in cells)):
+        if "part_" in name:
+            found = [cell.scores.get(name) for cell in cells]
+            rows.append((readable(name), *("-" if one is None else f"{one.value:.2f}" for one in found)))
     return rows
-
-
-def cost_rows(cells: Sequence[Cell], *, clock: bool = True) -> list[Row]:
-    """A row a cost; `clock=False` leaves the seconds out."""
-    names = [field.name for field in fields(Cost) if clock or field.name != "seconds"]
-    return [(readable(name), *(number(name, getattr(cell.cost, name)) for cell in cells)) for name in names]
 
 
 def summary_rows(cells: Sequence[Cell], *, full: bool = True) -> tuple[Row, list[Row]]:
     """The table of a benchmark: its head, and a row a cell. `full=False`: what fits on a terminal."""
-    sampled = list(dict.fromkeys(name for cell in cells for name in cell.scores if "part_" not in name))
-    scores = ["accuracy", *(name for name in sampled if name != "accuracy" and (full or name == "sampled_accuracy"))]
+    sampled = [name for name in _names(*(cell.scores for cell in cells)) if "part_" not in name and name != "accuracy"]
+    scores = ["accuracy", *(name for name in sampled if full or name == "sampled_accuracy")]
     shares = ("invalid_share", "truncated_share", "error_share") if full else ()
     more = ("completion tokens",) if full else ()
     head = ("model", "task", "retriever", "examples", *map(readable, [*scores, *shares]), *more)
@@ -123,17 +120,17 @@ def summary_rows(cells: Sequence[Cell], *, full: bool = True) -> tuple[Row, list
 
 
 def report(analysis: Analysis, *, markdown: bool = False, examples: bool = True) -> str:
-    """Everything for a reader: lines of at most `WIDTH` characters, or Markdown."""
-    mark = "## " if markdown else ""
+    """Tables, differences and examples: lines of at most `WIDTH` characters, or Markdown."""
     parts = []
     for task, split in analysis.tasks:
         cells = analysis.of_task(task, split)
-        parts.append(f"{mark}{task}, {'held-out examples' if split == 'test' else f'split {split}'}\n")
+        title = f"{task}, {'held-out examples' if split == 'test' else f'split {split}'}"
+        parts.append(f"{'## ' if markdown else ''}{title}\n")
         width = len(cells) if markdown else COLUMNS
         parts += [_of_cells(cells[start : start + width], markdown) for start in range(0, len(cells), width)]
         compared = [one for one in analysis.comparisons if (one.task, one.split) == (task, split)]
         if compared:
-            parts.append(f"{mark and '### '}Differences\n")
+            parts.append(f"{'### ' if markdown else ''}Differences\n")
             parts.append(differences(compared, markdown=markdown))
         if examples:
             parts += [_examples(cell, markdown) for cell in cells if cell.best or cell.worst]
@@ -142,11 +139,12 @@ def report(analysis: Analysis, *, markdown: bool = False, examples: bool = True)
 
 
 def _of_cells(cells: Sequence[Cell], markdown: bool) -> str:
+    costs = [field.name for field in fields(Cost)]
     blocks = {
         "scores": score_rows(cells),
-        "by kind": kind_rows(cells),
-        "what else": number_rows(cells),
-        "cost an episode": cost_rows(cells),
+        "by kind": _kind_rows(cells),
+        "what else": _number_rows(cells),
+        "cost an episode": [(readable(n), *(number(n, getattr(c.cost, n)) for c in cells)) for n in costs],
     }
     names = [cell.name for cell in cells]
     return "\n".join(table((title, *names), rows, markdown=markdown) for title, rows in blocks.items() if rows)
@@ -176,12 +174,10 @@ def table(head: Row, rows: Sequence[Row], *, markdown: bool) -> str:
 def differences(comparisons: Sequence[Comparison], *, markdown: bool = False) -> str:
     """A sentence for each comparison."""
     lines = [f"- {_safe(one.sentence, markdown)}" for one in comparisons]
-    return "\n".join(lines if markdown else [_wrapped(line) for line in lines]) + "\n"
+    return "\n".join(lines if markdown else map(_wrapped, lines)) + "\n"
 
 
 def _wrapped(line: str) -> str:
-    import textwrap
-
     return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
@@ -203,7 +199,7 @@ def _disagreeing(one: Comparison, markdown: bool) -> str:
 
 
 def _example(record: EvaluationRecord, said: Sequence[tuple[str, EvaluationRecord]], markdown: bool) -> list[str]:
-    """The example, and for each of `said` what was answered, right or wrong. Model output cannot reach the terminal."""
+    """The example, and the end and verdict of each completion in `said`; nothing in them can control the terminal."""
     lines = [f"{record.example_id}: {_tail(record.prompt)}", f"  gold: {_tail(record.expected)}"]
     for name, one in said:
         verdict = "right" if one.correct else "no answer" if one.answer is None else "wrong"
@@ -220,7 +216,7 @@ def _tail(text: str) -> str:
 
 
 def _safe(text: str, markdown: bool) -> str:
-    """Without control characters; in Markdown nothing of a name is markup."""
+    """Without control characters; in Markdown without markup."""
     plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return re.sub(r"([\\|<>`*\[\]])", r"\\\1", plain) if markdown else plain
 
@@ -229,38 +225,26 @@ def _safe(text: str, markdown: bool) -> str:
 
 
 def plain(analysis: Analysis, *, clock: bool = True) -> list[dict[str, Any]]:
-    """A dictionary for each cell (`"kind": "cell"`) and each comparison, for JSON; examples are named by their ids."""
-    cells = [{"kind": "cell"} | _finite(_of_cell(cell, clock)) for cell in analysis.cells]
-    return cells + [{"kind": "comparison"} | _finite(_of_comparison(one)) for one in analysis.comparisons]
+    """A JSON object for each cell (`"kind": "cell"`) and each comparison; `clock=False` leaves seconds out."""
+    cells = [{"kind": "cell", **_jsonable(cell)} for cell in analysis.cells]
+    for cell in () if clock else cells:
+        del cell["cost"]["seconds"]
+    comparisons = []
+    for one in analysis.comparisons:
+        line = {"kind": "comparison", **_jsonable(one), "is_real": one.is_real, "sentence": one.sentence}
+        del line["disagreeing"]
+        comparisons.append(line)
+    return cells + comparisons
 
 
-def _of_cell(cell: Cell, clock: bool) -> dict[str, Any]:
-    found = {field.name: getattr(cell, field.name) for field in fields(cell)}
-    cost = asdict(cell.cost)
-    return found | {
-        "scores": {name: asdict(interval) for name, interval in cell.scores.items()},
-        "kinds": [asdict(kind) for kind in cell.kinds],
-        "cost": {name: value for name, value in cost.items() if clock or name != "seconds"},
-        "best": [record.example_id for record in cell.best],
-        "worst": [record.example_id for record in cell.worst],
-    }
-
-
-def _of_comparison(one: Comparison) -> dict[str, Any]:
-    found = {field.name: getattr(one, field.name) for field in fields(one) if field.name != "disagreeing"}
-    sampled = None if one.sampled is None else asdict(one.sampled)
-    return found | {
-        "difference": asdict(one.difference),
-        "sampled": sampled,
-        "is_real": one.is_real,
-        "sentence": one.sentence,
-    }
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no NaN."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+def _jsonable(value: Any) -> Any:
+    """Dataclasses as objects, records as their example's id, NaN as null."""
+    if isinstance(value, EvaluationRecord):
+        return value.example_id
+    if is_dataclass(value):
+        return {field.name: _jsonable(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {name: _finite(inner) for name, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {name: _jsonable(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,9 +2,9 @@
 
     W x  ->  W x + (alpha / r) B A x          A: [r, in] random, B: [out, r] zero at the start; W never changes
 
-peft puts its layers in the place of the model's own, so the class, `base_model`, the engine and `save_pretrained`
-(which then writes the adapter alone) stay as they are. Nothing is ever merged into W here: in bf16 a merge and its
-undoing do not cancel. `merge` is for a fresh copy of the model that is thrown away afterwards.
+peft replaces the model's layers, so the class, `base_model`, the engine and `save_pretrained` (which then writes the
+adapter alone) stay the same. Nothing is merged into W during training: in bf16 a merge and its undoing do not cancel.
+`merge` is for a temporary copy of the model.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rlvr.config.schema import Lora
 from rlvr.errors import ConfigError, UserError
+from rlvr.models.settings import LoraSettings
 from rlvr.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ ALL_LINEAR = "all-linear"
 _NAME = "default"  # peft's name for the only adapter of a model
 
 
-def add_adapters(model: PreTrainedModel, lora: Lora, *, base: str, seed: int) -> None:
+def add_adapters(model: PreTrainedModel, lora: LoraSettings, *, base: str, seed: int) -> None:
     """Put an untrained adapter on every layer that `lora.target_modules` names, and freeze everything else.
 
-    `base` is written into the saved adapter, as where to find the model under it. The weights are float32 and a
-    function of the seed. ConfigError if a name fits no layer.
+    `base` is written into the saved adapter as the name of its base model. The weights are float32 and a function of
+    the seed. ConfigError if a name matches no layer.
     """
     from peft import LoraConfig
 
@@ -56,8 +56,7 @@ def insert_saved(model: PreTrainedModel, folder: Path, *, base: str) -> None:
 
     settings = LoraConfig.from_pretrained(str(folder))
     assert isinstance(settings, LoraConfig)
-    settings.inference_mode = False
-    settings.lora_dropout = 0.0
+    settings.inference_mode, settings.lora_dropout = False, 0.0
     _insert(model, settings, base)
     load_adapters(model, folder)
 
@@ -80,13 +79,15 @@ def _insert(model: PreTrainedModel, settings: Any, base: str) -> None:
 
 
 def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str]:
-    """What to tell peft; ConfigError for a name that fits no linear layer.
+    """peft's `target_modules`; ConfigError for a name that matches no linear layer.
 
-    `all-linear` is not peft's: that one includes routers and experts, and a router that is trained sends the same token
-    elsewhere than the sampler did (pitfall 35).
+    `all-linear` is not peft's, which includes routers and experts: a trained router sends a token elsewhere than the
+    sampler did (pitfall 35).
     """
+    from transformers.pytorch_utils import Conv1D
+
     head = model.get_output_embeddings()
-    layers = [name for name, module in model.named_modules() if _is_linear(module)]
+    layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     if names == (ALL_LINEAR,):
         return [name for name in layers if model.get_submodule(name) is not head]
     for name in names:
@@ -105,17 +106,11 @@ def _targets(model: PreTrainedModel, names: tuple[str, ...]) -> list[str]:
     return list(names)
 
 
-def _is_linear(module: nn.Module) -> bool:
-    from transformers.pytorch_utils import Conv1D
-
-    return isinstance(module, nn.Linear | Conv1D)
-
-
 # ------------------------------------------------------------------------------------------------------ saved adapters
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:
-    """adapter_config.json. UserError if it is damaged or describes something else than plain LoRA."""
+    """adapter_config.json. UserError if it is damaged or describes anything but plain LoRA."""
     try:
         settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         kind, base = settings["peft_type"], settings["base_model_name_or_path"]
@@ -132,8 +127,8 @@ def saved_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def check_same(folder: Path, lora: Lora) -> None:
-    """ConfigError if training is to go on with an adapter of another form than the settings ask for."""
+def check_same(folder: Path, lora: LoraSettings) -> None:
+    """ConfigError unless the adapter that training continues has the form that the settings ask for."""
     saved = saved_settings(folder)
     for key, name, wanted in (("r", "r", lora.r), ("lora_alpha", "alpha", lora.alpha)):
         if saved[key] != wanted:
@@ -151,18 +146,15 @@ def check_same(folder: Path, lora: Lora) -> None:
 
 
 def load_adapters(model: PreTrainedModel, folder: Path) -> None:
-    """Copy saved adapter weights into the model's own tensors. UserError unless exactly these are there."""
+    """Copy saved adapter weights into the model's own tensors. UserError unless names and shapes match."""
     own = adapter_weights(model)
     try:
         saved = load_file(folder / WEIGHTS)
     except Exception as error:  # safetensors has its own kinds for damaged files
         raise UserError(f"the adapter {str(folder)!r} cannot be read ({WEIGHTS}: {error}): copy it anew") from error
     wanted = {_saved_name(name): weight for name, weight in own.items()}
-    odd = sorted(
-        name
-        for name in saved.keys() | wanted.keys()
-        if name not in saved or name not in wanted or saved[name].shape != wanted[name].shape
-    )
+    odd = sorted(saved.keys() ^ wanted.keys())
+    odd += [name for name in sorted(saved.keys() & wanted.keys()) if saved[name].shape != wanted[name].shape]
     if odd:
         raise UserError(
             f"the adapter {str(folder)!r} does not fit the model ({odd[0]} and {len(odd) - 1} more): name the model "
@@ -174,7 +166,7 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
 
 
 def write_adapters(model: PreTrainedModel, folder: Path) -> None:
-    """Write what `load_adapters` and peft read; unlike `save_pretrained`, without asking the Hub for the base."""
+    """Write what `load_adapters` and peft read; unlike `save_pretrained` it does not ask the Hub for the base."""
     weights = {_saved_name(name): weight.detach().cpu() for name, weight in adapter_weights(model).items()}
     save_file(weights, folder / WEIGHTS)
     model.peft_config[_NAME].save_pretrained(str(folder))
@@ -201,7 +193,7 @@ def adapter_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:
 
 
 def are_untrained(model: PreTrainedModel) -> bool:
-    """Whether all B are zero: the model with its adapters is the model without."""
+    """Whether all B are zero, so that the adapters have no effect."""
     return not any(w.any() for name, w in adapter_weights(model).items() if ".lora_B." in name)
 
 
@@ -230,9 +222,9 @@ def other_adapters(model: PreTrainedModel, weights: dict[str, Tensor]) -> Iterat
 
 
 def merge(model: PreTrainedModel) -> None:
-    """Add the adapters to the weights under them, in float32, and take the adapters out. For a copy of the model.
+    """Add the adapters to the weights under them, in float32, and remove them. For a copy of the model.
 
-    ValueError if the weights are not float32: in bf16 most of an adapter would be rounded away.
+    ValueError if the weights are not float32: bf16 would round most of an adapter away.
     """
     from peft.tuners.lora import LoraLayer
 

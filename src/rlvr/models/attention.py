@@ -1,11 +1,11 @@
 """Additive attention masks in the form each architecture takes: one tensor, or one per kind of layer.
 
-transformers 5 takes a ready mask in two ways, and adds nothing of its own to either: a 4-D tensor, used by all layers
-(Llama, Mistral, Mixtral, ...), or a dict `{"full_attention": ..., "sliding_attention": ...}` where `config.layer_types`
-names both (Qwen2, Qwen3, Gemma3, ...). Ready masks carry everything, so the sliding window is applied here.
+transformers 5 takes a prepared mask unchanged: a 4-D tensor for all layers (Llama, Mistral, Mixtral, ...), or a dict
+`{"full_attention": ..., "sliding_attention": ...}` where `config.layer_types` names both (Qwen2, Qwen3, Gemma3, ...).
+The sliding window is therefore applied here.
 
-For the packed rows `a b | c d` with a window of 2 the positions are `0 1 0 1`; `allowed` keeps `c` and `d` from `a` and
-`b`, and the window compares positions, which are right inside a segment:
+For the packed row `a b | c d` with a window of 2 the positions are `0 1 0 1`; `allowed` separates the segments, and the
+window compares positions inside a segment:
 
     allowed       sliding (position of key > position of query - 2)
     1 0 0 0       1 0 0 0
@@ -49,9 +49,9 @@ def sliding_window(config: PretrainedConfig) -> int | None:
 
 
 def unsupported_attention(config: PretrainedConfig) -> str | None:
-    """Why ready masks and a plain key/value cache cannot serve this architecture; None if they can.
+    """Why prepared masks and a plain key/value cache do not fit this architecture; None if they do.
 
-    Only what the configuration tells: `"layers of kind linear_attention"`, for example.
+    Read from the configuration only; for example `"layers of kind linear_attention"`.
     """
     text = config.get_text_config()
     if config.is_encoder_decoder:
@@ -84,18 +84,15 @@ def attention_mask(
     """The mask(s) to pass as `attention_mask`: 0 where a query may look, the dtype's minimum elsewhere.
 
     Args:
-        allowed: `[R, 1, Q, K]` bool, causality, padding and segments; the sliding window is added here.
+        allowed: `[R, 1, Q, K]` bool: causality, padding and segments, without the sliding window.
         query_positions: `[R, Q]` positions inside the query's own sequence.
         key_positions: `[R, K]` or `[1, K]`, the same for keys.
 
-    Returns `[R, 1, Q, K]`, or a dict of two where the layers differ. The minimum and not minus infinity: a padding
-    query that may look nowhere then averages garbage instead of making NaN. Float and not bool: torch's attention on
-    the CPU is 2.4 times slower with a bool mask.
+    Returns `[R, 1, Q, K]`, or a dict of two where the layers differ. The minimum instead of minus infinity keeps
+    padding queries free of NaN; float instead of bool makes torch's attention on the CPU 2.4 times faster.
     """
     kinds = layer_kinds(config)
-    masks: dict[str, Tensor] = {}
-    if FULL in kinds:
-        masks[FULL] = _additive(allowed, dtype)
+    masks = {FULL: _additive(allowed, dtype)} if FULL in kinds else {}
     if SLIDING in kinds:
         window = sliding_window(config)
         assert window is not None, "sliding layers without a sliding_window"
@@ -105,11 +102,10 @@ def attention_mask(
 
 
 def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where allowed, the dtype's minimum elsewhere."""
     columns = allowed.shape[-1]
     if allowed.device.type != "cpu":
-        # torch's attention on a GPU takes rows that begin at multiples of 8 numbers; of any other mask every layer
-        # would make a copy, and keep it for the backward pass
+        # torch's attention on a GPU needs rows aligned to 8 numbers; of any other mask every layer would make a copy
+        # and keep it for the backward pass
         allowed = torch.nn.functional.pad(allowed, (0, -columns % 8))
     zero = torch.zeros((), dtype=dtype, device=allowed.device)
     return torch.where(allowed, zero, torch.finfo(dtype).min)[..., :columns]

@@ -1,4 +1,4 @@
-"""Where models are: the CPU, or this process's GPU."""
+"""The CPU or this process's GPU: choice, precision, memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FLASH = "flash"
-"""How the names of attention begin that take 16-bit numbers and no mask of ours."""
+"""Prefix of the attention implementations that need 16-bit numbers and take no mask."""
 
 OUT_OF_MEMORY = (
     "can't allocate memory",  # torch's allocator on the CPU
@@ -29,10 +29,7 @@ OUT_OF_MEMORY = (
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device of `trainer.device`, made torch's current one; the GPU is number LOCAL_RANK, which torchrun sets.
-
-    Raises ConfigError where there is no such GPU.
-    """
+    """The device of `trainer.device`, set as torch's current one; GPU number LOCAL_RANK. ConfigError without it."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -47,24 +44,23 @@ def choose_device(wanted: str) -> torch.device:
             f"torchrun with --nproc-per-node {count}, or set trainer.device=cpu."
         )
     device = torch.device("cuda", number)
-    torch.cuda.set_device(device)  # collectives, and what names no device
+    torch.cuda.set_device(device)  # for collectives, and tensors created without a device
     return device
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:
-    """While the block runs a GPU is the calling thread's current one, where streams and recorded steps are made: what
-    `choose_device` has set is so in its own thread only."""
+    """The device as the current one of the calling thread; `choose_device` sets it in its own thread only."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def move(model: nn.Module, device: torch.device) -> None:
-    """Put all tensors of a model there; for type checkers, who take transformers' own `to` for something else."""
+    """`model.to(device)`, whose type in transformers confuses type checkers."""
     model.to(device)
 
 
 def choose_products(device: torch.device, precision: str) -> None:
-    """Let a GPU multiply float32 matrices in TF32 (10 bits of mantissa, bfloat16 has 7), unless `trainer.precision` is
-    fp32: the local engine samples with float32 weights, and many completions at a time would wait for their products.
+    """Let a GPU multiply float32 matrices in TF32 (10 bits of mantissa, bfloat16 has 7) unless `trainer.precision` is
+    fp32: the local engine samples with float32 weights, and large batches are bound by these products.
     """
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
@@ -72,7 +68,7 @@ def choose_products(device: torch.device, precision: str) -> None:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Without TF32 while the block runs: for numbers that are compared with those of a plain forward pass."""
+    """Without TF32, to compare numbers with those of a plain forward pass."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -89,12 +85,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, for a sentence."""
+    """The first line of an error's message, or its type."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def free() -> None:
-    """Give back what nothing refers to any more, to the device, too."""
+    """Collect garbage and return cached memory to the device."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -107,7 +103,7 @@ def has_flash_attention(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def without_flash_attention(model: PreTrainedModel) -> Iterator[None]:
-    """The model with torch's own attention in its place, which takes masks and numbers of any size."""
+    """The model with torch's sdpa instead, which takes masks and any dtype."""
     config, flash = model.config.get_text_config(), has_flash_attention(model)
     before = config._attn_implementation
     if flash:

@@ -1,10 +1,10 @@
-"""A trained model as a folder for others: whole, as an adapter, or with its adapter merged.
+"""A trained model as a folder to publish: whole, as an adapter, or with its adapter merged.
 
     whole      model.safetensors  config.json  generation_config.json  tokenizer...      as the run wrote them
     adapter    adapter_model.safetensors  adapter_config.json  tokenizer...              for peft
-    merged     as whole: a base model loaded anew in float32, plus the adapter, then cast
+    merged     like whole: a base model loaded again in float32, plus the adapter, then cast
 
-Only safetensors and the text files of Hub format are taken over: a pickle would run code where it is loaded.
+Only safetensors and the text files of Hub format are copied: a pickle would run code where it is loaded.
 """
 
 from __future__ import annotations
@@ -16,28 +16,25 @@ from typing import Literal
 
 import torch
 
-from rlvr.config.schema import PretrainedModel
 from rlvr.errors import UserError
 from rlvr.models.adapters import CONFIG as ADAPTER_CONFIG
 from rlvr.models.adapters import saved_settings
 from rlvr.models.loading import load_for_inference
+from rlvr.models.settings import PretrainedModel
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
-"""What a model folder in Hub format may consist of."""
+"""The files of a model folder in Hub format."""
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a model folder holds low-rank adapters instead of a whole model."""
+    """Whether a model folder holds an adapter instead of a whole model."""
     return (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
 def copy_files(source: Path, target: Path, *, code: bool = False) -> None:
-    """Copy the files of a model folder, byte by byte; `code`: with the Python files that a model of its own kind needs.
-
-    UserError if its weights are missing or damaged.
-    """
+    """Copy the files of a model folder; `code`: Python files of a custom model too. UserError for damaged weights."""
     patterns = (*FILES, "*.py") if code else FILES
     chosen = sorted({path for pattern in patterns for path in source.glob(pattern) if path.is_file()})
     check_weights(source, [path for path in chosen if path.suffix == ".safetensors"])
@@ -48,8 +45,8 @@ def copy_files(source: Path, target: Path, *, code: bool = False) -> None:
 def write_loaded(source: Path, settings: PretrainedModel | None, target: Path, *, merge: bool, dtype: Dtype) -> None:
     """Load a model folder and write it with its adapter merged, or its weights cast, or both.
 
-    `settings` say how the base under an adapter was kept in training. The sum is made in float32, on a base model that
-    is loaded for it; only the result is cast. UserError as in `load_for_inference`.
+    `settings` say how the base under an adapter was stored in training. The merge is computed in float32; only its
+    result is cast. UserError as in `load_for_inference`.
     """
     policy = load_for_inference(str(source), settings)
     if merge:
@@ -59,7 +56,7 @@ def write_loaded(source: Path, settings: PretrainedModel | None, target: Path, *
 
 
 def check_weights(folder: Path, files: list[Path]) -> None:
-    """UserError unless there are weights and every file's header fits its size."""
+    """UserError unless there are weights and every file's header matches its size."""
     from safetensors import SafetensorError, safe_open
 
     if not files:
@@ -73,7 +70,7 @@ def check_weights(folder: Path, files: list[Path]) -> None:
 
 
 def num_parameters(folder: Path) -> int:
-    """Numbers in the weights of a folder, from the headers of its files."""
+    """Parameters in the weights of a folder, from the headers of its files."""
     from safetensors import safe_open
 
     total = 0
@@ -89,6 +86,6 @@ def base_model(folder: Path) -> str:
 
 
 def name_base_model(folder: Path, name: str) -> None:
-    """Write into an adapter folder under which name others find the model it is for."""
+    """Write the public name of its base model into an adapter folder."""
     settings = saved_settings(folder) | {"base_model_name_or_path": name}
     (folder / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

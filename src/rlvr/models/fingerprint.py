@@ -1,10 +1,10 @@
-"""What tells two models apart: a hash of everything that decides what is sampled from them."""
+"""A hash of everything that determines a model's samples."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SAMPLED_NUMBERS = 1024
-"""Numbers of each tensor that are hashed in their order."""
+"""Numbers of each tensor that are hashed in order."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -23,15 +23,17 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def fingerprint(policy: Policy) -> str:
     """16 hexadecimal digits over weights, configuration, tokenizer and chat template, wherever they were loaded from.
 
-    Of each tensor: name, type, shape, the sum of its bits as whole numbers, which a change of any one number moves
-    and no order of summing does, and some numbers in their order. A second for a billion of them.
+    Of each tensor: name, dtype, shape, the sum of its bits as integers (any changed number changes it, the order of
+    summation does not) and some numbers in order. Takes a second per billion numbers.
     """
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(policy.model.named_parameters()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
         digest.update(_content(tensor.detach()))
     for config in (policy.model.config, policy.model.generation_config):
-        digest.update(json.dumps(_settings(config), sort_keys=True, default=str).encode())
+        values = {} if config is None else config.to_dict()
+        kept = {key: values[key] for key in values if key not in ("_name_or_path", "transformers_version")}
+        digest.update(json.dumps(kept, sort_keys=True, default=str).encode())
     digest.update(_tokenizer(policy.tokenizer).encode("utf-8", errors="backslashreplace"))
     return digest.hexdigest()
 
@@ -41,12 +43,6 @@ def _content(tensor: Tensor) -> bytes:
     bits = flat.view(_INTEGERS[flat.element_size()]).to("cpu")
     step = max(1, len(bits) // SAMPLED_NUMBERS)
     return f"{int(bits.sum(dtype=torch.int64))}".encode() + bits[::step].contiguous().numpy().tobytes()
-
-
-def _settings(config: Any) -> dict[str, Any]:
-    """Without what says where the files lie and who wrote them."""
-    values = {} if config is None else config.to_dict()
-    return {key: value for key, value in values.items() if key not in ("_name_or_path", "transformers_version")}
 
 
 def _tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:

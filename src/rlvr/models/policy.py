@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from rlvr.models.adapters import (
     adapter_weights,
@@ -29,6 +31,9 @@ from rlvr.models.sharding import GATHERED, copy_into, is_sharded, whole
 
 T = TypeVar("T")
 
+logging.disable_progress_bar()  # rlvr shows its own progress
+getLogger("bitsandbytes").setLevel(ERROR)  # imported with every adapter, it tells that an optional package is missing
+
 LOGITS_PER_CHUNK = 1 << 24
 """Logits held at once (64 MiB in fp32); longer selections are computed chunk by chunk and recomputed in backward."""
 
@@ -37,22 +42,22 @@ GPU_LOGITS_PER_CHUNK = 1 << 27
 
 
 def logits_per_chunk(device: torch.device) -> int:
-    """Logits that are held at once there."""
+    """Logits held at once on this device."""
     return GPU_LOGITS_PER_CHUNK if device.type == "cuda" else LOGITS_PER_CHUNK
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """Low-rank adapters are what is trained; the model under them is frozen."""
+    """LoRA weights are trained; the model under them is frozen."""
 
-    fresh_base: Callable[[], PreTrainedModel]  # loads the model under them anew, in float32
+    fresh_base: Callable[[], PreTrainedModel]  # loads the model under them again, in float32
     merge_final: bool
-    note: str  # for the user: rank, layers, how the frozen weights are kept
+    note: str  # for the user: rank, layers, dtype of the frozen weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What is trained. The model is always in eval mode: dropout would make a ratio out of noise."""
+    """What is trained. The model is always in eval mode: dropout would add noise to the ratio."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -60,32 +65,26 @@ class Policy:
     adapters: Adapters | None = None  # None: the whole model is trained
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Everything that is trained by name, the model's first, tied tensors once; the critic's are `value_head.*`."""
+        """The trained parameters, the model's first, tied ones once; the critic's are `value_head.*`."""
         yield from ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
         if self.value_head is not None:
             yield from self.value_head.named_parameters(prefix="value_head")
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Everything that is trained, the model's first."""
+        """The trained parameters, the model's first."""
         yield from (parameter for _, parameter in self.named_parameters())
 
     @property
     def is_sharded(self) -> bool:
-        """Whether this process holds only a part of the model's weights."""
+        """Whether this rank holds only a part of the model's weights."""
         return any(map(is_sharded, self.model.parameters()))
 
     def trained_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and whole value of every tensor of the model that training changes, tied ones once.
-
-        Those of a sharded model are gathered one by one: every rank has to go through all of them.
-        """
+        """Name and whole value of the model's trained tensors, tied ones once; collective if the model is sharded."""
         yield from ((name, whole(p)) for name, p in self.model.named_parameters() if p.requires_grad)
 
     def full_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and whole value of every tensor that belongs into a model folder, frozen ones too, tied ones once.
-
-        Those of a sharded model are gathered one by one: every rank has to go through all of them.
-        """
+        """Name and whole value of all tensors of a model folder, tied ones once; collective if the model is sharded."""
         kept = self.model.state_dict().keys()  # without the buffers that are computed from the configuration
         yield from ((name, whole(weight)) for name, weight in self._tensors() if name in kept)
 
@@ -95,12 +94,12 @@ class Policy:
 
     @property
     def num_parameters(self) -> int:
-        """Trainable numbers, tied ones once."""
+        """Trained numbers, tied ones once."""
         return sum(p.numel() for p in self.parameters())
 
     @property
     def num_weights(self) -> int:
-        """All numbers of the model, frozen ones too, tied ones once."""
+        """All numbers of the model, trained or frozen, tied ones once."""
         return sum(num_weights(p) for p in self.model.parameters())
 
     @property
@@ -112,28 +111,27 @@ class Policy:
         return f"trainable: {trained:,} of {total:,} parameters ({trained / total:.2%}): {self.adapters.note}"
 
     def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """`function(*arguments)`, which calls `hidden` and `logits`: a sharded model gathers its weights meanwhile.
+        """`function(*arguments)`, which calls `hidden` and `logits`, with the weights of a sharded model gathered.
 
-        Every rank that holds a part has to make the same call. Tensors in a tuple that it returns have a gradient.
+        Collective if the model is sharded. Tensors in a returned tuple have a gradient.
         """
         gathered = getattr(self.model, GATHERED, None)
         return function(*arguments) if gathered is None else gathered(function, *arguments)
 
     def hidden(self, ids: Tensor, positions: Tensor | None = None, allowed: Tensor | None = None) -> Tensor:
-        """Last hidden states [R, L, D] of ids [R, L]; of a sharded model inside of `run` only.
+        """Last hidden states [R, L, D] of ids [R, L]; for a sharded model inside `run` only.
 
         `positions` [R, L] and `allowed` [R, L, L] (query q sees key k if allowed[r, q, k]) lay out packed lines;
         without them every row is one right-padded sequence.
         """
-        layout: dict[str, Any] = {}  # nothing is passed for plain rows: not every architecture knows these arguments
+        layout: dict[str, Any] = {}  # plain rows pass nothing: not every architecture takes these arguments
         if allowed is not None and positions is not None:
             device = ids.device.type
             dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
             mask = attention_mask(self.model.config, allowed[:, None], positions, positions, dtype)
             layout = {"position_ids": positions, "attention_mask": mask}
         # use_cache=False: with a cache transformers takes packed lines for one growing sequence
-        output = self.model.base_model(input_ids=ids, use_cache=False, **layout)
-        return output.last_hidden_state
+        return self.model.base_model(input_ids=ids, use_cache=False, **layout).last_hidden_state
 
     @property
     def dtype(self) -> torch.dtype:
@@ -144,11 +142,9 @@ class Policy:
         """Logits [..., V] in fp32 of hidden states [..., D]."""
         head = self.model.get_output_embeddings()
         assert head is not None, "a causal LM has an output head"
-        logits = head(hidden).float()
         config = self.model.config.get_text_config()
-        logits = (
-            logits * getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
-        )  # Cohere, Granite
+        scale, divisor = getattr(config, "logit_scale", 1.0), getattr(config, "logits_scaling", 1.0)  # Cohere, Granite
+        logits = head(hidden).float() * scale / divisor
         if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
             logits = torch.tanh(logits / cap) * cap
         return logits
@@ -160,7 +156,7 @@ class Policy:
         chunk = max(1, logits_per_chunk(hidden.device) // int(self.model.config.vocab_size))
         if len(targets) <= chunk:
             return self._token_scores(hidden, targets, temperature, entropy_grad)
-        with _casting_anew():
+        with _without_cast_cache():
             parts: list[tuple[Tensor, Tensor]] = [
                 checkpoint(self._token_scores, h, t, temperature, entropy_grad, use_reentrant=False)  # pyright: ignore[reportAssignmentType]
                 for h, t in zip(hidden.split(chunk), targets.split(chunk), strict=True)
@@ -178,30 +174,29 @@ class Policy:
     # --------------------------------------------------------------------------------------------- on and off the disk
 
     def save(self, folder: Path, *, writes: bool = True) -> None:
-        """Write model, or adapter, and tokenizer in Hub format; the value head, which is no part of either, stays out.
+        """Write model, or adapter, and tokenizer in Hub format, without the value head, for transformers and peft.
 
-        transformers and peft load both: an adapter's configuration names the model under it. Every rank that holds a
-        part of the model has to call it, and only one of them `writes`.
+        Collective if the model is sharded; only one rank `writes`.
         """
         state: dict[str, Tensor] | None = None
-        if self.adapters is None and self.is_sharded:  # adapters are never cut
+        if self.adapters is None and self.is_sharded:  # adapters are never sharded
             state = {name: weight.cpu() for name, weight in self.full_state() if writes}
         if writes:
             self.model.save_pretrained(folder, state_dict=state)
             self.tokenizer.save_pretrained(folder)
 
     def save_final(self, folder: Path, *, writes: bool = True) -> None:
-        """As `save`, but adapters are merged if the settings say so."""
+        """Like `save`, with adapters merged if the settings say so."""
         if self.adapters is None or not self.adapters.merge_final:
             self.save(folder, writes=writes)
         elif writes:
             self.merged().save(folder)
 
     def merged(self) -> Policy:
-        """The same policy without adapters, in float32; ValueError if it has none.
+        """The same policy with its adapters merged, in float32; ValueError if it has none.
 
-        Never in place: they are added to a copy of the model loaded anew, in float32. Unmerging in bf16 does not give
-        the same weights back, and a policy whose base drifts is another one (pitfall 32).
+        They are added to a fresh copy of the model, never in place: unmerging in bf16 does not restore the weights, and
+        the base of the policy would drift (pitfall 32).
         """
         if self.adapters is None:
             raise ValueError("the policy has no adapters: there is nothing to merge")
@@ -211,7 +206,7 @@ class Policy:
         return replace(self, model=merged, adapters=None)
 
     def load_weights(self, folder: Path) -> None:
-        """Copy what `save` wrote into the policy's own tensors, which engine and optimizer share."""
+        """Copy weights written by `save` into the policy's own tensors, which engine and optimizer share."""
         if self.adapters is not None:
             load_adapters(self.model, folder)
             return
@@ -226,10 +221,10 @@ class Policy:
     # ------------------------------------------------------------------------------------------------------- reference
 
     def freeze(self) -> Callable[[], AbstractContextManager[Policy]]:
-        """The policy as it is now, for later: `with frozen() as reference:`.
+        """The policy as it is now, for later: `with frozen() as reference:`; use it inside the block only.
 
-        With adapters nothing big is copied: it is the same model with the adapters off, or with those that training
-        started from. Only use it inside the block. A model is frozen before it is sharded, and its copy by itself.
+        With adapters the model is not copied: the reference is the same model with the adapters off, or with those that
+        training started from. Freeze a model before it is sharded, and shard its copy separately.
         """
         if self.adapters is None:
             frozen = Policy(model=copy.deepcopy(self.model).requires_grad_(False), tokenizer=self.tokenizer)
@@ -246,9 +241,10 @@ class Policy:
 
 
 @contextmanager
-def _casting_anew() -> Iterator[None]:
-    """Autocast makes a bfloat16 copy of a weight for each product. With one for all of them their gradients would be
-    added up in bfloat16, where the sum of a thousand chunks takes nothing more; so they are in float32."""
+def _without_cast_cache() -> Iterator[None]:
+    """Autocast without its cached bfloat16 copy of each weight: its gradients would be summed over the chunks in
+    bfloat16, where small terms are lost after a thousand. With a copy per chunk they are summed in float32.
+    """
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
@@ -258,7 +254,7 @@ def _casting_anew() -> Iterator[None]:
 
 
 def check_trainable(policy: Policy) -> None:
-    """Raise RuntimeError unless exactly what should be trained is, in float32: the adapters, or everything."""
+    """RuntimeError unless exactly the adapters, or everything, is trained, in float32."""
     names = {name for name, parameter in policy.model.named_parameters() if parameter.requires_grad}
     everything = {name for name, _ in policy.model.named_parameters()}
     expected = everything if policy.adapters is None else set(adapter_weights(policy.model))

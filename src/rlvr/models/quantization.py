@@ -1,10 +1,9 @@
-"""Weights in 4 or 8 bits by bitsandbytes: stored small, computed with in the dtype of the model.
+"""Weights stored in 4 or 8 bits by bitsandbytes, computed with in the dtype of the model.
 
-Two of the library's paths are switched off, because they would make the sampler and the trainer different models:
+Two paths of the library are switched off, because they would make the sampler and the trainer different models:
 
 - 4 bits on a CPU with bf16 instructions: an eval-mode forward without gradients repacks the weights in place for a
-  bf16 kernel that has no backward, so that after the first sample no gradient would pass that layer any more (and
-  widths that are no multiple of 64 crash).
+  bf16 kernel without backward, and no gradient passes that layer afterwards (widths off a multiple of 64 crash).
 - 8 bits in eval mode: activations are rounded to 8 bits too, in float16; in training mode on a CPU they are not.
 """
 
@@ -29,26 +28,22 @@ def settings_for(bits: Bits, dtype: torch.dtype) -> Any:
 
     Raises UserError if bitsandbytes is not installed.
     """
-    _import_bitsandbytes()
-    from transformers import BitsAndBytesConfig
-
-    if bits == 4:
-        return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
-    # a threshold would find outlier columns over the whole batch: a row's numbers would depend on its neighbors
-    return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0)
-
-
-def _import_bitsandbytes() -> None:
     try:
         import bitsandbytes  # noqa: F401
     except ImportError as error:
         raise UserError(
             "model.load_in_4bit and model.load_in_8bit need bitsandbytes: pip install 'rlvr[quantization]'"
         ) from error
+    from transformers import BitsAndBytesConfig
+
+    if bits == 4:
+        return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    # a threshold looks for outlier columns over the whole batch: a row's result would depend on its neighbors
+    return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0)
 
 
 def make_exact(model: PreTrainedModel) -> None:
-    """Let every quantized layer compute the same with and without gradients, alone and in a batch."""
+    """Make every quantized layer compute the same with and without gradients, alone and in a batch."""
     from bitsandbytes.nn.modules import Linear4bit, Linear8bitLt
 
     for module in model.modules():
@@ -59,7 +54,7 @@ def make_exact(model: PreTrainedModel) -> None:
 
 
 def _dequantized_forward(layer: Any, x: Tensor) -> Tensor:
-    """The product with the weights as numbers; backward computes them anew instead of keeping them."""
+    """The product with dequantized weights; backward dequantizes them again instead of keeping them."""
     from bitsandbytes.autograd._functions import MatMul8bitFp
 
     if layer.weight.CB is not None:
@@ -71,10 +66,9 @@ def _dequantized_forward(layer: Any, x: Tensor) -> Tensor:
 
 
 def dequantized(model: PreTrainedModel) -> PreTrainedModel:
-    """The model itself, with its numbers in float32 and on the CPU.
+    """The model itself in float32 on the CPU.
 
-    Layer by layer: transformers' own `dequantize` keeps all of them where they were, and a GPU that was chosen for 4
-    bits a number has no room for 32.
+    Layer by layer: transformers' `dequantize` keeps all of them on the GPU, which may have room for the 4 bits only.
     """
     from bitsandbytes.nn.modules import Linear4bit, Linear8bitLt
     from transformers.integrations.bitsandbytes import dequantize_bnb_weight
@@ -96,11 +90,11 @@ def dequantized(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def num_weights(parameter: nn.Parameter) -> int:
-    """How many numbers a parameter stands for: two to a byte with 4 bits."""
+    """The parameter's numbers, unpacked: two per byte with 4 bits."""
     state = getattr(parameter, "quant_state", None)
     return parameter.numel() if state is None else int(torch.Size(state.shape).numel())
 
 
 def is_quantized(parameter: nn.Parameter) -> bool:
-    """Whether bitsandbytes keeps the numbers of a parameter."""
+    """Whether the parameter is bitsandbytes'."""
     return type(parameter).__module__.startswith("bitsandbytes")

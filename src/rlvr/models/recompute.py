@@ -1,8 +1,7 @@
 """Gradient checkpointing for a model that is always in eval mode.
 
-transformers checkpoints a layer only in training mode, so its switch does nothing here and says nothing either. The
-layers are the same ones; they are wrapped one by one, wherever gradients are on. A layer then keeps its input only:
-for L layers of activations a backward pass holds L inputs and the activations of one.
+transformers checkpoints a layer in training mode only, and silently not here. The same layers are wrapped one by one,
+wherever gradients are on: a backward pass over L layers holds L inputs and the activations of one layer.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def recompute_in_backward(model: PreTrainedModel) -> None:
-    """Wrap the layers. ConfigError if the architecture has none that can be recomputed."""
+    """Wrap the layers. ConfigError if the architecture supports no recomputation."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
@@ -63,5 +62,5 @@ def _wrapper(module: nn.Module) -> partial[Any] | None:
 def _forward(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    # no random numbers are drawn (eval mode), so there is no state to keep
+    # eval mode draws no random numbers
     return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

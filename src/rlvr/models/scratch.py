@@ -1,8 +1,4 @@
-"""Models made from scratch: a Llama-architecture transformers model and a word-level or byte-level BPE tokenizer.
-
-All are ordinary transformers objects: `save_pretrained` writes a folder that `AutoModelForCausalLM` and
-`AutoTokenizer` load without this package.
-"""
+"""Models from scratch: a Llama-architecture transformers model and a word-level or byte-level BPE tokenizer."""
 
 from __future__ import annotations
 
@@ -17,21 +13,21 @@ from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlvr.config.schema import ScratchBpeModel, ScratchModel
 from rlvr.errors import ConfigError
+from rlvr.models.settings import ScratchBpeModel, ScratchModel
 from rlvr.seeding import derive_seed
 
 PAD, BOS, EOS = "<pad>", "<boe>", "<eoe>"
 BPE_EOS = "<eos>"
 MIN_PAIR_COUNT = 2
-"""A pair of tokens that a text has only once is not merged: a token for it would never be trained."""
+"""A rarer pair of tokens is not merged: its token would never be trained."""
 
 
 def build_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
     """One token per word, ids in the order of `vocabulary`, which holds `<pad>`, `<boe>` and `<eoe>`.
 
-    `"<boe> 3 4 + ="` has five tokens; encoding adds none, decoding joins words with single spaces and keeps the special
-    ones unless told otherwise, so text and ids are a round trip.
+    `"<boe> 3 4 + ="` has five tokens; encoding adds none, decoding joins words with single spaces and keeps special
+    tokens by default, so text and ids are a round trip.
     """
     missing = [word for word in (PAD, BOS, EOS) if word not in vocabulary]
     if missing or len(set(vocabulary)) != len(vocabulary):
@@ -45,14 +41,12 @@ def build_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
 
 
 def build_bpe_tokenizer(texts: Iterable[str], vocabulary_size: int, markers: Sequence[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE learnt from `texts`: any text can be encoded, and text and ids are an exact round trip.
+    """Byte-level BPE learnt from `texts`, deterministically: any text can be encoded, and is an exact round trip.
 
-    `<pad>` is id 0, `<eos>` id 1; the markers come last, one token each wherever they stand. At most `vocabulary_size`
-    tokens in all, markers included; fewer if the texts have no more pairs to merge. The same texts give the same
-    tokenizer. Nothing is learnt from markers within the texts. They are not special in the sense of
-    `decode(skip_special_tokens=True)`: they are part of an answer.
-
-    Raises ConfigError if the vocabulary cannot hold the 256 bytes, `<pad>`, `<eos>` and the markers.
+    `<pad>` is id 0, `<eos>` id 1; the markers come last, one token each. At most `vocabulary_size` tokens in all, fewer
+    if the texts have no more pairs to merge; merges are not learnt from markers. `decode(skip_special_tokens=True)`
+    keeps the markers: they are part of an answer. ConfigError if the vocabulary cannot hold the 256 bytes, `<pad>`,
+    `<eos>` and the markers.
     """
     smallest = 256 + 2 + len(markers)
     if vocabulary_size < smallest:
@@ -75,7 +69,7 @@ def build_bpe_tokenizer(texts: Iterable[str], vocabulary_size: int, markers: Seq
 
 
 def _without(markers: Sequence[str], texts: Iterable[str]) -> Iterator[str]:
-    """The pieces of the texts between the markers: merges that make up a marker would be wasted."""
+    """The pieces of the texts between the markers."""
     if not markers:
         yield from texts
         return
@@ -87,7 +81,7 @@ def _without(markers: Sequence[str], texts: Iterable[str]) -> Iterator[str]:
 def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
     """Random weights in float32 on the CPU, a function of (settings, vocabulary, seed).
 
-    Leaves the global random state as it was. ConfigError if the heads do not fit the width.
+    The global random state is kept. ConfigError if the heads do not fit the width.
     """
     check_heads(settings)
     bpe = settings if isinstance(settings, ScratchBpeModel) else None
@@ -117,7 +111,6 @@ def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed
 
 
 def _id(tokenizer: PreTrainedTokenizerFast, role: str) -> int | None:
-    """Id of the token in a role, e.g. `eos_token`; None if there is no such token."""
     token = tokenizer.special_tokens_map.get(role)
     return None if token is None else tokenizer.get_vocab()[str(token)]
 

@@ -1,7 +1,6 @@
-"""Tensors of which every process holds some rows: what FSDP2 makes of a model's parameters (DTensors).
+"""FSDP2's sharded parameters (DTensors), of which every rank holds some rows. All functions take plain tensors too.
 
-A tensor of n rows (dim 0) over W ranks is cut into pieces of ceil(n / W) rows; the last ranks have fewer, or none. All
-functions take plain tensors too, which every process holds whole.
+A tensor of n rows (dim 0) over W ranks is cut into pieces of ceil(n / W) rows; the last ranks have fewer, or none.
 """
 
 from __future__ import annotations
@@ -13,28 +12,28 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 GATHERED = "_rlvr_gathered"
-"""Attribute of a sharded model: a function that calls another one, during which its weights are there."""
+"""Attribute of a sharded model: a function that calls another one with the weights gathered."""
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this process holds only some rows of it."""
+    """Whether this rank holds only some rows."""
     return isinstance(tensor, DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All rows, without gradient. Of a sharded tensor they are gathered: every rank has to ask at the same time."""
+    """All rows, without gradient. Collective for a sharded tensor."""
     tensor = tensor.detach()
     return cast(Tensor, tensor.full_tensor()) if isinstance(tensor, DTensor) else tensor
 
 
 def own_rows(tensor: Tensor) -> Tensor:
-    """The rows that this process holds, without gradient; what is written into them is written into the tensor."""
+    """A view of this rank's rows, without gradient."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def row_range(tensor: Tensor) -> tuple[int, int]:
-    """First row that this process holds, and the one after its last; (0, 1) for a number that has no rows."""
+    """This rank's first row, and the one after its last; (0, 1) for a scalar."""
     rows = tensor.shape[0] if tensor.dim() else 1
     if not isinstance(tensor, DTensor):
         return 0, rows
@@ -45,7 +44,7 @@ def row_range(tensor: Tensor) -> tuple[int, int]:
 
 @torch.no_grad()
 def copy_into(tensor: Tensor, value: Tensor) -> None:
-    """Copy what this process holds of it from `value`, which is whole, into the tensor."""
+    """Copy this rank's rows of the whole tensor `value`."""
     if tensor.shape != value.shape:
         raise ValueError(f"a tensor of shape {tuple(value.shape)} does not fit one of {tuple(tensor.shape)}")
     first, end = row_range(tensor)

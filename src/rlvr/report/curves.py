@@ -1,4 +1,4 @@
-"""Which curves a page shows, in which order, and what each name means."""
+"""The curves of a page: their sections, points and meanings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rlvr.tracking.metrics import describe
 Row = Mapping[str, float]
 
 MAX_POINTS = 2000
-"""Lines of a run that are embedded: a chart is some hundred pixels wide."""
+"""Per run; a chart is some hundred pixels wide."""
 
-_SECTIONS = (  # title, whether it is open at first, what belongs into it; the first that fits takes a name
+_SECTIONS = (  # title, whether it is open at first, pattern of its names; the first match counts
     (
         "Held-out accuracy and reward",
         True,
@@ -36,30 +36,28 @@ _SECTIONS = (  # title, whether it is open at first, what belongs into it; the f
 
 
 def sections(runs: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
-    """`{"title", "open", "names": [..], "still": [..]}`, those that have a curve; `still` never change in any run.
+    """`{"title", "open", "names": [..], "still": [..]}` with at least one curve; `still` never change in any run.
 
-    `x_low` and `x_high` are no curves of their own where there is an `x`: they are its band. The first section is
-    always drawn: that accuracy and reward do not change is what many came to see.
+    `x_low` and `x_high` are the band of an `x`, not curves. The first section is always drawn: a flat accuracy is news.
     """
     names = sorted({name for rows in runs for row in rows for name in row} - {"step"})
-    names = [name for name in names if band_of(name) not in names]
-    still = {name for name in names if all(_is_still(rows, name) for rows in runs)}
-    left, found = list(names), []
+    left = [name for name in names if band_of(name) not in names]
+    still = {name for name in left if all(_is_still(rows, name) for rows in runs)}
+    found = []
     for title, is_open, pattern in _SECTIONS:
         own = [name for name in left if re.fullmatch(pattern, name)]
         left = [name for name in left if name not in own]
+        if title == _SECTIONS[0][0]:
+            still -= set(own)
         if own:
-            if title == _SECTIONS[0][0]:
-                still -= set(own)
             moving = [name for name in own if name not in still]
-            found.append(
-                {"title": title, "open": is_open, "names": moving, "still": [name for name in own if name in still]}
-            )
+            flat = [name for name in own if name in still]
+            found.append({"title": title, "open": is_open, "names": moving, "still": flat})
     return found
 
 
 def band_of(name: str) -> str | None:
-    """`eval/rpn/accuracy` for `eval/rpn/accuracy_low`; None for a name that ends no interval."""
+    """`eval/rpn/accuracy` for `eval/rpn/accuracy_low`; None for any other name."""
     found = re.fullmatch(r"(.+)_(?:low|high)", name)
     return found[1] if found else None
 
@@ -69,9 +67,9 @@ def _is_still(rows: Sequence[Row], name: str) -> bool:
 
 
 def series(rows: Sequence[Row]) -> dict[str, Any]:
-    """`{"steps": [..], "series": {name: [..]}}`: a value a step, None where there is none.
+    """`{"steps": [..], "series": {name: [..]}}` with None for a missing value.
 
-    Of a long run every n-th step is kept, and every one that was evaluated.
+    Of a long run every n-th step is kept, and every evaluated one.
     """
     every = max(1, math.ceil(len(rows) / MAX_POINTS))
     kept = [
@@ -87,6 +85,6 @@ def series(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def meanings(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The rows of docs/metrics.md for these names; a name that it does not know has none."""
+    """The rows of docs/metrics.md for the names that it knows."""
     rows = {name: describe(name) for name in sorted(set(names) - {"step"})}
     return {name: {"unit": row.unit, "meaning": row.meaning, "bad": row.bad} for name, row in rows.items() if row}

@@ -1,7 +1,7 @@
 """Records of evaluations as data of a page: tables of scores, a list of examples to filter, and the texts of each.
 
-A player is one model on one task with one retriever and one set of settings; players of one task and split, a set, were
-asked the same examples. The comment at the top of assets/evaluations.js describes the data.
+A player is one model on one task with one retriever and one set of settings; the players of a set, one task and split,
+share their examples. The comment at the top of assets/evaluations.js describes the data.
 """
 
 from __future__ import annotations
@@ -9,43 +9,33 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from rlvr.report.page import Page, finite, pack
-from rlvr.report.run import SHELL_BYTES, Limits
+from rlvr.report.page import Limits, Page, finite, pack
+from rlvr.report.rollouts import shallow_dict
 from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
 
 Player = tuple[str, str, str, str, str]
-"""Task, split, model, retriever ("" for none) and settings: records that share them are one measurement."""
+"""Task, split, model, retriever ("" for none) and settings."""
 
 ROWS_OF_A_CHUNK = 50
 MAX_PROMPT_CHARS, MAX_COMPLETION_CHARS, MAX_REPLY_CHARS, MAX_ANSWER_CHARS = 8_000, 20_000, 6_000, 2_000
 MAX_LISTED_CHARS = 160
-"""Of the prompt's end and of answers, in the list of examples."""
+"""Of answers, in the list of examples."""
 
 MAX_SEARCHED_CHARS = 400
-"""Of a prompt's and a last completion's end each: what the filter for text looks at, beside id and answers."""
+"""Of the ends of a prompt and a last completion, for the text filter."""
 
 MAX_TOKENS = 4_000
-"""Of a completion that are shown one by one, with what they were likely."""
+"""Per completion, with their logprobs."""
 
 MAX_NOTES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationPage:
-    """A page and what is left out of it: the texts of `kept` of `total` records are in it; `notes` are shown on it."""
-
-    page: Page
-    kept: int
-    total: int
-    notes: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Row:
-    """One example, and what each player made of it: records by the player's number, greedy ones first."""
+    """One example and its records by the player's number, greedy ones first."""
 
     set_index: int
     example_id: str
@@ -61,7 +51,7 @@ class _Row:
 
 
 def player_of(record: EvaluationRecord) -> Player:
-    """What a record belongs to."""
+    """The player of a record."""
     return record.task, record.split, record.model, record.retriever or "", record.settings
 
 
@@ -75,18 +65,18 @@ def evaluation_pages(
     notes: Sequence[str] = (),
     token_texts: Callable[[str, set[int]], Mapping[int, str]] | None = None,
     limits: Limits | None = None,
-) -> EvaluationPage:
+) -> Page:
     """The page of some records.
 
     Args:
         records: of any tasks, splits, models, retrievers and settings, in any order.
         title: heading of the page.
         kind: "evaluations" or "benchmark".
-        cells: of each player what is known beside its records: `name`, `scores`, `kinds`, `numbers`, `cost`.
+        cells: of each player `name`, `scores`, `kinds`, `numbers`, `cost`, as far as they are known.
         comparisons: between two players of one set.
-        notes: sentences to be shown, about damaged lines and such.
+        notes: sentences to show, e.g. about damaged lines.
         token_texts: the texts of some token ids of a model, by its name; without it tokens are shown by their ids.
-        limits: of the page's size; of the records above it only answer and verdict are there.
+        limits: of the page's size; beyond them only answers and verdicts are embedded.
     """
     players, rows = _group(records)
     chunk_of, chunks, ids = _pack_texts(rows, limits or Limits())
@@ -123,14 +113,13 @@ def evaluation_pages(
             "tokens": token_texts is not None,
         },
     }
-    page = Page(title=f"rlvr: {title}", main=main, chunks=chunks)
-    return EvaluationPage(page=page, kept=kept, total=total, notes=said)
+    return Page(title=f"rlvr: {title}", main=main, chunks=chunks, kept=kept, total=total, notes=said)
 
 
 def _sets(
     players: Sequence[Player], rows: Sequence[_Row], comparisons: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What belongs to each task and split."""
+    """Players, tags and comparisons of each task and split."""
     tags: dict[int, set[str]] = {}
     for row in rows:
         tags.setdefault(row.set_index, set()).update(row.first.tags)
@@ -147,7 +136,7 @@ def _sets(
 
 
 def _group(records: Iterable[EvaluationRecord]) -> tuple[list[Player], list[_Row]]:
-    """The players in the order of their first records, and the examples in the order in which they were asked."""
+    """The players in the order of their first records, and the examples, by set, in the order of theirs."""
     players: dict[Player, int] = {}
     sets: dict[tuple[str, str], int] = {}
     rows: dict[tuple[int, str], _Row] = {}
@@ -157,19 +146,17 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[Player], list[_Row
         if (player, record.example_id, record.sample_index) in seen:
             continue
         seen.add((player, record.example_id, record.sample_index))
-        set_index = sets.setdefault((record.task, record.split), len(sets))
-        empty = _Row(set_index=set_index, example_id=record.example_id, records={})
-        row = rows.setdefault((set_index, record.example_id), empty)
+        place = sets.setdefault((record.task, record.split), len(sets)), record.example_id
+        row = rows.setdefault(place, _Row(set_index=place[0], example_id=place[1], records={}))
         row.records.setdefault(player, []).append(record)
     for row in rows.values():
         for of_one in row.records.values():
             of_one.sort(key=lambda record: record.sample_index)
-    # stable: within a set they stay as they were asked
     return list(players), sorted(rows.values(), key=lambda row: row.set_index)
 
 
 def _plain_cell(player: Player, rows: Sequence[_Row], number: int) -> dict[str, Any]:
-    """What the records alone say of a player."""
+    """A player without its analysis."""
     task, split, model, retriever, settings = player
     own = [record for row in rows for record in row.records.get(number, ())]
     greedy = [record for record in own if record.sample_index == 0 and record.failure is None]
@@ -193,27 +180,24 @@ def _plain_cell(player: Player, rows: Sequence[_Row], number: int) -> dict[str, 
 
 
 def _listed(row: _Row, place: int | None) -> dict[str, Any]:
-    """An example's line in the list; `chunk` says where its texts are, None if they are left out."""
+    """An example's line in the list; `place` is the chunk of its texts, None if they are left out."""
     first = row.first
-    texts = [first.prompt[-MAX_SEARCHED_CHARS:]]
-    texts += [
-        of_one[0].turns[-1].completion[-MAX_SEARCHED_CHARS:] for of_one in row.records.values() if of_one[0].turns
-    ]
+    texts = [first.prompt, *(of_one[0].turns[-1].completion for of_one in row.records.values() if of_one[0].turns)]
     return {
         "set": row.set_index,
         "id": _cut(row.example_id, MAX_ANSWER_CHARS),
         "tags": list(first.tags),
         "expected": _cut(first.expected, MAX_LISTED_CHARS),
-        "text": "\n".join(dict.fromkeys(texts)),
+        "text": "\n".join(dict.fromkeys(text[-MAX_SEARCHED_CHARS:] for text in texts)),
         "chunk": place,
         "results": {number: _result(of_one) for number, of_one in row.records.items()},
     }
 
 
 def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
-    """Verdict (1, 0, None if it could not be judged), answer, why it stopped, reward, tokens, right samples, samples.
+    """Verdict (1, 0, None if not judged), answer, stop reason, reward, tokens; number of right samples, of samples.
 
-    All but the last two are of the greedy answer, or of the first sample where there is none.
+    All but the last two are of the greedy completion, or of the first sample without one.
     """
     one, sampled = records[0], [record for record in records if record.sample_index > 0]
     return [
@@ -233,44 +217,32 @@ def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
 def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None], dict[str, bytes], dict[str, set[int]]]:
     """The chunk of each row, the chunks, and the token ids of each model in them.
 
-    Rows go in until a limit is reached: first those where players disagree, otherwise in an order that is as good as
-    chance and always the same.
+    Rows go in until a limit is reached: first those where players disagree, otherwise in a fixed pseudorandom order.
     """
-    budget = max(0.0, limits.max_mb * 1e6 - SHELL_BYTES) * 3 / 4  # base64 makes 4 bytes of 3
-    order = sorted(
-        range(len(rows)), key=lambda number: (not rows[number].disagrees, _scramble(rows[number].example_id))
-    )
+    hashes = [hashlib.blake2b(row.example_id.encode(errors="replace"), digest_size=8).digest() for row in rows]
+    order = sorted(range(len(rows)), key=lambda number: (not rows[number].disagrees, hashes[number]))
     chunk_of: list[int | None] = [None] * len(rows)
     chunks: dict[str, bytes] = {}
     ids: dict[str, set[int]] = {}
     size = kept = 0
     for start in range(0, len(order), ROWS_OF_A_CHUNK):
         part = order[start : start + ROWS_OF_A_CHUNK]
-        num = sum(len(of_one) for number in part for of_one in rows[number].records.values())
+        records = [record for number in part for of_one in rows[number].records.values() for record in of_one]
         packed = pack({number: _texts(rows[number]) for number in part})
-        if size + len(packed) > budget or kept + num > limits.max_episodes:
+        size, kept = size + len(packed), kept + len(records)
+        if size > limits.max_packed_bytes or kept > limits.max_episodes:
             break
-        size, kept = size + len(packed), kept + num
         for number in part:
             chunk_of[number] = len(chunks)
-            _collect_ids(rows[number], ids)
         chunks[f"texts-{len(chunks)}"] = packed
+        for record in records:
+            for turn in record.turns:
+                ids.setdefault(record.model, set()).update(turn.token_ids[:MAX_TOKENS])
     return chunk_of, chunks, ids
 
 
-def _scramble(name: str) -> bytes:
-    return hashlib.blake2b(name.encode("utf-8", errors="replace"), digest_size=8).digest()
-
-
-def _collect_ids(row: _Row, ids: dict[str, set[int]]) -> None:
-    for record in (record for of_one in row.records.values() for record in of_one):
-        used = ids.setdefault(record.model, set())
-        for turn in record.turns:
-            used.update(turn.token_ids[:MAX_TOKENS])
-
-
 def _texts(row: _Row) -> dict[str, Any]:
-    """Everything about an example; a prompt or gold answer that differs between players stands with the record."""
+    """The texts of an example; a prompt or gold answer that differs between players is with the record."""
     first = row.first
     return {
         "prompt": _cut_head(first.prompt),
@@ -280,7 +252,6 @@ def _texts(row: _Row) -> dict[str, Any]:
 
 
 def _episode(record: EvaluationRecord, first: EvaluationRecord) -> dict[str, Any]:
-    """An episode as the page shows it: what is a default of it is left out."""
     found: dict[str, Any] = {
         "sample": record.sample_index,
         "turns": [_turn(turn) for turn in record.turns],
@@ -295,7 +266,7 @@ def _episode(record: EvaluationRecord, first: EvaluationRecord) -> dict[str, Any
             name: _cut(value, MAX_ANSWER_CHARS) if isinstance(value, str) else finite(value, 4)
             for name, value in record.diagnostics.items()
         },
-        "trace": [{item.name: getattr(step, item.name) for item in fields(step)} for step in record.trace],
+        "trace": list(map(shallow_dict, record.trace)),
     }
     if record.failure is not None:
         found["failure"] = _cut(record.failure, MAX_ANSWER_CHARS)
@@ -307,7 +278,7 @@ def _episode(record: EvaluationRecord, first: EvaluationRecord) -> dict[str, Any
 
 
 def _turn(turn: JudgedTurn) -> dict[str, Any]:
-    """`calls` are texts: `["search(query=\\"Oslo\\")", null]`, or name and what is wrong with it."""
+    """`calls` are pairs of text and problem: `["search(query=\\"Oslo\\")", null]`."""
     found: dict[str, Any] = {"said": _cut(turn.completion, MAX_COMPLETION_CHARS)}
     if turn.token_ids:
         found["ids"] = list(turn.token_ids[:MAX_TOKENS])
@@ -330,6 +301,6 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _cut_head(prompt: str) -> str:
-    """A prompt's end says most."""
+    """The end of a prompt, its most telling part."""
     left_out = len(prompt) - MAX_PROMPT_CHARS
     return prompt if left_out <= 0 else f"{left_out:,} characters left out ... {prompt[left_out:]}"

@@ -1,4 +1,4 @@
-"""The signals of docs/metrics.md as a table: what looks wrong, what raised no alarm, what only a person can judge."""
+"""The signals of docs/metrics.md as a table: what looks wrong, what is fine, and what only a person can judge."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rlvr.tracking.metrics import describe
 Row = Mapping[str, float]
 
 MAX_LOOKS_BACK = 20
-"""Places of the past at which hints are asked for again."""
+"""Earlier steps at which the hints are evaluated again."""
 
-# Signals with a number in docs/metrics.md and no hint of their own: worth a look when so for the last steps.
+# Signals with a bound in docs/metrics.md and no hint: a notice if all of the last values are beyond it.
 _NOTICES: tuple[tuple[str, Callable[[float], bool]], ...] = (
     (r"rollout/truncated_share|task/[^/]+/truncated_share", lambda x: x > 0.2),
     (r"rollout/invalid_share|task/[^/]+/invalid_share", lambda x: x > 0.5),
@@ -33,11 +33,11 @@ _NOTICES: tuple[tuple[str, Callable[[float], bool]], ...] = (
     (r"eval/[^/]+/truncated_share", lambda x: x > 0.05),
     (r"time/evaluation_share", lambda x: x > 0.5),
     (r"time/other_share", lambda x: x > 0.2),
-    (r"loss/.*|reward/mean", lambda x: False),  # no number is too large for them, but a missing one is
+    (r"loss/.*|reward/mean", lambda x: False),  # no bound, but NaN is a notice
 )
 _SOLVED_IS_FINE = ("reward/std", "policy/trained_tokens")
 
-# Whether a loss falls, or a reward rises, only a person can tell; with a critic equal rewards in a group are no fault.
+# Only a person can judge a loss or reward curve; with a critic equal rewards in a group are no fault.
 _NEVER_FINE = r"loss/.*|reward/(mean|within_group_std)"
 
 
@@ -45,18 +45,19 @@ def health(history: Sequence[Row], penalties: Collection[str] = ()) -> list[dict
     """A row for each signal, the wrong ones first, then by name.
 
     `{"metric", "state", "value", "texts", "bad", "past"}`: `state` is `wrong` (a hint says so, in `texts`), `notice`
-    (beyond what docs/metrics.md calls normal), `fine` (checked) or `look` (no rule knows, or there are too few steps:
-    `bad` says when it is bad); `value` the last number; `past` sentences of hints that were true at an earlier step
-    and are not now.
+    (beyond what docs/metrics.md calls normal), `fine` (checked) or `look` (no rule, or too few steps: `bad` says when
+    it is bad); `value` the last number; `past` sentences about hints that were true at an earlier step only.
     """
-    now = _by_metric(history, penalties)
-    past = _past(history, penalties)
+    current = hints(history, penalties=penalties)
+    now: dict[str, list[str]] = {}
+    for hint in current:
+        now.setdefault(_metric_of(hint.key), []).append(hint.text)
+    past = _past(history, penalties, {hint.key for hint in current})
     names = {name for row in history for name in row} - {"step"}
     rows = [_row(history, name, now.pop(name, []), past.get(name, [])) for name in sorted(names) if _is_signal(name)]
-    if sum("reward/mean" in row for row in history) < WINDOW:  # hints are silent so far, whatever the numbers are
+    if sum("reward/mean" in row for row in history) < WINDOW:  # too early for hints, whatever the numbers are
         rows = [row | {"state": "look"} if row["state"] == "fine" else row for row in rows]
-    # a hint about a name that is no signal of its own still has to be said
-    rows += [_row(history, name, texts, []) for name, texts in now.items()]
+    rows += [_row(history, name, texts, []) for name, texts in now.items()]  # hints about names that are no signal
     order = ("wrong", "notice", "fine", "look")
     return sorted(rows, key=lambda row: (order.index(row["state"]), row["metric"]))
 
@@ -68,33 +69,31 @@ def _is_signal(name: str) -> bool:
 
 def _row(history: Sequence[Row], name: str, texts: list[str], past: list[str]) -> dict[str, Any]:
     metric = describe(name)
+    bad = "" if metric is None else metric.bad
     values = [row[name] for row in history if name in row]
     wrong = next((check for pattern, check in _NOTICES if re.fullmatch(pattern, name)), None)
-    notice = None if texts else _notice(name, values[-WINDOW:], wrong)
+    notice = None if texts or wrong is None else _notice(name, values[-WINDOW:], wrong, bad)
     if notice is not None and name in _SOLVED_IS_FINE and _solved(history):
         notice = None
     is_checked = wrong is not None or name in checked().values() or name.startswith("reward/")
     is_checked = is_checked and not re.fullmatch(_NEVER_FINE, name)
-    state = "wrong" if texts else "notice" if notice else "fine" if is_checked else "look"
     return {
         "metric": name,
-        "state": state,
+        "state": "wrong" if texts else "notice" if notice else "fine" if is_checked else "look",
         "value": finite(values[-1]) if values else None,
         "texts": texts or ([notice] if notice else []),
-        "bad": "" if metric is None else metric.bad,
+        "bad": bad,
         "past": past,
     }
 
 
-def _notice(name: str, values: Sequence[float], wrong: Callable[[float], bool] | None) -> str | None:
-    """A sentence when the last values are all beyond what is normal, or the very last one is no number."""
-    if not values or wrong is None:
+def _notice(name: str, values: Sequence[float], wrong: Callable[[float], bool], bad: str) -> str | None:
+    """A sentence if all of the last values are beyond what is normal, or the very last one is not finite."""
+    if not values:
         return None
     if not math.isfinite(values[-1]):
         return f"{name} is not a number in the last step: something overflowed or was divided by 0."
     if len(values) >= 2 and all(math.isfinite(value) and wrong(value) for value in values):
-        metric = describe(name)
-        bad = "" if metric is None else metric.bad
         return f"{name} was {_plain(values)} in the last {len(values)} values. It looks wrong when: {bad}."
     return None
 
@@ -105,16 +104,9 @@ def _plain(values: Sequence[float]) -> str:
 
 
 def _solved(history: Sequence[Row]) -> bool:
-    """Whether the last evaluations were so good that little is left to learn (as tracking.health has it)."""
+    """Whether the last evaluations leave little to learn (as in tracking.health)."""
     latest = {name: row[name] for row in history for name in row if re.fullmatch(r"eval/[^/]+/accuracy", name)}
     return bool(latest) and min(latest.values()) >= 0.9
-
-
-def _by_metric(history: Sequence[Row], penalties: Collection[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for hint in hints(history, penalties=penalties):
-        found.setdefault(_metric_of(hint.key), []).append(hint.text)
-    return found
 
 
 def _metric_of(key: str) -> str:
@@ -127,9 +119,8 @@ def _metric_of(key: str) -> str:
     return checked()[key]
 
 
-def _past(history: Sequence[Row], penalties: Collection[str]) -> dict[str, list[str]]:
-    """Hints of earlier steps that are gone by now, with the steps at which they were seen first and last."""
-    now = {hint.key for hint in hints(history, penalties=penalties)}
+def _past(history: Sequence[Row], penalties: Collection[str], now: Collection[str]) -> dict[str, list[str]]:
+    """Hints of earlier steps that are gone by now (whose keys are not in `now`), with their first and last steps."""
     evaluated = [number for number, row in enumerate(history) if any(name.startswith("eval/") for name in row)]
     seen: dict[str, list[int]] = {}
     every = max(1, math.ceil(len(history) / MAX_LOOKS_BACK))

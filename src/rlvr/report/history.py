@@ -1,29 +1,29 @@
-"""What is in a run folder beside its rollouts: numbers and settings. What is damaged is named and left out."""
+"""The metrics and settings in a run folder; damaged parts are named and left out."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ValidationError
 from yaml import YAMLError
 
-from rlvr.config.penalties import penalties
-from rlvr.config.schema import Config
+from rlvr import registry
+from rlvr.errors import ConfigError
 
 MAX_NOTES = 5
-"""Damaged lines of one file that are named one by one; the others are counted."""
+"""Damaged lines named per file; more are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """A run's numbers, a mapping for each line of metrics.jsonl (`step` is in it; NaN where it was not finite)."""
+    """A run: one mapping, with `step`, for each line of metrics.jsonl (NaN where it was not finite), and settings."""
 
     folder: Path
     rows: list[dict[str, float]]
@@ -37,11 +37,11 @@ class History:
 
     @property
     def step(self) -> int:
-        """The last step whose numbers are there."""
+        """The last step with metrics."""
         return int(self.rows[-1]["step"]) if self.rows else 0
 
     def setting(self, key: str) -> Any:
-        """`setting("trainer.max_steps")`; None where there is none."""
+        """`setting("trainer.max_steps")`, None if unknown."""
         value: Any = self.settings
         for name in key.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
@@ -50,10 +50,15 @@ class History:
     @property
     def penalties(self) -> frozenset[str]:
         """The parts of the reward that are 0 where all is well; none are known of a run of another version."""
-        try:
-            return penalties(Config.model_validate(self.settings))
-        except ValidationError:
-            return frozenset()
+        tasks = self.setting("task.parts")
+        bundles = [self.settings, *(tasks.values() if isinstance(tasks, Mapping) else ())]
+        rewards = [bundle.get("reward") for bundle in bundles if isinstance(bundle, Mapping)]
+        parts = [reward.get("parts") for reward in rewards if isinstance(reward, Mapping)]
+        named = [item for found in parts if isinstance(found, Mapping) for item in found.items()]
+        types = {name: part.get("type") for name, part in named if isinstance(part, Mapping)}
+        with suppress(ConfigError):
+            return frozenset(name for name, kind in types.items() if registry.find("reward", str(kind)).is_penalty)
+        return frozenset()
 
 
 def is_run(folder: Path) -> bool:
@@ -62,7 +67,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_history(folder: Path) -> History:
-    """Read a run folder, whatever of it can be read; `notes` has a sentence for everything else."""
+    """Read what can be read of a run folder; `notes` has a sentence for everything else."""
     settings, text, config_notes = _read_config(folder / "config.yaml")
     rows, notes = _read_rows(folder / "metrics.jsonl")
     return History(folder=folder, rows=rows, settings=settings, text=text, notes=config_notes + notes)
@@ -85,7 +90,7 @@ def _read_config(path: Path) -> tuple[Mapping[str, Any], str, list[str]]:
 
 
 def _read_rows(path: Path) -> tuple[list[dict[str, float]], list[str]]:
-    """The whole lines of a metrics file in the order of their steps; a step that stands twice counts once."""
+    """The whole lines of a metrics file in the order of their steps; of a repeated step the last one."""
     if not path.is_file():
         return [], [f"There is no {path} yet: there are no curves."]
     try:
@@ -108,11 +113,7 @@ def _read_rows(path: Path) -> tuple[list[dict[str, float]], list[str]]:
 
 
 def parse_row(line: bytes) -> dict[str, float]:
-    """One line of metrics.jsonl; null becomes NaN.
-
-    Raises:
-        ValueError: it is no object of numbers with a whole `step`.
-    """
+    """One line of metrics.jsonl; null becomes NaN. ValueError if it is no object of numbers with a whole `step`."""
     data = json.loads(line)  # UnicodeDecodeError and JSONDecodeError are ValueErrors
     if not isinstance(data, Mapping) or not isinstance(data.get("step"), int):
         raise ValueError("no object with a step")

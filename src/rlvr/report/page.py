@@ -1,7 +1,7 @@
 """One HTML file with everything inside: assets/ as text, data as gzip in base64.
 
-Nothing in it is fetched, and nothing in the data can run: scripts are allowed by their hash, data lies in blocks of
-base64 (no `<` can occur) and the page's own code shows it as text only.
+The page fetches nothing and no data can run: scripts are allowed by their hash, data is in blocks of base64 (no `<` can
+occur) and the page's own code shows it as text only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import html
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -20,28 +20,47 @@ from typing import Any
 
 from rlvr.tracking.files import write_atomically, writing
 
+SHELL_BYTES = 200_000
+"""Of a page without its data."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What a page shows. `main` is read at once; `chunks` (packed by `pack`) are read when they are asked for by name.
+    """A page's data. `main` (see the top of assets/app.js) is read at once, `chunks` (by `pack`) when they are needed.
 
-    The comment at the top of assets/app.js describes `main`.
+    The texts of `kept` of `total` episodes are in it; `notes` name what is damaged or left out.
     """
 
     title: str
     main: Mapping[str, Any]
     chunks: Mapping[str, bytes] = field(default_factory=dict)
+    kept: int = 0
+    total: int = 0
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much of the episodes is embedded in a page."""
+
+    max_episodes: int = 20_000
+    max_mb: float = 30.0
+
+    @property
+    def max_packed_bytes(self) -> float:
+        """Of all chunks, beside the page's own files."""
+        return max(0.0, self.max_mb * 1e6 - SHELL_BYTES) * 3 / 4  # base64 makes 4 bytes of 3
 
 
 def pack(value: Any) -> bytes:
-    """A JSON value in gzip; equal values give equal bytes, and what is not finite becomes null."""
+    """A JSON value of finite numbers in gzip; equal values give equal bytes."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     # a lone surrogate in a decoded text must not lose the page
     return gzip.compress(text.encode("utf-8", errors="backslashreplace"), compresslevel=4, mtime=0)
 
 
 def finite(value: float | None, digits: int = 6) -> float | None:
-    """A number with so many significant digits, None where there is none: `finite(0.12345678)` is 0.123457."""
+    """A number with `digits` significant digits, None if it is not finite: `finite(0.12345678)` is 0.123457."""
     if value is None or not math.isfinite(value):
         return None
     return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.{digits}g}")
@@ -50,16 +69,14 @@ def finite(value: float | None, digits: int = 6) -> float | None:
 def render(page: Page) -> str:
     """The page's HTML."""
     style, script = _assets(".css"), _assets(".js")
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
-    )
+    sources = f"script-src {_hash(script)}; style-src {_hash(style)}"
     data = {"main": pack(page.main), **page.chunks}
     blocks = [
         f'<script type="application/gzip" id="chunk-{html.escape(name)}">{base64.b64encode(value).decode()}</script>'
         for name, value in data.items()
     ]
     fill = {
-        "POLICY": policy,
+        "POLICY": f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'",
         "TITLE": html.escape(page.title),
         "STYLE": style,
         "DATA": "\n".join(blocks),
@@ -70,11 +87,7 @@ def render(page: Page) -> str:
 
 
 def write_page(path: Path, page: Page) -> int:
-    """Write the page, whole or not at all; its size in bytes.
-
-    Raises:
-        UserError: no space, or not writable.
-    """
+    """Write the page, whole or not at all, and return its size in bytes. UserError if that is not possible."""
     data = render(page).encode("utf-8", errors="backslashreplace")
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +96,7 @@ def write_page(path: Path, page: Page) -> int:
 
 
 def _assets(suffix: str) -> str:
-    """All assets of a kind as one text: `base.*` first, `app.*` last, the others by name."""
+    """All assets with this suffix as one text: `base.*` first, `app.*` last, the others by name."""
     names = [file.name for file in files("rlvr.report").joinpath("assets").iterdir() if file.name.endswith(suffix)]
     order = {f"base{suffix}": 0, f"app{suffix}": 2}
     return "\n".join(_asset(name) for name in sorted(names, key=lambda name: (order.get(name, 1), name)))

@@ -1,7 +1,7 @@
 """A run's rollout files as chunks of a page: an index to filter by, texts to search in, and the tokens of each episode.
 
-The page reads the index at once and the rest when it is needed; assets/rollouts.js describes the chunks. Logprobs are
-kept to 0.0001 and their differences to 0.000001: a ratio of 1.00001 can still be told from 1.
+assets/rollouts.js describes the chunks. Logprobs are kept to 0.0001 and their differences to 0.000001, so that a ratio
+of 1.00001 differs from 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlvr.report.page import finite, pack
 from rlvr.tracking.rollouts import EpisodeRecord, Numbers, RowRecord
 
 MAX_NOTES = 5
-CHUNK_TOKENS = 20_000  # of one chunk of details: opening an episode unpacks so much
+CHUNK_TOKENS = 20_000  # of one chunk of details; opening an episode unpacks one
 CHUNK_CHARACTERS = 1_000_000  # of one chunk of texts
 
 
@@ -39,13 +39,12 @@ class RolloutFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedRollouts:
-    """Chunks of a page. `total` counts the lines of all readable files but the damaged ones that were met, `kept` the
-    episodes that are embedded."""
+    """Chunks of a page."""
 
     chunks: dict[str, bytes]
     ids: dict[int, set[int]]  # of all tokens in the chunks, by run
-    kept: int
-    total: int
+    kept: int  # episodes in the chunks
+    total: int  # lines of all readable files, without the damaged ones that were met
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -61,9 +60,9 @@ def rollout_files(folder: Path, run: int) -> list[RolloutFile]:
 
 
 def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRollouts:
-    """At most `max_episodes` of all files: as many of each as of the others, evenly spread over a file's lines.
+    """At most `max_episodes`, equally many of each file, evenly spread over its lines.
 
-    A file that cannot be read is named and left out, and so is a damaged line.
+    Unreadable files and damaged lines are named and left out.
     """
     notes: list[str] = []
     counts = [_count_lines(file, notes) for file in files]
@@ -83,12 +82,10 @@ def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRoll
 
 
 def quotas(counts: Sequence[int], limit: int) -> list[int]:
-    """How many to take of each: all of the small ones, equally many of the others. `quotas([2, 9, 9], 10)` is
-    `[2, 4, 4]`; what cannot be shared equally goes to the first."""
+    """How many to take of each, in equal shares: `quotas([2, 9, 9], 10)` is `[2, 4, 4]`."""
     taken = [0] * len(counts)
     left = limit
-    order = sorted(range(len(counts)), key=lambda number: counts[number])
-    for place, number in enumerate(order):
+    for place, number in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
         share, rest = divmod(left, len(counts) - place)
         taken[number] = min(counts[number], share + (rest > 0))
         left -= taken[number]
@@ -125,11 +122,7 @@ def _records(file: RolloutFile, wanted: Sequence[int], notes: list[str]) -> Iter
 
 
 def read_episode(line: bytes) -> EpisodeRecord:
-    """The record of a line.
-
-    Raises:
-        ValueError: no JSON, of another version, or lists that do not fit each other; it says where, in a few words.
-    """
+    """The record of a line. ValueError if it is damaged, of another version, or has lists of different lengths."""
     try:
         record = _schema().validate_json(line)
     except ValidationError as error:
@@ -154,56 +147,49 @@ def _schema() -> TypeAdapter[EpisodeRecord]:
 # ------------------------------------------------------------------------------------------------------- packing
 
 
-class _Names:
-    """Texts that stand often, by their number."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def __call__(self, text: str) -> int:
-        return self.numbers.setdefault(text, len(self.numbers))
-
-    @property
-    def all(self) -> list[str]:
-        return list(self.numbers)
+def _number_of(text: str, numbers: dict[str, int]) -> int:
+    """The number of a text among those seen so far."""
+    return numbers.setdefault(text, len(numbers))
 
 
 class _Packer:
-    """Collects episodes and cuts them into chunks."""
+    """Collects episodes and cuts them into chunks of a page."""
 
     def __init__(self, files: Sequence[RolloutFile]) -> None:
         self._files = files
-        self._names = {name: _Names() for name in ("example", "answer", "stop", "status")}
+        self._names: dict[str, dict[str, int]] = {name: {} for name in ("example", "answer", "stop", "status")}
         self._columns: defaultdict[str, list[Any]] = defaultdict(list)
         self.ids: defaultdict[int, set[int]] = defaultdict(set)
         self.count = 0
         self.chunks: dict[str, bytes] = {}
         self._starts: dict[str, list[int]] = {"text": [], "detail": []}
-        self._waiting: dict[str, list[Any]] = {"text": [], "detail": []}
-        self._prompts, self._characters, self._tokens = _Names(), 0, 0
+        self._texts: list[Any] = []
+        self._details: list[Any] = []
+        self._prompts: dict[str, int] = {}
+        self._characters = self._tokens = 0
 
     def add(self, file: int, record: EpisodeRecord) -> None:
-        names = self._names
         row = {
             "file": file,
-            "example": names["example"](record.example_id),
-            "answer": names["answer"](record.answer),
+            "example": _number_of(record.example_id, self._names["example"]),
+            "answer": _number_of(record.answer, self._names["answer"]),
             "group": record.group,
             "sample": record.sample_index,
             "reward": finite(record.reward),
             "advantage": finite(record.advantage),
             "tokens": sum(len(turn.completion_ids) for turn in record.turns),
             "turns": len(record.turns),
-            "stop": names["stop"](record.stop_reason),
-            "status": names["status"](record.score_status),
+            "stop": _number_of(record.stop_reason, self._names["stop"]),
+            "status": _number_of(record.score_status, self._names["status"]),
         }
         for name, value in row.items():
             self._columns[name].append(value)
+        prompt = record.turns[0].prompt
         texts = [text for turn in record.turns for text in (turn.completion, turn.reply)]
-        self._waiting["text"].append([self._prompts(record.turns[0].prompt), texts])
-        self._waiting["detail"].append(_detail(record))
+        self._texts.append([_number_of(prompt, self._prompts), texts])
+        self._details.append(_detail(record))
         self.count += 1
-        self._characters += len(record.turns[0].prompt) + sum(len(text or "") for text in texts)
+        self._characters += len(prompt) + sum(len(text or "") for text in texts)
         for row_record in record.rows:
             self.ids[self._files[file].run].update(row_record.ids)
             self._tokens += len(row_record.ids)
@@ -217,7 +203,7 @@ class _Packer:
         self._cut_details()
         index = {
             "files": [{"run": file.run, "step": file.step} for file in self._files],
-            "names": {name: names.all for name, names in self._names.items()},
+            "names": {name: list(numbers) for name, numbers in self._names.items()},
             "columns": self._columns,
             "texts": self._starts["text"],
             "details": self._starts["detail"],
@@ -225,23 +211,21 @@ class _Packer:
         return {"index": pack(index), **self.chunks}
 
     def _cut_texts(self) -> None:
-        self._cut("text", {"prompts": self._prompts.all, "episodes": self._waiting["text"]})
-        self._prompts, self._characters = _Names(), 0
+        self._cut("text", {"prompts": list(self._prompts), "episodes": self._texts}, len(self._texts))
+        self._texts, self._prompts, self._characters = [], {}, 0
 
     def _cut_details(self) -> None:
-        self._cut("detail", self._waiting["detail"])
-        self._tokens = 0
+        self._cut("detail", self._details, len(self._details))
+        self._details, self._tokens = [], 0
 
-    def _cut(self, kind: str, value: Any) -> None:
-        waiting = self._waiting[kind]
-        if waiting:
+    def _cut(self, kind: str, value: Any, num_episodes: int) -> None:
+        if num_episodes:
             self.chunks[f"{kind}-{len(self._starts[kind])}"] = pack(value)
-            self._starts[kind].append(self.count - len(waiting))
-            self._waiting[kind] = []
+            self._starts[kind].append(self.count - num_episodes)
 
 
 def _detail(record: EpisodeRecord) -> dict[str, Any]:
-    """Everything of an episode that stands neither in the index nor in the texts."""
+    """What the index and the texts of an episode leave out."""
     return {
         "seed": str(record.seed),  # beyond what a number of JavaScript can hold
         "version": record.policy_version,
@@ -249,12 +233,12 @@ def _detail(record: EpisodeRecord) -> dict[str, Any]:
         "diagnostics": {
             name: value if isinstance(value, str) else finite(value) for name, value in record.diagnostics.items()
         },
-        "trace": [{item.name: getattr(step, item.name) for item in fields(step)} for step in record.trace],
+        "trace": list(map(shallow_dict, record.trace)),
         "turns": [
             {
                 "stop": turn.stop_reason,
                 "version": turn.policy_version,
-                "calls": [{item.name: getattr(call, item.name) for item in fields(call)} for call in turn.calls],
+                "calls": list(map(shallow_dict, turn.calls)),
             }
             for turn in record.turns
         ],
@@ -262,9 +246,16 @@ def _detail(record: EpisodeRecord) -> dict[str, Any]:
     }
 
 
+def shallow_dict(record: Any) -> dict[str, Any]:
+    """A dataclass by the names of its fields, without the copies of `asdict`."""
+    return {item.name: getattr(record, item.name) for item in fields(record)}
+
+
 def _row(row: RowRecord) -> dict[str, Any]:
-    """Tokens of a row. `runs`: lengths of stretches that were not sampled, were, were not ...; the other lists have
-    an entry for each sampled token, or are one number that stands for all of them."""
+    """Tokens of a row. `runs`: the lengths of the runs of equal mask, 0 first: `[0, 0, 1, 1, 1, 0]` is `[2, 3, 1]`.
+
+    The other lists have an entry for each token with mask 1, or are one number for all of them.
+    """
     sampled = [place for place, mask in enumerate(row.loss_mask) if mask]
     runs = [sum(1 for _ in stretch) for _, stretch in groupby(map(bool, row.loss_mask))]
     if row.loss_mask and row.loss_mask[0]:
@@ -275,11 +266,15 @@ def _row(row: RowRecord) -> dict[str, Any]:
         if values is not None:
             pairs = zip((values[place] for place in sampled), behavior, strict=True)
             packed[name] = _scaled([None if a is None or b is None else a - b for a, b in pairs], 1e6)
-    for name, values in (("advantages", row.advantages), ("values", row.values), ("returns", row.returns)):
+    lists = {
+        "advantages": row.advantages,
+        "values": row.values,
+        "returns": row.returns,
+        "versions": row.policy_versions,
+    }
+    for name, values in lists.items():
         if values is not None:
             packed[name] = _one([values[place] for place in sampled])
-    if row.policy_versions is not None:
-        packed["versions"] = _one([row.policy_versions[place] for place in sampled])
     return packed
 
 
@@ -288,7 +283,7 @@ def _scaled(values: Numbers, scale: float) -> Numbers:
 
 
 def _one(values: Sequence[float | None]) -> Any:
-    """Numbers with 5 digits; a list of equal ones as that number."""
+    """Numbers with 5 digits; equal ones as one number."""
     if values and len(set(values)) == 1:
         return finite(values[0], 5)
     return [finite(value, 5) for value in values]
@@ -297,19 +292,22 @@ def _one(values: Sequence[float | None]) -> Any:
 # --------------------------------------------------------------------------------------------------- token texts
 
 
-def token_texts(tokenizer: Path, ids: Iterable[int]) -> dict[int, str]:
-    """The text of each token as it stands in a sequence, spaces included.
+def tokenizer_of(folder: Path) -> Path | None:
+    """The tokenizer.json of a run or model folder; all of a run are the same."""
+    names = ("final/", "warm_start/", "checkpoints/step_*/model/", "", "model/")
+    found = (path for name in names for path in sorted(folder.glob(f"{name}tokenizer.json"), reverse=True))
+    return next((path for path in found if path.is_file()), None)
 
-    Raises:
-        ValueError: the file is damaged or no tokenizer.
-    """
+
+def token_texts(tokenizer: Path, ids: Iterable[int]) -> dict[int, str]:
+    """The text of each token inside a sequence, spaces included. ValueError if the file is no tokenizer."""
     from tokenizers import Tokenizer
 
     try:
         loaded = Tokenizer.from_file(str(tokenizer))
     except Exception as error:  # the library raises bare Exceptions
         raise ValueError(str(error)) from error
-    # in a damaged record an id may be any number; the library takes those of 32 bits
+    # a damaged record may hold any number as an id; the library takes those of 32 bits
     return {number: _token_text(loaded, number) if 0 <= number < 2**32 else "" for number in sorted(ids)}
 
 

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rlvr.report.curves import meanings, sections, series
 from rlvr.report.health import health
 from rlvr.report.history import History, read_history
-from rlvr.report.page import Page, pack
-from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, token_texts
-
-SHELL_BYTES = 200_000  # of the page without its data
+from rlvr.report.page import Limits, Page, pack
+from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, token_texts, tokenizer_of
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How much of the rollouts is embedded; of more, a sample over all steps is."""
-
-    max_episodes: int = 20_000
-    max_mb: float = 30.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunPage:
-    """A page and what is left out of it: `kept` of `total` episodes; `notes` name what is damaged."""
-
-    page: Page
-    kept: int
-    total: int
-    notes: list[str]
-
-
-def run_page(folders: Sequence[Path], limits: Limits) -> RunPage:
+def run_page(folders: Sequence[Path], limits: Limits) -> Page:
     """Read run folders, running, finished or damaged, into one page."""
     histories = [read_history(folder) for folder in folders]
     rollouts = _rollouts(folders, limits)
@@ -50,9 +29,11 @@ def run_page(folders: Sequence[Path], limits: Limits) -> RunPage:
             f"{rollouts.kept:,} in this page are a sample over all steps (--max-episodes, --max-mb)."
         )
     rows = [history.rows for history in histories]
+    names = [history.name for history in histories]  # with their parents where two are alike
+    labels = [one.name if names.count(one.name) == 1 else str(one.folder) for one in histories]
     main = {
         "kind": "run",
-        "title": " and ".join(_labels(histories)),
+        "title": " and ".join(labels),
         "facts": _facts(histories),
         "notes": notes,
         "runs": [
@@ -62,28 +43,20 @@ def run_page(folders: Sequence[Path], limits: Limits) -> RunPage:
                 "health": health(history.rows, history.penalties),
                 "settings": history.text,
             }
-            for label, history in zip(_labels(histories), histories, strict=True)
+            for label, history in zip(labels, histories, strict=True)
         ],
         "sections": sections(rows),
         "metrics": meanings(name for history in rows for row in history for name in row),
         "episodes": rollouts.kept,
     }
-    page = Page(title=f"rlvr: {main['title']}", main=main, chunks=chunks)
-    return RunPage(page=page, kept=rollouts.kept, total=rollouts.total, notes=notes)
-
-
-def _labels(histories: Sequence[History]) -> list[str]:
-    """The folders' names; with their parents where two are alike."""
-    names = [history.name for history in histories]
-    return [
-        name if names.count(name) == 1 else str(history.folder) for name, history in zip(names, histories, strict=True)
-    ]
+    title = f"rlvr: {main['title']}"
+    return Page(title=title, main=main, chunks=chunks, kept=rollouts.kept, total=rollouts.total, notes=notes)
 
 
 def _rollouts(folders: Sequence[Path], limits: Limits) -> PackedRollouts:
-    """As many episodes as both limits allow; packed again with fewer where the first try was too large."""
+    """As many episodes as both limits allow; packed again with fewer if they are too large."""
     files = [file for run, folder in enumerate(folders) for file in rollout_files(folder / "rollouts", run)]
-    budget = max(0.0, limits.max_mb * 1e6 - SHELL_BYTES) * 3 / 4  # base64 makes 4 bytes of 3
+    budget = limits.max_packed_bytes
     packed = pack_rollouts(files, limits.max_episodes)
     while packed.size > budget and packed.kept > 1:
         packed = pack_rollouts(files, max(1, int(packed.kept * 0.95 * budget / packed.size)))
@@ -91,24 +64,18 @@ def _rollouts(folders: Sequence[Path], limits: Limits) -> PackedRollouts:
 
 
 def _token_texts(folder: Path, ids: set[int]) -> tuple[dict[int, str], str | None]:
-    """The texts of the tokens by the run's tokenizer, or a sentence that says why there are none."""
-    found = _tokenizers(folder)
-    if not found:
+    """The texts of the tokens by the run's tokenizer, or why there are none."""
+    found = tokenizer_of(folder)
+    if found is None:
         return {}, f"There is no tokenizer.json in {folder} yet: tokens are shown by their ids."
     try:
-        return token_texts(found[0], ids), None
+        return token_texts(found, ids), None
     except ValueError as error:
-        return {}, f"{found[0]} cannot be read ({str(error)[:200]}): tokens are shown by their ids."
-
-
-def _tokenizers(folder: Path) -> list[Path]:
-    """All of a run are the same: any that can be found."""
-    names = ("final", "warm_start", "checkpoints/step_*/model")
-    return [path for name in names for path in sorted(folder.glob(f"{name}/tokenizer.json"), reverse=True)]
+        return {}, f"{found} cannot be read ({str(error)[:200]}): tokens are shown by their ids."
 
 
 def _facts(histories: Sequence[History]) -> list[tuple[str, str]]:
-    """What stands below the heading."""
+    """The line below the heading."""
     facts: list[tuple[str, str]] = []
     for history in histories:
         if len(histories) > 1:

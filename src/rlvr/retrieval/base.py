@@ -1,16 +1,17 @@
-"""What a retriever is: documents go in, an index answers queries, an episode gets a search of its own."""
+"""Records of retrieval: documents, a corpus, the hits of an index."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, overload
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NamedTuple, Protocol, overload
 
 from rlvr.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class CorpusError(UserError):
@@ -95,35 +96,9 @@ class Index(Protocol):
         ...
 
 
-class Indexer(Protocol):
-    """Makes indexes of one kind."""
-
-    def build(self, documents: Sequence[Document]) -> Index:
-        """Over a few documents, in memory."""
-        ...
-
-    def open(self, corpus: Corpus) -> Index:
-        """Over a corpus; built and stored in its folder if that was not done before with the same settings."""
-        ...
-
-
 class Search(Protocol):
-    """What one episode may search. Nothing that another episode does can change what it finds."""
+    """The search of one episode. What other episodes do never changes what it finds."""
 
     async def __call__(self, query: str, top_n: int) -> list[Document]:
         """At most `top_n` documents, best first. Raises `RetrievalError` where a service stays down."""
-        ...
-
-
-class Retriever(Protocol):
-    """Makes searches: over a question's own documents, or over a corpus which all questions share."""
-
-    def over(self, key: str, documents: Sequence[Document], supporting: Collection[str]) -> Search:
-        """A search for one question.
-
-        `documents` are the question's own, and `key` names that set (the example's id and what noise left): the same
-        key always comes with the same documents, so that their index can be kept for the rest of a group.
-        `supporting` are the ids of the documents that hold the answer; only the oracle looks at them. With a corpus,
-        `documents` are searched by the oracle only.
-        """
         ...

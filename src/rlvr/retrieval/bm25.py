@@ -7,15 +7,17 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
+from rlvr.registry import register
 from rlvr.retrieval.base import Corpus, CorpusError, Document, Hits
-from rlvr.retrieval.corpus import damaged
-from rlvr.retrieval.ranking import Scores, best
-from rlvr.retrieval.store import made
-from rlvr.retrieval.text import TextSettings, bounded, make_stemmer, words
+from rlvr.retrieval.retriever import IndexRetriever
+from rlvr.retrieval.settings import RetrievalSettings
+from rlvr.retrieval.store import damaged, made
+from rlvr.retrieval.text import bounded, make_stemmer, words
+
+if TYPE_CHECKING:
+    from rlvr.retrieval.ranking import Scores
 
 K1, B = 1.5, 0.75
 FORMAT = "2"
@@ -26,16 +28,16 @@ Stem = Callable[[str], str]
 
 
 class Bm25Index:
-    """Documents with their scores for each word; `Bm25` makes it.
+    """Documents with their scores for each word.
 
     The score of a document is the sum over the query's words (repeated ones count again) of
     `ln(1 + (N - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * length / mean length))`; a document that shares
     no word with the query is no hit.
     """
 
-    def __init__(self, *, documents: Sequence[Document], text: TextSettings, stem: Stem, bm25: Any) -> None:
+    def __init__(self, *, documents: Sequence[Document], settings: RetrievalSettings, stem: Stem, bm25: Any) -> None:
         self.documents = documents
-        self._text = text
+        self._settings = settings
         self._stem = stem
         self._bm25 = bm25  # bm25s.BM25
 
@@ -51,31 +53,40 @@ class Bm25Index:
     def word_ids(self, query: str) -> list[int]:
         """Of the query's words that some document has."""
         vocabulary, stem = self._bm25.vocab_dict, self._stem
-        found = [vocabulary.get(stem(word)) for word in words(bounded(query), self._text)]
+        found = [vocabulary.get(stem(word)) for word in words(bounded(query), self._settings)]
         return [word_id for word_id in found if word_id is not None]
 
     def scores(self, query: str) -> Scores:
         """[N], float32; 0 exactly where a document shares no word with the query: every word adds more than 0."""
+        import numpy as np
+
         ids = self.word_ids(query)
         return self._bm25.get_scores_from_ids(ids) if ids else np.zeros(len(self.documents), dtype=np.float32)
 
     def search(self, queries: Sequence[str], top_n: int) -> list[Hits]:
         """See `Index.search`."""
+        from rlvr.retrieval.ranking import best
+
         return [best(self.scores(query), top_n, above=0) for query in queries]
 
 
-class Bm25:
-    """The `Indexer` of BM25."""
+@register("retriever", "bm25", "lexical")
+class Bm25(IndexRetriever):
+    """Common words: BM25 with k1 1.5 and b 0.75."""
 
-    def __init__(self, settings: TextSettings) -> None:
-        self.settings = settings
-        self._stem = make_stemmer(settings)
+    uses: ClassVar[frozenset[str]] = frozenset({"stem", "remove_stop_words"})
+    is_instant: ClassVar[bool] = True
+    _stem: Any = None
 
-    def build(self, documents: Sequence[Document]) -> Bm25Index:
-        """See `Indexer`: a few milliseconds for the paragraphs of a question."""
+    def load(self) -> None:
+        """The stemmer."""
+        self._stem = make_stemmer(self.retrieval)
+
+    def index(self, documents: Sequence[Document]) -> Bm25Index:
+        """A few milliseconds for the paragraphs of a question."""
         vocabulary: dict[str, int] = {}
         ids = [
-            [vocabulary.setdefault(self._stem(word), len(vocabulary)) for word in words(document.full, self.settings)]
+            [vocabulary.setdefault(self._stem(word), len(vocabulary)) for word in words(document.full, self.retrieval)]
             for document in documents
         ]
         bm25 = _bm25s().BM25(method="lucene", k1=K1, b=B, int_dtype="int64")  # numpy adds faster by its own integers
@@ -85,13 +96,16 @@ class Bm25:
             bm25.vocab_dict = {}
         return self._index(documents, bm25)
 
-    def open(self, corpus: Corpus) -> Bm25Index:
-        """See `Indexer`: seconds for tens of thousands of passages. What was stored is mapped into memory.
+    def corpus_index(self, corpus: Corpus) -> Bm25Index:
+        """Seconds for tens of thousands of passages. What was stored is mapped into memory.
 
         Raises:
             CorpusError: no passage has a word, or the stored index is damaged.
         """
-        name = "bm25-" + ("stem" if self.settings.stem else "plain") + "-stop" * self.settings.remove_stop_words
+        import numpy as np
+
+        settings = self.retrieval
+        name = "bm25-" + ("stem" if settings.stem else "plain") + "-stop" * settings.remove_stop_words
         folder = made(corpus.folder / f"{name}-{FORMAT}", lambda draft: self._store(corpus, draft))
         try:
             bm25 = _bm25s().BM25.load(folder, mmap=True, allow_pickle=False, show_progress=False)
@@ -105,10 +119,10 @@ class Bm25:
         return self._index(corpus.documents, bm25)
 
     def _index(self, documents: Sequence[Document], bm25: Any) -> Bm25Index:
-        return Bm25Index(documents=documents, text=self.settings, stem=self._stem, bm25=bm25)
+        return Bm25Index(documents=documents, settings=self.retrieval, stem=self._stem, bm25=bm25)
 
     def _store(self, corpus: Corpus, draft: Path) -> None:
-        index = self.build(corpus.documents)
+        index = self.index(corpus.documents)
         if not index.has_words:
             raise CorpusError(f"no passage of {corpus.folder.name} has a word of two letters: bm25 cannot search it.")
         index.save(draft)

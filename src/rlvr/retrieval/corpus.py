@@ -5,7 +5,7 @@ The folder's name holds a hash of the file, so a changed corpus gets new indexes
     corpus-3f2a.../documents/rows.jsonl               ["m0", "Port Blair", "Port Blair is the capital of ..."]
     corpus-3f2a.../documents/offsets.npy              where each row begins
     corpus-3f2a.../bm25-stem-stop-2/                  see `Bm25Index.save`
-    corpus-3f2a.../embeddings-c08f.../embeddings.npy  see `Semantic`
+    corpus-3f2a.../embeddings-c08f.../embeddings.npy  see `SemanticIndex`
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from rlvr.errors import ConfigError
 from rlvr.retrieval.base import Corpus, CorpusError, Document
-from rlvr.retrieval.store import default_folder, made
+from rlvr.retrieval.store import damaged, default_folder, made
 from rlvr.retrieval.text import readable
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
@@ -163,11 +163,6 @@ def _parse(data: bytes, place: str) -> Any:
         return json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise CorpusError(f"{place}: this is not JSON in UTF-8 ({error}); mend or remove it.") from None
-
-
-def damaged(folder: Path, reason: object) -> CorpusError:
-    """The error for a stored folder that cannot be read."""
-    return CorpusError(f"the index in {folder} is damaged ({reason}); delete that folder, and it is made again.")
 
 
 def _shown(value: object) -> str:

@@ -1,27 +1,31 @@
-"""The oracle: the documents that hold the answer, whatever is asked; it tells whether retrieval is the problem."""
+"""The oracle."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import ClassVar
 
+from rlvr.registry import register
 from rlvr.retrieval.base import Document, Search
+from rlvr.retrieval.retriever import Retriever
 
 
-@dataclass(frozen=True, kw_only=True)
-class GoldenSearch:
-    """A question's supporting documents, in the order in which it has them."""
+@register("retriever", "golden")
+class Golden(Retriever):
+    """The documents that hold the answer, whatever is asked: tells whether retrieval is the problem."""
 
-    documents: Sequence[Document]
+    is_local: ClassVar[bool] = False
+    gives_all: ClassVar[bool] = True
 
-    async def __call__(self, query: str, top_n: int) -> list[Document]:
-        """The first `top_n` of them."""
-        return list(self.documents[: max(top_n, 0)])
+    def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Document]:
+        """The first ones."""
+        return list(documents[: max(top_n, 0)])
 
+    def over(self, documents: Sequence[Document], supporting: Collection[str]) -> Search:
+        """The supporting ones, in the question's order; of any query, also an empty one."""
+        found = [document for document in documents if document.id in supporting]
 
-class GoldenRetriever:
-    """Gives each question its supporting documents."""
+        async def search(query: str, top_n: int) -> list[Document]:
+            return self.search(query, found, top_n)
 
-    def over(self, key: str, documents: Sequence[Document], supporting: Collection[str]) -> Search:
-        """See `Retriever.over`."""
-        return GoldenSearch(documents=[document for document in documents if document.id in supporting])
+        return search

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
+from rlvr.registry import register
 from rlvr.retrieval.base import Corpus, Document, Hits
 from rlvr.retrieval.bm25 import Bm25, Bm25Index
-from rlvr.retrieval.ranking import NO_HIT, Scores, best
-from rlvr.retrieval.semantic import Semantic, SemanticIndex
+from rlvr.retrieval.retriever import IndexRetriever, find_retriever
+from rlvr.retrieval.semantic import SemanticIndex
+
+if TYPE_CHECKING:
+    from rlvr.retrieval.ranking import Scores
 
 MEANING = 1.5
 """BM25 points that one standard deviation of the cosines is worth; docs/retrieval.md says how it was chosen."""
@@ -31,6 +33,8 @@ class HybridIndex:
 
     def search(self, queries: Sequence[str], top_n: int) -> list[Hits]:
         """See `Index.search`."""
+        from rlvr.retrieval.ranking import best
+
         return [best(self.scores(query), top_n) for query in queries]
 
 
@@ -44,23 +48,36 @@ def fuse(by_words: Scores, by_meaning: Scores) -> Scores:
 
     `fuse([3, 2, 0], [0.1, 0.5, 0.6])` is about [0.9, 2.7, 1.4]: best is the second one, which both find good.
     """
+    import numpy as np
+
+    from rlvr.retrieval.ranking import NO_HIT
+
     if not len(by_meaning) or by_meaning[0] == NO_HIT:  # for all or none
         return by_meaning
     spread = max(float(by_meaning.std()), SMALLEST_SPREAD)
     return by_words + np.float32(MEANING / spread) * (by_meaning - by_meaning.mean())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hybrid:
-    """The `Indexer` of both."""
+@register("retriever", "hybrid")
+class Hybrid(IndexRetriever):
+    """Words and meaning: BM25 scores plus 1.5 times the standardized cosines, see `fuse`."""
 
-    bm25: Bm25
-    semantic: Semantic
+    takes_model: ClassVar[bool] = True
+    uses: ClassVar[frozenset[str]] = Bm25.uses
+    _bm25: Any = None
+    _semantic: Any = None
 
-    def build(self, documents: Sequence[Document]) -> HybridIndex:
-        """See `Indexer`."""
-        return HybridIndex(self.bm25.build(documents), self.semantic.build(documents))
+    def load(self) -> None:
+        """Both parts."""
+        names = ("bm25", f"semantic/{self.model}" if self.model else "semantic")
+        self._bm25, self._semantic = (find_retriever(name, self.retrieval) for name in names)
+        self._bm25.load()
+        self._semantic.load()
 
-    def open(self, corpus: Corpus) -> HybridIndex:
-        """See `Indexer`."""
-        return HybridIndex(self.bm25.open(corpus), self.semantic.open(corpus))
+    def index(self, documents: Sequence[Document]) -> HybridIndex:
+        """See `IndexRetriever.index`."""
+        return HybridIndex(self._bm25.index(documents), self._semantic.index(documents))
+
+    def corpus_index(self, corpus: Corpus) -> HybridIndex:
+        """See `IndexRetriever.corpus_index`."""
+        return HybridIndex(self._bm25.corpus_index(corpus), self._semantic.corpus_index(corpus))

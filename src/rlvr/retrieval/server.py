@@ -1,4 +1,4 @@
-"""Our indexes as a service: the two requests that `services` makes, on the loopback interface.
+"""A retriever as a service: the two requests that `services` makes, on the loopback interface.
 
 POST /rerank {"query", "documents": [text or {"title", "text"}][, "top_n", "return_documents", "model"]}
 POST /search {"query"[, "top_n"]}
@@ -12,14 +12,16 @@ import importlib.util
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from rlvr.errors import ConfigError, UserError
-from rlvr.retrieval.base import Document, Hit, Index, Indexer
+from rlvr.retrieval.base import Document, RetrievalError
+from rlvr.retrieval.retriever import Retriever
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -65,13 +67,12 @@ class _RefusalError(Exception):
         self.status = status
 
 
-def serve(name: str, indexer: Indexer, index: Index, port: int) -> None:
+def serve(name: str, retriever: Retriever, port: int) -> None:
     """Answer requests until Ctrl-C or SIGTERM; requests under way are finished, for `SHUTDOWN_S` at most.
 
     Args:
         name: of the retriever, which a request may give as "model".
-        indexer: for the documents of /rerank.
-        index: for /search.
+        retriever: open, with scope=corpus; /rerank searches the documents of the request with it.
         port: 0 for any free one; the address is printed on stderr.
 
     Raises:
@@ -79,10 +80,12 @@ def serve(name: str, indexer: Indexer, index: Index, port: int) -> None:
         KeyboardInterrupt, SystemExit: after the signal, with status 143 for SIGTERM.
     """
     check_installed()
+    assert retriever.corpus is not None
+    num_passages = len(retriever.corpus.documents)
     import uvicorn
 
     config = uvicorn.Config(
-        make_app(name, indexer, index),
+        make_app(name, retriever),
         log_level="warning",
         lifespan="off",
         limit_concurrency=MAX_CONNECTIONS,
@@ -95,7 +98,7 @@ def serve(name: str, indexer: Indexer, index: Index, port: int) -> None:
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             address = f"http://{HOST}:{listening.getsockname()[1]}"
-            print(f"rlvr: {name} over {len(index.documents):,} passages at {address}; Ctrl-C stops it", file=sys.stderr)
+            print(f"rlvr: {name} over {num_passages:,} passages at {address}; Ctrl-C stops it", file=sys.stderr)
             sys.stderr.flush()
 
     with _listen(port) as listening:
@@ -113,20 +116,23 @@ def check_installed() -> None:
         raise ConfigError("--serve needs starlette and uvicorn; install them with: pip install 'rlvr[serve]'")
 
 
-def make_app(name: str, indexer: Indexer, index: Index) -> Starlette:
+def make_app(name: str, retriever: Retriever) -> Starlette:
     """The application; see `serve`."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
+    assert retriever.corpus is not None
+    passages = retriever.corpus.documents
+
     async def rerank(request: Request) -> JSONResponse:
-        return await _answer(request, _Rerank, lambda body: _rerank(body, name, indexer))
+        return await _answer(request, _Rerank, lambda body: _rerank(body, name, retriever))
 
     async def search(request: Request) -> JSONResponse:
-        return await _answer(request, _Search, lambda body: _search(body, index))
+        return await _answer(request, _Search, lambda body: _search(body, retriever, passages))
 
     async def health(request: Request) -> JSONResponse:
-        return JSONResponse({"status": "ok", "retriever": name, "passages": len(index.documents)})
+        return JSONResponse({"status": "ok", "retriever": name, "passages": len(passages)})
 
     routes = [
         Route("/rerank", rerank, methods=["POST"]),
@@ -149,6 +155,8 @@ async def _answer(request: Request, kind: type[_Body], work: Callable[[Any], dic
         return JSONResponse({"error": f"{place}: {first['msg']}"}, status_code=400)
     except _RefusalError as refusal:
         return JSONResponse({"error": str(refusal)}, status_code=refusal.status)
+    except RetrievalError as error:
+        return JSONResponse({"error": str(error)}, status_code=500)
 
 
 async def _read(request: Request) -> bytes:
@@ -165,7 +173,7 @@ async def _read(request: Request) -> bytes:
     return data
 
 
-def _rerank(body: _Rerank, name: str, indexer: Indexer) -> dict[str, Any]:
+def _rerank(body: _Rerank, name: str, retriever: Retriever) -> dict[str, Any]:
     """All documents in order, also those that fit in nothing (with the score 0)."""
     if body.model not in (None, "", name):
         raise _RefusalError(400, f"model: this service has {name} only")
@@ -173,21 +181,21 @@ def _rerank(body: _Rerank, name: str, indexer: Indexer) -> dict[str, Any]:
     documents = [
         Document(id=str(number), title=passage.title, text=passage.text) for number, passage in enumerate(passages)
     ]
-    found = indexer.build(documents).search([body.query], len(documents))[0]
-    missing = sorted(set(range(len(documents))) - {hit.index for hit in found})
-    hits = [*found, *(Hit(index, 0.0) for index in missing)]
-    results: list[dict[str, Any]] = [{"index": hit.index, "relevance_score": hit.score} for hit in hits]
+    known = set(documents)
+    found = retriever.ranked(body.query, documents, len(documents))
+    scores = {document: score for document, score in found if document in known}
+    ranked = [*scores, *(document for document in documents if document not in scores)]
+    results: list[dict[str, Any]] = [
+        {"index": int(document.id), "relevance_score": scores.get(document, 0.0)} for document in ranked
+    ]
     if body.return_documents:
         results = [result | {"document": passages[result["index"]].model_dump()} for result in results]
     return {"model": name, "results": results[: body.top_n or len(results)]}
 
 
-def _search(body: _Search, index: Index) -> dict[str, Any]:
-    results = []
-    for hit in index.search([body.query], body.top_n)[0]:
-        found = index.documents[hit.index]
-        results.append({"id": found.id, "title": found.title, "text": found.text, "score": hit.score})
-    return {"results": results}
+def _search(body: _Search, retriever: Retriever, passages: Sequence[Document]) -> dict[str, Any]:
+    found = retriever.ranked(body.query, passages, body.top_n)
+    return {"results": [asdict(document) | {"score": score} for document, score in found]}
 
 
 def _listen(port: int) -> socket.socket:

@@ -19,20 +19,21 @@ import json
 import math
 import os
 import weakref
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from abc import ABC
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from rlvr.config.schema.tasks import Retrieval
 from rlvr.errors import ConfigError
-from rlvr.retrieval.base import Document, RetrievalError, Search
-from rlvr.retrieval.text import bounded, has_words, readable
+from rlvr.registry import register
+from rlvr.retrieval.base import Document, RetrievalError
+from rlvr.retrieval.retriever import Retriever
+from rlvr.retrieval.text import readable
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-ADDRESS_VARS = {"rerank": "RERANK_API_URL", "search": "WIKI_SEARCH_API_URL"}
 MAX_CONCURRENT = 32
 MAX_ANSWER_BYTES = 16 << 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
@@ -47,7 +48,6 @@ class Service:
     timeout_s: float
     max_retries: int
     headers: Mapping[str, str] = field(default_factory=dict)
-    first_pause_s: float = FIRST_PAUSE_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class ServiceClient:
         problem = ""
         for attempt in range(self.service.max_retries + 1):
             if attempt:
-                await asyncio.sleep(min(self.service.first_pause_s * 2 ** (attempt - 1), LONGEST_PAUSE_S))
+                await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S))
             status, answer = await self._request(client, body)
             if status == 200:
                 return self._parsed(answer)
@@ -151,104 +151,125 @@ async def _opened(url: str) -> AsyncIterator[AsyncClient]:
         await client.aclose()
 
 
-@dataclass(frozen=True, kw_only=True)
-class RerankRetriever:
-    """Asks a service to order a question's own documents; each is cut to `max_document_chars`."""
+class ServiceRetriever(Retriever, ABC):
+    """Asks a service, at `task.retrieval.<name>_url`."""
 
-    client: ServiceClient
-    model: str | None
-    max_document_chars: int
+    is_local: ClassVar[bool] = False
+    uses: ClassVar[frozenset[str]] = frozenset({"api_key_var", "timeout_s", "max_retries"})
+    address_var: ClassVar[str]
+    """The variable with the service's address, where no setting has it."""
+    _client: Any = None
 
-    def over(self, key: str, documents: Sequence[Document], supporting: Collection[str]) -> Search:
-        """See `Retriever.over`."""
-        return _RerankSearch(retriever=self, documents=tuple(documents))
+    @property
+    def patience_s(self) -> float:
+        """The longest time that the client tries before it gives up and ends the run."""
+        retries = self.retrieval.max_retries
+        pauses = [min(FIRST_PAUSE_S * 2**number, LONGEST_PAUSE_S) for number in range(retries)]
+        return self.retrieval.timeout_s * (retries + 1) + sum(pauses)
+
+    def check(self, tool_timeout_s: float = math.inf) -> None:
+        """See `Retriever.check`."""
+        if tool_timeout_s <= self.patience_s:
+            raise ConfigError(
+                f"task.tool_timeout_s={tool_timeout_s:g}: a service that is down must end the run, and its client "
+                f"tries for {self.patience_s:g} s (task.retrieval.timeout_s={self.retrieval.timeout_s:g}, "
+                f"max_retries={self.retrieval.max_retries}); raise it, or lower one of these."
+            )
+
+    def load(self) -> None:
+        """Make the client. ConfigError if there is no address or key."""
+        key = f"task.retrieval.{self.name}_url"
+        url = getattr(self.retrieval, f"{self.name}_url") or os.environ.get(self.address_var)
+        if not url:
+            raise ConfigError(
+                f"the retriever {self.name} needs the address of a service: set {key} or {self.address_var}."
+            )
+        _check_address(key, url)
+        url = url.rstrip("/")
+        service = Service(
+            url=url if url.endswith(f"/{self.name}") else f"{url}/{self.name}",
+            timeout_s=self.retrieval.timeout_s,
+            max_retries=self.retrieval.max_retries,
+            headers=_headers(self.retrieval.api_key_var),
+        )
+        self._client = ServiceClient(service)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RerankSearch:
-    retriever: RerankRetriever
-    documents: Sequence[Document]
+@register("retriever", "rerank")
+class Rerank(ServiceRetriever):
+    """A service that orders the question's own documents."""
 
-    async def __call__(self, query: str, top_n: int) -> list[Document]:
-        top_n = min(top_n, len(self.documents))
-        query = bounded(query)
-        if top_n < 1 or not has_words(query):
+    uses: ClassVar[frozenset[str]] = ServiceRetriever.uses | {"rerank_url", "service_model", "max_document_chars"}
+    address_var: ClassVar[str] = "RERANK_API_URL"
+
+    def check(self, tool_timeout_s: float = math.inf) -> None:
+        """See `Retriever.check`; no request could hold a corpus."""
+        if self.retrieval.scope == "corpus":
+            raise ConfigError(
+                "task.retriever=rerank: orders the question's own paragraphs, and cannot search a corpus; choose "
+                "another retriever or task.retrieval.scope=paragraphs."
+            )
+        super().check(tool_timeout_s)
+
+    async def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Document]:
+        """Each document is cut to `max_document_chars`."""
+        if not documents:
             return []
-        texts = [document.full[: self.retriever.max_document_chars] for document in self.documents]
-        body = {"query": query, "documents": texts, "top_n": top_n, "return_documents": False}
-        model = {} if self.retriever.model is None else {"model": self.retriever.model}
-        answer = await self.retriever.client.post(model | body)
-        scores = [self._result(result) for result in _results(answer, self.retriever.client)]
+        texts = [document.full[: self.retrieval.max_document_chars] for document in documents]
+        body = {"query": query, "documents": texts, "top_n": min(top_n, len(documents)), "return_documents": False}
+        model = {} if self.retrieval.service_model is None else {"model": self.retrieval.service_model}
+        answer = await self._client.post(model | body)
+        scores = [self._result(result, len(documents)) for result in _results(answer, self._client)]
         order = dict.fromkeys(index for _, index in sorted((-score, index) for index, score in scores))
-        return [self.documents[index] for index in order][:top_n]
+        return [documents[index] for index in order]
 
-    def _result(self, result: Any) -> tuple[int, float]:
+    def _result(self, result: Any, num_documents: int) -> tuple[int, float]:
         index = result.get("index") if isinstance(result, dict) else None
         score = result.get("relevance_score") if isinstance(result, dict) else None
-        if type(index) is not int or not 0 <= index < len(self.documents):
-            raise self.retriever.client.malformed(f"the index {_shown(index)} for {len(self.documents)} documents")
+        if type(index) is not int or not 0 <= index < num_documents:
+            raise self._client.malformed(f"the index {_shown(index)} for {num_documents} documents")
         if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-            raise self.retriever.client.malformed(f"the relevance_score {_shown(score)}")
+            raise self._client.malformed(f"the relevance_score {_shown(score)}")
         return index, score
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchRetriever:
-    """Asks a service that has documents of its own."""
+@register("retriever", "search")
+class SearchService(ServiceRetriever):
+    """A service that has documents of its own."""
 
-    client: ServiceClient
+    uses: ClassVar[frozenset[str]] = ServiceRetriever.uses | {"search_url"}
+    address_var: ClassVar[str] = "WIKI_SEARCH_API_URL"
 
-    def over(self, key: str, documents: Sequence[Document], supporting: Collection[str]) -> Search:
-        """See `Retriever.over`; `documents` are not searched."""
-        return self._search
+    def check(self, tool_timeout_s: float = math.inf) -> None:
+        """See `Retriever.check`; it needs no file of passages."""
+        if self.retrieval.scope == "paragraphs":
+            raise ConfigError(
+                "task.retriever=search: the service has documents of its own; set task.retrieval.scope=corpus."
+            )
+        super().check(tool_timeout_s)
 
-    async def _search(self, query: str, top_n: int) -> list[Document]:
-        query = bounded(query)
-        if top_n < 1 or not has_words(query):
-            return []
-        results = _results(await self.client.post({"query": query, "top_n": top_n}), self.client)
+    async def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Document]:
+        """The question's documents are not searched."""
+        results = _results(await self._client.post({"query": query, "top_n": top_n}), self._client)
         found: dict[str, Document] = {}
         for document in map(self._document, results):
             found.setdefault(document.id, document)
-        return list(found.values())[:top_n]
+        return list(found.values())
 
     def _document(self, result: Any) -> Document:
-        """`{"id", "title", "text"}`; an id may be missing, and the text alone may stand under "document"."""
+        """`{"id", "title", "text"}`, or the same under "document"; "body" stands for "text", an id may be missing.
+
+        A document that is only a text is that text.
+        """
         inner = result.get("document", result) if isinstance(result, dict) else result
         fields = inner if isinstance(inner, dict) else {"text": inner}
-        title, text = fields.get("title", ""), fields.get("text")
+        title, text = fields.get("title", ""), fields.get("text", fields.get("body"))
         if not isinstance(title, str) or not isinstance(text, str):
-            raise self.client.malformed(f"the passage {_shown(result)} without a text")
+            raise self._client.malformed(f"the passage {_shown(result)} without a text")
         document_id = fields.get("id", result.get("id") if isinstance(result, dict) else None)
         if document_id is None:
             document_id = hashlib.sha256(f"{title}\n{text}".encode("utf-8", "replace")).hexdigest()[:12]
         return Document(id=readable(str(document_id)), title=readable(title), text=readable(text))
-
-
-def make_client(kind: str, settings: Retrieval) -> RerankRetriever | SearchRetriever:
-    """The client `rerank` or `search`.
-
-    Raises ConfigError if there is no address or key, or for rerank over a corpus, which no request could hold.
-    """
-    if kind == "rerank" and settings.scope == "corpus":
-        raise ConfigError("retriever rerank orders a question's own paragraphs: set task.retrieval.scope=paragraphs.")
-    key = f"task.retrieval.{kind}_url"
-    configured = settings.rerank_url if kind == "rerank" else settings.search_url
-    url = configured or os.environ.get(ADDRESS_VARS[kind])
-    if not url:
-        raise ConfigError(f"the retriever {kind} needs the address of a service: set {key} or {ADDRESS_VARS[kind]}.")
-    _check_address(key, url)
-    url = url.rstrip("/")
-    service = Service(
-        url=url if url.endswith(f"/{kind}") else f"{url}/{kind}",
-        timeout_s=settings.timeout_s,
-        max_retries=settings.max_retries,
-        headers=_headers(settings.api_key_var),
-    )
-    client = ServiceClient(service)
-    if kind == "search":
-        return SearchRetriever(client=client)
-    return RerankRetriever(client=client, model=settings.service_model, max_document_chars=settings.max_document_chars)
 
 
 def _check_address(key: str, url: str) -> None:

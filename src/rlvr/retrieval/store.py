@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from rlvr.retrieval.base import CorpusError
+
 
 def default_folder() -> Path:
     """`$XDG_CACHE_HOME/rlvr/retrieval`, or `~/.cache/rlvr/retrieval`."""
@@ -35,6 +37,11 @@ def made(folder: Path, make: Callable[[Path], None]) -> Path:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder
+
+
+def damaged(folder: Path, reason: object) -> CorpusError:
+    """The error for a stored folder that cannot be read."""
+    return CorpusError(f"the index in {folder} is damaged ({reason}); delete that folder, and it is made again.")
 
 
 def _rename(draft: Path, folder: Path) -> None:

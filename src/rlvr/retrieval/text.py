@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+
+from rlvr.retrieval.settings import RetrievalSettings
 
 WORD = re.compile(r"\b\w\w+\b")
 """Words of two characters and more, of any script; what bm25s and scikit-learn take by default."""
@@ -25,14 +26,6 @@ MAX_QUERY_CHARS = 10_000
 """Longer queries are cut: a model may write 100 kB of anything."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextSettings:
-    """What is done to words: stop words are removed first, what is left is stemmed."""
-
-    stem: bool
-    remove_stop_words: bool
-
-
 def bounded(query: str) -> str:
     """The query as it is searched: at most `MAX_QUERY_CHARS`, `readable`."""
     return readable(query[:MAX_QUERY_CHARS])
@@ -48,13 +41,13 @@ def has_words(query: str) -> bool:
     return WORD.search(query) is not None
 
 
-def words(text: str, settings: TextSettings) -> list[str]:
+def words(text: str, settings: RetrievalSettings) -> list[str]:
     """Lower-cased words in order, not yet stemmed: "The Bay of Bengal" -> ["bay", "bengal"] without stop words."""
     found = WORD.findall(text.lower())
     return [word for word in found if word not in STOP_WORDS] if settings.remove_stop_words else found
 
 
-def make_stemmer(settings: TextSettings) -> Callable[[str], str]:
+def make_stemmer(settings: RetrievalSettings) -> Callable[[str], str]:
     """A function from a lower-cased word to its Snowball stem ("cities" -> "citi"), or to itself without stemming.
 
     Any number of threads may call it; the last `CACHED_WORDS` are kept, which makes it several times as fast.

@@ -1,13 +1,20 @@
-"""What a verifier is, and the contract that every score must meet."""
+"""Parts of a reward, verifiers, and the contract that every score meets."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from rlvr.errors import UserError
+from pydantic import Field
+
+from rlvr.errors import ConfigError, UserError
+from rlvr.settings import Component, setting
 from rlvr.types import Attempt, Score
+
+AtMostRight = Annotated[float, Field(le=1)]
+"""A value that is no more than that of a right answer."""
 
 
 class RewardError(UserError):
@@ -23,7 +30,7 @@ class Verifier(Protocol):
         ...
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The verdict; it must not raise for any completion, and must not block: what is slow runs in a pool."""
+        """The score; it must not raise for any completion, and must not block."""
         ...
 
 
@@ -31,8 +38,8 @@ class Verifier(Protocol):
 class Grade:
     """What one part of a reward found, before weights: `Grade(value=1.0)`, `Grade(value=0.0, status="invalid")`.
 
-    The states are those of `Score`: `error` says that the part itself failed, its `value` is NaN, and `message` tells
-    what happened, in words that can be counted (`timed out after 5 s`); `bad_data` that the example is at fault.
+    The states are those of `Score`. `error`: the part itself failed, `value` is NaN, and `message` says why in words
+    that can be counted (`timed out after 5 s`); `bad_data`: the example is at fault.
     """
 
     value: float
@@ -41,12 +48,62 @@ class Grade:
     bad_data: bool = False
 
 
-class Part(Protocol):
-    """One named, weighted part of a reward."""
+class Part(Component, ABC):
+    """One named, weighted part of a reward: its fields are the settings, `grade` grades.
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """The finding; it must not raise for any completion, and must not block: what is slow runs in a pool."""
-        ...
+        @register("reward", "hops")
+        class Hops(Part):
+            in_process = True
+
+            def grade(self, attempt: Attempt) -> Grade:
+                return Grade(value=float(attempt.state.hops))
+
+    Class attributes:
+        in_process: `grade` never blocks and runs in this process. Else it runs in a process that is killed after
+            reward.timeout_s, on a copy of the attempt without `state`.
+        is_penalty: 0 where all is well.
+        needs_markers: reads the markers around reasoning and solution.
+        needs_metadata: scores only examples with the metadata of a certain task.
+        preload: modules that process imports before it grades; the deadline starts after that.
+    """
+
+    group = "reward"
+    in_process: ClassVar[bool] = False
+    is_penalty: ClassVar[bool] = False
+    needs_markers: ClassVar[bool] = False
+    needs_metadata: ClassVar[bool] = False
+    preload: ClassVar[tuple[str, ...]] = ()
+
+    weight: float = setting(1.0, "the reward is the sum of weight x value over the parts")
+
+    @abstractmethod
+    def grade(self, attempt: Attempt) -> Any:
+        """A `Grade`, one finite number, or None for a completion that it cannot read; may be asynchronous.
+
+        What it raises is counted as an error of the part, and the episode is left out of group and loss.
+        """
+
+    @property
+    def reads_metadata(self) -> bool:
+        """If False, another process gets the example without its metadata, which may be large."""
+        return True
+
+    def check_run(self, config: Any) -> None:
+        """ConfigError if the prompt does not ask for what the part reads."""
+        if self.needs_markers and config.prompt.answer_in != "solution":
+            raise ConfigError(
+                f"prompt.answer_in={config.prompt.answer_in}: the reward has a part of type {self.name}, which reads "
+                "markers; set prompt.answer_in=solution, or leave the part out."
+            )
+
+
+class AnswerPart(Part):
+    """A part that compares an answer."""
+
+    in_process = True
+
+    wrong_value: AtMostRight = setting(0.0, "value of a wrong answer; a right one has 1")
+    invalid_value: AtMostRight = setting(0.0, "value where no answer can be read, which is counted as invalid")
 
 
 def checked(name: str, score: object) -> Score:
@@ -66,7 +123,7 @@ def checked(name: str, score: object) -> Score:
 
 
 async def run_verifier(verifier: Verifier, attempt: Attempt) -> Score:
-    """The checked verdict; an exception of the verifier is `error` (left out of the group), never a wrong answer."""
+    """The checked score; an exception of the verifier is `error` (left out of the group), never a wrong answer."""
     try:
         score = await verifier.verify(attempt)
     except RewardError:

@@ -32,8 +32,8 @@ ARGUMENTS = ("reasoning", "final_answer", "cited_doc_ids")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Completion:
-    """`Completion(reasoning="...", answer="Oslo", cited=("3", "12"), form=1.0)`
+class FinalAnswer:
+    """`FinalAnswer(reasoning="...", answer="Oslo", cited=("3", "12"), form=1.0)`
 
     `cited` has no id twice. `form` is the share of reasoning, answer and citations that are there as they should be.
     """
@@ -72,7 +72,7 @@ Ids = Annotated[list[str], BeforeValidator(as_ids)]
 """The type of a tool's argument that should be a list of ids."""
 
 
-def read_completion(arguments: Mapping[str, Any]) -> Completion | None:
+def read_completion(arguments: Mapping[str, Any]) -> FinalAnswer | None:
     """What the arguments say; None where the tool would refuse them. Only the answer has to be there."""
     if "final_answer" not in arguments or not set(arguments) <= set(ARGUMENTS):
         return None
@@ -82,12 +82,12 @@ def read_completion(arguments: Mapping[str, Any]) -> Completion | None:
     except ValueError:
         return None
     right = (_is_said(arguments.get("reasoning")), _is_said(arguments["final_answer"]), _is_list(arguments))
-    return Completion(
+    return FinalAnswer(
         reasoning=reasoning, answer=answer, cited=tuple(dict.fromkeys(cited)), form=sum(right) / len(right)
     )
 
 
-def find_completion(calls: Sequence[ToolCall]) -> Completion | None:
+def find_completion(calls: Sequence[ToolCall]) -> FinalAnswer | None:
     """The first completion among an episode's calls, in whichever turn it stands."""
     for call in calls:
         if call.name == NAME and call.problem is None:
@@ -97,7 +97,7 @@ def find_completion(calls: Sequence[ToolCall]) -> Completion | None:
     return None
 
 
-def completion_of(attempt: Attempt) -> Completion | None:
+def completion_of(attempt: Attempt) -> FinalAnswer | None:
     """How the episode was completed; None if it was not, also where its last turn was cut off."""
     return find_completion(attempt.calls) if attempt.stop_reason is StopReason.STOP else None
 

@@ -1,173 +1,99 @@
-"""The user's own function as a part of a reward, run in the processes of a `VerifierPool`.
+"""The user's own function as a part of a reward.
 
-    def my_reward(prompt: str, completion: str, answer: str, metadata: dict, **settings) -> float | None
+    def my_reward(completion: str, answer: str, **settings) -> float | None
 
-It returns one finite number, or None for a completion that it cannot read (`invalid`). It need not name the parameters
-that it does not use.
+It names those of `OFFERED` that it uses, and returns one finite number, or None for a completion that it cannot read.
 """
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import importlib
 import inspect
-import math
-import numbers
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from pydantic import PrivateAttr
 
 from rlvr.errors import ConfigError
-from rlvr.rewards.base import Grade, RewardError
-from rlvr.rewards.pool import VerifierPool, packed_function
-from rlvr.rewards.pool_worker import load
+from rlvr.registry import imported, register
+from rlvr.rewards.base import Part
+from rlvr.settings import ImportPath, setting
 from rlvr.types import Attempt
 
-OFFERED = ("prompt", "completion", "answer", "metadata")
+OFFERED: Mapping[str, Callable[[Attempt], Any]] = {
+    "prompt": lambda attempt: attempt.prompt,
+    "completion": lambda attempt: attempt.text,
+    "answer": lambda attempt: attempt.example.answer,
+    "metadata": lambda attempt: dict(attempt.example.metadata),
+    "turns": lambda attempt: [turn.text for turn in attempt.turns],
+    "calls": lambda attempt: [{"name": call.name, "arguments": dict(call.arguments)} for call in attempt.calls],
+    "retrieved": lambda attempt: list(attempt.retrieved),
+    "cited": lambda attempt: list(attempt.cited),
+}
+"""What a function is called with. `completion` is the last turn's text, `turns` are the texts of all turns."""
+
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-class CustomPart:
-    """The value of a function; `function` is a path `package.module:name` or a callable.
+@register("reward", "custom")
+class Custom(Part):
+    """Your own function, in a killable process."""
 
-    The current directory is importable. An exception, a crash or a timeout of the function is `error`; a value that is
-    not one finite number is a RewardError, which ends the run.
-    """
+    function: ImportPath = setting(description=f"module:function, called with those of {', '.join(OFFERED)} it names")
+    settings: dict[str, bool | int | float | str | None] = setting({}, "more keyword arguments of the function")
 
-    def __init__(
-        self,
-        *,
-        pool: VerifierPool,
-        function: str | Callable[..., float | None],
-        settings: Mapping[str, Any] | None = None,
-        key: str = "function",
-    ) -> None:
-        """ConfigError, naming `key`, if the function is not found or cannot be called with what there is."""
-        self._pool = pool
-        self._settings = dict(settings or {})
-        self.name = function if isinstance(function, str) else getattr(function, "__qualname__", repr(function))
-        found = import_function(function, key) if isinstance(function, str) else function
-        self._names = accepted_names(found, self._settings, f"{key}={self.name!r}")
-        self._call = _Reporting(found, function if isinstance(function, str) else None)
-        packed_function(self._call)
+    _function: Callable[..., Any] | None = PrivateAttr(None)
+    _names: frozenset[str] = PrivateAttr(frozenset())
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """What the function says of `attempt.text`."""
-        offered = {
-            "prompt": "\n".join(message.content for message in attempt.example.messages),
-            "completion": attempt.text,
-            "answer": attempt.example.answer,
-            "metadata": dict(attempt.example.metadata),
-        }
-        arguments = {name: offered[name] for name in OFFERED if name in self._names} | self._settings
-        result = await self._pool.call(self._call, arguments)
-        if result.status != "ok":
-            return Grade(value=math.nan, status="error", message=result.message)
-        if "refused" in result.value:
-            raise RewardError(
-                f"reward {self.name!r} returned {result.value['refused']} for example {attempt.example.id!r}: it must "
-                "return one finite number, or None for a completion that it cannot read."
-            )
-        value = result.value["value"]
-        return Grade(value=0.0, status="invalid") if value is None else Grade(value=value)
+    def bound(self, key: str, functions: Mapping[str, Callable[..., Any]]) -> Self:
+        """The part with its function: one of `functions`, which no import would find, or an imported one.
+
+        Raises:
+            ConfigError: there is no such function, or it cannot be called with what there is; begins with `key`.
+            UserError: it cannot be sent to another process.
+        """
+        from rlvr.rewards.pool import packed_function
+
+        what = f"{key}={self.function}"
+        function = functions.get(self.function) or imported(what, self.function, "function", callable)
+        bound = self.model_copy()
+        bound._function, bound._names = function, accepted_names(function, self.settings, what)
+        packed_function(function)
+        return bound
+
+    @property
+    def reads_metadata(self) -> bool:
+        return "metadata" in self._names
+
+    def grade(self, attempt: Attempt) -> Any:
+        assert self._function is not None, "the part is not bound to its function"
+        return self._function(**{name: OFFERED[name](attempt) for name in self._names}, **self.settings)
 
 
-class _Reporting:
-    """Calls the function, in the worker, and says what kind of value it returned."""
-
-    def __init__(self, function: Callable[..., object], path: str | None = None) -> None:
-        self._function = function
-        self._path = path
-
-    def __call__(self, arguments: dict[str, object]) -> dict[str, object]:
-        value = self._function(**arguments)
-        if value is None:
-            return {"value": None}
-        if isinstance(value, numbers.Real) and not isinstance(value, bool):
-            with contextlib.suppress(OverflowError):
-                number = float(value)
-                if math.isfinite(number):
-                    return {"value": number}
-        return {"refused": f"{type(value).__name__} {value!r:.80}"}
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object]]:
-        return (_Reporting, (self._function,)) if self._path is None else (_load_reporting, (self._path,))
-
-
-def _load_reporting(path: str) -> _Reporting:
-    return _Reporting(load(path))
-
-
-def import_function(path: str, key: str) -> Callable[..., Any]:
-    """The function at `package.module:name`; ConfigError with a remedy if there is none."""
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
-        raise ConfigError(f"{key}={path!r} is no import path: write package.module:function.")
-    if module_name == "__main__" or "_lambda_" in name or "_locals_" in name:
-        raise ConfigError(
-            f"{key}={path!r} is a function that was given in Python, which no other program can import: give it again "
-            "to rlvr.train or rlvr.evaluate, or put it into a module."
-        )
-    with _current_directory_importable():
-        try:
-            module = importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:  # foreign code
-            raise ConfigError(
-                f"{key}={path!r}: module {module_name} cannot be imported ({type(error).__name__}: {error}); mend it, "
-                "install it, or start rlvr in the directory that contains it."
-            ) from error
-        try:
-            function = load(path)
-        except AttributeError as error:
-            near = difflib.get_close_matches(name, vars(module), n=1)
-            hint = f"did you mean {near[0]}?" if near else "define it at the top level of the module."
-            raise ConfigError(f"{key}={path!r}: module {module_name} has no function {name}; {hint}") from error
-    if not callable(function):
-        raise ConfigError(f"{key}={path!r} is a {type(function).__name__}: name a function.")
-    return function
-
-
-@contextlib.contextmanager
-def _current_directory_importable() -> Iterator[None]:
-    """As it is in the workers: last, so that a file beside the data does not hide an installed package."""
-    entry = os.getcwd()
-    sys.path.append(entry)
-    try:
-        yield
-    finally:
-        sys.path.remove(entry)
-
-
-def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -> set[str]:
+def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -> frozenset[str]:
     """Which of `OFFERED` the function takes; ConfigError if it needs more, or if a setting would not reach it."""
     if inspect.iscoroutinefunction(function) or inspect.isclass(function):
         kind = "a class" if inspect.isclass(function) else "asynchronous"
-        raise ConfigError(f"{what} is {kind}: name an ordinary function; it runs in a process of its own.")
+        raise ConfigError(f"{what}: is {kind}; name an ordinary function.")
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{what} has no signature to read: wrap it in an ordinary Python function.") from error
+        raise ConfigError(f"{what}: has no signature to read; wrap it in an ordinary Python function.") from error
     names = {parameter.name for parameter in parameters if parameter.kind in _BY_NAME}
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     for parameter in parameters:
         optional = parameter.default is not parameter.empty or parameter.kind in (
-            inspect.Parameter.VAR_KEYWORD,
-            inspect.Parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
         )
         if not optional and (parameter.kind not in _BY_NAME or parameter.name not in {*OFFERED, *settings}):
             raise ConfigError(
-                f"{what} needs a parameter {parameter.name!r}, which nothing provides: it gets {', '.join(OFFERED)} by "
-                "name, and its settings."
+                f"{what}: needs a parameter {parameter.name!r}, which nothing provides; it gets its settings, and by "
+                f"name {', '.join(OFFERED)}."
             )
     for name in settings:
         if name in OFFERED or not (takes_any or name in names):
-            raise ConfigError(f"{what}: setting {name!r} would have no effect; it takes {_listed(names - {*OFFERED})}.")
+            known = ", ".join(sorted(names - {*OFFERED})) or "no settings"
+            raise ConfigError(f"{what}: setting {name!r} would have no effect; it takes {known}.")
     if not takes_any and not names & {*OFFERED}:
-        raise ConfigError(f"{what} takes none of {', '.join(OFFERED)}: name at least completion as a parameter.")
-    return {*OFFERED} if takes_any else names & {*OFFERED}
-
-
-def _listed(names: set[str]) -> str:
-    return ", ".join(sorted(names)) or "no settings"
+        raise ConfigError(f"{what}: takes none of {', '.join(OFFERED)}; name at least completion as a parameter.")
+    return frozenset(OFFERED if takes_any else names & {*OFFERED})

@@ -1,16 +1,16 @@
-"""Where the answer stands in a completion: the same places for rewards and metrics, training and evaluation.
+"""Where the answer is in a completion: the same places for rewards and metrics, training and evaluation.
 
     answer_in   the answer is
-    solution    what stands in the one solution block:   <start_working_out>...<end_working_out><SOLUTION>18</SOLUTION>
+    solution    in the one solution block:   <start_working_out>...<end_working_out><SOLUTION>18</SOLUTION>
     hash        what follows `####` on the last line, as in GSM8K's own solutions:   ... #### 18
-    boxed       what stands in the one `\\boxed{...}`, braces balanced; text may follow, but no other box
+    boxed       in the one `\\boxed{...}`, braces balanced; text may follow, but no other box
     whole       the whole text
-    complete    the argument `final_answer` of the tool `complete`, whose call may stand in any turn
+    complete    the argument `final_answer` of the tool `complete`, whose call may be in any turn
+    equals      the one word between the last `=`, which may end the prompt, and the first `<eoe>`:   4 1 + = 5 <eoe>
 
 Nothing is guessed: a block that is not closed, two solution blocks, two boxes (even of one answer) or two `####` give
-no answer, and neither does a number after the solution block. `answer_of` is what rewards and metrics ask: it gives no
-answer for a completion that was cut off, whose last number may be half a number. All of it takes time linear in the
-text.
+no answer, and neither does a number after the solution block. A completion that was cut off has no answer: its last
+number may be half a number. All of it takes time linear in the text.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rlvr.rewards.completion import completion_of
 from rlvr.types import Attempt, StopReason
 
 HASH = "####"
+EQUALS, END = "=", "<eoe>"
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 
 
@@ -101,7 +102,7 @@ def find_blocks(text: str, markers: Markers) -> Blocks | None:
 class AnswerFormat:
     """`AnswerFormat(answer_in="boxed")`, `AnswerFormat(answer_in="solution", markers=Markers(...))`"""
 
-    answer_in: Literal["solution", "hash", "boxed", "whole", "complete"]
+    answer_in: Literal["solution", "hash", "boxed", "whole", "complete", "equals"]
     markers: Markers | None = None
 
     def __post_init__(self) -> None:
@@ -117,18 +118,26 @@ class AnswerFormat:
             )
         return self.markers
 
-    def extract(self, text: str) -> str | None:
-        """The answer, stripped and not blank, or None if it does not stand where it should.
+    def answer_of(self, attempt: Attempt) -> str | None:
+        """The answer, stripped and not blank, or None if it is not where it should be or the completion was cut off."""
+        if self.answer_in == "equals":  # <eoe> says that it was not cut off
+            return after_equals(attempt.prompt, attempt.completion)
+        if attempt.stop_reason is not StopReason.STOP:
+            return None
+        if self.answer_in == "complete":
+            completed = completion_of(attempt)
+            return None if completed is None else completed.answer.strip() or None
+        return self.extract(attempt.text)
 
-        An answer in a call of `complete` stands in no text: `answer_of` finds it.
-        """
+    def extract(self, text: str) -> str | None:
+        """The answer in the text of a completion; None for `complete` and `equals`, which need more than that text."""
         if self.answer_in == "solution":
             return _in_solution(text, self.required_markers())
         if self.answer_in == "hash":
             return _after_hash(text)
         if self.answer_in == "boxed":
             return _in_box(text)
-        return None if self.answer_in == "complete" else text.strip() or None
+        return text.strip() or None if self.answer_in == "whole" else None
 
     def is_exact(self, text: str) -> bool:
         """True for a text in this format and nothing else: with `solution`, both blocks and only whitespace around."""
@@ -138,14 +147,13 @@ class AnswerFormat:
         return self.extract(text) is not None
 
 
-def answer_of(attempt: Attempt, answer_format: AnswerFormat | None) -> str | None:
-    """The answer of a completion that ended, or None; without a format the whole text, stripped."""
-    if attempt.stop_reason is not StopReason.STOP:
+def after_equals(prompt: str, completion: str) -> str | None:
+    """The word between the last `=` of prompt + completion and the completion's first `<eoe>`; None if not one word."""
+    words = completion.split()
+    if END not in words:
         return None
-    if answer_format is not None and answer_format.answer_in == "complete":
-        completed = completion_of(attempt)
-        return None if completed is None else completed.answer.strip() or None
-    return attempt.text.strip() or None if answer_format is None else answer_format.extract(attempt.text)
+    words = prompt.split() + words[: words.index(END)]
+    return words[-1] if len(words) > 1 and words[-2] == EQUALS and words[-1] != EQUALS else None
 
 
 def _in_solution(text: str, markers: Markers) -> str | None:

@@ -1,9 +1,9 @@
 """FinQA answers that are programs: `subtract(5829, 5735), divide(#0, 5735)`, run by the official rules.
 
-What fails only for its punctuation is mended, for reward and metric alike: `subtract(5829,5735)`, steps on lines of
-their own, a period or comma at the end. `rlvr score` mends nothing.
+Punctuation is repaired, for reward and metric alike: `subtract(5829,5735)`, a step on each line, a period or comma at
+the end. `rlvr score` repairs nothing.
 
-Execution tells nothing of reasoning: `add(94, 0)` is right for a gold of 94 (so it is in the official scorer).
+Execution says nothing about reasoning: `add(94, 0)` is right for a gold of 94, as in the official scorer.
 `mode: program` pays for the gold's program only.
 """
 
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from rlvr.rewards.base import Grade
-from rlvr.rewards.extract import AnswerFormat, answer_of
+from rlvr.errors import ConfigError
+from rlvr.registry import register
+from rlvr.rewards.base import AnswerPart, Grade
 from rlvr.rewards.official.finqa import ProgramError, execute, is_correct_result, same_program, tokens
+from rlvr.settings import setting
 from rlvr.types import Attempt, Example
 
 NOTHING = "n/a"  # what a program without a step gives
@@ -31,17 +32,17 @@ def program_result(program: str, example: Example) -> float | str | None:
 
 
 def readable_program(program: str, example: Example) -> tuple[str, float | str] | None:
-    """The program in the spelling that has a result, and the result: as it stands, else with its punctuation mended."""
+    """The program in the spelling that has a result, and the result: as it is, else with its punctuation repaired."""
     if len(program) > MAX_PROGRAM_CHARS:
         return None
-    for spelled in dict.fromkeys((program, _mended(program))):
+    for spelled in dict.fromkeys((program, _repaired(program))):
         result = _result(spelled, example)
         if result is not None:
             return spelled, result
     return None
 
 
-def _mended(program: str) -> str:
+def _repaired(program: str) -> str:
     """`add(1,2)\\nadd(#0,3).` -> `add(1, 2), add(#0, 3)`"""
     lines = [line.strip().rstrip(".,;").rstrip() for line in program.splitlines()]
     return ", ".join(part.strip() for part in ", ".join(line for line in lines if line).split(","))
@@ -60,27 +61,24 @@ def missing_metadata(example: Example, needed: Sequence[str] = FOR_EXECUTION) ->
     return f"example {example.id!r} has no {' or '.join(missing)} in its metadata" if missing else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinqaProgramPart:
-    """1 for a right program, else `wrong_value`; `invalid_value` for one that is malformed or cannot be executed.
+@register("reward", "finqa_program")
+class FinqaProgram(AnswerPart):
+    """1 for a right program of FinQA's language; one that is malformed or cannot be executed is invalid.
 
-    `execution`: its result is the gold's, metadata `exe_ans`, by the official comparison. `program`: it also is
-    equivalent to the gold program, metadata `program`. Without these, or metadata `table`, the grade is `error`.
+    The example's metadata has `table`, `exe_ans` and, for mode=program, `program`; without them the grade is `error`.
     """
 
-    format: AnswerFormat
-    mode: Literal["execution", "program"] = "execution"
-    wrong_value: float = 0.0
-    invalid_value: float = 0.0
-    immediate = True
+    needs_metadata = True
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """The finding on the answer of `attempt.text`."""
-        example = attempt.example
+    mode: Literal["execution", "program"] = setting(
+        "execution", "execution: its result is right; program: it is equivalent to the gold program"
+    )
+
+    def grade(self, attempt: Attempt) -> Grade:
+        example, program = attempt.example, attempt.answer
         missing = missing_metadata(example, (*FOR_EXECUTION, "program") if self.mode == "program" else FOR_EXECUTION)
         if missing is not None:
             return Grade(value=math.nan, status="error", message=missing)
-        program = answer_of(attempt, self.format)
         found = None if program is None else readable_program(program, example)
         if found is None:
             return Grade(value=self.invalid_value, status="invalid")
@@ -93,3 +91,11 @@ class FinqaProgramPart:
                 message = f"the gold program of example {example.id!r} cannot be read: {error}"
                 return Grade(value=math.nan, status="error", message=message[:500])
         return Grade(value=1.0 if right else self.wrong_value)
+
+    def check_run(self, config: Any) -> None:
+        """ConfigError where the answers are no programs."""
+        if config.task.answer_kind != "program":
+            raise ConfigError(
+                f"reward: a part of type finqa_program scores programs, which task={config.task.name} does not ask "
+                "for; use finqa_numeric or numeric, or set task=finqa task.answer=program."
+            )

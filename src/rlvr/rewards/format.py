@@ -2,49 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rlvr.rewards.base import Grade
-from rlvr.rewards.extract import AnswerFormat
+from rlvr.registry import register
+from rlvr.rewards.base import Grade, Part
+from rlvr.settings import NonNegativeFloat, setting
 from rlvr.types import Attempt, StopReason
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExactFormatPart:
-    """1 if the whole text is a reasoning block and a solution block, neither blank, and nothing else but whitespace; 0.
+@register("reward", "format_exact")
+class FormatExact(Part):
+    """1 if the completion is one reasoning block, one solution block and nothing else; 0 also where it was cut off."""
 
-    For answers that are not in a solution block: 1 if the answer stands where it should. A completion that was cut off
-    earns nothing: who never stops has not kept the format.
-    """
+    in_process = True
+    needs_markers = True
 
-    format: AnswerFormat
-    immediate = True
-
-    async def grade(self, attempt: Attempt) -> Grade:
-        """1.0 or 0.0."""
+    def grade(self, attempt: Attempt) -> Grade:
         ended = attempt.stop_reason is StopReason.STOP
-        return Grade(value=float(ended and self.format.is_exact(attempt.text)))
+        return Grade(value=float(ended and attempt.format.is_exact(attempt.text)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ApproximateFormatPart:
-    """Of each of the four markers: +1/4 if it occurs exactly once, and after the paid ones before it; else -penalty/4.
+@register("reward", "format_approximate")
+class FormatApproximate(Part):
+    """A quarter for each of the four markers that occurs exactly once, after those before it.
 
     Range [-penalty, 1]; `</s><s></r><r>` earns the first marker only.
-    ConfigError if the format has no markers.
     """
 
-    format: AnswerFormat
-    penalty: float = 0.0
-    immediate = True
+    in_process = True
+    needs_markers = True
 
-    def __post_init__(self) -> None:
-        self.format.required_markers()
+    penalty: NonNegativeFloat = setting(1.0, "a quarter of it is subtracted for each marker that does not")
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """A value in [-penalty, 1]."""
+    def grade(self, attempt: Attempt) -> Grade:
         text, num_paid, end = attempt.text, 0, -1
-        for marker in self.format.required_markers().in_order:
+        for marker in attempt.format.required_markers().in_order:
             start = text.find(marker)
             if start > end and start == text.rfind(marker):
                 num_paid, end = num_paid + 1, start

@@ -1,4 +1,4 @@
-"""The part of `MathPart` that runs in a process of its own; importing it loads math-verify and sympy.
+"""What `MathEqual` compares with; importing it loads math-verify and sympy.
 
 math-verify's own time limits are off: they use `signal.alarm`, which works on a main thread only and cannot stop C
 code. The pool's deadline can.
@@ -32,13 +32,13 @@ _AT, _STEP = sympy.Rational(7351, 5000), sympy.Rational(4177, 10000)  # positive
 
 
 @lru_cache(maxsize=4096)
-def compare(gold: str, answer: str, search: bool) -> Finding:
-    """Are they equivalent? With `search`, `answer` is a whole text in which the answer has to be found first."""
+def compare(gold: str, answer: str) -> Finding:
+    """Are they equivalent?"""
     golds = _parsed_answer(gold)
     if not golds:
         return "no gold"
     try:
-        answers = _parsed(answer) if search else _parsed_answer(answer)
+        answers = _parsed_answer(answer)
     except MemoryError:
         raise
     except Exception:  # foreign code: it fails on some texts that are no expression
@@ -132,4 +132,4 @@ def _is_balanced(text: str) -> bool:
 
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
-compare("\\frac{1}{2}", "0.5", False)  # builds the parser's tables once, before workers are forked
+compare("\\frac{1}{2}", "0.5")  # builds the parser's tables once, before workers are forked

@@ -15,20 +15,23 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from rlvr.rewards.base import Grade, Verifier
-from rlvr.rewards.completion import Completion, completion_of
-from rlvr.rewards.extract import AnswerFormat, answer_of
+from rlvr.errors import ConfigError
+from rlvr.registry import register
+from rlvr.rewards.base import Grade, Part, Verifier
+from rlvr.rewards.completion import FinalAnswer, completion_of
+from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.official import hotpotqa, musique
 from rlvr.rewards.official.text import normalize_answer
 from rlvr.rewards.text import golds_of
 from rlvr.rewards.trace import MAX_CITES, Trace
+from rlvr.settings import setting
 from rlvr.types import Attempt, Example, Score, TraceStep
 
 Rules = Literal["musique", "hotpotqa"]
 HopWeight = Literal["none", "capped", "linear"]
-Metric = Literal["recall", "precision", "f1"]
+ShareName = Literal["recall", "precision", "f1"]
 
 _COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
@@ -126,20 +129,21 @@ def with_digits(text: str) -> str:
     return _NUMBER_WORD.sub(lambda match: _WORDS[match[0].lower()], text)
 
 
-def said(attempt: Attempt, form: AnswerFormat) -> Completion | None:
+def final_answer(attempt: Attempt) -> FinalAnswer | None:
     """What the episode ends with: the call of `complete` or, where the prompt asks for it, an answer in the last turn.
 
     In a text, `<cite>3, 12</cite>` cites.
     """
+    form: AnswerFormat = attempt.format
     if form.answer_in == "complete":
         return completion_of(attempt)
-    answer = answer_of(attempt, form)
+    answer = attempt.answer
     if answer is None:
         return None
     cites = _CITE.findall(attempt.text)
     cited = tuple(dict.fromkeys(name for cite in cites for part in cite.split(",") if (name := part.strip())))
     right = (form.is_exact(_CITE.sub("", attempt.text)), bool(answer), len(cites) == 1)
-    return Completion(reasoning="", answer=answer, cited=cited, form=sum(right) / len(right))
+    return FinalAnswer(reasoning="", answer=answer, cited=cited, form=sum(right) / len(right))
 
 
 def hop_factor(hops: int, weight: HopWeight) -> float:
@@ -156,84 +160,88 @@ def _state(attempt: Attempt) -> QaState:
     return attempt.state
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswerPart:
-    """Exact match or F1 of the final answer, in [0, 1] times the weight of hops; `invalid`, 0, without an answer."""
+class _DocumentPart(Part):
+    in_process = True
 
-    format: AnswerFormat
-    metric: Literal["em", "f1"] = "em"
-    hop_weight: HopWeight = "none"
-    number_words: bool = True
-    immediate = True
+    def check_run(self, config: Any) -> None:
+        """ConfigError for a task without documents."""
+        if not config.task.has_documents:
+            raise ConfigError(
+                f"reward: a part of type {self.name} scores tasks with documents (musique, hotpotqa, wiki2), not "
+                f"task={config.task.name}; use text."
+            )
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """The finding on the episode's completion."""
-        state, completion = _state(attempt), said(attempt, self.format)
-        if completion is None:
+
+@register("reward", "answer")
+class MultiHopAnswer(_DocumentPart):
+    """Exact match or F1 of the final answer by the data set's rules, an empty answer being worth nothing."""
+
+    metric: Literal["em", "f1"] = setting("em", "em: exact match; f1: of the words; the best over the golds")
+    hop_weight: HopWeight = setting(
+        "none",
+        "multiply by: none: 1; capped: min(hops / 2, 1); linear: hops / 2. Advantages that are divided by a group's "
+        "standard deviation cancel it",
+    )
+    number_words: bool = setting(True, "true: two and 2, second and 2nd are equal, in answer and golds alike")
+
+    def grade(self, attempt: Attempt) -> Grade:
+        state, final = _state(attempt), final_answer(attempt)
+        if final is None:
             return Grade(value=0.0, status="invalid")
-        golds = golds_of(attempt.example)
-        scores = answer_scores(state.rules, completion.answer, golds, number_words=self.number_words)
+        scores = answer_scores(state.rules, final.answer, golds_of(attempt.example), number_words=self.number_words)
         return Grade(value=getattr(scores, self.metric) * hop_factor(state.hops, self.hop_weight))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RetrievalPart:
-    """Recall, precision or F1 of the documents that the model was shown; 0 if there were none."""
+@register("reward", "retrieval")
+class Retrieval(_DocumentPart):
+    """How many of the supporting documents were found, and how much of what was found supports; 0 for none."""
 
-    metric: Metric = "f1"
-    immediate = True
+    metric: ShareName = setting(
+        "f1",
+        "recall: share of the supporting documents that was found; precision: share of what was found that supports; "
+        "f1: their harmonic mean",
+    )
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """A value in [0, 1], whatever the episode ended with."""
+    def grade(self, attempt: Attempt) -> Grade:
         state = _state(attempt)
         return Grade(value=getattr(state.shares(state.retrieved), self.metric))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CitationPart:
-    """Recall, precision or F1 of the cited documents; `invalid`, 0, without an answer that cites."""
+@register("reward", "citation")
+class Citation(_DocumentPart):
+    """The same of the documents cited with the answer; without an answer invalid, 0."""
 
-    format: AnswerFormat
-    metric: Metric = "f1"
-    immediate = True
+    metric: ShareName = setting("f1", "as for retrieval, of the cited documents")
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """A value in [0, 1]."""
-        completion = said(attempt, self.format)
-        if completion is None:
+    def grade(self, attempt: Attempt) -> Grade:
+        final = final_answer(attempt)
+        if final is None:
             return Grade(value=0.0, status="invalid")
-        return Grade(value=getattr(_state(attempt).shares(completion.cited), self.metric))
+        return Grade(value=getattr(_state(attempt).shares(final.cited), self.metric))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompletionPart:
-    """The share of reasoning, answer and citations that are given as they should be; `invalid`, 0, without an answer.
+@register("reward", "completion")
+class CompletionForm(_DocumentPart):
+    """The share of reasoning, final_answer and cited_doc_ids that are given, and of the right type, in `complete`.
 
     Of an answer in a text: only blocks that the prompt asks for, an answer, and one `<cite>` block.
     """
 
-    format: AnswerFormat
-    immediate = True
-
-    async def grade(self, attempt: Attempt) -> Grade:
-        """0, 1/3, 2/3 or 1."""
-        completion = said(attempt, self.format)
-        return Grade(value=0.0, status="invalid") if completion is None else Grade(value=completion.form)
+    def grade(self, attempt: Attempt) -> Grade:
+        final = final_answer(attempt)
+        return Grade(value=0.0, status="invalid") if final is None else Grade(value=final.form)
 
 
-@dataclass(frozen=True, kw_only=True)
-class HopsPart:
-    """The number of hops of the question."""
+@register("reward", "hops")
+class Hops(_DocumentPart):
+    """The number of hops of the question: a measure of the data, to be given the weight 0."""
 
-    immediate = True
-
-    async def grade(self, attempt: Attempt) -> Grade:
-        """2.0, 3.0 or 4.0."""
+    def grade(self, attempt: Attempt) -> Grade:
         return Grade(value=float(_state(attempt).hops))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CombinedPart:
+@register("reward", "combined")
+class Combined(_DocumentPart):
     """The formulas of the projects that this task comes from, oddities included.
 
     spec    (EM w + F1 w) / 2 + recall / 2                           with w = min(hops / 2, 1); range 0 to 1.5
@@ -242,30 +250,31 @@ class CombinedPart:
 
     Both take recall for what was found or cited, so that finding and citing everything costs nothing (`later`: but for
     precision); w is 1 for 2, 3 and 4 hops alike. Advantages that are divided by a group's standard deviation cancel
-    every factor that a question's episodes share.
+    every factor that a question's episodes share. Without an answer it is invalid, and pays for what was found.
     """
 
-    format: AnswerFormat
-    formula: Literal["spec", "later"]
-    number_words: bool = True
-    immediate = True
+    formula: Literal["spec", "later"] = setting(
+        "later",
+        "spec: (EM + F1) min(hops / 2, 1) / 2 + recall / 2; later: (hops / 2) (0.9 EM + F1 + recall + 0.4 precision + "
+        "0.6 citation recall + 0.1 format) / 4",
+    )
+    number_words: bool = setting(True, "true: two and 2, second and 2nd are equal, in answer and golds alike")
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """`invalid` without an answer, which leaves what was found."""
-        state, completion = _state(attempt), said(attempt, self.format)
+    def grade(self, attempt: Attempt) -> Grade:
+        state, final = _state(attempt), final_answer(attempt)
         found = state.shares(state.retrieved)
         em, f1, cited, form = 0.0, 0.0, 0.0, 0.0
-        if completion is not None:
+        if final is not None:
             golds = golds_of(attempt.example)
-            em, f1 = answer_scores(state.rules, completion.answer, golds, number_words=self.number_words)
-            cited, form = state.shares(completion.cited).recall, completion.form
+            em, f1 = answer_scores(state.rules, final.answer, golds, number_words=self.number_words)
+            cited, form = state.shares(final.cited).recall, final.form
         if self.formula == "spec":
             weight = hop_factor(state.hops, "capped")
             value = (em * weight + f1 * weight) / 2 + 0.5 * found.recall
         else:
             parts = 0.9 * em + 1.0 * f1 + 1.0 * found.recall + 0.4 * found.precision + 0.6 * cited + 0.1 * form
             value = hop_factor(state.hops, "linear") * parts / 4.0
-        return Grade(value=value, status="invalid" if completion is None else "scored")
+        return Grade(value=value, status="invalid" if final is None else "scored")
 
 
 # --------------------------------------------------------------------------------------------------------- together
@@ -283,20 +292,21 @@ class MultiHopVerifier:
         self._verifier, self._format = verifier, form
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The reward's verdict."""
-        score = await self._verifier.verify(attempt)
-        state, completion = _state(attempt), said(attempt, self._format)
-        facts = measure(attempt.example, state, completion)
-        trace = () if completion is None else _ending(state, completion, facts["answer_em"] == 1.0)
+        """The reward's score."""
+        state, final = _state(attempt), final_answer(replace(attempt, format=self._format))
+        cited = () if final is None else final.cited
+        score = await self._verifier.verify(replace(attempt, retrieved=tuple(state.retrieved), cited=cited))
+        facts = measure(attempt.example, state, final)
+        trace = () if final is None else _ending(state, final, facts["answer_em"] == 1.0)
         return replace(score, diagnostics={**score.diagnostics, **facts}, trace=trace)
 
 
-def measure(example: Example, state: QaState, completion: Completion | None) -> dict[str, float]:
+def measure(example: Example, state: QaState, final: FinalAnswer | None) -> dict[str, float]:
     """The diagnostics of `MultiHopVerifier`."""
     scores = AnswerScores(0.0, 0.0)
-    if completion is not None:
-        scores = official_scores(state.rules, completion.answer, golds_of(example))
-    cited = state.shares(completion.cited if completion is not None else ())
+    if final is not None:
+        scores = official_scores(state.rules, final.answer, golds_of(example))
+    cited = state.shares(final.cited if final is not None else ())
     found = state.shares(state.retrieved)
     named: dict[str, Shares] = {"citation": cited, state.scope: found}
     return {
@@ -307,9 +317,9 @@ def measure(example: Example, state: QaState, completion: Completion | None) -> 
     }
 
 
-def _ending(state: QaState, completion: Completion, correct: bool) -> tuple[TraceStep, ...]:
-    cited = [(name, state.title(name), name in state.support) for name in completion.cited[:MAX_CITES]]
-    return state.trace.ending(cited, completion.answer, correct)
+def _ending(state: QaState, final: FinalAnswer, correct: bool) -> tuple[TraceStep, ...]:
+    cited = [(name, state.title(name), name in state.support) for name in final.cited[:MAX_CITES]]
+    return state.trace.ending(cited, final.answer, correct)
 
 
 def potential(coef: float) -> Callable[[object], float]:

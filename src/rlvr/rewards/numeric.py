@@ -7,14 +7,17 @@ example; it never equals anything.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any, Self
+
+from pydantic import model_validator
 
 from rlvr.errors import ConfigError
-from rlvr.rewards.base import Grade
-from rlvr.rewards.extract import AnswerFormat, answer_of
+from rlvr.registry import register
+from rlvr.rewards.base import AnswerPart, Grade, Part
 from rlvr.rewards.numbers import Answer, Number, YesNo, close, parse_answer, readings, same_answer
+from rlvr.settings import NonNegativeFloat, Share, setting, wrong
 from rlvr.types import Attempt, Example
 
 FINQA_PLACES = 5  # decimals of FinQA's golds
@@ -24,9 +27,9 @@ TEN_PERCENT, TWENTY_PERCENT = Fraction(1, 10), Fraction(1, 5)
 RIGHT, NOT_RIGHT = Grade(value=1.0), Grade(value=0.0)
 
 
-def prediction_of(attempt: Attempt, answer_format: AnswerFormat) -> Answer | None:
+def prediction_of(attempt: Attempt) -> Answer | None:
     """The number, or yes or no, that the attempt answers with; None if there is none."""
-    text = answer_of(attempt, answer_format)
+    text = attempt.answer
     return None if text is None else parse_answer(text)
 
 
@@ -75,26 +78,27 @@ def _shows(said: Fraction, gold: Fraction, prediction: Number) -> bool:
     return 2 * difference * abs(written) <= last_digit * abs(said)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NumericPart:
-    """1 for an equal number or the same yes/no, else `wrong_value`; `invalid_value` where nothing can be read.
+@register("reward", "numeric")
+class Numeric(AnswerPart):
+    """1 for an equal number (or the same yes/no).
 
     Shaping, off by default: a wrong number within 10 % of the gold gets `close_credit`, within 20 % `near_credit`.
     """
 
-    format: AnswerFormat
-    close_credit: float = 0.0
-    near_credit: float = 0.0
-    wrong_value: float = 0.0
-    invalid_value: float = 0.0
-    immediate = True
+    close_credit: Share = setting(0.0, "shaping: value of a wrong number within 10 % of the right one")
+    near_credit: Share = setting(0.0, "shaping: value of a wrong number within 20 %")
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """The finding on the answer of `attempt.text`."""
+    @model_validator(mode="after")
+    def _check_credits(self) -> Self:
+        if self.near_credit > self.close_credit:
+            raise wrong("near_credit", "is more than close_credit, so a worse answer would earn more; lower it")
+        return self
+
+    def grade(self, attempt: Attempt) -> Grade:
         gold = gold_answer(attempt.example.answer)
         if gold is None:
             return _gold_failure(attempt.example)
-        prediction = prediction_of(attempt, self.format)
+        prediction = prediction_of(attempt)
         if prediction is None:
             return Grade(value=self.invalid_value, status="invalid")
         if same_answer(prediction, gold):
@@ -111,56 +115,57 @@ class NumericPart:
         return self.wrong_value
 
 
-@dataclass(frozen=True, kw_only=True)
-class NumberCheckPart:
-    """1 if the first number of the answer equals the gold, and the answer says nothing else; 0 otherwise.
+@register("reward", "number_check")
+class NumberCheck(Part):
+    """1 if the first number where the answer belongs is the right one, and the answer says nothing else; never invalid.
 
-    `18 eggs` is 18 here and for `NumericPart`. An answer with a second number, or with words that are no unit, is no
-    number for either: a part that paid for the `18` of `18 or 19` would contradict the other one.
+    `18 eggs` is 18 here and for `Numeric`. An answer with a second number, or with words that are no unit, is no number
+    for either: a part that paid for the `18` of `18 or 19` would contradict the other one.
     """
 
-    format: AnswerFormat
-    immediate = True
+    in_process = True
+    needs_markers = True
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """Never invalid: this part is a bonus."""
+    def grade(self, attempt: Attempt) -> Grade:
         gold = gold_answer(attempt.example.answer)
         if gold is None:
             return _gold_failure(attempt.example)
-        prediction = prediction_of(attempt, self.format)
+        prediction = prediction_of(attempt)
         return RIGHT if isinstance(prediction, Number) and same_answer(prediction, gold) else NOT_RIGHT
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinqaNumericPart:
-    """1 for the gold as `same_in_finqa` has it (34.7% for 0.34719) or the same yes/no; within `relative_tolerance` of a
-    number `approximate_credit`; else `wrong_value`, and `invalid_value` where nothing can be read.
+@register("reward", "finqa_numeric")
+class FinqaNumeric(AnswerPart):
+    """1 for an equal number or the same yes/no, a share of it within a relative tolerance; 12% and 0.12 are equal.
 
-    The gold, `example.answer`, is FinQA's `exe_ans`. |prediction - gold| <= relative_tolerance x |gold| is within.
+    Equal is what `same_in_finqa` takes (34.7% for 0.34719). The gold, `example.answer`, is FinQA's `exe_ans`.
     """
 
-    format: AnswerFormat
-    relative_tolerance: float = 0.0
-    approximate_credit: float = 0.0
-    wrong_value: float = 0.0
-    invalid_value: float = 0.0
-    immediate = True
+    relative_tolerance: NonNegativeFloat = setting(
+        0.01,
+        "how far off an approximate answer may be: |prediction - gold| <= it x |gold|",
+        only_if="approximate_credit > 0",
+    )
+    approximate_credit: Share = setting(0.33, "value within the tolerance", only_if="relative_tolerance > 0")
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.relative_tolerance < math.inf:
-            raise ConfigError(f"relative_tolerance={self.relative_tolerance!r} is not a share: give 0 or more.")
-
-    async def grade(self, attempt: Attempt) -> Grade:
-        """The finding on the answer of `attempt.text`."""
+    def grade(self, attempt: Attempt) -> Grade:
         gold = gold_answer(attempt.example.answer)
         if gold is None:
             return _gold_failure(attempt.example)
-        prediction = prediction_of(attempt, self.format)
+        prediction = prediction_of(attempt)
         if prediction is None:
             return Grade(value=self.invalid_value, status="invalid")
         if same_in_finqa(prediction, gold):
             return RIGHT
         return Grade(value=self.approximate_credit if self._is_close(prediction, gold) else self.wrong_value)
+
+    def check_run(self, config: Any) -> None:
+        """ConfigError where the answers are programs."""
+        if config.task.answer_kind == "program":
+            raise ConfigError(
+                "reward: a part of type finqa_numeric scores numbers, and the answers of this task are programs; use "
+                "finqa_program, or set task.answer=number."
+            )
 
     def _is_close(self, prediction: Answer, gold: Answer) -> bool:
         if not (isinstance(prediction, Number) and isinstance(gold, Number)):

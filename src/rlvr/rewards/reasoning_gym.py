@@ -1,4 +1,4 @@
-"""reasoning_gym's own verifiers, in the processes of a `VerifierPool`."""
+"""reasoning_gym's own verifiers."""
 
 from __future__ import annotations
 
@@ -6,53 +6,46 @@ import importlib.util
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from rlvr.errors import UserError
-from rlvr.rewards.base import Grade
-from rlvr.rewards.extract import AnswerFormat, answer_of
-from rlvr.rewards.pool import VerifierPool
+from rlvr.errors import ConfigError, UserError
+from rlvr.registry import register
+from rlvr.rewards.base import Grade, Part
 from rlvr.types import Attempt
 
-_SCORE = "rlvr.rewards.reasoning_gym:score"
 
-
-@dataclass(frozen=True, kw_only=True)
-class ReasoningGymPart:
-    """The value, mostly 0 to 1, that the example's data set gives the answer.
+@register("reward", "reasoning_gym")
+class ReasoningGym(Part):
+    """The value of reasoning_gym's own verifier, mostly 0 to 1, in a killable process.
 
     The example's metadata has `dataset`, a name of reasoning_gym's, `entry`, what it generated, and `settings` if those
-    were not the defaults: some verifiers depend on them. No answer in the text is `invalid`, and so is one that the
-    verifier fails on while it can judge the gold.
+    were not the defaults: some verifiers depend on them. No answer is invalid, and so is one that the verifier fails on
+    while it can judge the gold.
     """
 
-    pool: VerifierPool
-    format: AnswerFormat
+    needs_metadata = True
+    preload = ("reasoning_gym",)
 
-    def __post_init__(self) -> None:
-        require_reasoning_gym()
-        self.pool.preload("reasoning_gym")
-
-    async def grade(self, attempt: Attempt) -> Grade:
-        """The finding on the answer of `attempt.text`."""
-        example = attempt.example
-        missing = [name for name in ("dataset", "entry") if name not in example.metadata]
+    def grade(self, attempt: Attempt) -> Grade:
+        example, metadata = attempt.example, attempt.example.metadata
+        missing = [name for name in ("dataset", "entry") if name not in metadata]
         if missing:
             message = (
                 f"example {example.id!r} has no metadata {' and '.join(missing)}: it is not one of reasoning_gym's"
             )
             return Grade(value=math.nan, status="error", message=message, bad_data=True)
-        answer = answer_of(attempt, self.format)
-        if answer is None:
-            return Grade(value=0.0, status="invalid")
-        settings = json.dumps(dict(example.metadata.get("settings", {})))
-        entry = dict(example.metadata["entry"])
-        result = await self.pool.call(_SCORE, example.metadata["dataset"], settings, answer, entry)
-        if result.status != "ok":
-            return Grade(value=math.nan, status="error", message=result.message)
-        return Grade(value=0.0, status="invalid") if result.value is None else Grade(value=result.value)
+        answer, settings = attempt.answer, json.dumps(dict(metadata.get("settings", {})))
+        value = None if answer is None else score(metadata["dataset"], settings, answer, metadata["entry"])
+        return Grade(value=0.0, status="invalid") if value is None else Grade(value=value)
+
+    def check_run(self, config: Any) -> None:
+        """ConfigError for a task whose examples have no verifier of their own."""
+        if not config.task.brings_verifier:
+            raise ConfigError(
+                f"reward: a part of type reasoning_gym scores task=reasoning_gym, not task={config.task.name}; use "
+                "numeric or text."
+            )
 
 
 def require_reasoning_gym() -> None:
@@ -62,7 +55,7 @@ def require_reasoning_gym() -> None:
 
 
 def score(dataset: str, settings: str, answer: str, entry: Mapping[str, Any]) -> float | None:
-    """The data set's score of `answer`; None if it fails on it, though not on the gold. Runs in a worker."""
+    """The data set's score of `answer`; None if it fails on it, though not on the gold."""
     score_answer = _scorer(dataset, settings)
     try:
         return float(score_answer(answer, entry))

@@ -1,4 +1,4 @@
-"""Rewards of the RPN task: `boxed`, `correct` and `combined`, on the words of prompt + completion.
+"""Rewards of the RPN task, on the words of prompt + completion.
 
 Worked example, prompt `<boe> 4 0 1 + + =`, completion `4 1 + = 5 <eoe>`:
 
@@ -12,47 +12,36 @@ The direct answer `5 <eoe>` is boxed too: there e = 8, and word 6 is the prompt'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING
+from typing import Any
 
+from rlvr.errors import ConfigError
+from rlvr.registry import register
+from rlvr.rewards.base import Grade, Part, Verifier
 from rlvr.rewards.expressions import Arithmetic, reduce_once
+from rlvr.rewards.extract import END, EQUALS, after_equals
 from rlvr.rewards.trace import MAX_STEPS, make_step
 from rlvr.types import Attempt, Score, TraceStep
 
-if TYPE_CHECKING:
-    from rlvr.config.schema import RpnReward
-
-BEGIN, END, EQUALS = "<boe>", "<eoe>", "="
+BEGIN = "<boe>"
+INVALID = Grade(value=0.0, status="invalid")
 
 
-def boxed_answer(prompt: str, completion: str, arithmetic: Arithmetic) -> str | None:
-    """The operand between `=` and the completion's first `<eoe>`, or None.
+def boxed_answer(prompt: str, completion: str, arithmetic: Arithmetic | None) -> str | None:
+    """The operand between `=` and the completion's first `<eoe>`, or None; without arithmetic any single word.
 
     An `<eoe>` in the prompt does not count, words after the first one in the completion are ignored.
     """
-    written = _before_end(completion)
-    if written is None:
-        return None
-    words = prompt.split() + written
-    if len(words) < 2 or words[-2] != EQUALS or words[-1] not in arithmetic.values:
-        return None
-    return words[-1]
-
-
-def valid_steps(prompt: str, completion: str, arithmetic: Arithmetic) -> float | None:
-    """Share of the written lines that are one reduction pass of the line before; None if no step was written.
-
-    A direct answer writes no step. Each line is checked against the line written before it, so one slip costs one.
-    """
-    words = completion.split()
-    return None if END not in words else _share(_derivation(prompt, words[: words.index(END)], arithmetic))
+    word = after_equals(prompt, completion)
+    return word if arithmetic is None or word in arithmetic.values else None
 
 
 def _derivation(prompt: str, written: list[str], arithmetic: Arithmetic) -> tuple[list[list[str]], list[bool]] | None:
     """The prompt's expression, then the written lines, and of each of these: is it one pass of the line before?
 
-    None for a direct answer, which writes no step.
+    Each line is checked against the line written before it, so one slip costs one. None for a direct answer, which
+    writes no step.
     """
     if EQUALS not in written:
         return None
@@ -80,11 +69,6 @@ def _trace(
     return (*map(make_step, repeat("step", MAX_STEPS), map(" ".join, lines), judged), *steps)
 
 
-def _before_end(completion: str) -> list[str] | None:
-    words = completion.split()
-    return words[: words.index(END)] if END in words else None
-
-
 def _lines(words: Sequence[str]) -> list[list[str]]:
     lines: list[list[str]] = [[]]
     for word in words:
@@ -95,40 +79,59 @@ def _lines(words: Sequence[str]) -> list[list[str]]:
     return lines
 
 
-@dataclass(frozen=True)
-class RpnVerifier:
-    """Scores a completion; `parts` always holds both `boxed` and `correct`, whatever the reward is made of."""
+class _WordsPart(Part):
+    in_process = True
 
-    settings: RpnReward
-    arithmetic: Arithmetic
-    name: str = "rpn"
+    def check_run(self, config: Any) -> None:
+        super().check_run(config)
+        if not config.task.made_of_words:
+            raise ConfigError(
+                f"reward: a part of type {self.name} reads the words <eoe> and =, which task={config.task.name} does "
+                "not have; use text, numeric or math."
+            )
+
+
+@register("reward", "rpn_boxed")
+class RpnBoxed(_WordsPart):
+    """1 if prompt and completion end in `= operand <eoe>`, else invalid, 0; without task=rpn any word is an operand."""
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return INVALID if _boxed(attempt) is None else Grade(value=1.0)
+
+
+@register("reward", "rpn_correct")
+class RpnCorrect(_WordsPart):
+    """1 if that operand is the right one, else 0; without such an end invalid, 0."""
+
+    def grade(self, attempt: Attempt) -> Grade:
+        found = _boxed(attempt)
+        return INVALID if found is None else Grade(value=float(found == attempt.example.answer))
+
+
+def _boxed(attempt: Attempt) -> str | None:
+    arithmetic = attempt.state if isinstance(attempt.state, Arithmetic) else None
+    return boxed_answer(attempt.prompt, attempt.completion, arithmetic)
+
+
+class RpnVerifier:
+    """A reward of the RPN task, with the written steps as trace and the share of valid ones among the diagnostics.
+
+    `attempt.state` is the task's `Arithmetic`.
+    """
+
+    def __init__(self, verifier: Verifier) -> None:
+        self.name = verifier.name
+        self._verifier = verifier
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The verdict on the whole completion, its `<eoe>` included."""
-        prompt = "\n".join(message.content for message in attempt.example.messages)
-        return self.score(prompt, attempt.completion, attempt.example.answer)
-
-    def score(self, prompt: str, completion: str, answer: str) -> Score:
-        """`scored` if boxed, else `invalid` with value 0; diagnostics has `valid_steps` where steps were written."""
-        words = completion.split()
-        ended = END in words
-        derivation = _derivation(prompt, words[: words.index(END)] if ended else words, self.arithmetic)
+        """The reward's score; diagnostics has `valid_steps` where steps were written and the completion ended."""
+        score = await self._verifier.verify(attempt)
+        written, found = attempt.completion.split(), _boxed(attempt)
+        ended = END in written
+        derivation = _derivation(attempt.prompt, written[: written.index(END)] if ended else written, attempt.state)
         steps = _share(derivation) if ended else None
-        diagnostics = {} if steps is None else {"valid_steps": steps}
-        found = boxed_answer(prompt, completion, self.arithmetic)
-        correct = float(found == answer)
-        return Score(
-            value=0.0 if found is None else self._value(correct),
-            status="invalid" if found is None else "scored",
-            parts={"boxed": float(found is not None), "correct": correct},
-            diagnostics=diagnostics,
-            trace=_trace(derivation, ended, found, correct == 1.0),
+        return replace(
+            score,
+            diagnostics={**score.diagnostics, **({} if steps is None else {"valid_steps": steps})},
+            trace=_trace(derivation, ended, found, found == attempt.example.answer),
         )
-
-    def _value(self, correct: float) -> float:
-        """The reward of a boxed answer."""
-        if self.settings.type == "boxed":
-            return 1.0
-        if self.settings.type == "correct":
-            return correct
-        return self.settings.boxed_weight + self.settings.correct_weight * correct

@@ -2,51 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Self
 
-from rlvr.errors import ConfigError
-from rlvr.rewards.base import Grade
+from pydantic import model_validator
+
+from rlvr.registry import register
+from rlvr.rewards.base import Grade, Part
+from rlvr.settings import PositiveInt, setting, wrong
 from rlvr.types import Attempt
 
 
-@dataclass(frozen=True, kw_only=True)
-class LengthPart:
-    """0 up to `free_tokens`, then linearly down to -1 at `max_tokens` and beyond (the soft overlong punishment of DAPO,
-    arXiv:2503.14476, eq. 13). ConfigError unless 0 <= free_tokens < max_tokens.
+@register("reward", "length")
+class LengthPenalty(Part):
+    """0 up to free_tokens, then linearly down to -1 at max_tokens.
+
+    The soft overlong punishment of DAPO, arXiv:2503.14476, eq. 13, over the sampled tokens of all turns.
     """
 
-    free_tokens: int
-    max_tokens: int
-    immediate = True
+    in_process = True
+    is_penalty = True
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.free_tokens < self.max_tokens:
-            raise ConfigError(
-                f"free_tokens={self.free_tokens} leaves no room below max_tokens={self.max_tokens}: make it smaller."
-            )
+    free_tokens: PositiveInt = setting(description="tokens that cost nothing")
+    max_tokens: PositiveInt = setting(description="tokens that cost 1")
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """Tokens are counted as they were sampled, the stop token included."""
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        if self.max_tokens <= self.free_tokens:
+            raise wrong("max_tokens", f"is not above free_tokens={self.free_tokens}; raise it")
+        return self
+
+    def grade(self, attempt: Attempt) -> Grade:
         over = (attempt.num_tokens - self.free_tokens) / (self.max_tokens - self.free_tokens)
         return Grade(value=0.0 - min(max(over, 0.0), 1.0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RepetitionPart:
-    """Minus the share of word n-grams that occurred before in the text; 0 for fewer than `ngram_size` words.
+@register("reward", "repetition")
+class RepetitionPenalty(Part):
+    """Minus the share of word n-grams that repeat an earlier one; 0 for fewer than ngram_size words.
 
-    `a b a b a` has the 2-grams ab ba ab ba: two of four occurred before, -0.5. ConfigError unless ngram_size >= 1.
+    `a b a b a` has the 2-grams ab ba ab ba: two of four occurred before, -0.5. Words are separated by whitespace.
     """
 
-    ngram_size: int
-    immediate = True
+    in_process = True
+    is_penalty = True
 
-    def __post_init__(self) -> None:
-        if self.ngram_size < 1:
-            raise ConfigError(f"ngram_size={self.ngram_size} is not a number of words: give 1 or more.")
+    ngram_size: PositiveInt = setting(description="words of an n-gram")
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """Words are what whitespace separates."""
+    def grade(self, attempt: Attempt) -> Grade:
         words = attempt.text.split()
         num_ngrams = len(words) - self.ngram_size + 1
         if num_ngrams <= 0:

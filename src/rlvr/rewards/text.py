@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from rlvr.errors import UserError
-from rlvr.rewards.base import Grade
-from rlvr.rewards.extract import AnswerFormat, answer_of
+from rlvr.registry import register
+from rlvr.rewards.base import Grade, Part
 from rlvr.rewards.numbers import Number, parse_answer, same_number
 from rlvr.rewards.official.text import normalize_answer, overlap
+from rlvr.settings import setting
 from rlvr.types import Attempt, Example
 
 CLOSED = (["yes"], ["no"], ["noanswer"])
@@ -53,17 +53,16 @@ def is_match(text: str, golds: Sequence[str]) -> bool:
     return any(_em(text, gold) for gold in golds)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextPart:
-    """`em`: 1 for the words of a gold, else 0; `f1`: of the words, the best over the golds. No answer: `invalid`, 0."""
+@register("reward", "text")
+class TextMatch(Part):
+    """Exact match or F1 of the normalized words with the best of the golds; no answer is invalid, 0."""
 
-    format: AnswerFormat
-    metric: Literal["em", "f1"] = "em"
-    immediate = True
+    in_process = True
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        """The finding on the answer of `attempt.text`, a value in [0, 1]."""
-        text = answer_of(attempt, self.format)
+    metric: Literal["em", "f1"] = setting("f1", "em: all words equal; f1: harmonic mean of precision and recall")
+
+    def grade(self, attempt: Attempt) -> Grade:
+        text = attempt.answer
         if text is None:
             return Grade(value=0.0, status="invalid")
         golds = golds_of(attempt.example)

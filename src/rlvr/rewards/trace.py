@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from rlvr.rewards.base import Verifier
-from rlvr.rewards.extract import AnswerFormat, answer_of
+from rlvr.rewards.extract import AnswerFormat
 from rlvr.types import Attempt, Score, TraceStep
 
 Kind = Literal["query", "document", "cite", "answer", "step"]
@@ -60,14 +60,14 @@ class Trace:
 
 
 class TracedAnswer:
-    """A verifier that also notes the answer as it stands where the prompt asks for it; nobody says if it is right."""
+    """A verifier that also notes the answer; it is not said whether it is right."""
 
     def __init__(self, verifier: Verifier, form: AnswerFormat) -> None:
         self.name = verifier.name
         self._verifier, self._format = verifier, form
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The verifier's verdict."""
+        """The verifier's score."""
         score = await self._verifier.verify(attempt)
-        answer = answer_of(attempt, self._format)
+        answer = self._format.answer_of(attempt)
         return score if answer is None else replace(score, trace=(make_step("answer", answer),))

@@ -14,7 +14,6 @@ their step finds out, with the newest weights; the trainer waits for them.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from rlvr.algorithms.advantages import is_dead_group
 from rlvr.engines.base import Engine
 from rlvr.errors import UserError
 from rlvr.rollout.executor import Executor, patience
@@ -30,14 +30,6 @@ from rlvr.types import Group
 from rlvr.world import ALONE, World
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refill:
-    """Dynamic sampling (DAPO): groups for which `is_dead` holds are replaced, in at most `max_rounds` rounds."""
-
-    is_dead: Callable[[Sequence[float]], bool]
-    max_rounds: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +62,17 @@ class RolloutSchedule:
         source: RolloutSource,
         engine: Engine,
         executor: Executor,
-        refill: Refill | None,
         max_error_share: float,
+        refills: int | None = None,
         max_staleness: int = 0,
         world: World = ALONE,
     ) -> None:
-        """More verifier errors than `max_error_share` of a step's episodes stop the run: rewards cannot be trusted."""
+        """More verifier errors than `max_error_share` of a step's episodes stop the run: rewards cannot be trusted.
+
+        Groups whose rewards are all equal are replaced in at most `refills` rounds, then dropped; None keeps them.
+        """
         self._source, self._engine, self._executor = source, engine, executor
-        self._refill, self._max_error_share = refill, max_error_share
+        self._refills, self._max_error_share = refills, max_error_share
         self.max_staleness, self._world = max_staleness, world
         self._cursor = 0  # index of the next prompt that no batch has
         self._again: deque[range] = deque()  # batches that were issued before a resume
@@ -132,7 +127,7 @@ class RolloutSchedule:
     def _finish(self, groups: list[Group], step: int) -> Rollouts:
         sampled = list(groups)
         num_refilled = 0
-        for _ in range(0 if self._refill is None else self._refill.max_rounds):
+        for _ in range(self._refills or 0):
             dead = [i for i, group in enumerate(groups) if self._is_dead(group)]
             if not dead:
                 break
@@ -146,10 +141,7 @@ class RolloutSchedule:
         return Rollouts(groups=tuple(alive or groups), num_refilled=num_refilled)
 
     def _is_dead(self, group: Group) -> bool:
-        if self._refill is None:
-            return False
-        rewards = [e.score.value for e in group.episodes if not math.isnan(e.score.value)]
-        return self._refill.is_dead(rewards)
+        return self._refills is not None and is_dead_group([e.score.value for e in group.episodes])
 
     # -------------------------------------------------------------------------------------------------------- state
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from rlvr.config.schema import Rollout
 from rlvr.engines.base import Engine
 from rlvr.envs.base import Env
 from rlvr.rollout.episode import ChatCodec, run_episode
+from rlvr.rollout.settings import RolloutSettings
 from rlvr.seeding import derive_seed
 from rlvr.types import Episode, Example, Group, SamplingParams
 
@@ -36,7 +36,7 @@ class RolloutSource:
         task: TrainTask,
         engine: Engine,
         chat: ChatCodec,
-        settings: Rollout,
+        settings: RolloutSettings,
         seed: int,
         max_context_tokens: int,
     ) -> None:

@@ -11,31 +11,25 @@ from __future__ import annotations
 
 import hmac
 import time
-from typing import TYPE_CHECKING
+from functools import partial
 
-from rlvr.serve.endpoint import Endpoint, Limits, retry_headers, send_json
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rlvr.serve.endpoint import Endpoint, Limits, refusal
 from rlvr.serve.errors import ApiError
 from rlvr.serve.metrics import Metrics
 from rlvr.serve.requests import chat_choices, text_choices
 from rlvr.serve.sampling import Pool, Served
 from rlvr.serve.schemas import ChatRequest, CompletionRequest, shown
 
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
-OPEN_PATHS = ("/health",)
-"""Need no key."""
-
 
 def make_app(served: Served, pool: Pool, limits: Limits, api_key: str | None = None) -> ASGIApp:
-    """The application; with a key, whoever does not give it gets 401."""
-    from starlette.applications import Starlette
-    from starlette.exceptions import HTTPException
-    from starlette.responses import JSONResponse, PlainTextResponse
-    from starlette.routing import Route
-
+    """The application; with a key, requests without it get 401."""
     metrics, begun = Metrics(), int(time.time())
 
     async def health(request: Request) -> Response:
@@ -64,40 +58,31 @@ def make_app(served: Served, pool: Pool, limits: Limits, api_key: str | None = N
         detail = error.detail
         if detail in ("Not Found", "Method Not Allowed"):
             detail = f"there is no {request.method} {shown(request.url.path)} here; docs/serve.md says what there is."
-        return JSONResponse(ApiError(error.status_code, detail).body(), status_code=error.status_code)
+        return refusal(ApiError(error.status_code, detail))
 
-    def posts(kind: type, make: object) -> Endpoint:
-        return Endpoint(served=served, pool=pool, limits=limits, metrics=metrics, kind=kind, make=make)  # type: ignore[arg-type]
-
+    post = partial(Endpoint, served=served, pool=pool, limits=limits, metrics=metrics)
     app = Starlette(
         routes=[
             Route("/health", health, methods=["GET"]),
             Route("/metrics", counts, methods=["GET"]),
             Route("/v1/models", models, methods=["GET"]),
             Route("/v1/models/{name:path}", model, methods=["GET"]),
-            Route("/v1/completions", posts(CompletionRequest, text_choices), methods=["POST"]),
-            Route("/v1/chat/completions", posts(ChatRequest, chat_choices), methods=["POST"]),
+            Route("/v1/completions", post(kind=CompletionRequest, make=text_choices), methods=["POST"]),
+            Route("/v1/chat/completions", post(kind=ChatRequest, make=chat_choices), methods=["POST"]),
         ],
         exception_handlers={HTTPException: refuse},
     )
     app.router.redirect_slashes = False
-    return app if api_key is None else _Guard(app, api_key)
 
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        scheme, _, key = given.partition(b" ")
+        known = scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), (api_key or "").encode())
+        if known or scope["path"] == "/health":
+            await app(scope, receive, send)
+            return
+        what = "is wrong" if given else "is missing: send it with the header Authorization: Bearer KEY"
+        error = ApiError(401, f"the API key {what}.", code="invalid_api_key")
+        await refusal(error)(scope, receive, send)
 
-class _Guard:
-    """Lets through who knows the key."""
-
-    def __init__(self, app: ASGIApp, api_key: str) -> None:
-        self._app = app
-        self._key = api_key.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] not in OPEN_PATHS:
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            scheme, _, key = given.partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(key.strip(), self._key):
-                what = "is wrong" if given else "is missing: send it with the header Authorization: Bearer KEY"
-                error = ApiError(401, f"the API key {what}.", code="invalid_api_key")
-                await send_json(send, error.body(), status=401, headers=retry_headers(error))
-                return
-        await self._app(scope, receive, send)
+    return app if api_key is None else guarded

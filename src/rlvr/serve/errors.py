@@ -8,7 +8,7 @@ TYPES = {401: "authentication_error", 404: "not_found_error", 429: "overloaded_e
 
 
 class ApiError(Exception):
-    """Why a request gets no completion: a status, one sentence and, where one is to blame, the field."""
+    """Why a request gets no completion: a status, one sentence and, where one is wrong, the field."""
 
     def __init__(
         self,

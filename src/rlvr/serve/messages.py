@@ -1,22 +1,20 @@
-"""Messages and tools between the API's words and ours."""
+"""Messages and tools between the API's form and ours."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rlvr.chat.tool_calls import MAX_DEPTH, BadJsonError, load_json
 from rlvr.serve.errors import invalid
-from rlvr.serve.schemas import ApiMessage, Tool
+from rlvr.serve.schemas import ApiMessage, Call, Tool
 from rlvr.types import Message, ToolCall, ToolSchema
-
-Schema = Mapping[str, Any]
 
 
 def to_messages(messages: Sequence[ApiMessage]) -> tuple[Message, ...]:
-    """The conversation; tool messages get the name of the call that they answer. ApiError for what makes no sense."""
-    names: dict[str, str] = {}
+    """The conversation; tool messages get the name of the call that they answer. ApiError for an impossible one."""
+    names: dict[str | None, str] = {}
     made = []
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
@@ -24,25 +22,22 @@ def to_messages(messages: Sequence[ApiMessage]) -> tuple[Message, ...]:
         if calls and message.role != "assistant":
             raise invalid(f"{place}.tool_calls", f"only an assistant calls tools, not {message.role}.")
         names |= {call.id: call.name for call in calls}
-        made.append(_message(message, place, calls, names))
+        is_tool, call_id = message.role == "tool", message.tool_call_id
+        if is_tool and call_id is None:
+            raise invalid(f"{place}.tool_call_id", "it is missing: a tool's message names the call that it answers.")
+        if message.content is None and message.role not in ("assistant", "tool"):
+            raise invalid(f"{place}.content", "it is missing.")
+        parts = message.content
+        content = "".join(part.text for part in parts) if isinstance(parts, list) else parts or ""
+        role = "system" if message.role == "developer" else message.role
+        if is_tool:
+            made.append(Message(role=role, content=content, name=message.name or names.get(call_id), call_id=call_id))
+        else:
+            made.append(Message(role=role, content=content, tool_calls=calls))
     return tuple(made)
 
 
-def _message(message: ApiMessage, place: str, calls: tuple[ToolCall, ...], names: Mapping[str, str]) -> Message:
-    parts = message.content
-    content = "".join(part.text for part in parts) if isinstance(parts, list) else parts or ""
-    if message.role == "tool":
-        if message.tool_call_id is None:
-            raise invalid(f"{place}.tool_call_id", "it is missing: a tool's message names the call that it answers.")
-        name = message.name or names.get(message.tool_call_id)
-        return Message(role="tool", content=content, name=name, call_id=message.tool_call_id)
-    if message.content is None and not calls and message.role != "assistant":
-        raise invalid(f"{place}.content", "it is missing.")
-    role = "system" if message.role == "developer" else message.role
-    return Message(role=role, content=content, tool_calls=calls)
-
-
-def _call(call: Any, place: str) -> ToolCall:
+def _call(call: Call, place: str) -> ToolCall:
     text = call.function.arguments
     field = f"{place}.function.arguments"
     try:
@@ -58,30 +53,21 @@ def to_tools(tools: Sequence[Tool]) -> tuple[ToolSchema, ...]:
     """The tools as our chat layer takes them; ApiError for a schema that it could not read."""
     made = []
     for index, tool in enumerate(tools):
-        place = f"tools[{index}].function.parameters"
-        parameters = (
-            {"type": "object", "properties": {}} if tool.function.parameters is None else tool.function.parameters
-        )
-        _check_parameters(parameters, place)
-        function = {
-            "name": tool.function.name,
-            "description": tool.function.description or "",
-            "parameters": parameters,
-        }
-        made.append({"type": "function", "function": function})
+        function = tool.function
+        place = f"tools[{index}].function.parameters.properties"
+        parameters = {"type": "object", "properties": {}} if function.parameters is None else function.parameters
+        properties = parameters.get("properties", {})
+        if not isinstance(properties, dict):
+            raise invalid(place, "they must be a JSON object.")
+        for name, schema in properties.items():
+            _check_schema(schema, f"{place}.{name[:80]}", MAX_DEPTH)
+        known = {"name": function.name, "description": function.description or "", "parameters": parameters}
+        made.append({"type": "function", "function": known})
     return tuple(made)
 
 
-def _check_parameters(parameters: Schema, place: str) -> None:
-    properties = parameters.get("properties", {})
-    if not isinstance(properties, dict):
-        raise invalid(f"{place}.properties", "they must be a JSON object.")
-    for name, schema in properties.items():
-        _check_schema(schema, f"{place}.properties.{name[:80]}", MAX_DEPTH)
-
-
 def _check_schema(schema: Any, place: str, depth: int) -> None:
-    """Type and alternatives are looked at when the model's words are read; the rest only stands in the prompt."""
+    """Check type and alternatives, which are used to read the model's calls; the rest is only in the prompt."""
     if not isinstance(schema, dict) or depth == 0:
         raise invalid(place, "it must be a JSON schema, an object, and not nested too deep.")
     kinds = schema.get("type", [])
@@ -96,13 +82,7 @@ def _check_schema(schema: Any, place: str, depth: int) -> None:
 
 
 def api_calls(calls: Sequence[ToolCall], prefix: str) -> list[dict[str, Any]]:
-    """Calls as the API words them; `prefix` makes their ids differ between answers. Malformed ones are only text."""
+    """Calls in the API's form; `prefix` makes their ids differ between answers. Malformed ones are only text."""
     good = [call for call in calls if call.problem is None]
-    return [
-        {
-            "id": f"call_{prefix}_{index}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
-        }
-        for index, call in enumerate(good)
-    ]
+    functions = [{"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)} for call in good]
+    return [{"id": f"call_{prefix}_{i}", "type": "function", "function": f} for i, f in enumerate(functions)]

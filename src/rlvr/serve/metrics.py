@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
+from itertools import accumulate
 
 BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class Metrics:
-    """What has happened since the server began."""
+    """Counts since the server began."""
 
     def __init__(self) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()  # (endpoint, status)
@@ -20,35 +22,27 @@ class Metrics:
         self._buckets = [0] * (len(BUCKETS_S) + 1)
 
     def took(self, seconds: float) -> None:
-        """A completed request."""
+        """Count a completed request."""
         self._seconds += seconds
-        place = next((i for i, bound in enumerate(BUCKETS_S) if seconds <= bound), len(BUCKETS_S))
-        self._buckets[place] += 1
+        self._buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
     def text(self, *, running: int, waiting: int) -> str:
-        """All of it; `running` and `waiting` are completions now."""
-        lines = [
-            *_lines("requests_total", "counter", "Answers by endpoint and status.", self._answers()),
-            *_lines("requests_given_up_total", "counter", "Requests whose client went away.", [("", self.given_up)]),
-            *_lines("prompt_tokens_total", "counter", "Tokens of prompts.", [("", self.prompt_tokens)]),
-            *_lines("completion_tokens_total", "counter", "Tokens that were sampled.", [("", self.completion_tokens)]),
-            *_lines("completions_running", "gauge", "Completions that are being sampled.", [("", running)]),
-            *_lines("completions_waiting", "gauge", "Completions that wait for a place.", [("", waiting)]),
-            *_lines("request_seconds", "histogram", "Time of answered requests.", self._histogram()),
+        """All counts; `running` and `waiting` are completions now."""
+        answers = {f'{{endpoint="{path}",status="{status}"}}': n for (path, status), n in sorted(self.answers.items())}
+        below, bounds = list(accumulate(self._buckets)), [*BUCKETS_S, "+Inf"]
+        seconds: dict[str, float] = {f'_bucket{{le="{s}"}}': n for s, n in zip(bounds, below, strict=True)}
+        seconds |= {"_sum": round(self._seconds, 6), "_count": below[-1]}
+        metrics: list[tuple[str, str, str, Mapping[str, float]]] = [
+            ("requests_total", "counter", "Answers by endpoint and status.", answers),
+            ("requests_given_up_total", "counter", "Requests whose client went away.", {"": self.given_up}),
+            ("prompt_tokens_total", "counter", "Tokens of prompts.", {"": self.prompt_tokens}),
+            ("completion_tokens_total", "counter", "Tokens that were sampled.", {"": self.completion_tokens}),
+            ("completions_running", "gauge", "Completions that are being sampled.", {"": running}),
+            ("completions_waiting", "gauge", "Completions that wait for a place.", {"": waiting}),
+            ("request_seconds", "histogram", "Time of answered requests.", seconds),
         ]
+        lines = []
+        for name, kind, what, samples in metrics:
+            lines += [f"# HELP rlvr_{name} {what}", f"# TYPE rlvr_{name} {kind}"]
+            lines += [f"rlvr_{name}{suffix} {value}" for suffix, value in samples.items()]
         return "\n".join(lines) + "\n"
-
-    def _answers(self) -> list[tuple[str, float]]:
-        return [(f'{{endpoint="{e}",status="{s}"}}', count) for (e, s), count in sorted(self.answers.items())]
-
-    def _histogram(self) -> list[tuple[str, float]]:
-        samples, total = [], 0
-        for bound, count in zip([*BUCKETS_S, "+Inf"], self._buckets, strict=True):
-            total += count
-            samples.append((f'_bucket{{le="{bound}"}}', total))
-        return [*samples, ("_sum", round(self._seconds, 6)), ("_count", total)]
-
-
-def _lines(name: str, kind: str, what: str, samples: Iterable[tuple[str, float]]) -> list[str]:
-    head = [f"# HELP rlvr_{name} {what}", f"# TYPE rlvr_{name} {kind}"]
-    return head + [f"rlvr_{name}{suffix} {value}" for suffix, value in samples]

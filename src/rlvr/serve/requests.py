@@ -6,15 +6,14 @@ import difflib
 import secrets
 from collections.abc import Sequence
 
-from rlvr.chat.rendering import Chat
 from rlvr.errors import UserError
 from rlvr.seeding import derive_seed
 from rlvr.serve.answers import Answer, ChatAnswer, TextAnswer
 from rlvr.serve.errors import ApiError, invalid
 from rlvr.serve.messages import to_messages, to_tools
-from rlvr.serve.sampling import Choice, Served, Task
-from rlvr.serve.schemas import ChatRequest, CompletionRequest, Request, shown
-from rlvr.types import Message, SamplingParams, ToolSchema
+from rlvr.serve.sampling import Choice, Served
+from rlvr.serve.schemas import ApiRequest, ChatRequest, CompletionRequest, shown
+from rlvr.types import SamplingParams
 
 DEFAULT_MAX_TOKENS = 16
 """Of /v1/completions, as OpenAI has it; a chat goes on until the context is full."""
@@ -27,24 +26,19 @@ Ids = tuple[int, ...]
 
 
 def text_choices(request: CompletionRequest, served: Served) -> tuple[Answer, list[Choice]]:
-    """What /v1/completions is asked for. ApiError, a 400 or 404, for what cannot be had."""
+    """The completions for /v1/completions. ApiError, a 400 or 404, for an impossible request."""
     _check_model(request, served)
     if request.best_of not in (None, request.n or 1):
         raise invalid("best_of", "this server samples n completions and returns them all; leave it out.")
     prompts = [_text_prompt(prompt, served) for prompt in request.prompts()]
-    answer = TextAnswer(
-        chat=served.chat,
-        model=served.names[0],
-        with_logprobs=request.logprobs is not None,
-        with_ids=bool(request.return_token_ids),
-    )
-    return answer, _choices(
-        request, prompts, served, max_tokens=request.max_tokens or DEFAULT_MAX_TOKENS, alternatives=request.logprobs
-    )
+    with_logprobs, with_ids = request.logprobs is not None, bool(request.return_token_ids)
+    answer = TextAnswer(chat=served.chat, model=served.names[0], with_logprobs=with_logprobs, with_ids=with_ids)
+    max_tokens = request.max_tokens or DEFAULT_MAX_TOKENS
+    return answer, _choices(request, prompts, served, max_tokens=max_tokens, alternatives=request.logprobs)
 
 
 def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Choice]]:
-    """What /v1/chat/completions is asked for. ApiError, a 400 or 404, for what cannot be had."""
+    """The completions for /v1/chat/completions. ApiError, a 400 or 404, for an impossible request."""
     _check_model(request, served)
     if request.top_logprobs is not None and not request.logprobs:
         raise invalid("top_logprobs", "it goes with logprobs: true.")
@@ -53,7 +47,9 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
         raise invalid("max_tokens", "max_completion_tokens says another number; give one of them.")
     tools = () if request.tool_choice == "none" else to_tools(request.tools or ())
     messages = to_messages(request.messages)
-    _check_length("messages", _num_chars(messages, tools), served)
+    texts = [message.content for message in messages]  # about what a template renders
+    texts += [str(call.arguments) for message in messages for call in message.tool_calls]
+    _check_length("messages", sum(map(len, [*texts, *map(str, tools)])), served)
     try:
         prompt = served.chat.encode_prompt(messages, tools)
     except UserError:
@@ -72,7 +68,7 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
 
 
 def _choices(
-    request: Request, prompts: Sequence[Ids], served: Served, *, max_tokens: int, alternatives: int | None
+    request: ApiRequest, prompts: Sequence[Ids], served: Served, *, max_tokens: int, alternatives: int | None
 ) -> list[Choice]:
     """n for each prompt. Choice 0 is drawn with the request's seed, each other one with a seed derived from it."""
     if request.temperature is not None and 0 < request.temperature < MIN_TEMPERATURE:
@@ -95,40 +91,37 @@ def _choices(
             top_k=max(0, request.top_k or 0),
             min_p=request.min_p or 0.0,
         )
-        task = Task(
+        choice = Choice(
+            index=index,
+            prompt_index=index // num,
             prompt_ids=prompts[index // num],
             sampling=sampling,
             stops=request.stops,
             num_alternatives=alternatives,
             stream=bool(request.stream),
         )
-        choices.append(Choice(index=index, prompt_index=index // num, task=task))
+        choices.append(choice)
     return choices
 
 
-def _check_model(request: Request, served: Served) -> None:
+def _check_model(request: ApiRequest, served: Served) -> None:
     if not request.model or request.model in served.names:
         return
     near = difflib.get_close_matches(request.model[:200], served.names, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(served.names)}."
-    raise ApiError(
-        404, f"model: {shown(request.model)} is not served here; {hint}", field="model", code="model_not_found"
-    )
+    message = f"model: {shown(request.model)} is not served here; {hint}"
+    raise ApiError(404, message, field="model", code="model_not_found")
 
 
 def _text_prompt(prompt: str | list[int], served: Served) -> Ids:
-    if isinstance(prompt, str):
-        _check_length("prompt", len(prompt), served)
-        return _checked("prompt", _encoded(prompt, served.chat), served)
-    _check_ids("prompt", prompt, served)
-    return _checked("prompt", tuple(prompt), served)
-
-
-def _encoded(text: str, chat: Chat) -> Ids:
+    if not isinstance(prompt, str):
+        _check_ids("prompt", prompt, served)
+        return _checked("prompt", tuple(prompt), served)
+    _check_length("prompt", len(prompt), served)
     try:
-        return chat.encode_text(text)
+        return _checked("prompt", served.chat.encode_text(prompt), served)
     except UserError:
-        raise invalid("prompt", f"the model's tokenizer has no ids for it (got {shown(text)}).") from None
+        raise invalid("prompt", f"the model's tokenizer has no ids for it (got {shown(prompt)}).") from None
 
 
 def _check_ids(field: str, ids: Sequence[int], served: Served) -> None:
@@ -138,29 +131,18 @@ def _check_ids(field: str, ids: Sequence[int], served: Served) -> None:
         raise invalid(field, f"the model has no token {unknown}: its ids end at {last}.")
 
 
-def _num_chars(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> int:
-    """About what a template makes of them."""
-    said = sum(len(message.content) for message in messages)
-    called = sum(len(str(call.arguments)) for message in messages for call in message.tool_calls)
-    return said + called + sum(len(str(tool)) for tool in tools)
-
-
 def _check_length(field: str, num_chars: int, served: Served) -> None:
-    if num_chars > MAX_CHARS_PER_TOKEN * served.max_context_tokens:
-        raise invalid(
-            field,
-            f"{num_chars} characters do not fit into the model's context of {served.max_context_tokens} tokens.",
-            code="context_length_exceeded",
-        )
+    most = served.max_context_tokens
+    if num_chars > MAX_CHARS_PER_TOKEN * most:
+        message = f"{num_chars} characters do not fit into the model's context of {most} tokens."
+        raise invalid(field, message, code="context_length_exceeded")
 
 
 def _checked(field: str, prompt: Ids, served: Served) -> Ids:
+    most = served.max_context_tokens
     if not prompt:
         raise invalid(field, "it is empty: there is nothing to continue.")
-    if len(prompt) >= served.max_context_tokens:
-        raise invalid(
-            field,
-            f"{len(prompt)} tokens leave no room in the model's context of {served.max_context_tokens} tokens.",
-            code="context_length_exceeded",
-        )
+    if len(prompt) >= most:
+        message = f"{len(prompt)} tokens leave no room in the model's context of {most} tokens."
+        raise invalid(field, message, code="context_length_exceeded")
     return prompt

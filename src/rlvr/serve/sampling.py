@@ -1,9 +1,9 @@
-"""Completions for one request: sampled together with everybody else's, watched as their tokens come."""
+"""The completions of one request: sampled in the batch of all requests, watched as their tokens come."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,15 +12,15 @@ from rlvr.engines.base import Alternatives
 from rlvr.engines.local import LocalEngine
 from rlvr.serve.errors import ApiError
 from rlvr.serve.transcript import Transcript
-from rlvr.types import Completion, SamplingParams, StopReason
+from rlvr.types import SamplingParams, StopReason
 
 RETRY_S = 1
-"""A client that found the queue full should wait so long."""
+"""Told to a client that found the queue full."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """The model behind the endpoint. `names[0]` is the one that answers carry."""
+    """The model behind the endpoint. `names[0]` is the one in answers."""
 
     names: tuple[str, ...]
     engine: LocalEngine
@@ -30,35 +30,29 @@ class Served:
     capacity: int  # completions that may run or wait
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """One completion to be sampled."""
+@dataclass(kw_only=True)
+class Choice:
+    """One completion of a request, and what has been sampled of it. Lists have one entry per token, stop included."""
 
+    index: int
+    prompt_index: int
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     stops: tuple[str, ...] = ()
     num_alternatives: int | None = None
     stream: bool = False  # text is wanted as it comes
 
-
-@dataclass(kw_only=True)
-class Choice:
-    """What has been sampled for a task so far. Lists have one entry a token, the stop token included."""
-
-    index: int
-    prompt_index: int
-    task: Task
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     alternatives: Alternatives | None = None
     transcript: Transcript | None = None
     stop_reason: StopReason | None = None  # None: it goes on
     at_text: bool = False  # a stop text ended it, no stop token
-    told: int = 0  # tokens that a stream has spoken of
+    told: int = 0  # tokens already in the stream
     offset: int = 0  # characters of their words
 
     def text(self, chat: Chat) -> str:
-        """All of it, without the stop token or stop text. The choice must be over."""
+        """The whole text, without the stop token or stop text. The choice must be over."""
         if self.transcript is not None:
             return self.transcript.text
         ended = self.stop_reason is StopReason.STOP
@@ -77,13 +71,12 @@ class Pool:
 
     @contextmanager
     def places(self, count: int) -> Iterator[None]:
-        """Room for so many completions while the block lasts; ApiError where there is none."""
+        """Reserve places for `count` completions while the block lasts; ApiError if there is no room."""
         if self.draining:
-            raise ApiError(503, "the server is shutting down.", retry_s=RETRY_S)
+            raise _shutting_down()
         if self.active + count > self._served.capacity:
-            raise ApiError(
-                429, f"the queue is full: {self.active} completions run or wait; try again.", retry_s=RETRY_S
-            )
+            message = f"the queue is full: {self.active} completions run or wait; try again."
+            raise ApiError(429, message, retry_s=RETRY_S)
         self.active += count
         self._idle.clear()
         try:
@@ -94,7 +87,7 @@ class Pool:
                 self._idle.set()
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new requests and wait for the others; after `seconds` those end, too."""
+        """Refuse new requests and wait for the others; after `seconds` those are aborted."""
         self.draining = True
         try:
             async with asyncio.timeout(seconds):
@@ -103,14 +96,19 @@ class Pool:
             self._served.engine.close()
             await self._idle.wait()
 
-    async def sample(self, choices: Sequence[Choice]) -> None:
-        """Until all are over. Cancel it to give them up."""
-        await self._all(choices, None)
+    async def sample(self, choices: Sequence[Choice], news: asyncio.Event | None = None) -> None:
+        """Sample until all are over; `news` is set whenever there is something new. Cancel it to abort them."""
+        tasks = [asyncio.ensure_future(self._one(choice, news or asyncio.Event())) for choice in choices]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def watch(self, choices: Sequence[Choice]) -> AsyncGenerator[None]:
-        """As `sample`; an item whenever there is something new to see."""
+        """As `sample`; yields whenever there is something new."""
         news = asyncio.Event()
-        sampling = asyncio.ensure_future(self._all(choices, news.set))
+        sampling = asyncio.ensure_future(self.sample(choices, news))
         sampling.add_done_callback(lambda _: news.set())
         try:
             while not sampling.done():
@@ -123,66 +121,51 @@ class Pool:
             sampling.cancel()
             await asyncio.wait([sampling])
 
-    async def _all(self, choices: Sequence[Choice], tell: Callable[[], None] | None) -> None:
-        if len(choices) == 1:
-            await self._one(choices[0], tell)
-            return
-        tasks = [asyncio.ensure_future(self._one(choice, tell)) for choice in choices]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-
-    async def _one(self, choice: Choice, tell: Callable[[], None] | None) -> None:
-        task = choice.task
-        if task.num_alternatives:
-            choice.alternatives = Alternatives(count=task.num_alternatives)
-        watched = bool(task.stops) or task.stream
+    async def _one(self, choice: Choice, news: asyncio.Event) -> None:
+        transcript = Transcript(self._served.chat.decode, choice.stops)
+        watched = bool(choice.stops) or choice.stream
         if watched:
-            choice.transcript = Transcript(self._served.chat.decode, task.stops)
-        see = _Watcher(choice, tell) if watched or tell else None
-        generation = asyncio.create_task(
-            self._served.engine.generate(task.prompt_ids, task.sampling, on_token=see, alternatives=choice.alternatives)
+            choice.transcript = transcript
+        if choice.num_alternatives:
+            choice.alternatives = Alternatives(count=choice.num_alternatives)
+
+        def see(token: int, logprob: float) -> None:
+            """Called within the engine's step."""
+            if choice.at_text:  # the step in which a request begins samples two tokens
+                return
+            choice.token_ids.append(token)
+            choice.logprobs.append(logprob)
+            if token not in choice.sampling.stop_ids:
+                transcript.add(token)
+                if transcript.stopped:
+                    choice.at_text = True
+                    generation.cancel()
+            news.set()
+
+        generation = asyncio.ensure_future(
+            self._served.engine.generate(
+                choice.prompt_ids,
+                choice.sampling,
+                on_token=see if watched else None,
+                alternatives=choice.alternatives,
+            )
         )
-        if see is not None:
-            see.generation = generation
         try:
             completion = await generation
         except asyncio.CancelledError:
             if not choice.at_text:
                 if self.draining and not asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                    raise ApiError(503, "the server is shutting down.", retry_s=RETRY_S) from None
+                    raise _shutting_down() from None
                 raise
             choice.stop_reason = StopReason.STOP
         else:
             choice.token_ids, choice.logprobs = list(completion.token_ids), list(completion.behavior_logprobs)
             choice.stop_reason = completion.stop_reason
-        if choice.transcript is not None:
-            choice.transcript.finish()
-            choice.at_text = choice.transcript.stopped
-        if tell is not None:
-            tell()
+        if watched:
+            transcript.finish()
+            choice.at_text = transcript.stopped
+        news.set()
 
 
-class _Watcher:
-    """Hears of each token within the engine's step."""
-
-    def __init__(self, choice: Choice, tell: Callable[[], None] | None) -> None:
-        self._choice, self._tell = choice, tell
-        self.generation: asyncio.Task[Completion] | None = None
-
-    def __call__(self, token: int, logprob: float) -> None:
-        choice = self._choice
-        if choice.at_text:  # the step in which a request begins samples two tokens
-            return
-        choice.token_ids.append(token)
-        choice.logprobs.append(logprob)
-        if choice.transcript is not None and token not in choice.task.sampling.stop_ids:
-            choice.transcript.add(token)
-            if choice.transcript.stopped:
-                choice.at_text = True
-                assert self.generation is not None
-                self.generation.cancel()
-        if self._tell is not None:
-            self._tell()
+def _shutting_down() -> ApiError:
+    return ApiError(503, "the server is shutting down.", retry_s=RETRY_S)

@@ -1,4 +1,4 @@
-"""What a request may say.
+"""The bodies of requests.
 
 A field that is not here is one of three: it changes nothing (`IGNORED`), it changes nothing at one value (`NEUTRAL`),
 or it would change the result and is refused by its name. `null` is as good as left out.
@@ -29,24 +29,15 @@ IGNORED = frozenset(
     }
 )
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_tokens"), (0,)),
+    **dict.fromkeys(("repetition_penalty", "length_penalty"), (1,)),
+    **dict.fromkeys(("echo", "skip_special_tokens", "include_stop_str_in_output", "use_beam_search"), (False,)),
+    **dict.fromkeys(("return_tokens_as_token_ids", "continue_final_message"), (False,)),
+    **dict.fromkeys(("parallel_tool_calls", "add_generation_prompt", "add_special_tokens"), (True,)),
+    "spaces_between_special_tokens": (True,),
     "logit_bias": ({},),
     "response_format": ({"type": "text"},),
-    "echo": (False,),
     "suffix": ("",),
-    "min_tokens": (0,),
-    "parallel_tool_calls": (True,),
-    "skip_special_tokens": (False,),
-    "spaces_between_special_tokens": (True,),
-    "include_stop_str_in_output": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "use_beam_search": (False,),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "add_special_tokens": (True,),
     "modalities": (["text"],),
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -63,15 +54,15 @@ class _Body(BaseModel):
 
 
 class StreamOptions(_Body):
-    """`include_usage`: a last chunk with the usage."""
+    """`include_usage`: the last chunk tells the usage."""
 
     include_usage: bool | None = None
 
 
-class Request(BaseModel):
-    """What both endpoints know."""
+class ApiRequest(_Body):
+    """The fields of both endpoints."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
     stream: bool | None = None
@@ -93,13 +84,8 @@ class Request(BaseModel):
         """Texts that end a completion."""
         return tuple(filter(None, [self.stop] if isinstance(self.stop, str) else self.stop or ()))
 
-    @property
-    def wants_usage(self) -> bool:
-        """Whether a stream ends with the usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
 
-
-class CompletionRequest(Request):
+class CompletionRequest(ApiRequest):
     """POST /v1/completions"""
 
     prompt: (
@@ -114,31 +100,27 @@ class CompletionRequest(Request):
     def prompts(self) -> list[str | TokenIds]:
         """The prompts, each a text or token ids; ApiError if there is none."""
         given = self.prompt
-        if isinstance(given, str):
-            return [given]
-        if given and isinstance(given[0], int):
-            return [[token for token in given if isinstance(token, int)]]
-        if not given:
+        if not given and not isinstance(given, str):
             raise invalid("prompt", "there is none; give a text, token ids, or a list of either.")
-        return [one for one in given if not isinstance(one, int)]
+        return [given] if isinstance(given, str) or isinstance(given[0], int) else given  # type: ignore[return-value]
 
 
 class TextPart(_Body):
-    """A piece of a message."""
+    """A part of a message."""
 
     type: Literal["text"]
     text: str
 
 
 class Function(_Body):
-    """A call's."""
+    """The function of a call."""
 
     name: Name
     arguments: str
 
 
 class Call(_Body):
-    """What an assistant called."""
+    """A call by an assistant."""
 
     id: str
     type: Literal["function"] = "function"
@@ -146,7 +128,7 @@ class Call(_Body):
 
 
 class ApiMessage(_Body):
-    """Of a conversation."""
+    """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
@@ -157,9 +139,9 @@ class ApiMessage(_Body):
 
 
 class ToolFunction(_Body):
-    """A tool's; `parameters` is a JSON schema of an object."""
+    """`parameters` is a JSON schema of an object."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
 
     name: Name
     description: str | None = None
@@ -167,13 +149,13 @@ class ToolFunction(_Body):
 
 
 class Tool(_Body):
-    """What may be called."""
+    """A tool that may be called."""
 
     type: Literal["function"]
     function: ToolFunction
 
 
-class ChatRequest(Request):
+class ChatRequest(ApiRequest):
     """POST /v1/chat/completions"""
 
     messages: Annotated[list[ApiMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
@@ -184,15 +166,11 @@ class ChatRequest(Request):
     tool_choice: Literal["auto", "none"] | None = None
 
 
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=ApiRequest)
 
 
 def parse(kind: type[R], body: bytes) -> R:
-    """The request in a body.
-
-    Raises:
-        ApiError: a 400 that says what is wrong with it, in one sentence.
-    """
+    """The request in a body. ApiError, a 400 that names the first problem, if it is not one."""
     try:
         request = kind.model_validate_json(body)
     except ValidationError as error:
@@ -202,18 +180,15 @@ def parse(kind: type[R], body: bytes) -> R:
     return request
 
 
-def _check_extra(kind: type[Request], name: str, value: Any) -> None:
+def _check_extra(kind: type[ApiRequest], name: str, value: Any) -> None:
     if value is None or name in IGNORED:
         return
-    if name in NEUTRAL:
-        if not any(
-            value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in NEUTRAL[name]
-        ):
-            raise invalid(name, f"this server does not support it; leave it out (got {shown(value)}).")
-        return
-    near = difflib.get_close_matches(name, kind.model_fields, n=1)
-    hint = f"did you mean {near[0]}?" if near else "leave it out."
-    raise ApiError(400, f"{shown(name)} is no field that this server knows; {hint}", field=name[:MAX_SHOWN])
+    if name not in NEUTRAL:
+        near = difflib.get_close_matches(name, kind.model_fields, n=1)
+        hint = f"did you mean {near[0]}?" if near else "leave it out."
+        raise ApiError(400, f"{shown(name)} is no field that this server knows; {hint}", field=name[:MAX_SHOWN])
+    if not any(value == same and isinstance(value, bool) == isinstance(same, bool) for same in NEUTRAL[name]):
+        raise invalid(name, f"this server does not support it; leave it out (got {shown(value)}).")
 
 
 def _refused(error: ValidationError) -> ApiError:
@@ -221,22 +196,18 @@ def _refused(error: ValidationError) -> ApiError:
     about a list that is too long comes first."""
     found = error.errors(include_url=False, include_context=False)
     worst = max(found, key=lambda entry: (entry["type"] == "too_long", len(entry["loc"])))
-    place = _place(worst["loc"])
+    # `messages[0].content`, without pydantic's names of a union's alternatives
+    parts = [
+        f"[{part}]" if isinstance(part, int) else f".{part}"
+        for part in worst["loc"]
+        if isinstance(part, int) or (part.isidentifier() and part not in ("str", "int", "TextPart"))
+    ]
+    place = "".join(parts).lstrip(".")[:MAX_SHOWN] or "body"
     if worst["type"] == "missing":
         return invalid(place, "it is missing.")
     if not worst["loc"]:
         return ApiError(400, f"the body is no JSON object: {worst['msg']}.")
     return invalid(place, f"{worst['msg']} (got {shown(worst['input'])}).")
-
-
-def _place(loc: tuple[int | str, ...]) -> str:
-    """`messages[0].content`, without pydantic's names of a union's alternatives."""
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if _is_field(part)]
-    return "".join(parts).lstrip(".")[:MAX_SHOWN] or "body"
-
-
-def _is_field(part: int | str) -> bool:
-    return isinstance(part, int) or (part.isidentifier() and part not in ("str", "int", "TextPart"))
 
 
 def shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The server: a socket, signals, and an end that lets running requests finish."""
+"""The server: a socket, signals, and a shutdown that lets running requests finish."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from rlvr.errors import ConfigError, UserError
-from rlvr.serve.app import make_app
-from rlvr.serve.endpoint import Limits
 from rlvr.serve.sampling import Pool, Served
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
+    from rlvr.serve.endpoint import Limits
+
 MORE_CONNECTIONS = 64
-"""Beyond those whose requests run or wait: for /health and for those that are told that the queue is full."""
+"""Beyond those whose requests run or wait: for /health, and for telling others that the queue is full."""
 KEEP_ALIVE_S = 75
 LAST_BYTES_S = 2
 HEAD_S = 30.0
-"""The head of a request must be here within this time: whoever connects and says nothing takes others' place."""
+"""Time for the head of a request to arrive: silent connections would take the place of others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +61,14 @@ def serve(
 ) -> None:
     """Answer requests until Ctrl-C or SIGTERM; then new ones get 503, and running ones `shutdown_s` to finish.
 
-    The endpoint's address is printed on stdout once it accepts connections, everything else on stderr. A second signal
-    ends the server at once.
+    The endpoint's address is printed on stdout once it accepts connections. A second signal ends the server at once.
 
     Raises:
         KeyboardInterrupt, SystemExit: after the signal, with status 143 for SIGTERM.
     """
     import uvicorn
+
+    from rlvr.serve.app import make_app
 
     pool = Pool(served)
     config = uvicorn.Config(
@@ -84,11 +85,12 @@ def serve(
     )
 
     class Server(uvicorn.Server):
-        """One that waits for the requests under way before it closes their connections."""
+        """Finishes running requests before it closes their connections."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            print(f"http://{host}:{listening.getsockname()[1]}/v1", flush=True)  # from here on it heeds signals
+            host = f"[{address.host}]" if ":" in address.host else address.host
+            print(f"http://{host}:{listening.getsockname()[1]}/v1", flush=True)  # signals are handled from here on
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             self._captured_signals.append(sig)  # raised again at the end
@@ -99,19 +101,20 @@ def serve(
             loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(self.drain())))
 
         async def drain(self) -> None:
-            """End when nothing runs."""
+            """Exit when nothing runs."""
             if pool.active:
-                print(
-                    f"rlvr: finishing what runs, for {shutdown_s:g} s at most; once more stops at once", file=sys.stderr
-                )
+                told = f"rlvr: finishing what runs, for {shutdown_s:g} s at most; once more stops at once"
+                print(told, file=sys.stderr)
             await pool.drain(shutdown_s)
             self.should_exit = True
 
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
     tasks: list[asyncio.Task[None]] = []
     listening.listen(1024)
-    host = f"[{address.host}]" if ":" in address.host else address.host
     # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
-    before = signal.signal(signal.SIGTERM, _exit)
+    before = signal.signal(signal.SIGTERM, leave)
     loop = asyncio.new_event_loop()
     try:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -121,9 +124,9 @@ def serve(
 
 
 def patient_protocol(head_s: float) -> type[H11Protocol]:
-    """uvicorn's HTTP/1.1, which bounds the size of a request's head, with a bound on the time it takes, too.
+    """uvicorn's HTTP/1.1, which bounds the size of a request's head, with a bound on its time as well.
 
-    Its faster one, which it would take where httptools is installed, bounds neither.
+    Its faster protocol, chosen where httptools is installed, bounds neither.
     """
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -144,7 +147,7 @@ def patient_protocol(head_s: float) -> type[H11Protocol]:
             self.stop_watching()
 
         def send_400_response(self, msg: str) -> None:
-            """Of a body that is no HTTP: whoever answers the request must not answer once more."""
+            """Of a body that is no HTTP: the request must not be answered twice."""
             if self.cycle is not None and not self.cycle.response_complete:
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()
@@ -154,7 +157,7 @@ def patient_protocol(head_s: float) -> type[H11Protocol]:
                 self.transport.close()
 
         def watch_head(self) -> None:
-            """The clock runs from the first byte of a head, or from the connection on, to its last byte."""
+            """Start the clock with the connection or the last answer, stop it at the last byte of a head."""
             if self.conn.their_state is not h11.IDLE:
                 self.stop_watching()
             elif self.head_timer is None:
@@ -169,24 +172,18 @@ def patient_protocol(head_s: float) -> type[H11Protocol]:
 
 
 def reserve(address: Address) -> socket.socket:
-    """The address, taken before a model is loaded; nobody can connect yet. UserError if it cannot be used."""
+    """A bound socket, before a model is loaded; it does not listen yet. UserError if the address cannot be used."""
+    where, listening = f"--host {address.host}", None
     try:
-        (family, kind, protocol, _, where), *_ = socket.getaddrinfo(
+        (family, kind, protocol, _, bound), *_ = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except OSError as error:
-        raise UserError(f"--host {address.host} cannot be used ({error.strerror}); choose another one.") from None
-    listening = socket.socket(family, kind, protocol)
-    try:
+        where += f" --port {address.port}"
+        listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(where)
+        listening.bind(bound)
     except OSError as error:
-        listening.close()
-        raise UserError(
-            f"--host {address.host} --port {address.port} cannot be used ({error.strerror}); choose another one."
-        ) from None
+        if listening is not None:
+            listening.close()
+        raise UserError(f"{where} cannot be used ({error.strerror}); choose another one.") from None
     return listening
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)

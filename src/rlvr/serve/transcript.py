@@ -1,4 +1,4 @@
-"""Text as its tokens come: no half of a character is given away, and nothing that may turn out to be a stop text.
+"""Text as its tokens come: no half of a character, and nothing that may turn out to be a stop text, is given out.
 
 tokens      "The" " caf" "\\xc3" "\\xa9" " EN" "D" ...         stop text "END"
 given       "The" " caf" ""     "é"    " "   ""   over
@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-Decode = Callable[[Sequence[int]], str]
 UNFINISHED = "\ufffd"
 MAX_WAITING = 16
-"""Tokens that may hold a character back: longer than any character, so what is not one is given as it is."""
+"""Tokens that may hold a character back: longer than any character; invalid bytes are then given out as they are."""
 
 
 class Transcript:
-    """The text of one completion: `add` its tokens, `take` what is certain by now, `finish` where nothing follows."""
+    """The text of one completion: `add` its tokens, `take` what is certain so far, `finish` where nothing follows."""
 
-    def __init__(self, decode: Decode, stops: Sequence[str] = ()) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
         self._decode = decode
         self._stops = stops
         self._longest_stop = max(map(len, stops), default=1)
         self._ids: list[int] = []
         self._shown = 0  # tokens whose text is in `text`
-        self._context = 0  # decoding starts here: what a token says may depend on the one before it
+        self._context = 0  # decoding starts here: the text of a token may depend on the one before it
         self._taken = 0  # characters
         self._finished = False
         self.text = ""
@@ -44,7 +43,7 @@ class Transcript:
         self._finished = True
 
     def take(self) -> str:
-        """What is certain and was not taken yet."""
+        """The certain text that was not taken yet."""
         held = 0 if self.stopped or self._finished else max((_overlap(self.text, s) for s in self._stops), default=0)
         end = max(self._taken, len(self.text) - held)
         taken, self._taken = self.text[self._taken : end], end

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from rlvr.envs.base import Env, TurnText
-from rlvr.types import Example, Message, ToolSchema, Verdict
+from rlvr.envs.base import Env
+from rlvr.types import Example, Message, ToolSchema, TurnText, Verdict
 
 
 class CountTokens(Protocol):

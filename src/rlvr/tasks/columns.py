@@ -4,57 +4,84 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
+from rlvr.registry import register
 from rlvr.rewards.numbers import parse_answer
+from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.readers import read_file, read_split, split_names
 from rlvr.tasks.rows import MAX_FIELD_CHARS, DataError, Row, clean, number_text
+from rlvr.tasks.settings import ColumnSettings, HeldOutShare, SplitSettings, TaskContext
 from rlvr.tasks.splits import Part, by_hash, joined, make_data, parse_rows
 
-if TYPE_CHECKING:
-    from rlvr.config.schema import HubTask, JsonlTask
-
-    Settings = HubTask | JsonlTask
+EVAL_SHARE = "share of the rows, chosen by hash, that is never trained on"
 
 
-def load_jsonl(settings: JsonlTask, seed: int) -> Data:
-    """One file, cut by hash, or one to train on and another to hold out."""
-    train = _part(settings, list(read_file(Path(settings.path).expanduser())))
-    if settings.eval_path is None:
-        return _cut(settings, train, seed)
-    held_out = _part(settings, list(read_file(Path(settings.eval_path).expanduser())))
-    return make_data(train, held_out, where=settings.path, seed=seed, max_train=settings.max_train_examples)
+@register("task", "jsonl")
+class Jsonl(ColumnSettings):
+    """A file of JSON lines (or a JSON list, either also as .gz) with a question and an answer a row."""
+
+    prompt: ClassVar[str] = "math_reasoning"
+    reward = "numeric"
+    path: Text = setting(description="the file to train on: .jsonl or .json, either also .gz")
+    eval_path: Text | None = setting(None, "the held-out file; null: eval_share of the rows of path")
+    eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_path is None")
+
+    @property
+    def origin(self) -> str:
+        return self.path
+
+    def load(self, context: TaskContext) -> Data:
+        """One file, cut by hash, or one to train on and another to hold out."""
+        held_out = None if self.eval_path is None else _read(self.eval_path)
+        return _data(self, self.path, self.eval_share, (_read(self.path), held_out), context.seed)
 
 
-def load_hub(settings: HubTask, seed: int) -> Data:
-    """One split (or several, joined), cut by hash, or splits to train on and others to hold out."""
-    train = _part(settings, _rows(settings, "train_split", settings.train_split))
-    if settings.eval_split is None:
-        return _cut(settings, train, seed)
-    held_out = _part(settings, _rows(settings, "eval_split", settings.eval_split))
-    return make_data(train, held_out, where=settings.path, seed=seed, max_train=settings.max_train_examples)
+@register("task", "hub")
+class Hub(ColumnSettings, SplitSettings):
+    """Any data set of the Hub (or a local folder) with a question and an answer a row."""
+
+    prompt: ClassVar[str] = "math_reasoning"
+    reward = "numeric"
+    eval_split: Text | None = setting(None, "held-out split; null: eval_share of the rows of train_split")
+    eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_split is None")
+
+    def load(self, context: TaskContext) -> Data:
+        """One split (or several, joined), cut by hash, or splits to train on and others to hold out."""
+        held_out = None if self.eval_split is None else self._rows("eval_split", self.eval_split)
+        return _data(
+            self, self.path, self.eval_share, (self._rows("train_split", self.train_split), held_out), context.seed
+        )
+
+    def _rows(self, key: str, splits: str) -> list[Row]:
+        names = split_names(f"task.{key}", splits)
+        return joined([read_split(self.path, name, subset=self.subset) for name in names])
 
 
-def _rows(settings: HubTask, key: str, splits: str) -> list[Row]:
-    wanted = [settings.question_field, settings.answer_field]
-    wanted += [settings.id_field] if settings.id_field else []
-    names = split_names(f"task.{key}", splits)
-    return joined([read_split(settings.path, name, subset=settings.subset, fields=wanted) for name in names])
+def _read(path: str) -> list[Row]:
+    return list(read_file(Path(path).expanduser()))
 
 
-def _cut(settings: Settings, part: Part, seed: int) -> Data:
-    train, held_out = by_hash(part, settings.eval_share, settings.path)
-    return make_data(train, held_out, where=settings.path, seed=seed, max_train=settings.max_train_examples)
+def _data(
+    settings: ColumnSettings, path: str, eval_share: float, rows: tuple[list[Row], list[Row] | None], seed: int
+) -> Data:
+    train, held_out = rows
+    part = _part(settings, train)
+    cut = by_hash(part, eval_share, path) if held_out is None else (part, _part(settings, held_out))
+    return make_data(*cut, where=path, seed=seed, max_train=settings.max_train_examples)
 
 
-def _part(settings: Settings, rows: list[Row]) -> Part:
+def _part(settings: ColumnSettings, rows: list[Row]) -> Part:
     return parse_rows(rows, lambda row: parse(row, settings), ids_are_given=settings.id_field is not None)
 
 
-def parse(row: Row, settings: Settings) -> Problem | None:
-    """The problem of a row; None where the answer is null or blank. DataError if the metric could not judge it."""
+def parse(row: Row, settings: ColumnSettings) -> Problem | None:
+    """The problem of a row, the row's other fields in its metadata; None where the answer is null or blank.
+
+    DataError if the metric could not judge it.
+    """
     question = row.text(settings.question_field)
     golds = answers(row, settings.answer_field, settings.metric)
     if not golds:
@@ -65,8 +92,14 @@ def parse(row: Row, settings: Settings) -> Problem | None:
         key=key,
         question=question,
         answer=golds[0],
-        metadata={"aliases": golds[1:]} if golds[1:] else {},
+        metadata={**_others(row, settings), **({"aliases": golds[1:]} if golds[1:] else {})},
     )
+
+
+def _others(row: Row, settings: ColumnSettings) -> dict[str, Any]:
+    """What a row has beside question, answer and id: a reward may want it."""
+    used = {settings.question_field, settings.answer_field, settings.id_field, "aliases", "tags", "task"}
+    return {name: value for name, value in row.fields.items() if name not in used}
 
 
 def answers(row: Row, field: str, metric: str) -> tuple[str, ...]:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from rlvr.envs.base import Env, TurnText, to_attempt
+from rlvr.envs.base import Env, to_attempt
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
-from rlvr.rewards.base import Verifier
-from rlvr.rewards.extract import answer_of
+from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
-from rlvr.seeding import derive_seed
+from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.tasks.base import CountTokens, Task
-from rlvr.tasks.judges import Judge
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.prompting import Prompter, Shot, plain
+from rlvr.tasks.prompting import Shot, plain
 from rlvr.tasks.rows import clean
-from rlvr.tasks.sources import EVAL_SEED, ListSource, Source, anything
-from rlvr.types import Attempt, Example, Message, ToolSchema, Verdict
+from rlvr.tasks.settings import TaskContext
+from rlvr.tasks.sources import ListSource, Source, anything
+from rlvr.tasks.tool_play import played
+from rlvr.types import Attempt, Example, Message, ToolSchema, TurnText, Verdict
 
 NUM_TEXTS = 2_000
 """Examples of an endless source that a tokenizer is learnt from."""
@@ -71,24 +71,22 @@ class DatasetTask:
 
     def __init__(
         self,
+        context: TaskContext,
         *,
-        name: str,
         data: Data,
-        prompter: Prompter,
-        verifier: Verifier,
-        judge: Judge,
-        seed: int,
-        few_shot: int = 0,
+        judge: Metric,
         max_prompt_tokens: int | None = None,
         environments: Environments | None = None,
     ) -> None:
-        """ConfigError if there are too few training examples to show `few_shot` of them."""
-        self.name, self.vocabulary = name, data.vocabulary
+        """ConfigError if there are too few training examples to show `prompt.few_shot` of them."""
+        self.name, self.vocabulary = context.name, data.vocabulary
         self.source = data.source
         self._notes = list(data.notes)
-        self._prompter, self.verifier, self._judge = prompter, verifier, judge
-        self._traced = TracedAnswer(verifier, prompter.answer_format)
-        self._seed, self._few_shot, self._max_prompt_tokens = seed, few_shot, max_prompt_tokens
+        self._prompter, self.verifier, self._judge = context.prompter, context.verifier, judge
+        self._sandbox, self._tool_format = context.sandbox, context.prompt.tool_format
+        self._traced = TracedAnswer(self.verifier, self._prompter.answer_format)
+        self._seed, self._few_shot = context.seed, context.prompt.few_shot
+        self._max_prompt_tokens = max_prompt_tokens
         self.environments = environments
         self._tools = environments.tools if environments is not None else ()
         self._shot_pool: Sequence[Problem] = ()  # shown examples come from here, however long a prompt may be
@@ -124,34 +122,51 @@ class DatasetTask:
     async def judge_attempt(self, attempt: Attempt) -> Verdict:
         """The metric on an episode as verifiers see it."""
         if not attempt.example.metadata.get("has_answer", True):
-            return Verdict(answer=answer_of(attempt, self._prompter.answer_format), correct=False)
-        return await self._judge.judge(attempt)
+            return Verdict(answer=self._prompter.answer_format.answer_of(attempt), correct=False)
+        return await self._judge.judge(replace(attempt, format=self._prompter.answer_format, sandbox=self._sandbox))
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """The problem's tags."""
         return tuple(example.metadata.get("tags", ()))
 
-    def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
-        """Prompt and completion for supervised training; never held out.
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
+        """Prompt and completion for supervised training; never held out. With tools, the turns of the problem.
 
         A share `worked_share` of them are in the asked-for format; the others solve the problem in the data's own words
         (GSM8K: working, then `#### 72`), or name the answer alone where the data has no working.
         """
         problem = self.source.train(index, "demonstration")
+        worked = random.Random(derive_seed(self._seed, self.name, "worked", index)).random() < worked_share
         if self.environments is not None:
-            raise UserError(
-                f"{self.name} has no demonstrations of its tools: choose model=hf, or warm_start.enabled=false."
-            )
+            return self._played(problem, worked)
         if not problem.answer:
             raise UserError(f"{self.name} has no reference answers to demonstrate: set warm_start.enabled=false.")
-        worked = random.Random(derive_seed(self._seed, self.name, "worked", index)).random() < worked_share
         completion = self._prompter.worked(problem) if worked else plain(problem)
         prompt = _text(self._train_example(problem).messages)
         return prompt, completion + (END if self.vocabulary else "")
 
+    def _played(self, problem: Problem, worked: bool) -> tuple[str, ...]:
+        """An episode with tools; of one that is not worked only the last turn, which answers without a search."""
+        assert self.environments is not None
+        if not problem.turns:
+            raise UserError(
+                f"{self.name} has no demonstrations of its tools: choose model=hf, or warm_start.enabled=false."
+            )
+        example = self._train_example(problem)
+        env = self.environments.env(example)
+        if env.max_turns is not None and len(problem.turns) > env.max_turns:
+            raise UserError(
+                f"task.max_turns={env.max_turns}: the demonstration of example {problem.id} has {len(problem.turns)} "
+                "turns; raise it."
+            )
+        return played(example, env, problem.turns if worked else problem.turns[-1:], self._tool_format)
+
     def texts(self) -> Iterator[str]:
         """Prompt and solution of the training examples, without the examples shown before them."""
         for problem in self.source.some(NUM_TEXTS):
+            if problem.turns:
+                yield "\n".join(self._played(problem, worked=True))
+                continue
             prompt = _text(self._prompter.messages(problem.question, fields=self._fields(problem)))
             yield f"{prompt}\n{self._prompter.worked(problem)}"
 

@@ -12,37 +12,83 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Literal
 
+from pydantic import Field
+
+from rlvr.errors import ConfigError
+from rlvr.registry import register
+from rlvr.rewards.metrics import FinqaMetric, FinqaProgramMetric, Metric
 from rlvr.rewards.numbers import parse_answer
+from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.readers import read_split, split_names
 from rlvr.tasks.rows import DataError, Row, clean, number_text
+from rlvr.tasks.settings import DataPath, SplitSettings, TaskContext, data_folder
 from rlvr.tasks.splits import Part, joined, make_data, parse_rows
-
-if TYPE_CHECKING:
-    from rlvr.config.schema import FinqaTask
 
 CELL = " | "  # no cell of the data has a bar, and a model tells bars from the spaces inside cells
 STEP = re.compile(r"[a-z_]+\(")
 MAX_CELLS = 20_000
+CALL = re.compile(r"\b(?:add|subtract|multiply|divide|exp|greater|table_\w+)\s*\(")
+"""A step of a program, as an example of one: `subtract(5829, 5735)`."""
 
 
-def load_finqa(settings: FinqaTask, seed: int) -> Data:
-    """Rows without `exe_ans` have no gold; they are left out and noted."""
-    return make_data(
-        _part(settings, "train_split", settings.train_split),
-        _part(settings, "eval_split", settings.eval_split),
-        where=settings.path,
-        seed=seed,
-        max_train=settings.max_train_examples,
+@register("task", "finqa")
+class Finqa(SplitSettings):
+    """FinQA, arXiv:2109.00122: questions on a page of a financial report, text and table."""
+
+    prompt: ClassVar[str] = "financial_reasoning"
+    reward = "finqa"
+    hub_id: ClassVar[str] = "ibm-research/finqa"
+    path: DataPath = Field(default_factory=lambda: data_folder("finqa", "ibm-research/finqa"))
+    eval_split: Text = setting("test", "held-out split")
+    answer: Literal["number", "program"] = setting(
+        "number",
+        "what to answer with: a number or yes/no, or a program of the data set's own language (with "
+        "reward=finqa_program prompt=financial_program)",
     )
 
+    @property
+    def answer_kind(self) -> str:
+        return self.answer
 
-def _part(settings: FinqaTask, key: str, splits: str) -> Part:
-    rows = joined([read_split(settings.path, s, subset=settings.subset) for s in split_names(f"task.{key}", splits)])
-    return parse_rows(rows, lambda row: parse(row, settings.answer == "program"))
+    def judge(self) -> Metric:
+        return FinqaProgramMetric() if self.answer == "program" else FinqaMetric()
+
+    def check_run(self, config: Any) -> None:
+        super().check_run(config)
+        shows_steps = CALL.search(config.prompt.text) is not None
+        if (
+            self.answer == "program"
+            and config.prompt.system
+            and not (shows_steps or "program" in config.prompt.text.lower())
+        ):
+            raise ConfigError(
+                "task.answer=program: prompt.system does not ask for a program, so no answer would be one; choose "
+                "prompt=financial_program."
+            )
+        if self.answer == "number" and shows_steps:
+            raise ConfigError(
+                "task.answer=number: the prompt asks for a program, so no answer could be read; choose "
+                "prompt=financial_reasoning, or task.answer=program reward=finqa_program."
+            )
+
+    def load(self, context: TaskContext) -> Data:
+        """Rows without `exe_ans` have no gold; they are left out and noted."""
+        return make_data(
+            self._part("train_split", self.train_split),
+            self._part("eval_split", self.eval_split),
+            where=self.path,
+            seed=context.seed,
+            max_train=self.max_train_examples,
+        )
+
+    def _part(self, key: str, splits: str) -> Part:
+        names = split_names(f"task.{key}", splits)
+        rows = joined([read_split(self.path, name, subset=self.subset) for name in names])
+        return parse_rows(rows, lambda row: parse(row, self.answer == "program"))
 
 
 def parse(row: Row, wants_program: bool) -> Problem | None:

@@ -13,42 +13,130 @@ joined by spaces, and a word-level tokenizer made of the vocabulary gives back t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
+from rlvr import registry
+from rlvr.envs.tools import make_tool
 from rlvr.errors import ConfigError
-from rlvr.rewards.custom import import_function
+from rlvr.registry import register
+from rlvr.settings import ImportPath, PositiveInt, Text, setting
 from rlvr.tasks.columns import answers
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.rows import DataError, Row, ascii_text, shown
+from rlvr.tasks.settings import HeldOutShare, MetricName, MetricSettings, TaskContext
 from rlvr.tasks.sources import ReplaySource
+from rlvr.tasks.tool_play import ToolEnvironments
+from rlvr.types import Example
 
-if TYPE_CHECKING:
-    from rlvr.config.schema import GeneratorTask
-
-Functions = Mapping[str, Callable[..., Any]]
-
+Scalar = bool | int | float | str
 FIELDS = ("question", "answer", "demonstration", "metadata")
 SPECIAL = ("<pad>", "<boe>", "<eoe>")
 ENDS = ("<pad>", "<eoe>")
 MAX_IDS = 1_000_000
+TOOLS = "has_tools # a task with tools"
 
 
-def load_generator(settings: GeneratorTask, seed: int, functions: Functions | None = None) -> Data:
-    """Examples are read as they are needed. `functions` are those that no import could find, by import path.
+class ExamplesTask(MetricSettings):
+    """A task that is made of what `examples` yields: the base of your own tasks.
 
-    Raises:
-        ConfigError: there is no such function, it does not take the settings, or the vocabulary cannot be one.
-        DataError: it yields nothing, something else than examples, or other examples when it is called again.
+    Override `examples`, and where the model has tools `tools` (typed functions with docstrings; a parameter `state`
+    gets what `state` returns for the episode) and `has_tools = True`.
     """
-    _check_vocabulary(settings.vocabulary)
-    function = (functions or {}).get(settings.source) or import_function(settings.source, "task.source")
-    examples = _Examples(
-        function=function, settings=settings.settings, place=f"task.source={settings.source}", metric=settings.metric,
-        vocabulary=settings.vocabulary,
-    )  # fmt: skip
+
+    metric: MetricName = "text"
+    eval_share: HeldOutShare = setting(0.1, "share of the examples, chosen by hash, that is never trained on")
+    max_turns: PositiveInt = setting(4, "completions of an episode, the answer included", only_if=TOOLS)
+    tool_timeout_s: float = setting(10.0, "a call of a tool is given up after so long", gt=0, only_if=TOOLS)
+
+    def examples(self) -> Iterable[Any]:
+        """`(question, answer)`, `(question, answer, demonstration)` or a dict with these and `metadata`; an end is not
+        needed. Every call must yield the same.
+
+        A demonstration is a whole completion, or, with tools, a list of what the model says in its turns: a call as
+        `{"name": ..., "arguments": {...}}` and in the end a text; what the tools reply is found by running them.
+        """
+        raise NotImplementedError
+
+    def tools(self) -> Sequence[Callable[..., Any]]:
+        """What the model may call."""
+        return ()
+
+    def state(self, example: Example) -> object:
+        """A fresh state of an episode, for tools and rewards."""
+        return dict(example.metadata)
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """The words of the ids in arrays, in order; None: `examples` yields text."""
+        return None
+
+    @property
+    def made_of_words(self) -> bool:
+        return self.words is not None
+
+    @property
+    def num_turns(self) -> int:
+        return self.max_turns if self.has_tools else 1
+
+    @property
+    def origin(self) -> str:
+        return self.name
+
+    def environments(self, context: TaskContext) -> ToolEnvironments | None:
+        if not self.has_tools:
+            return None
+        made = tuple(make_tool(function, timeout_s=self.tool_timeout_s) for function in self.tools())
+        return ToolEnvironments(made, context.verifier, state=self.state, max_turns=self.max_turns)
+
+    def load(self, context: TaskContext) -> Data:
+        """Examples are read as they are needed.
+
+        Raises:
+            ConfigError: the vocabulary cannot be one, or nothing is held out.
+            DataError: it yields nothing, something else than examples, or other examples when it is called again.
+        """
+        _check_vocabulary(self.words)
+        return _data(_Examples(task=self, call=self.examples, place=f"task={self.name}"), context.seed)
+
+
+@register("task", "generator")
+class Generator(ExamplesTask):
+    """Your own Python: a function that yields examples, or arrays of token ids."""
+
+    source: ImportPath = setting(description="module:function; called with settings, it yields examples")
+    settings: Mapping[str, Scalar | tuple[Scalar, ...] | None] = setting({}, "keyword arguments of the function")
+    vocabulary: tuple[Text, ...] | None = setting(
+        None, "words of the ids in arrays, in order; null: the function yields text"
+    )
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        return self.vocabulary
+
+    @property
+    def origin(self) -> str:
+        return self.source
+
+    def load(self, context: TaskContext) -> Data:
+        """ConfigError if there is no such function, or it does not take the settings; else as every `ExamplesTask`."""
+        _check_vocabulary(self.vocabulary)
+        function = context.functions.get(self.source) or registry.imported(
+            f"task.source={self.source}", self.source, "function", callable
+        )
+        place = f"task.source={self.source}"
+        try:
+            inspect.signature(function).bind(**self.settings)
+        except TypeError as error:
+            raise ConfigError(f"task.settings={dict(self.settings)}: {place} does not take them ({error}).") from None
+        return _data(_Examples(task=self, call=partial(function, **self.settings), place=place), context.seed)
+
+
+def _data(examples: _Examples, seed: int) -> Data:
+    settings = examples.task
     first, again = next(iter(examples), None), next(iter(examples), None)
     if first is None:
         raise DataError(f"{examples.place}: yields no example.")
@@ -62,22 +150,20 @@ def load_generator(settings: GeneratorTask, seed: int, functions: Functions | No
     )
     if not source.held_out(1):
         raise ConfigError(
-            f"task.eval_share={settings.eval_share} leaves no held-out example of {settings.source}: raise it."
+            f"task.eval_share={settings.eval_share} leaves no held-out example of {settings.origin}: raise it."
         )
     source.train(0)
-    note = f"examples from {settings.source}, {settings.eval_share:.0%} of them, chosen by hash, held out"
-    return Data(source=source, notes=(note,), vocabulary=settings.vocabulary)
+    note = f"examples from {settings.origin}, {settings.eval_share:.0%} of them, chosen by hash, held out"
+    return Data(source=source, notes=(note,), vocabulary=settings.words)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Examples:
     """What a function yields, from the start at each `iter`."""
 
-    function: Callable[..., Any]
-    settings: Mapping[str, Any]
+    task: ExamplesTask
+    call: Callable[[], Iterable[Any]]
     place: str
-    metric: str
-    vocabulary: tuple[str, ...] | None
 
     def __iter__(self) -> Iterator[Problem]:
         items = self._call()
@@ -95,24 +181,20 @@ class _Examples:
 
     def _call(self) -> Iterator[Any]:
         try:
-            inspect.signature(self.function).bind(**self.settings)
-        except TypeError as error:
-            raise ConfigError(
-                f"task.settings={dict(self.settings)}: {self.place} does not take them ({error})."
-            ) from None
-        try:
-            return iter(self.function(**self.settings))
+            return iter(self.call())
         except Exception as error:  # the user's code
             raise DataError(f"{self.place}: {type(error).__name__}: {ascii_text(str(error)[:300])}") from error
 
     def _problem(self, item: object, place: str) -> Problem:
         row = Row(place, {name: self._text(value, place, name) for name, value in _fields(item, place).items()})
         question = row.text("question")
-        golds = answers(row, "answer", self.metric)
+        golds = answers(row, "answer", self.task.metric)
         if not golds:
             raise row.wrong("answer", row.get("answer"), "an answer")
-        demonstration = row.text("demonstration") if row.fields.get("demonstration") is not None else None
-        if self.vocabulary is not None:
+        said = row.fields.get("demonstration")
+        turns = self._turns(row, said) if isinstance(said, list | tuple) else ()
+        demonstration = row.text("demonstration") if said is not None and not turns else None
+        if self.task.words is not None:
             golds = tuple(_without_end(gold) for gold in golds)
             demonstration = None if demonstration is None else _without_end(demonstration)
             self._check_words(row, question, *golds, demonstration or "")
@@ -130,28 +212,41 @@ class _Examples:
             question=question,
             answer=golds[0],
             demonstration=demonstration,
+            turns=turns,
             metadata={**metadata, **aliases},
         )
+
+    def _turns(self, row: Row, said: Sequence[Any]) -> tuple[Any, ...]:
+        """What the model says in its turns: calls, then a text."""
+        if not self.task.has_tools:
+            raise row.wrong("demonstration", said, "a text, where the task has no tools")
+        for turn in said[:-1]:
+            arguments = turn.get("arguments", {}) if isinstance(turn, Mapping) else None
+            if not isinstance(arguments, Mapping) or not isinstance(turn.get("name"), str):
+                raise row.wrong("demonstration", turn, "calls {'name': ..., 'arguments': {...}} before its last text")
+        if not said or not isinstance(said[-1], str):
+            raise row.wrong("demonstration", said, "calls and in the end a text")
+        return tuple(said)
 
     def _text(self, value: Any, place: str, field: str) -> Any:
         """An array of ids as words; anything else as it is."""
         if not hasattr(value, "__dlpack__"):
             return value
-        if self.vocabulary is None:
+        if self.task.words is None:
             raise DataError(f"{place}: field {field!r} is an array of token ids: name their words in task.vocabulary.")
         ids = token_ids(value, f"{place}: field {field!r}")
         for token in ids:
-            if not 0 <= token < len(self.vocabulary):
+            if not 0 <= token < len(self.task.words):
                 raise DataError(
                     f"{place}: field {field!r} has the id {token}, but task.vocabulary has the words 0 to "
-                    f"{len(self.vocabulary) - 1}."
+                    f"{len(self.task.words) - 1}."
                 )
-        return " ".join(self.vocabulary[token] for token in ids)
+        return " ".join(self.task.words[token] for token in ids)
 
     def _check_words(self, row: Row, *texts: str) -> None:
         for text in texts:
             for word in text.split():
-                if word not in (self.vocabulary or ()):
+                if word not in (self.task.words or ()):
                     raise DataError(f"{row.place}: the word {ascii_text(word[:60])!r} is not in task.vocabulary.")
 
 

@@ -3,42 +3,67 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
+from pydantic import Field
+
+from rlvr.registry import register
+from rlvr.rewards.metrics import Metric, NumericMetric
 from rlvr.rewards.numbers import parse_answer
+from rlvr.settings import PositiveInt, Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.readers import read_split, split_names
 from rlvr.tasks.rows import Row, clean
+from rlvr.tasks.settings import DataPath, SplitSettings, Subset, TaskContext, data_folder
 from rlvr.tasks.splits import Part, make_data, parse_rows
-
-if TYPE_CHECKING:
-    from rlvr.config.schema import Gsm8kTask
 
 FIELDS = ("question", "answer")
 CALCULATION = re.compile(r"<<[^<>\n]{0,200}>>")
 
 
-def load_gsm8k(settings: Gsm8kTask, seed: int) -> Data:
-    """Rows without a number after `####` have no gold; they are left out and noted."""
-    return make_data(
-        _part(settings, "train_split", settings.train_split),
-        _part(settings, "eval_split", settings.eval_split),
-        where=settings.path,
-        seed=seed,
-        max_train=settings.max_train_examples,
+@register("task", "gsm8k")
+class Gsm8k(SplitSettings):
+    """GSM8K, arXiv:2110.14168: grade-school word problems with whole numbers as answers."""
+
+    prompt: ClassVar[str] = "math_reasoning"
+    reward = "gsm8k"
+    hub_id: ClassVar[str] = "openai/gsm8k"
+    path: DataPath = Field(default_factory=lambda: data_folder("gsm8k", "openai/gsm8k"))
+    subset: Subset = "main"
+    eval_split: Text = setting("test", "held-out split")
+    solution_lines: PositiveInt | None = setting(
+        None,
+        "demonstrations and few-shot examples show only the last so many lines of a solution; null: all",
+        only_if="model.from_scratch or prompt.few_shot > 0",
     )
 
+    @property
+    def answer_kind(self) -> str:
+        return "number"
 
-def _part(settings: Gsm8kTask, key: str, splits: str) -> Part:
-    problems: list[Row] = []
-    names: list[str] = []
-    for split in split_names(f"task.{key}", splits):
-        rows = read_split(settings.path, split, subset=settings.subset, fields=FIELDS)
-        problems += rows
-        names += [f"gsm8k/{split}/{number}" for number in range(1, len(rows) + 1)]
-    ids = iter(names)
-    return parse_rows(problems, lambda row: parse(row, next(ids), settings.solution_lines))
+    def judge(self) -> Metric:
+        return NumericMetric()
+
+    def load(self, context: TaskContext) -> Data:
+        """Rows without a number after `####` have no gold; they are left out and noted."""
+        return make_data(
+            self._part("train_split", self.train_split),
+            self._part("eval_split", self.eval_split),
+            where=self.path,
+            seed=context.seed,
+            max_train=self.max_train_examples,
+        )
+
+    def _part(self, key: str, splits: str) -> Part:
+        problems: list[Row] = []
+        names: list[str] = []
+        for split in split_names(f"task.{key}", splits):
+            rows = read_split(self.path, split, subset=self.subset, fields=FIELDS)
+            problems += rows
+            names += [f"gsm8k/{split}/{number}" for number in range(1, len(rows) + 1)]
+        ids = iter(names)
+        return parse_rows(problems, lambda row: parse(row, next(ids), self.solution_lines))
 
 
 def parse(row: Row, name: str, solution_lines: int | None) -> Problem | None:

@@ -16,16 +16,61 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import lcm
+from typing import Annotated, Any, ClassVar
 
-from rlvr.envs.base import Env, TurnText
+from pydantic import Field
+
+from rlvr.envs.base import Env
 from rlvr.errors import UserError
+from rlvr.registry import register
 from rlvr.seeding import derive_seed
+from rlvr.settings import setting
 from rlvr.tasks.base import CountTokens, Task
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.types import Example, Verdict
+from rlvr.tasks.settings import MixPart, TaskBundle, TaskContext, TaskSettings
+from rlvr.types import Example, TurnText, Verdict
 
 MAX_BLOCK = 1_000
 """Longest block; weights that would need a longer one are rounded to thousandths, and no task to none."""
+
+
+@register("task", "mix")
+class Mix(TaskSettings):
+    """Several tasks at once, each with its own reward, prompt and metrics."""
+
+    reward: ClassVar[str | Mapping[str, Any]] = {}
+    writes_prompts: ClassVar[bool] = True
+    scores_itself: ClassVar[bool] = True
+    parts: Annotated[Mapping[str, MixPart], Field(min_length=1)] = setting(
+        description="task: weight, e.g. {gsm8k: 2, finqa: 1}; or task: {weight: 2, set: ['prompt.few_shot=2']}"
+    )
+
+    @property
+    def bundles(self) -> Mapping[str, TaskBundle]:
+        return self.parts
+
+    @property
+    def has_tools(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return any(part.task.has_tools for part in self.parts.values())
+
+    @property
+    def made_of_words(self) -> bool:
+        return all(part.task.made_of_words for part in self.parts.values())
+
+    @property
+    def num_turns(self) -> int:
+        return max(part.task.num_turns for part in self.parts.values())
+
+    @property
+    def origin(self) -> str:
+        return ", ".join(f"{name} x {part.weight:g} ({part.task.origin})" for name, part in self.parts.items())
+
+    def open(self, context: TaskContext) -> MixTask:
+        parts = {
+            name: (context.open(part, name, derive_seed(context.seed, "mix", name)), part.weight)
+            for name, part in self.parts.items()
+        }
+        return MixTask(name=context.name, parts=parts, seed=context.seed)
 
 
 class MixTask:

@@ -11,21 +11,20 @@ An episode has documents, search and notes of its own (`Notes`): nothing is shar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlvr.config import schema
 from rlvr.envs.tool_env import ToolEnv
-from rlvr.envs.tools import Tool, ToolError, make_tool
+from rlvr.envs.tools import Tool, ToolError, load_tool, make_tool
 from rlvr.errors import UserError
-from rlvr.retrieval.base import Document, Retriever, Search
+from rlvr.retrieval.base import Document, Search
+from rlvr.retrieval.retriever import Retriever
 from rlvr.rewards.base import Verifier
 from rlvr.rewards.completion import ARGUMENTS, Ids, Text
-from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.multihop import QaState, Rules, official_scores, potential, said
+from rlvr.rewards.metrics import Metric
+from rlvr.rewards.multihop import QaState, Rules, final_answer, official_scores, potential
 from rlvr.rewards.text import golds_of
-from rlvr.tasks import hotpotqa, musique_rows
 from rlvr.tasks.multihop_corpus import Library, Match
 from rlvr.tasks.multihop_sets import Question, Sieve, read_questions, with_noise
 from rlvr.tasks.problems import Problem, fingerprint
@@ -35,8 +34,8 @@ from rlvr.types import Attempt, Example, Verdict
 
 if TYPE_CHECKING:
     from rlvr.tasks.multihop_sets import Reason
-
-Settings = schema.MusiqueTask | schema.HotpotqaTask | schema.Wiki2Task
+    from rlvr.tasks.multihop_settings import MultiHopSettings
+    from rlvr.tasks.settings import Functions
 
 MAX_LISTED = 100
 """Documents that `list_documents` names at most."""
@@ -53,13 +52,6 @@ class Kind:
     fields: tuple[str, ...]
     rules: Rules
     match: Match
-
-
-KINDS: Mapping[str, Kind] = {
-    "musique": Kind(parse=musique_rows.parse, fields=musique_rows.FIELDS, rules="musique", match="title_and_text"),
-    "hotpotqa": Kind(parse=hotpotqa.parse, fields=hotpotqa.HOTPOTQA_FIELDS, rules="hotpotqa", match="title"),
-    "wiki2": Kind(parse=hotpotqa.parse, fields=hotpotqa.WIKI2_FIELDS, rules="hotpotqa", match="title"),
-}
 
 
 @dataclass(kw_only=True)
@@ -93,8 +85,11 @@ class Notes(QaState):
 # -------------------------------------------------------------------------------------------------------- the tools
 
 
-def make_tools(settings: Settings) -> tuple[Tool, ...]:
-    """The tools that the settings name, in their order."""
+TOOLS = ("retrieve_documents", "get_document", "list_documents", "complete")
+
+
+def make_tools(settings: MultiHopSettings, functions: Functions) -> tuple[Tool, ...]:
+    """The tools that the settings name, in their order; `module:function` is one of the user's own."""
     timeout_s = settings.tool_timeout_s
     # the oracle gives all that it may: with the first two of four documents it would be none
     default = settings.max_top_n if settings.retriever == "golden" else settings.top_n
@@ -107,6 +102,11 @@ def make_tools(settings: Settings) -> tuple[Tool, ...]:
         "complete": make_tool(complete, timeout_s=timeout_s, inline=True, final=True),
     }
     _require(made["complete"], ARGUMENTS)
+    own = {name: functions.get(name) for name in settings.tools if name not in made}
+    for name, function in own.items():
+        made[name] = (
+            load_tool(name, timeout_s=timeout_s) if function is None else make_tool(function, timeout_s=timeout_s)
+        )
     return tuple(made[name] for name in settings.tools)
 
 
@@ -195,14 +195,15 @@ class MultiHopEnvs:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: MultiHopSettings,
         *,
         retriever: Retriever,
         verifier: Verifier,
         library: Library | None,
+        functions: Functions,
     ) -> None:
         self.settings = settings
-        self.toolbox = make_tools(settings)
+        self.toolbox = make_tools(settings, functions)
         self.tools = tuple(tool.schema for tool in self.toolbox)
         self._retriever, self._verifier, self._library = retriever, verifier, library
         self._potential = potential(settings.progress_coef) if settings.progress_coef > 0 else None
@@ -238,25 +239,22 @@ class MultiHopEnvs:
             support=support,
             num_support=about.get("num_support", 1),
             hops=about.get("hops", 0),
-            rules=KINDS[self.settings.name].rules,
+            rules=self.settings.kind.rules,
             scope=self.settings.retrieval.scope,
             documents={} if self._library is not None else {document.id: document for document in documents},
             library=self._library,
             wanted=about.get("wanted", {}),
-            search=self._retriever.over(about.get("documents_key", example.id), documents, tuple(support)),
+            search=self._retriever.over(documents, tuple(support)),
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MultiHopJudge:
+class OfficialAnswer(Metric):
     """Official exact match of the final answer, with no leniency. Votes are cast for the answer as it stands."""
 
-    format: AnswerFormat
     rules: Rules
 
     async def judge(self, attempt: Attempt) -> Verdict:
-        """The verdict; without a completion no answer."""
-        completion = said(attempt, self.format)
+        completion = final_answer(attempt)
         if completion is None:
             return Verdict(answer=None, correct=False)
         scores = official_scores(self.rules, completion.answer, golds_of(attempt.example))
@@ -266,9 +264,11 @@ class MultiHopJudge:
 # ------------------------------------------------------------------------------------------------------ the problems
 
 
-def load_questions(settings: Settings, key: str, *, library: Library | None) -> tuple[list[Question], list[str]]:
+def load_questions(
+    settings: MultiHopSettings, key: str, *, library: Library | None
+) -> tuple[list[Question], list[str]]:
     """The questions of `task.train_sets` or `task.eval_sets`, without noise, and notes on what was left out."""
-    kind = KINDS[settings.name]
+    kind = settings.kind
 
     def parse(row: Row) -> Question | Reason:
         found = kind.parse(row, library)
@@ -280,8 +280,8 @@ def load_questions(settings: Settings, key: str, *, library: Library | None) -> 
     return sieve.kept, sieve.notes("training" if key == "train_sets" else "held-out")
 
 
-def to_problem(question: Question, noise_rate: float, seed: int) -> Problem:
-    """The problem of a question, noise drawn by `seed`."""
+def to_problem(question: Question, noise_rate: float, seed: int, tools: Collection[str] = TOOLS) -> Problem:
+    """The problem of a question, noise drawn by `seed`; how to solve it can be shown with some of the tools alone."""
     noisy = with_noise(question, noise_rate, seed)
     answer, *others = noisy.golds
     return Problem(
@@ -298,5 +298,21 @@ def to_problem(question: Question, noise_rate: float, seed: int) -> Problem:
             "num_support": noisy.num_support,
             "hops": noisy.hops,
         },
+        turns=_demonstration(noisy) if {"retrieve_documents", "complete"} <= {*tools} else (),
         tags=(f"{noisy.hops}_hops", *([noisy.kind] if noisy.kind else [])),
     )
+
+
+def _demonstration(question: Question) -> tuple[Mapping[str, object], ...]:
+    """Search for each supporting document by its title, then answer and cite them; nothing where none is known."""
+    found = [document for document in question.documents if document.id in question.support]
+    if not found:
+        return ()
+    searches = [{"name": "retrieve_documents", "arguments": {"query": document.title}} for document in found]
+    names = [document.title for document in found]
+    answer = {
+        "reasoning": f"It is in {' and '.join(names)}.",
+        "final_answer": question.golds[0],
+        "cited_doc_ids": [document.id for document in found],
+    }
+    return (*searches, {"name": "complete", "arguments": answer})

@@ -22,6 +22,7 @@ class Problem:
     answer: str
     solution: str = ""
     demonstration: str | None = None
+    turns: tuple[Any, ...] = ()  # what a model says in a demonstration with tools: calls, and in the end a text
     metadata: Mapping[str, Any] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
 

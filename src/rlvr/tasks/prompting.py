@@ -10,13 +10,14 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
-from rlvr.config.messages import nearest
-from rlvr.config.schema import Markers, MarkerSet, Prompt
+from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.extract import Markers as AnswerMarkers
 from rlvr.tasks.problems import Problem
+from rlvr.tasks.prompts import MarkerSettings, MarkersSettings, Prompt
 from rlvr.types import Message
 
 MARKER_FIELDS = ("reasoning_start", "reasoning_end", "solution_start", "solution_end")
@@ -35,7 +36,7 @@ class Shot:
 class Prompter:
     """Messages for questions, and the completions that they ask for."""
 
-    def __init__(self, prompt: Prompt, markers: MarkerSet | None, fields: Sequence[str] = ()) -> None:
+    def __init__(self, prompt: Prompt, markers: MarkerSettings | None, fields: Sequence[str] = ()) -> None:
         """`fields` are the placeholders of prompt.user beside the question, which `messages` is given values for.
 
         ConfigError, naming prompt.system or prompt.user, for a placeholder that cannot be filled in.
@@ -81,6 +82,8 @@ class Prompter:
             return f"{reasoning}{marks.solution_start}{answer}{marks.solution_end}"
         if self.answer_format.answer_in in ("whole", "complete"):
             return answer
+        if self.answer_format.answer_in == "equals":
+            return f"{working} = {answer}" if working else answer
         last = f"#### {answer}" if self.answer_format.answer_in == "hash" else f"\\boxed{{{answer}}}"
         return f"{working}\n{last}" if working else last
 
@@ -93,19 +96,18 @@ def plain(problem: Problem) -> str:
     return f"{problem.solution}\n#### {problem.answer}" if problem.solution else problem.answer
 
 
-def resolve_markers(prompt: Prompt, markers: Markers, family: str | None) -> MarkerSet | None:
+def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None) -> MarkerSettings | None:
     """The markers that a prompt uses with a model of this family (`model_type`), None if it uses none.
 
     Raises:
         ConfigError: the set is unknown, the family has none, or two of its markers cannot be told apart.
     """
-    if not _uses_markers(prompt):
+    if not prompt.uses_markers:
         return None
     name = _set_of_family(markers, family) if prompt.markers == "auto" else prompt.markers
     if name not in markers.sets:
         key = "prompt.markers" if prompt.markers != "auto" else f"markers.families.{family}"
-        near = nearest(name, list(markers.sets))
-        hint = f"did you mean {near}?" if near else f"there are {', '.join(markers.sets)}."
+        hint = registry.suggestion(name, list(markers.sets))
         raise ConfigError(f"{key}={name}: there is no such set in markers.sets; {hint}")
     found = markers.sets[name]
     try:
@@ -115,24 +117,20 @@ def resolve_markers(prompt: Prompt, markers: Markers, family: str | None) -> Mar
     return found
 
 
-def _set_of_family(markers: Markers, family: str | None) -> str:
-    if family in markers.families:
+def _set_of_family(markers: MarkersSettings, family: str | None) -> str:
+    if family is not None and family in markers.families:
         return markers.families[family]
     model = f"models of type {family}" if family else "this model, whose type is not known"
-    add = f"add +markers.families.{family}=SET, or " if family else ""
+    add = f"add markers.families.{family}=SET, or " if family else ""
     raise ConfigError(
         f"prompt.markers=auto: markers.families has no set for {model}; {add}choose prompt.markers=SET "
         f"(sets: {', '.join(markers.sets)})."
     )
 
 
-def _uses_markers(prompt: Prompt) -> bool:
-    templates = [("prompt.system", prompt.system or ""), ("prompt.user", prompt.user)]
-    names = {name for key, template in templates for _, name in _pieces(key, template)}
-    return prompt.answer_in == "solution" or bool(names & set(MARKER_FIELDS))
-
-
-def _filled(key: str, template: str, markers: MarkerSet | None, fields: Sequence[str]) -> list[tuple[str, str | None]]:
+def _filled(
+    key: str, template: str, markers: MarkerSettings | None, fields: Sequence[str]
+) -> list[tuple[str, str | None]]:
     """The template with its markers, cut at the fields of a question: `[("Q: ", "question"), ("", None)]`."""
     cut: list[tuple[str, str | None]] = []
     start = ""
@@ -146,7 +144,7 @@ def _filled(key: str, template: str, markers: MarkerSet | None, fields: Sequence
     return [*cut, (start, None)]
 
 
-def _marker(key: str, name: str, markers: MarkerSet | None, fields: Sequence[str]) -> str:
+def _marker(key: str, name: str, markers: MarkerSettings | None, fields: Sequence[str]) -> str:
     if name not in MARKER_FIELDS:
         raise ConfigError(_unknown(key, name, fields))
     if markers is None:
@@ -156,8 +154,8 @@ def _marker(key: str, name: str, markers: MarkerSet | None, fields: Sequence[str
 
 def _unknown(key: str, name: str, fields: Sequence[str]) -> str:
     known = [*fields, *MARKER_FIELDS]
-    near = nearest(name, known)
-    hint = f"did you mean {{{near}}}?" if near else f"there are {', '.join(f'{{{field}}}' for field in known)}"
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {{{near[0]}}}?" if near else f"there are {', '.join(f'{{{field}}}' for field in known)}"
     return f"{key} has an unknown placeholder {{{name}}}; {hint} (a literal brace is written twice)"
 
 

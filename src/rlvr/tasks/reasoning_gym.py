@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from typing import Any, ClassVar
 
-from rlvr.config.messages import nearest
+from rlvr import registry
 from rlvr.errors import ConfigError
+from rlvr.registry import register
+from rlvr.rewards.metrics import Metric, ReasoningGymMetric
 from rlvr.rewards.reasoning_gym import require_reasoning_gym
 from rlvr.seeding import derive_seed
+from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
+from rlvr.tasks.generator import Scalar
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.rows import ascii_text, clean
+from rlvr.tasks.settings import DataSettings, TaskContext
 from rlvr.tasks.sources import DrawnSource
-
-if TYPE_CHECKING:
-    from rlvr.config.schema import ReasoningGymTask
 
 HELD_OUT_SHARE = 0.1
 OWN = ("seed", "size")
@@ -28,20 +32,42 @@ CHUNK_SIZE = 64
 MAX_CHUNKS = 16
 
 
-def load_reasoning_gym(settings: ReasoningGymTask, seed: int) -> Data:
-    """ConfigError for an unknown data set or setting, UserError if the library is not installed."""
-    require_reasoning_gym()
-    _check(settings)
-    source = DrawnSource(
-        Drawer(settings).draw,
-        name=f"reasoning_gym/{settings.dataset}",
-        eval_share=HELD_OUT_SHARE,
-        seed=seed,
-        max_train=settings.max_train_examples,
-    )
-    source.train(0)
-    note = f"problems of reasoning_gym's {settings.dataset}, drawn without end, {HELD_OUT_SHARE:.0%} of them held out"
-    return Data(source=source, notes=(note,))
+@register("task", "reasoning_gym")
+class ReasoningGymTask(DataSettings):
+    """One of the 100+ procedural tasks of the reasoning_gym library, with its own verifier."""
+
+    prompt: ClassVar[str] = "math_reasoning"
+    reward = "reasoning_gym"
+    is_generated: ClassVar[bool] = True
+    brings_verifier: ClassVar[bool] = True
+    dataset: Text = setting(description="name of the task in reasoning_gym, e.g. chain_sum")
+    settings: Mapping[str, Scalar | tuple[Scalar, ...] | None] = setting({}, "its settings, as in reasoning_gym")
+
+    @property
+    def origin(self) -> str:
+        return self.dataset
+
+    @property
+    def metric_uses_sandbox(self) -> bool:
+        return True
+
+    def judge(self) -> Metric:
+        return ReasoningGymMetric()
+
+    def load(self, context: TaskContext) -> Data:
+        """ConfigError for an unknown data set or setting, UserError if the library is not installed."""
+        require_reasoning_gym()
+        _check(self)
+        source = DrawnSource(
+            Drawer(self).draw,
+            name=f"reasoning_gym/{self.dataset}",
+            eval_share=HELD_OUT_SHARE,
+            seed=context.seed,
+            max_train=self.max_train_examples,
+        )
+        source.train(0)
+        note = f"problems of reasoning_gym's {self.dataset}, drawn without end, {HELD_OUT_SHARE:.0%} of them held out"
+        return Data(source=source, notes=(note,))
 
 
 class Drawer:
@@ -93,14 +119,13 @@ def _check(settings: ReasoningGymTask) -> None:
     from reasoning_gym.factory import DATASETS
 
     if settings.dataset not in DATASETS:
-        near = nearest(settings.dataset, sorted(DATASETS))
-        hint = f"did you mean {near}?" if near else f"there are {len(DATASETS)}, e.g. chain_sum, countdown, sudoku."
+        near = get_close_matches(settings.dataset, sorted(DATASETS), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {len(DATASETS)}, e.g. chain_sum, countdown, sudoku."
         raise ConfigError(f"task.dataset={settings.dataset}: reasoning_gym has no such data set; {hint}")
     known = sorted(field.name for field in fields(DATASETS[settings.dataset][1]) if field.name not in OWN)
     for name in settings.settings:
         if name in OWN:
             raise ConfigError(f"task.settings.{name}: is chosen by rlvr, from the run's seed; leave it out.")
         if name not in known:
-            near = nearest(name, known)
-            hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}."
+            hint = registry.suggestion(name, known)
             raise ConfigError(f"task.settings.{name}: {settings.dataset} has no such setting; {hint}")

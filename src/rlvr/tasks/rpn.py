@@ -14,28 +14,129 @@ import random
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import Annotated, ClassVar, Literal, Self
 
-from rlvr.envs.base import Env, TurnText
+from pydantic import Field, model_validator
+
+from rlvr.envs.base import Env
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError
+from rlvr.registry import register
+from rlvr.rewards.base import Verifier
 from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate, parse
 from rlvr.rewards.rpn import BEGIN, END, EQUALS, RpnVerifier
-from rlvr.seeding import derive_seed
+from rlvr.seeding import EVAL_SEED, derive_seed
+from rlvr.settings import PositiveFloat, PositiveInt, setting, wrong
 from rlvr.tasks import rpn_metric
 from rlvr.tasks.base import CountTokens, Task
-from rlvr.tasks.rpn_checks import check_settings, prompt_tokens
+from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
 from rlvr.tasks.shapes import OPERAND, chain_shape, count_shapes, unrank_shape
-from rlvr.types import Example, Message, Verdict
-
-if TYPE_CHECKING:
-    from rlvr.config.schema import RpnReward
-    from rlvr.config.schema import RpnTask as RpnSettings
+from rlvr.types import Example, Message, TurnText, Verdict
 
 PAD = "<pad>"
-EVAL_SEED = 12345  # the held-out examples are the same in every run, whatever its seed
 NUM_TEXTS = 2_000  # demonstrations that a tokenizer could be learnt from
 SHAPE_TRIES, FILL_TRIES = 50, 200  # draws before an expression is held to be impossible
+
+
+Weights = tuple[PositiveFloat, ...] | None
+
+
+@register("task", "rpn")
+class Rpn(TaskSettings):
+    """Reverse Polish arithmetic, generated: `<boe> 4 0 1 + + = 4 1 + = 5 <eoe>`."""
+
+    reward = "rpn"
+    is_generated: ClassVar[bool] = True
+    writes_prompts: ClassVar[bool] = True
+    stop_words: ClassVar[tuple[str, ...]] = (END,)
+    operators: Annotated[tuple[Literal["+", "-", "*"], ...], Field(min_length=1)] = setting(
+        ("+", "-", "*"), "operators to draw from, uniformly"
+    )
+    operand_range: tuple[int, int] = setting((0, 6), "smallest and largest operand, both included")
+    modulus: Annotated[int, Field(ge=2, le=10_000)] | None = setting(
+        7, "all arithmetic modulo this; null: plain integers"
+    )
+    max_abs_value: Annotated[int, Field(ge=1, le=10_000)] | None = setting(
+        None, "plain integers: bound on the absolute value of every intermediate result", only_if="modulus is None"
+    )
+    shape: Literal["chain", "tree"] = setting(
+        "tree",
+        "chain: the left operand is always the running result; tree: uniform over all expression shapes",
+        only_if="complexity_range[1] > 1",
+    )
+    complexity_range: tuple[PositiveInt, PositiveInt] = setting((1, 3), "fewest and most operators in an expression")
+    complexity_weights: Weights = setting(
+        (1.0, 2.0, 4.0), "training weights of each number of operators in complexity_range; null: uniform"
+    )
+    eval_complexity_weights: Weights = setting((1.0, 2.0, 2.0), "the same for held-out examples; null: uniform")
+    held_out_share: HeldOutShare = setting(0.1, "share of all expressions, chosen by hash, that is never trained on")
+    max_prompt_tokens: PositiveInt = setting(16, "longest prompt; complexity_range must fit into it")
+
+    @property
+    def made_of_words(self) -> bool:
+        return True
+
+    @property
+    def answer_kind(self) -> str:
+        return "number"
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if len(set(self.operators)) < len(self.operators):
+            raise wrong("operators", "names an operator twice; name each once")
+        fewest, most = self.complexity_range
+        if fewest > most:
+            raise wrong("complexity_range", f"the fewest operators come first; write [{most},{fewest}]")
+        for key in ("complexity_weights", "eval_complexity_weights"):
+            weights, usual = getattr(self, key), type(self).model_fields[key].default
+            if weights not in (None, usual) and len(weights) != most - fewest + 1:
+                raise wrong(
+                    key,
+                    f"needs one weight for each number of operators in complexity_range=[{fewest},{most}]; give as "
+                    "many, or null for uniform",
+                )
+        if prompt_tokens(most) > self.max_prompt_tokens:
+            raise wrong(
+                "max_prompt_tokens",
+                f"too short for task.complexity_range=[{fewest},{most}], whose longest prompt has "
+                f"{prompt_tokens(most)} tokens; raise it or lower task.complexity_range",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _operands_fit(self) -> Self:
+        low, high = self.operand_range
+        if low > high:
+            raise wrong("operand_range", f"the smallest operand comes first; write [{high},{low}]")
+        if self.modulus is None and self.max_abs_value is None:
+            raise wrong("modulus", "plain integers need a bound on results; set task.max_abs_value, e.g. 99")
+        smallest, largest = self.bounds
+        if low < smallest or high > largest:
+            bound = f"max_abs_value={self.max_abs_value}" if self.modulus is None else f"modulus={self.modulus}"
+            raise wrong(
+                "operand_range", f"must be within {smallest}..{largest}, the numbers of task.{bound}; narrow it"
+            )
+        return self
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Smallest and largest word: 0..modulus-1, or -max_abs_value..max_abs_value for plain integers."""
+        bound = self.max_abs_value or 0
+        return (0, self.modulus - 1) if self.modulus is not None else (-bound, bound)
+
+    def weights(self, key: str) -> tuple[float, ...]:
+        """One for each number of operators; the default ones are for the default range alone."""
+        count = self.complexity_range[1] - self.complexity_range[0] + 1
+        given = getattr(self, key) or ()
+        return given if len(given) == count else (1.0,) * count
+
+    def open(self, context: TaskContext) -> RpnTask:
+        return RpnTask(self, context.seed, context.verifier, name=context.name)
+
+
+def prompt_tokens(num_operators: int) -> int:
+    """Tokens of `<boe> expression =`: k operators, k + 1 operands, two marks."""
+    return 2 * num_operators + 3
 
 
 class RpnTask:
@@ -44,17 +145,16 @@ class RpnTask:
     Everything is a function of (settings, seed, index); held-out examples do not depend on the seed.
     """
 
-    stop_words: tuple[str, ...] = (END,)
+    stop_words: tuple[str, ...] = Rpn.stop_words
     notes: tuple[str, ...] = ()
 
-    def __init__(self, settings: RpnSettings, seed: int, reward: RpnReward, name: str = "rpn") -> None:
-        """ConfigError if the settings contradict each other, or leave nothing to train or evaluate on."""
-        check_settings(settings)
+    def __init__(self, settings: Rpn, seed: int, verifier: Verifier, name: str = "rpn") -> None:
+        """ConfigError if the settings leave nothing to train or evaluate on."""
         self.name = name
         self.settings = settings
         self.seed = seed
         self.arithmetic = make_arithmetic(settings)
-        self.verifier = RpnVerifier(reward, self.arithmetic)
+        self.verifier = RpnVerifier(verifier)
         self.vocabulary: tuple[str, ...] | None = (
             PAD,
             BEGIN,
@@ -66,22 +166,9 @@ class RpnTask:
         low, high = settings.operand_range
         self._operands = tuple(str(value) for value in range(low, high + 1))
         self._sizes = range(settings.complexity_range[0], settings.complexity_range[1] + 1)
-        self._cumulative = tuple(accumulate(settings.complexity_weights or [1.0] * len(self._sizes)))
+        self._cumulative = tuple(accumulate(settings.weights("complexity_weights")))
         self._eval_examples: dict[int, list[Example]] = {}
         self._check_sizes()
-
-    @property
-    def longest_prompt_tokens(self) -> int:
-        """Tokens of `<boe> expression =` with the most operators."""
-        return prompt_tokens(self._sizes[-1])
-
-    @property
-    def longest_worked_tokens(self) -> int:
-        """Tokens of the longest completion that writes every step, `<eoe>` included: k^2 + k for k operators.
-
-        k lines of 2k - 1, ..., 3, 1 words (a chain), k - 1 `=` between them, one `<eoe>`.
-        """
-        return self._sizes[-1] ** 2 + self._sizes[-1]
 
     def train_example(self, index: int) -> Example:
         """Example `index` of the endless training stream; never held out."""
@@ -111,7 +198,7 @@ class RpnTask:
 
     def _draw_eval_examples(self, num: int) -> list[Example]:
         rng = random.Random(derive_seed(EVAL_SEED, "rpn", "eval"))
-        weights = dict(zip(self._sizes, self.settings.eval_complexity_weights or [1.0] * len(self._sizes), strict=True))
+        weights = dict(zip(self._sizes, self.settings.weights("eval_complexity_weights"), strict=True))
         examples: dict[str, Example] = {}
         while len(examples) < num and weights:
             (size,) = rng.choices(tuple(weights), tuple(weights.values()))
@@ -132,7 +219,7 @@ class RpnTask:
 
     def env(self, example: Example) -> Env:
         """A fresh single-turn environment."""
-        return SingleTurnEnv(example, self.verifier)
+        return SingleTurnEnv(example, self.verifier, state=self.arithmetic)
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
         """As many independent ones."""
@@ -257,13 +344,9 @@ class RpnTask:
         )
 
 
-def make_arithmetic(settings: RpnSettings) -> Arithmetic:
-    """Words 0..modulus-1, or -max_abs_value..max_abs_value for plain integers."""
-    if settings.modulus is not None:
-        smallest, largest = 0, settings.modulus - 1
-    else:
-        bound = settings.max_abs_value or 0
-        smallest, largest = -bound, bound
+def make_arithmetic(settings: Rpn) -> Arithmetic:
+    """The words of the task, and how they combine."""
+    smallest, largest = settings.bounds
     return Arithmetic(operators=settings.operators, smallest=smallest, largest=largest, modulus=settings.modulus)
 
 

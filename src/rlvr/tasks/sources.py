@@ -13,13 +13,10 @@ from itertools import islice
 from typing import Protocol
 
 from rlvr.errors import UserError
-from rlvr.seeding import derive_seed
+from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.tasks.problems import Problem, hash_rank, is_held_out
 
 Keep = Callable[[Problem], bool]
-
-EVAL_SEED = 12345
-"""Held-out problems are the same in every run, whatever its seed."""
 
 MAX_TRIES = 2_000
 """Draws without a new problem before a generator is held to have no more."""

@@ -18,39 +18,42 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from rlvr.envs.base import Env, Reply, TurnText, to_attempt
+from rlvr.envs.base import Env, Reply, to_attempt
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import make_tool
 from rlvr.errors import ConfigError, UserError
+from rlvr.registry import register
 from rlvr.rewards.base import Verifier
-from rlvr.rewards.judging import ExactJudge
+from rlvr.rewards.extract import AnswerFormat
+from rlvr.rewards.metrics import ExactMetric
 from rlvr.rewards.trace import Trace
-from rlvr.seeding import derive_seed
+from rlvr.seeding import EVAL_SEED, derive_seed
+from rlvr.settings import PositiveInt, setting
 from rlvr.tasks.base import CountTokens, Task
 from rlvr.tasks.prompting import Prompter
-from rlvr.types import Attempt, Example, Message, TraceStep, Verdict
-
-if TYPE_CHECKING:
-    from rlvr.config.schema import TwoHopTask as TwoHopSettings
+from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
+from rlvr.types import Attempt, Example, Message, TraceStep, TurnText, Verdict
 
 PAD, BEGIN, END = "<pad>", "<boe>", "<eoe>"
 CALL, CALL_END, REPLY, REPLY_END = "<call>", "</call>", "<tool>", "</tool>"
 ASK = "<q> where"
 WORKS_AT, LOCATED_IN, NOTHING, STOP = "works-at", "located-in", "nothing", "."
-EVAL_SEED = 12345  # the held-out examples are the same in every run, whatever its seed
 NUM_TEXTS = 2_000  # demonstrations that a tokenizer could be learnt from
 MAX_TRIES = 20_000  # draws before a kind of chain is held to be impossible
 SEARCH_SHARE = 4 / 7  # of the demonstrations that are not worked: search once, then guess; the others guess at once
+
+WORDS_OF_A_TURN = 4  # <call> search p3 </call>
+METRIC = ExactMetric()
 
 Chain = tuple[str, str, str]
 """A person, the organization where they work, and the city that it is in: `("p3", "o7", "c4")`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
-    """Who works where, and where that is: `World(works_at={"p0": "o7", ...}, located_in={"o0": "c4", ...})`."""
+class Facts:
+    """Who works where, and where that is: `Facts(works_at={"p0": "o7", ...}, located_in={"o0": "c4", ...})`."""
 
     works_at: Mapping[str, str]
     located_in: Mapping[str, str]
@@ -60,7 +63,7 @@ class World:
 class Walk:
     """One episode in a world: which chain is asked for, and what was looked up so far."""
 
-    world: World
+    facts: Facts
     chain: Chain
     trace: Trace = field(default_factory=Trace)
 
@@ -71,12 +74,12 @@ def search(name: str, state: Walk) -> str:
     Args:
         name: The person, such as p3, or the organization, such as o7.
     """
-    world, trace = state.world, state.trace
+    facts, trace = state.facts, state.trace
     trace.note("query", name)
-    if name in world.works_at:
-        fact = f"{name} {WORKS_AT} {world.works_at[name]}"
-    elif name in world.located_in:
-        fact = f"{name} {LOCATED_IN} {world.located_in[name]}"
+    if name in facts.works_at:
+        fact = f"{name} {WORKS_AT} {facts.works_at[name]}"
+    elif name in facts.located_in:
+        fact = f"{name} {LOCATED_IN} {facts.located_in[name]}"
     else:
         return f"{NOTHING} {STOP}"
     trace.note("document", fact, name in state.chain, name)
@@ -89,12 +92,12 @@ class WordsEnv(ToolEnv):
     Says `nothing .` where other environments say what is wrong with a call: there are no words for it.
     """
 
-    def __init__(self, example: Example, walk: Walk, judge: ExactJudge, **settings: Any) -> None:
+    def __init__(self, example: Example, walk: Walk, form: AnswerFormat, **settings: Any) -> None:
         super().__init__(example, state=walk, trace=walk.trace, **settings)
-        self._walk, self._judge = walk, judge
+        self._walk, self._format = walk, form
 
     async def _ending(self, attempt: Attempt) -> tuple[TraceStep, ...]:
-        verdict = await self._judge.judge(attempt)
+        verdict = await METRIC.judge(replace(attempt, format=self._format))
         if verdict.answer is None:
             return ()
         return self._walk.trace.ending((), verdict.answer, verdict.correct)
@@ -112,23 +115,72 @@ def _in_words(text: str) -> str:
     return f"{REPLY} {text if is_fact else f'{NOTHING} {STOP}'} {REPLY_END}"
 
 
+@register("task", "two_hop")
+class TwoHop(TaskSettings):
+    """A world of its own for each episode: who works where, and where that is; a tool tells one step at a time."""
+
+    prompt: ClassVar[str] = "two_hop"
+    reward = "two_hop"
+    is_generated: ClassVar[bool] = True
+    has_tools: ClassVar[bool] = True
+    shows_calls: ClassVar[bool] = False
+    stop_words: ClassVar[tuple[str, ...]] = (CALL_END, END)
+    num_persons: PositiveInt = setting(40, "persons in a world; the question asks where one of them works")
+    num_organizations: PositiveInt = setting(30, "organizations that they work at")
+    num_cities: PositiveInt = setting(20, "cities that those are in")
+    held_out_share: HeldOutShare = setting(
+        0.2, "share of all (person, organization, city) chains, chosen by hash, that is never trained on"
+    )
+    max_turns: int = setting(
+        4, "completions of an episode, the answer included; two searches and an answer need 3", ge=3
+    )
+
+    @property
+    def made_of_words(self) -> bool:
+        return True
+
+    @property
+    def num_turns(self) -> int:
+        return self.max_turns
+
+    def check_run(self, config: Any) -> None:
+        super().check_run(config)
+        prompt, most = config.prompt, config.rollout.max_completion_tokens
+        if most < WORDS_OF_A_TURN:
+            raise ConfigError(
+                f"rollout.max_completion_tokens={most}: a call and an answer of task=two_hop have 4 words; raise it."
+            )
+        if prompt.answer_in != "solution":
+            raise ConfigError(
+                f"prompt.answer_in={prompt.answer_in}: task=two_hop answers between markers, `<ans> c4 </ans>`; choose "
+                "prompt.answer_in=solution."
+            )
+        if prompt.tool_format != "words":
+            raise ConfigError(
+                f"prompt.tool_format={prompt.tool_format}: task=two_hop is made of words and shows calls as `<call> "
+                "search p3 </call>`; leave prompt.tool_format=words."
+            )
+
+    def open(self, context: TaskContext) -> TwoHopTask:
+        return TwoHopTask(self, context.seed, context.prompter, context.verifier, name=context.name)
+
+
 class TwoHopTask:
     """The task: a stream of examples, held-out examples, demonstrations and environments.
 
     Everything is a function of (settings, seed, index); held-out examples do not depend on the seed.
     """
 
-    stop_words: tuple[str, ...] = (CALL_END, END)
+    stop_words: tuple[str, ...] = TwoHop.stop_words
     notes: tuple[str, ...] = ()
 
     def __init__(
-        self, settings: TwoHopSettings, seed: int, prompter: Prompter, verifier: Verifier, name: str = "two_hop"
+        self, settings: TwoHop, seed: int, prompter: Prompter, verifier: Verifier, name: str = "two_hop"
     ) -> None:
         """ConfigError if the share leaves nothing to train or to evaluate on, or a marker of answers is not a word."""
         self.name = name
         self._settings, self._seed = settings, seed
         self._prompter, self._verifier = prompter, verifier
-        self._judge = ExactJudge(format=prompter.answer_format)
         self._persons = _names("p", settings.num_persons)
         self._organizations = _names("o", settings.num_organizations)
         self._cities = _names("c", settings.num_cities)
@@ -181,12 +233,12 @@ class TwoHopTask:
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
         """As many independent ones; all they share is the example's world, which nobody can change."""
-        world = self.world(example)
+        facts = self.facts(example)
         return [
             WordsEnv(
                 example,
-                Walk(world=world, chain=example.metadata["chain"]),
-                self._judge,
+                Walk(facts=facts, chain=example.metadata["chain"]),
+                self._prompter.answer_format,
                 tools=(self._tool,),
                 verifier=self._verifier,
                 max_turns=self._settings.max_turns,
@@ -194,7 +246,7 @@ class TwoHopTask:
             for _ in range(count)
         ]
 
-    def world(self, example: Example) -> World:
+    def facts(self, example: Example) -> Facts:
         """The world of an example: its chain, and everything else by chance."""
         person, organization, city = example.metadata["chain"]
         draw = random.Random(derive_seed(example.metadata["world"], "world")).random
@@ -202,11 +254,12 @@ class TwoHopTask:
         works_at = {name: organizations[int(draw() * len(organizations))] for name in self._persons}
         located_in = {name: cities[int(draw() * len(cities))] for name in organizations}
         works_at[person], located_in[organization] = organization, city
-        return World(works_at=MappingProxyType(works_at), located_in=MappingProxyType(located_in))
+        return Facts(works_at=MappingProxyType(works_at), located_in=MappingProxyType(located_in))
 
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric: is exactly the city named between the markers? Code apart from the rewards."""
-        return await self._judge.judge(to_attempt(example, turns))
+        attempt = to_attempt(example, turns)
+        return await METRIC.judge(replace(attempt, format=self._prompter.answer_format))
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """None: all questions are of one kind."""

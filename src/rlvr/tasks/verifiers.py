@@ -11,28 +11,55 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from rlvr.envs.base import Env, TurnText
+from rlvr.envs.base import Env
 from rlvr.errors import ConfigError, UserError
+from rlvr.registry import register
+from rlvr.settings import Text, setting
 from rlvr.tasks.base import CountTokens, Task
+from rlvr.tasks.generator import Scalar
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.rows import clean, shown
+from rlvr.tasks.settings import HeldOutShare, LimitSettings, TaskContext
 from rlvr.tasks.sources import ListSource
 from rlvr.tasks.splits import Part, by_hash, make_data
 from rlvr.tasks.verifiers_client import to_messages, tool_schema
 from rlvr.tasks.verifiers_env import Alone, Together, VerifiersEnv
 from rlvr.tasks.verifiers_library import make_environment, scores_groups
-from rlvr.types import Example, Message, Score, ToolSchema, Verdict
-
-if TYPE_CHECKING:
-    from rlvr.config.schema import VerifiersTask as Settings
+from rlvr.types import Example, Message, Score, ToolSchema, TurnText, Verdict
 
 ROUNDING = 1e-9
 """0.7 + 0.2 + 0.1 is a little less than 1.0, and is meant to be 1.0."""
 
 Episodes = tuple[str, tuple[str, ...]]
 """An example's id and what was said about it."""
+
+
+@register("task", "verifiers")
+class Verifiers(LimitSettings):
+    """Any environment of the verifiers library, with its own data, tools and rubric."""
+
+    reward: ClassVar[str | Mapping[str, Any]] = {}
+    writes_prompts: ClassVar[bool] = True
+    scores_itself: ClassVar[bool] = True
+    has_tools: ClassVar[bool] = True
+    env_id: Text = setting(description="name of an installed environment, e.g. vf-musique")
+    env_args: Mapping[str, Scalar | tuple[Scalar, ...] | None] = setting(
+        {}, "keyword arguments of its load_environment"
+    )
+    eval_share: HeldOutShare = setting(
+        0.1, "share of the rows, by hash, that is never trained on, where it has no evaluation set of its own"
+    )
+    metric: Text = setting("reward", "what held-out accuracy is told by: reward, or one of the environment's metrics")
+    metric_threshold: float = setting(1.0, "an episode is right where that number is this or more")
+
+    @property
+    def origin(self) -> str:
+        return self.env_id
+
+    def open(self, context: TaskContext) -> VerifiersTask:
+        return VerifiersTask(self, context.seed, name=context.name)
 
 
 class VerifiersTask:
@@ -44,7 +71,7 @@ class VerifiersTask:
     vocabulary: tuple[str, ...] | None = None
     stop_words: tuple[str, ...] = ()
 
-    def __init__(self, settings: Settings, seed: int, *, name: str) -> None:
+    def __init__(self, settings: Verifiers, seed: int, *, name: str) -> None:
         """ConfigError if the environment cannot be made, or has no data."""
         self.name, self._settings = name, settings
         self._env = make_environment(settings.env_id, settings.env_args)

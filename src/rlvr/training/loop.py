@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rlvr.algorithms.algorithm import Algorithm
+from rlvr.algorithms.objective import Objective
 from rlvr.rollout.batch import to_batch
 from rlvr.rollout.metrics import rollout_metrics
 from rlvr.rollout.schedule import Rollouts, RolloutSchedule
@@ -49,14 +49,13 @@ class Run:
 
     start_step: int
     max_steps: int
-    evaluate_every: int
+    evaluate_every: int | None  # None: never
     rollouts: RolloutSchedule
-    algorithm: Algorithm
+    objective: Objective
     trainer: Trainer
     evaluate: Callable[[], dict[str, float]]
     recorder: Recorder
     checkpoints: Checkpoints
-    train_on_tool_tokens: bool = False  # wrong, and there to show it (docs/tools.md)
 
 
 def train(run: Run, stopped: Callable[[], bool]) -> int:
@@ -67,8 +66,7 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
     with run.rollouts as rollouts:
         if run.start_step == 0:
             clock = Clock()
-            with clock("evaluation"):
-                metrics = run.evaluate()
+            metrics = _evaluate(run, 0, clock)
             run.recorder.log(0, metrics | clock.metrics(num_sampled=0))
             run.checkpoints.save_if_due(0, metrics, now=False)
         if stopped():
@@ -77,18 +75,16 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
             clock = Clock()
             with clock("generation"):
                 sampled = rollouts.next_batch(step, last=run.max_steps)
-            batch = to_batch(sampled.groups, train_on_tool_tokens=run.train_on_tool_tokens)
+            batch = to_batch(sampled.groups, train_on_tool_tokens=run.objective.algorithm.train_on_tool_tokens)
             ages = check_staleness(batch, step, rollouts.max_staleness)
             with clock("scoring"):
-                batch = run.algorithm.advantages(run.trainer.score(batch))
+                batch = run.objective.advantages(run.trainer.score(batch))
             with clock("update"):
                 metrics, batch = _update(run, batch, step)
             with clock("sync"):
                 rollouts.advance(step + 1)
             metrics |= rollout_metrics(sampled.groups, sampled.num_refilled) | ages
-            if (step + 1) % run.evaluate_every == 0 or step + 1 == run.max_steps:
-                with clock("evaluation"):
-                    metrics |= run.evaluate()
+            metrics |= _evaluate(run, step + 1, clock)
             run.recorder.rollouts(step + 1, sampled, batch)
             run.recorder.log(step + 1, metrics | clock.metrics(num_sampled=int(batch.loss_mask.sum())))
             stopping = stopped()  # asked once: a signal that comes while saving stops after the next step, saved too
@@ -96,6 +92,15 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
             if stopping:
                 return step + 1
     return run.max_steps
+
+
+def _evaluate(run: Run, step: int, clock: Clock) -> dict[str, float]:
+    """Metrics of the evaluation after `step` updates; empty where none is due."""
+    every = run.evaluate_every
+    if every is None or (step % every and step != run.max_steps):
+        return {}
+    with clock("evaluation"):
+        return run.evaluate()
 
 
 def _update(run: Run, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:

@@ -22,12 +22,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from transformers import PreTrainedModel
 
-from rlvr.config.schema import Trainer as TrainerSettings
 from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
 from rlvr.models.sharding import GATHERED, is_sharded, own_rows, row_range
 from rlvr.training.forward import TokenScores, forward
 from rlvr.training.packing import Microbatch
+from rlvr.training.settings import TrainerSettings
 from rlvr.world import World
 
 BUCKET_NUMBERS = 1 << 24

@@ -9,7 +9,6 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rlvr.config.schema import Tracker
 from rlvr.errors import UserError
 from rlvr.rollout.schedule import Rollouts
 from rlvr.tracking.console import Console
@@ -17,6 +16,7 @@ from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import Reader, make_records, rollouts_path, write_rollouts
+from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.fanout import Trackers
 from rlvr.training.trainer import NonFiniteError
 from rlvr.types import TokenBatch
@@ -48,7 +48,7 @@ class FolderRecorder:
         folder: Path,
         metrics_file: MetricsFile,
         console: Console,
-        settings: Tracker,
+        settings: TrackerSettings,
         reader: Reader,
         printer: EpisodePrinter | None = None,
         trackers: Trackers | None = None,

@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import Tensor
 
-from rlvr.config.schema import Trainer as TrainerSettings
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
 from rlvr.models.sharding import is_sharded, own_rows, row_range
 from rlvr.rollout.schedule import RolloutSchedule
 from rlvr.training.checkpoint import Checkpoint, prune, save_checkpoint
 from rlvr.training.checkpoint_state import flatten, random_state, set_random_state, unflatten
+from rlvr.training.settings import TrainerSettings
 from rlvr.training.shards import sharded_like
 from rlvr.training.trainer import Trainer
 from rlvr.world import ALONE, World

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlvr.algorithms.algorithm import LossTerms
+from rlvr.algorithms.objective import LossTerms
 from rlvr.types import TokenBatch
 
 ALWAYS_LOGGED = ("policy_loss", "clip_fraction", "approx_kl")

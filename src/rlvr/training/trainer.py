@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.algorithms.algorithm import Algorithm
-from rlvr.config.schema import Trainer as TrainerSettings
+from rlvr.algorithms.objective import Objective
 from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
 from rlvr.seeding import derive_seed
@@ -22,6 +21,7 @@ from rlvr.training.forward import scatter
 from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
 from rlvr.training.packing import Layout, Microbatch, microbatches
 from rlvr.training.parallel import Spread, start_alike
+from rlvr.training.settings import TrainerSettings
 from rlvr.training.sums import Sums, critic_metrics
 from rlvr.types import TokenBatch
 from rlvr.world import ALONE, World
@@ -57,7 +57,7 @@ class Trainer:
         self,
         *,
         policy: Policy,
-        algorithm: Algorithm,
+        objective: Objective,
         settings: TrainerSettings,
         temperature: float,
         seed: int,
@@ -65,10 +65,10 @@ class Trainer:
         world: World = ALONE,
         note: Callable[[str], None] | None = None,
     ) -> None:
-        self.policy, self.algorithm = policy, algorithm
+        self.policy, self.objective, self.algorithm = policy, objective, objective.algorithm
         start_alike(policy, world)
         # before the model is spread: a part of it could not be copied
-        self.reference = policy.freeze() if "reference_logprobs" in algorithm.needs else None
+        self.reference = policy.freeze() if "reference_logprobs" in self.algorithm.needs else None
         self._bf16 = world.first(in_bf16(settings, policy))
         self._world, self._spread = world, Spread(settings, world, bf16=self._bf16)
         self._spread.add(policy)
@@ -157,8 +157,7 @@ class Trainer:
         before = self._spread.weight_sample(self.policy)
         for rows in self._minibatches(batch, step):
             approx_kl = self._update_minibatch(_take(batch, rows), rows, seen, sums)
-            target = self.algorithm.target_kl
-            if target is not None and approx_kl > 1.5 * target:
+            if self.algorithm.stop_early(approx_kl):
                 break
         changed = self._spread.changed_share(before, self._spread.weight_sample(self.policy))
         metrics = sums.metrics() | critic_metrics(batch)
@@ -169,6 +168,8 @@ class Trainer:
     def learning_rate(self, step: int) -> float:
         """Learning rate of the updates of `step`."""
         s = self._settings
+        assert isinstance(s.learning_rate, float)
+        assert isinstance(s.warmup_steps, int)  # `Model.fitted` and `TrainerSettings.fitted` have seen to both
         return learning_rate(
             step,
             peak=s.learning_rate,
@@ -200,8 +201,8 @@ class Trainer:
 
         Returns the mean KL(old || current) estimate before the step.
         """
-        weights = self.algorithm.weights(batch)
-        chosen = torch.nonzero(self.algorithm.trainable(batch))[:, 0].tolist()
+        weights = self.objective.weights(batch)
+        chosen = torch.nonzero(self.objective.trainable(batch))[:, 0].tolist()
         own = self._budget.run(
             lambda tokens: self._own_gradient(batch, weights, chosen, rows, seen, tokens),
             longest=int(batch.lengths.max()),
@@ -257,7 +258,7 @@ class Trainer:
         place = (local, microbatch.tokens)
         logprobs, entropy = (scatter(x, place, token_weights.shape) for x in (scores.logprobs, scores.entropy))
         values = None if scores.values is None else scatter(scores.values, place, token_weights.shape)
-        terms = self.algorithm.loss(part, token_weights, logprobs, entropy, values)
+        terms = self.objective.loss(part, token_weights, logprobs, entropy, values)
         terms.loss.backward()
         seen[torch.as_tensor(rows)[microbatch.rows], microbatch.tokens] = scores.logprobs.detach()
         sums.add_terms(terms)

@@ -21,10 +21,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlvr.config.schema import WarmStart
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
 from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
+from rlvr.training.settings import WarmStartSettings
 
 PROGRESS_EVERY = 100
 """Steps between two reports of the loss."""
@@ -50,7 +50,7 @@ class Demonstrator(Protocol):
 def warm_start(
     policy: Policy,
     task: Demonstrator,
-    settings: WarmStart,
+    settings: WarmStartSettings,
     *,
     microbatch_tokens: int,
     progress: Callable[[int, float], None],
@@ -80,7 +80,7 @@ def warm_start(
     return True
 
 
-def _rate(settings: WarmStart, step: int) -> float:
+def _rate(settings: WarmStartSettings, step: int) -> float:
     return learning_rate(
         step,
         peak=settings.learning_rate,
@@ -91,7 +91,7 @@ def _rate(settings: WarmStart, step: int) -> float:
     )
 
 
-def _demonstrations(task: Demonstrator, settings: WarmStart, step: int) -> Iterator[tuple[str, ...]]:
+def _demonstrations(task: Demonstrator, settings: WarmStartSettings, step: int) -> Iterator[tuple[str, ...]]:
     final = step >= settings.num_steps - settings.final_phase_steps
     share = settings.final_worked_share if final else settings.worked_share
     first = step * settings.batch_size

@@ -1,64 +1,44 @@
 """Settings and batches for the tests of the algorithms."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor
 
-from rlvr.algorithms import Algorithm, make_algorithm
-from rlvr.config.schema import AlgorithmConfig
+from rlvr import registry
+from rlvr.algorithms.objective import Objective
+from rlvr.settings import validated
 from rlvr.types import TokenBatch
 
+ROOT = Path(__file__).resolve().parents[3]
 MAX_COMPLETION_TOKENS = 16
 NAMES = ("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo")
+OWN_NAME = "my_algorithm:Reinforce"  # examples/own/my_algorithm.py
 MODES = ("token_mean", "sequence_mean", "sequence_sum", "fixed_length")
 SHARED = {
     "aggregation": "token_mean",
-    "kl_coef": 0.0,
     "kl_estimator": "k3",
     "kl_placement": "loss",
-    "entropy_coef": 0.0,
-    "truncated": "keep",
     "num_epochs": 2,
     "num_minibatches": 1,
-    "mismatch_correction": "none",
-    "mismatch_cap": 2.0,
-    "train_on_tool_tokens": False,
 }
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 OWN: dict[str, dict[str, Any]] = {
-    "grpo": CLIP | {"std_normalization": "sample"},
-    "dr_grpo": CLIP,
-    "dapo": CLIP
-    | {
-        "std_normalization": "population",
-        "dynamic_sampling": True,
-        "max_refills": 3,
-        "overlong_buffer_tokens": 4,
-        "overlong_penalty": 1.0,
-    },
-    "rloo": CLIP,
-    "reinforce_pp": CLIP | {"gamma": 1.0},
-    "gspo": CLIP | {"std_normalization": "sample"},
-    "cispo": {"clip_high": 0.28, "std_normalization": "sample"},
-    "ppo": CLIP
-    | {
-        "gamma": 1.0,
-        "gae_lambda": 0.95,
-        "value_coef": 0.5,
-        "value_clip": 0.2,
-        "whiten_advantages": True,
-        "target_kl": None,
-    },
+    "dapo": CLIP | {"std_normalization": "population", "overlong_buffer_tokens": 4},
+    "cispo": {"clip_high": 0.28},
+    "ppo": CLIP | {"gae_lambda": 0.95, "value_coef": 0.5},
+    OWN_NAME: {},
 }
 
+registry.look_in(str(ROOT / "examples" / "own"))
 
-def algorithm(name: str, **overrides: Any) -> Algorithm:
+
+def algorithm(name: str, **overrides: Any) -> Objective:
     """The algorithm `name` with test settings, some of them replaced."""
-    settings = TypeAdapter(AlgorithmConfig).validate_python({"name": name} | SHARED | OWN[name] | overrides)
-    return make_algorithm(settings, max_completion_tokens=MAX_COMPLETION_TOKENS)
+    settings = validated(registry.find("algorithm", name), SHARED | OWN.get(name, CLIP) | overrides)
+    return Objective(algorithm=settings, max_completion_tokens=MAX_COMPLETION_TOKENS)
 
 
 def batch_of(mask: list[list[int]], rewards: list[float], **overrides: Any) -> TokenBatch:

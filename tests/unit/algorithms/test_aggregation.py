@@ -17,10 +17,10 @@ EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "trun
 def test_weights_of_the_example_in_the_docstring():
     mask = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 1]], dtype=torch.bool)
     row = lambda short, long: torch.tensor([[0, short, 0, 0], [0, long, long, long]])  # noqa: E731
-    torch.testing.assert_close(token_mean(mask, torch.arange(2)), row(1 / 4, 1 / 4))
-    torch.testing.assert_close(sequence_mean(mask, torch.arange(2)), row(1 / 2, 1 / 6))
-    torch.testing.assert_close(sequence_sum(mask, torch.arange(2)), row(1 / 2, 1 / 2))
-    torch.testing.assert_close(fixed_length(mask, torch.arange(2), max_completion_tokens=4), row(1 / 8, 1 / 8))
+    torch.testing.assert_close(token_mean(mask, torch.arange(2), 4), row(1 / 4, 1 / 4))
+    torch.testing.assert_close(sequence_mean(mask, torch.arange(2), 4), row(1 / 2, 1 / 6))
+    torch.testing.assert_close(sequence_sum(mask, torch.arange(2), 4), row(1 / 2, 1 / 2))
+    torch.testing.assert_close(fixed_length(mask, torch.arange(2), 4), row(1 / 8, 1 / 8))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rlvr.types import TokenBatch
-from tests.unit.algorithms.cases import NAMES, algorithm, batch_of, ragged_batch
+from tests.unit.algorithms.cases import NAMES, OWN_NAME, algorithm, batch_of, ragged_batch
 
 NUM_IDS, WIDTH = 5, 4
 
@@ -116,17 +116,17 @@ def play(name: str, reward_of: str, seed: int, num_steps: int, learning_rate: fl
     return logits.softmax(0)[1].item()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, OWN_NAME])
 def test_pitfall_18_a_bandit_is_learned(name: str):
     assert play(name, "token 1", seed=0, num_steps=60, learning_rate=2.0) > 0.99
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, OWN_NAME])
 def test_pitfall_18_the_flipped_reward_is_learned(name: str):
     assert play(name, "token 0", seed=0, num_steps=60, learning_rate=2.0) < 0.01
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, OWN_NAME])
 def test_pitfall_18_a_random_reward_teaches_nothing(name: str):
     found = [play(name, "coin", seed=seed, num_steps=15, learning_rate=0.5, start=0.8) for seed in range(16)]
     assert 0.7 < sum(found) / len(found) < 0.82  # the spread of the logits pulls the mean down a little

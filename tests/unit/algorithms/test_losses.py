@@ -70,10 +70,11 @@ def test_gspo_gradient_shares_one_ratio_over_the_row():
         (1.0, 1.0, 3.0, 2.0, -2.0),
         (1.1, 1.0, 3.0, 1.805, -1.9),  # inside the clip range
         (2.0, 1.0, 3.0, 1.62, 0.0),  # moved too far towards the target: clipped at 1.2, no gradient
+        (0.0, 1.0, -1.0, 1.62, 0.0),  # the same downwards: clipped at 0.8
         (0.0, 1.0, 3.0, 4.5, -3.0),  # moved away from it: the unclipped error is the larger one
     ],
 )
-def test_clipped_value_loss_by_hand(value: float, old: float, target: float, loss: float, slope: float):
+def test_pitfall_22_clipped_value_loss_by_hand(value: float, old: float, target: float, loss: float, slope: float):
     values = torch.tensor(value, dtype=torch.float64, requires_grad=True)
     found = clipped_value_loss(values, torch.tensor(old), torch.tensor(target), value_clip=0.2)
     found.backward()

@@ -7,12 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.algorithms import LossTerms
+from rlvr.algorithms.objective import LossTerms
 from rlvr.algorithms.ratios import CORRECTIONS
 from rlvr.types import TokenBatch
 from tests.unit.algorithms.cases import MODES, NAMES, algorithm, batch_of, noisy, ragged_batch
 
 EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "truncate"}
+
+
+def cap_of(correction: str) -> float:
+    """A `mismatch_cap` that the correction allows."""
+    return 1.2 if correction == "geometric_mask" else 2.0
 
 
 def means(terms: LossTerms) -> dict[str, float]:
@@ -44,7 +49,7 @@ def test_pitfall_21_nothing_differs_before_the_first_update(name: str, num_epoch
 @pytest.mark.parametrize("name", NAMES)
 def test_pitfall_22_after_an_update_the_ratio_is_not_one(name: str):
     batch, chosen = ragged_batch(), algorithm(name)
-    assert "old_logprobs" in chosen.needs
+    assert "old_logprobs" in chosen.algorithm.needs
     batch = replace(batch, behavior_logprobs=batch.behavior_logprobs - 5.0)  # must not be taken for the old policy
     scored = chosen.advantages(batch)
     moved = current(batch).detach() + 0.1
@@ -98,7 +103,7 @@ def test_pitfall_16_extreme_logprobs_stay_finite_and_are_counted(name: str, esti
 def test_pitfall_16_missing_behavior_logprobs_are_weight_one_and_counted(correction: str):
     batch = ragged_batch()
     assert batch.old_logprobs is not None
-    chosen = algorithm("grpo", mismatch_correction=correction)
+    chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=cap_of(correction))
     missing = torch.zeros_like(batch.loss_mask)
     missing[0, 3] = missing[1, 4] = True
     gone = chosen.advantages(
@@ -209,7 +214,7 @@ def test_pitfall_23_metrics_report_weights_of_sequences_before_the_cap(correctio
     for sign in (1, -1):
         behavior = torch.tensor([[-1.0, -1.0 - 3 * sign]]).double()
         batch = batch_of([[1, 1]], [1.0], behavior_logprobs=behavior)
-        chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=2.0)
+        chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=cap_of(correction))
         scored = chosen.advantages(batch)
         terms = chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones(1, 2), None)
         assert terms.sums["mismatch_weight"].item() == pytest.approx(2 * weight**sign)
@@ -223,7 +228,7 @@ def test_pitfall_22_with_one_update_the_correction_acts_alone_and_needs_no_pass_
     found = []
     for num_epochs in (1, 2):
         chosen = algorithm("grpo", num_epochs=num_epochs, mismatch_correction="truncate")
-        assert ("old_logprobs" in chosen.needs) == (num_epochs == 2)
+        assert ("old_logprobs" in chosen.algorithm.needs) == (num_epochs == 2)
         scored = batch if num_epochs == 2 else replace(batch, old_logprobs=None)
         logprobs = current(batch)
         terms = chosen.loss(scored, chosen.weights(scored), logprobs, torch.ones(1, 2), None)
@@ -248,7 +253,8 @@ def test_pitfall_22_with_one_update_the_correction_acts_alone_and_needs_no_pass_
 def test_the_mismatch_weight_multiplies_the_policy_term_alone(correction: str, factors: list[float]):
     behavior = torch.tensor([[-1.0, -4.0]]).double()
     batch = replace(batch_of([[1, 1]], [1.0], behavior_logprobs=behavior), advantages=torch.ones(1, 2).double())
-    chosen = algorithm("grpo", mismatch_correction=correction, kl_coef=0.5, kl_estimator="k1", entropy_coef=0.25)
+    terms = {"kl_coef": 0.5, "kl_estimator": "k1", "entropy_coef": 0.25}
+    chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=cap_of(correction), **terms)
     logprobs, entropy = current(batch), torch.ones(1, 2, dtype=torch.float64, requires_grad=True)
     chosen.loss(batch, chosen.weights(batch), logprobs, entropy, None).loss.backward()
     torch.testing.assert_close(logprobs.grad, 0.5 * (0.5 - torch.tensor([factors]).double()))

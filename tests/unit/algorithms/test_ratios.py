@@ -63,8 +63,7 @@ def test_pitfall_23_each_correction_has_the_weight_and_the_limit_of_its_name():
     mask = torch.ones(1, 3, dtype=torch.bool)
     found = {}
     for name, correction in CORRECTIONS.items():
-        cap = {} if name == "none" else {"mismatch_cap": 1.1}
-        found[name] = correction.factor(correction.weight(log_weight, mask), **cap)[0].tolist()
+        found[name] = correction.factor(correction.weight(log_weight, mask), 1.1)[0].tolist()
     assert found == {
         "none": [1, 1, 1],
         "truncate": pytest.approx([1.1, 0.6, 1.0]),
@@ -97,8 +96,8 @@ def test_a_missing_behavior_logprob_counts_as_equal_and_is_counted():
 
 def test_corrections_by_hand():
     weight = torch.tensor([0.1, 1.0, 2.0, 2.5])
-    assert uncorrected(weight).tolist() == [1, 1, 1, 1]
-    torch.testing.assert_close(truncated_weight(weight, mismatch_cap=2.0), torch.tensor([0.1, 1.0, 2.0, 2.0]))
-    torch.testing.assert_close(masked_weight(weight, mismatch_cap=2.0), torch.tensor([0.1, 1.0, 2.0, 0.0]))
-    torch.testing.assert_close(banded_weight(weight, mismatch_cap=2.0), torch.tensor([0.0, 1.0, 2.0, 0.0]))
-    assert banded_weight(torch.tensor([0.5, 0.49]), mismatch_cap=2.0).tolist() == [0.5, 0.0]
+    assert uncorrected(weight, 2.0).tolist() == [1, 1, 1, 1]
+    torch.testing.assert_close(truncated_weight(weight, 2.0), torch.tensor([0.1, 1.0, 2.0, 2.0]))
+    torch.testing.assert_close(masked_weight(weight, 2.0), torch.tensor([0.1, 1.0, 2.0, 0.0]))
+    torch.testing.assert_close(banded_weight(weight, 2.0), torch.tensor([0.0, 1.0, 2.0, 0.0]))
+    assert banded_weight(torch.tensor([0.5, 0.49]), 2.0).tolist() == [0.5, 0.0]

@@ -9,8 +9,8 @@ import pytest
 
 from rlvr.api.files import data_file, import_path
 from rlvr.config.compose import load_config
-from rlvr.config.lines import override_lines
 from rlvr.errors import ConfigError, UserError
+from rlvr.lines import override_lines
 
 ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "größer 🙂\ud800?", "answer": [1.5, "x"]}]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from rlvr.app.chats import make_chat
+from rlvr.config import Config
 from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
 from rlvr.models.policy import Policy
 from tests.unit.chat.tokenizers import byte_tokenizer
 from tests.unit.engines.tiny import tiny_model

@@ -1,24 +1,31 @@
-"""What a debug run says of its rewards."""
+"""What a run says of its rewards."""
 
-from rlvr.app.debugging import part_weights
+from pathlib import Path
+
+from rlvr.app.debugging import _part_weights
+from rlvr.app.train import _console
 from rlvr.config.compose import load_config
-from rlvr.config.penalties import penalties
+from rlvr.report.history import History
+from rlvr.settings import dumped
+from rlvr.types import Example
 
-HF = ("model=hf", "model.name_or_path=somewhere", "task=gsm8k")
+HF = ("model=hf", "model.name_or_path=somewhere")
+SHORT = "reward.parts.short={type: length, weight: 1.0, free_tokens: 10, max_tokens: 20}"
+MIX = ("task=mix", *HF, f"task.parts={{gsm8k: {{set: ['{SHORT}']}}, finqa: 1}}")
 
 
 def test_the_weights_are_those_that_the_reward_is_made_with() -> None:
-    assert part_weights(load_config(["reward.type=correct"]).reward) == {"boxed": 0.0, "correct": 1.0}
-    combined = load_config(["reward.type=combined", "reward.boxed_weight=0.25"]).reward
-    assert part_weights(combined)["boxed"] == 0.25
-    parts = load_config([*HF, "reward=numeric"]).reward
-    assert part_weights(parts) == {name: part.weight for name, part in getattr(parts, "parts", {}).items()}
-    assert part_weights(None) == {}
+    def weights(*lines: str, task: str = "rpn") -> dict[str, float]:
+        return dict(_part_weights(load_config(lines), Example(id="e", messages=(), answer="", metadata={"task": task})))
+
+    assert weights() == {"boxed": 0.0, "correct": 1.0}
+    assert weights("reward=rpn_combined", "reward.parts.boxed.weight=0.25") == {"boxed": 0.25, "correct": 0.7}
+    assert "short" in weights(*MIX, task="gsm8k")
+    assert "short" not in weights(*MIX, task="finqa")
 
 
 def test_parts_that_are_zero_where_all_is_well_are_known_in_a_mix_too() -> None:
-    short = "+reward.parts.short={type: length, weight: 1.0, free_tokens: 10, max_tokens: 20}"
-    assert penalties(load_config([*HF, short])) == {"short"}
-    assert penalties(load_config(HF)) == frozenset()
-    mix = ["task=mix", *HF[:2], f"task.parts={{gsm8k: {{set: ['{short}']}}}}"]
-    assert penalties(load_config(mix)) == {"short"}
+    for lines, found in (((*HF, "task=gsm8k", SHORT), {"short"}), ((*HF, "task=gsm8k"), set()), (MIX, {"short"})):
+        config = load_config(lines)
+        assert _console(config)._penalties == found
+        assert History(rows=[], folder=Path(), text="", settings=dumped(config)).penalties == found

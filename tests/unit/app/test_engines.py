@@ -1,17 +1,15 @@
 """Which engine a configuration gets."""
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from rlvr.app import engines
 from rlvr.app.engines import check_engine, make_engine
 from rlvr.app.ranks import own_voice
 from rlvr.app.train import train
 from rlvr.config.compose import load_config
 from rlvr.engines.local import LocalEngine
-from rlvr.engines.vllm import Settings, VllmEngine
+from rlvr.engines.vllm import VllmEngine
 from rlvr.errors import UserError
 from rlvr.world import World
 from tests.unit.engines.vllm.fake import running
@@ -92,23 +90,3 @@ def test_weights_that_cannot_lie_where_they_should_are_told_before_anything_is_b
     with running(fake), pytest.raises(UserError, match=r"Cannot write .*: a part of the path is a file"):
         train(load_config(["engine=vllm", f"engine.urls=[{fake.url}]", *lines]))
     assert not (tmp_path / "run").exists()
-
-
-def test_every_setting_of_servers_gets_to_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Settings] = []
-    monkeypatch.setattr(engines, "VllmEngine", lambda policy, settings, **others: seen.append(settings))
-    wanted = {
-        "urls": ("http://a:1", "http://b:2"),
-        "sync": "broadcast",
-        "broadcast_host": "here",
-        "max_batch_size": 7,
-        "timeout_s": 8.0,
-        "wait_s": 9.0,
-        "max_retries": 10,
-        "max_logprob_gap": 0.11,
-    }
-    lines = ["engine=vllm", "engine.urls=['http://a:1','http://b:2']"]
-    lines += [f"engine.{key}={value}" for key, value in wanted.items() if key != "urls"]
-    make_engine(load_config(lines), make_policy(), 100, tmp_path / "run")
-    assert {key: getattr(seen[0], key) for key in wanted} == wanted
-    assert {field.name for field in fields(Settings)} == {*wanted, "weights_dir"}

@@ -28,7 +28,7 @@ def test_pitfall_38_whatever_decides_an_answer_makes_other_settings() -> None:
         origin(name="twin"),  # a second set of the same kind, in one file with the first
         origin(split="train"),
         origin("seed=1", split="train"),  # another stream
-        origin("reward.type=correct"),
+        origin("reward.parts.correct.weight=1.0"),
         origin("rollout.temperature=0.5"),
     ]
     assert len({one.settings for one in [origin(), *others]}) == 8
@@ -36,6 +36,11 @@ def test_pitfall_38_whatever_decides_an_answer_makes_other_settings() -> None:
 
 
 def test_pitfall_38_only_how_it_is_asked_makes_other_conditions() -> None:
-    same = [origin(weights="g"), origin("reward.type=correct"), origin("rollout.temperature=0.5"), origin("seed=1")]
+    same = [
+        origin(weights="g"),
+        origin("reward.parts.correct.weight=1.0"),
+        origin("rollout.temperature=0.5"),
+        origin("seed=1"),
+    ]
     assert {one.conditions for one in same} == {origin().conditions}
     assert origin("rollout.max_completion_tokens=7").conditions != origin().conditions

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from rlvr.config.schema import Config
+from rlvr.config import Config
 
 
 @dataclass

@@ -14,16 +14,14 @@ from typing import Any
 import pytest
 
 from rlvr.app import inference_config
+from rlvr.app.tasks import open_tasks
 from rlvr.cli.eval import failures, table
 from rlvr.cli.main import main
 from rlvr.cli.model_arguments import check_used, settings_of
 from rlvr.cli.predict import by_turn, steps
 from rlvr.config.compose import load_config, to_run_yaml
-from rlvr.config.schema import MusiqueTask, ScratchModel
-from rlvr.config.schema import RpnTask as RpnSettings
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_model, build_tokenizer
-from rlvr.tasks.rpn import RpnTask
 from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, read_records
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason
@@ -39,9 +37,8 @@ def without_clock(line: dict[str, Any]) -> dict[str, Any]:
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """config.yaml and final/ of a run whose model knows nothing."""
     config = load_config([], config_name="rpn_test")
-    assert isinstance(config.model, ScratchModel)
-    task = RpnTask(config.task, config.seed, config.reward)
-    tokenizer = build_tokenizer(task.vocabulary)
+    with open_tasks(config, None, {}) as tasks:
+        tokenizer = build_tokenizer(tasks.own.vocabulary)
     folder = tmp_path_factory.mktemp("run")
     (folder / "config.yaml").write_text(to_run_yaml(config))
     Policy(model=build_model(config.model, tokenizer, seed=0).eval(), tokenizer=tokenizer).save(folder / "final")
@@ -93,7 +90,12 @@ def test_eval_of_the_train_split_uses_other_examples(run_folder: Path, tmp_path:
 
 
 def test_pitfall_38_conditions_tell_how_it_was_asked_and_not_what_was_trained(run_folder: Path, tmp_path: Path) -> None:
-    changes = ([], ["rollout.max_completion_tokens=7"], ["task.max_prompt_tokens=21"], ["reward.type=correct"])
+    changes = (
+        [],
+        ["rollout.max_completion_tokens=7"],
+        ["task.max_prompt_tokens=21"],
+        ["reward.parts.correct.weight=1.0"],
+    )
     told = []
     for number, lines in enumerate(changes):
         output = tmp_path / f"{number}.jsonl"
@@ -248,7 +250,6 @@ def test_one_of_the_tasks_that_a_run_evaluates_is_asked_as_the_run_asks_it(run_f
     shutil.copytree(run_folder, run)
     (run / "config.yaml").write_text(to_run_yaml(config))
     alone = inference_config(str(run), ["rollout.max_completion_tokens=9"], task="more")
-    assert isinstance(alone.task, RpnSettings)
     assert (alone.task.modulus, alone.rollout.max_completion_tokens, alone.evaluation.also) == (11, 9, {})
     own = inference_config(str(run), [])
     assert (own.task, list(own.evaluation.also)) == (config.task, ["more"])
@@ -257,9 +258,8 @@ def test_one_of_the_tasks_that_a_run_evaluates_is_asked_as_the_run_asks_it(run_f
 
 @pytest.mark.parametrize("retriever", ["golden", "semantic/some folder/model=1,2"])
 def test_the_retriever_is_that_of_the_command(retriever: str) -> None:
-    args = argparse.Namespace(model="nowhere", task="musique", retriever=retriever)
+    args = argparse.Namespace(model="nowhere", task="musique", retriever=retriever, config_dir=None)
     task = settings_of(args, ["task.top_n=2"]).task
-    assert isinstance(task, MusiqueTask)
     assert (task.retriever, task.top_n) == (retriever, 2)
 
 

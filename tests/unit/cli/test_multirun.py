@@ -6,7 +6,7 @@ import pytest
 
 from rlvr.cli.main import main
 from rlvr.cli.multirun import expand, folder_names
-from rlvr.config.schema import Config
+from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
 from tests.unit.cli.conftest import FakeTraining
 

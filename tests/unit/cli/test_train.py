@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.app.run_folder import changed_settings
 from rlvr.cli.main import main
 from rlvr.config.compose import load_config, to_run_yaml, to_yaml
-from rlvr.config.schema import VllmEngine
-from rlvr.training.run_folder import changed_settings
+from rlvr.engines.settings import VllmEngineSettings
 from tests.unit.cli.conftest import FakeTraining
 
 
@@ -73,7 +73,7 @@ def test_a_run_that_goes_on_keeps_its_choices_but_may_have_another_engine(
     assert main([*words, "engine=vllm", f"engine.urls=[{url}]"]) == 0
     assert main([*words, "engine=local", "engine.max_batch_size=3"]) == 0
     served, local = training.configs
-    assert isinstance(served.engine, VllmEngine)
+    assert isinstance(served.engine, VllmEngineSettings)
     assert served.engine.urls == (url,)
     assert changed_settings(started, served) == changed_settings(started, local) == {}
     assert local.engine.max_batch_size == 3

@@ -1,7 +1,7 @@
 """Values of Python reach the configuration as they are."""
 
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from rlvr.config.catalog import choice_models
 from rlvr.config.compose import load_config, parse_overrides
-from rlvr.config.lines import FREE, override_lines, quoted
-from rlvr.config.schema import Config, Section
 from rlvr.errors import ConfigError
+from rlvr.lines import override_lines, quoted
 
 TEXTS = [
     "plain",
@@ -137,19 +135,3 @@ def test_what_no_configuration_can_hold_is_one_sentence(value: Any) -> None:
 def test_a_misspelt_key_names_the_right_one() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.max_step=3.*did you mean trainer\.max_steps"):
         load_config(override_lines({"trainer": {"max_step": 3}}))
-
-
-def mappings() -> set[str]:
-    """Every key of the schema that holds names of the user's own, but for those inside another."""
-    found = set()
-    for section in Config.model_fields:
-        for model in choice_models(section).values():
-            assert issubclass(model, Section)
-            for name, field in model.model_fields.items():
-                if get_origin(field.annotation) is dict:
-                    found.add(f"{section}.{name}")
-    return found
-
-
-def test_every_mapping_of_the_schema_is_known() -> None:
-    assert mappings() == set(FREE)

@@ -3,11 +3,20 @@ import math
 
 import pytest
 
-from rlvr.envs.base import Reply, TurnText
+from rlvr.envs.base import Reply
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.rewards.base import RewardError
-from rlvr.types import Attempt, Score, StopReason
-from tests.unit.tasks.settings import make_task
+from rlvr.rewards.expressions import Arithmetic
+from rlvr.rewards.parts import PartsVerifier
+from rlvr.rewards.rpn import RpnBoxed, RpnCorrect, RpnVerifier
+from rlvr.types import Attempt, Example, Message, Score, StopReason, TurnText
+
+EXAMPLE = Example(id="3 1 +", messages=(Message(role="user", content="<boe> 3 1 + ="),), answer="4")
+VERIFIER = RpnVerifier(PartsVerifier({"boxed": RpnBoxed(weight=0.0), "correct": RpnCorrect()}))
+
+
+def make_env() -> SingleTurnEnv:
+    return SingleTurnEnv(EXAMPLE, VERIFIER, Arithmetic(operators=("+",), smallest=0, largest=6, modulus=7))
 
 
 def turn(completion: str, prompt: str = "<boe> 3 1 + =") -> TurnText:
@@ -16,17 +25,14 @@ def turn(completion: str, prompt: str = "<boe> 3 1 + =") -> TurnText:
 
 
 def score(completion: str, prompt: str = "<boe> 3 1 + =") -> Score:
-    task = make_task()
-    return asyncio.run(task.env(task.example("3 1 +")).score([turn(completion, prompt)]))
+    return asyncio.run(make_env().score([turn(completion, prompt)]))
 
 
 def test_an_episode_is_one_completion() -> None:
-    task = make_task()
-
     async def episode() -> None:
-        env = task.env(task.example("3 1 +"))
-        assert await env.start() == task.example("3 1 +").messages
-        assert await env.step("4 <eoe>") == Reply(messages=(), done=True)
+        env = make_env()
+        assert await env.start() == EXAMPLE.messages
+        assert await env.step(Message(role="assistant", content="4 <eoe>")) == Reply(messages=(), done=True)
         assert (await env.score([turn("4 <eoe>")])).value == 1.0
 
     asyncio.run(episode())
@@ -36,6 +42,7 @@ def test_the_score_is_the_verifiers() -> None:
     assert score("4 <eoe>").parts == {"boxed": 1.0, "correct": 1.0}
     assert score("5 <eoe>").value == 0.0
     assert score("4").status == "invalid"
+    assert score("7 <eoe>").status == "invalid"  # no word of the arithmetic that the environment hands on
 
 
 def test_markers_of_a_chat_template_do_not_reach_the_verifier() -> None:
@@ -43,10 +50,8 @@ def test_markers_of_a_chat_template_do_not_reach_the_verifier() -> None:
 
 
 def test_an_env_is_single_use() -> None:
-    task = make_task()
-
     async def twice() -> None:
-        env = task.env(task.example("3 1 +"))
+        env = make_env()
         await env.start()
         await env.start()
 
@@ -56,9 +61,8 @@ def test_an_env_is_single_use() -> None:
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_another_number_of_turns_is_an_error(number: int) -> None:
-    task = make_task()
     with pytest.raises(ValueError, match=f"single-turn, but its episode has {number} turns"):
-        asyncio.run(task.env(task.example("3 1 +")).score([turn("4 <eoe>")] * number))
+        asyncio.run(make_env().score([turn("4 <eoe>")] * number))
 
 
 class Broken:
@@ -71,10 +75,8 @@ class Broken:
 
 
 def test_pitfall_29_every_completion_gets_its_own_finite_score_in_order() -> None:
-    example = make_task().example("3 1 +")
-
     async def group(completions: list[str]) -> list[float]:
-        envs = [SingleTurnEnv(example, Broken()) for _ in completions]
+        envs = [SingleTurnEnv(EXAMPLE, Broken()) for _ in completions]
         scores = await asyncio.gather(*(e.score([turn(c)]) for e, c in zip(envs, completions, strict=True)))
         return [one.value for one in scores]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from rlvr.envs.base import Reply, TurnText, to_attempt
+from rlvr.envs.base import Reply, to_attempt
 from rlvr.envs.tool_env import MAX_CALLS_PER_TURN, ToolEnv
 from rlvr.envs.tools import Tool, ToolError, make_tool
 from rlvr.errors import UserError
 from rlvr.rewards.base import RewardError
-from rlvr.types import Attempt, Example, Message, Score, StopReason, ToolCall
+from rlvr.types import Attempt, Example, Message, Score, StopReason, ToolCall, TurnText
 
 EXAMPLE = Example(id="e", messages=(Message(role="user", content="Where?"),), answer="Oslo")
 
@@ -130,7 +130,7 @@ def test_pitfall_28_verifier_and_metric_see_the_calls_and_tokens_of_all_turns_an
     last = replace(turns(1, "done")[0], calls=(call("search", query="b"),), num_tokens=5)
     attempt = to_attempt(EXAMPLE, [first, last])
     assert attempt.calls == (*first.calls, *last.calls)
-    assert (attempt.num_tokens, attempt.text) == (6, "done")
+    assert (attempt.num_tokens, attempt.text, attempt.turns) == (6, "done", (first, last))
 
 
 def test_the_calls_of_a_turn_run_in_order_and_each_has_its_answer() -> None:

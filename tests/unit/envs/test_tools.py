@@ -6,12 +6,13 @@ import asyncio
 import json
 from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from rlvr.envs.tools import ToolError, ToolResult, make_tool
-from rlvr.errors import UserError
+from rlvr.envs.tools import ToolError, ToolResult, load_tool, make_tool
+from rlvr.errors import ConfigError, UserError
 
 
 def call(
@@ -283,3 +284,53 @@ def test_what_the_model_cannot_mend_ends_the_run(inline: bool) -> None:
 
     with pytest.raises(UserError, match="stays down"):
         call(down, inline=inline)
+
+
+OWN = """
+def calculator(expression: str) -> str:
+    '''Work out a sum.
+
+    Args:
+        expression: `2 + 3`.
+    '''
+    return expression[::-1]
+
+def untyped(x):
+    '''Do something.'''
+
+def bare(x: int) -> int:
+    return x
+
+LIMIT = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Path(f"tools_{tmp_path.name}.py").write_text(OWN)
+    return f"tools_{tmp_path.name}"
+
+
+def test_a_tool_of_ones_own_is_found_by_its_path(own: str) -> None:
+    tool = load_tool(f"{own}:calculator", timeout_s=5)
+    assert (tool.name, tool.timeout_s) == ("calculator", 5)
+    assert asyncio.run(tool.call({"expression": "ab"}, None)) == ToolResult(text="ba")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("calculater", r"has no function calculater; did you mean calculator\?"),
+        ("untyped", "the parameter 'x' of the tool 'untyped' has no type"),
+        ("bare", "the tool 'bare' has no docstring"),
+        ("LIMIT", "is no function"),
+    ],
+)
+def test_a_wrong_tool_of_ones_own_is_one_sentence(own: str, name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^task.tools={own}:{name}: .*{message}") as error:
+        load_tool(f"{own}:{name}", timeout_s=5)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="module no_such_module cannot be imported"):
+        load_tool("no_such_module:x", timeout_s=5)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlvr.app.tasks import TaskOpener
 from rlvr.config.compose import load_task_config
 from rlvr.engines.openai import Endpoint
 from rlvr.envs.base import Reply, TurnText
@@ -18,7 +20,6 @@ from rlvr.evaluation.evaluate import conclude, evaluate
 from rlvr.evaluation.players import Played
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.tasks.base import Task
-from rlvr.tasks.catalog import make_task
 from rlvr.types import Example, Message, SamplingParams, Score, StopReason
 from tests.system.openai_server import Misbehave, Model, error, never, serve
 from tests.unit.evaluation.test_evaluate import make_task as make_rpn
@@ -80,12 +81,7 @@ def musique() -> Task:
     data = [f"task.train_sets={MUSIQUE / 'train.jsonl'}", f"task.eval_sets={MUSIQUE / 'dev.jsonl'}"]
     config = load_task_config("musique", [*data, "task.retriever=golden"])
 
-    def no_pool(reward: Any) -> Any:
-        return None
-
-    return make_task(
-        config, name="musique", seed=0, markers=config.markers, family=None, open_pool=no_pool, functions={}
-    )
+    return TaskOpener(config=config, family=None, functions={}, stack=ExitStack()).open(config, "musique", 0)
 
 
 def searching(task: Task) -> Model:

@@ -8,20 +8,20 @@ import json
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 import rlvr
-from rlvr.config.schema import RpnTask as RpnSettings
 from rlvr.envs.base import TurnText
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.evaluate import conclude, evaluate, judge
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.summary import EvaluationResult
+from rlvr.rewards.parts import PartsVerifier
 from rlvr.rollout.episode import Sampling, run_episode
-from rlvr.tasks.rpn import RpnTask
+from rlvr.tasks.rpn import Rpn, RpnTask
 from rlvr.tracking.evaluations import EvaluationRecord, from_json, to_json
 from rlvr.types import (
     Completion,
@@ -38,24 +38,19 @@ from rlvr.types import (
 from rlvr.world import ALONE, World
 from tests.unit.tasks.settings import make_reward
 
-RewardType = Literal["boxed", "correct", "combined"]
+BOTH = make_reward(0.3, 0.7)
 
 
-def make_task(*, seed: int = 0, reward: RewardType = "combined") -> RpnTask:
-    settings = RpnSettings(
-        name="rpn",
+def make_task(*, seed: int = 0, reward: PartsVerifier = BOTH) -> RpnTask:
+    settings = Rpn(
         operators=("+", "-"),
         operand_range=(0, 9),
         modulus=10,
-        max_abs_value=None,
-        shape="tree",
-        complexity_range=(1, 3),
         complexity_weights=None,
         eval_complexity_weights=None,
         held_out_share=0.2,
-        max_prompt_tokens=16,
     )
-    return RpnTask(settings, seed, make_reward(type=reward))
+    return RpnTask(settings, seed, reward)
 
 
 class WordCodec:
@@ -160,11 +155,11 @@ def test_accuracy_is_the_share_of_exact_answers_by_number_of_operators() -> None
 
 def test_pitfall_38_the_reward_is_not_the_metric() -> None:
     """Every answer is boxed and many are wrong: the reward `boxed` is perfect, accuracy does not move."""
-    results = {reward: run(make_task(reward=reward))[0].metrics for reward in ("boxed", "correct", "combined")}
-    accuracies = {metrics["eval/rpn/accuracy"] for metrics in results.values()}
+    results = [run(make_task(reward=make_reward(*weights)))[0].metrics for weights in ((1, 0), (0, 1), (0.3, 0.7))]
+    accuracies = {metrics["eval/rpn/accuracy"] for metrics in results}
     assert len(accuracies) == 1
-    assert results["boxed"]["eval/rpn/reward"] == 1.0 > accuracies.pop()
-    assert len({metrics["eval/rpn/reward"] for metrics in results.values()}) == 3
+    assert results[0]["eval/rpn/reward"] == 1.0 > accuracies.pop()
+    assert len({metrics["eval/rpn/reward"] for metrics in results}) == 3
 
 
 def test_pitfall_38_the_metric_shares_no_code_with_the_rewards() -> None:
@@ -255,7 +250,7 @@ class FailingMetric(RpnTask):
 
 def test_pitfall_26_a_metric_that_fails_too_often_ends_the_evaluation() -> None:
     plain = make_task()
-    task = FailingMetric(plain.settings, 0, make_reward(type="combined"))
+    task = FailingMetric(plain.settings, 0, BOTH)
     task.num_failures = 12
     result = run(task)[0]
     assert sum(record.failure is not None for record in result.records) == 12
@@ -322,7 +317,7 @@ class ListeningTask(RpnTask):
 
 
 def test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tokens_are_counted() -> None:
-    task = ListeningTask(make_task().settings, 0, make_reward(type="combined"))
+    task = ListeningTask(make_task().settings, 0, BOTH)
     [example] = task.eval_examples(1)
     codec = CallingCodec(task)
     first, second = turn_of(codec, "<boe> 1 =", "3 <eoe>"), turn_of(codec, "<boe> 1 = 3 <eoe> + 4", "3 = 4 <eoe>")

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from rlvr.config.schema import Lora, PretrainedModel
 from rlvr.models.loading import load_policy
 from rlvr.models.policy import Policy
+from rlvr.models.settings import LoraSettings, PretrainedModel
 from tests.unit.training.tiny import tiny_policy
 
 TARGETS = ("q_proj", "v_proj", "down_proj")
@@ -29,26 +29,15 @@ def save_model(folder: Path, architecture: str = "llama", **changes: Any) -> Pat
     return folder
 
 
-def lora(**changes: Any) -> Lora:
+def lora(**changes: Any) -> LoraSettings:
     """Adapters of rank 4 on three layers of each block."""
     values = {"enabled": True, "r": 4, "alpha": 8, "target_modules": TARGETS, "merge_final": False}
-    return Lora(**(values | changes))
+    return LoraSettings(**(values | changes))
 
 
 def settings(folder: Path | str, **changes: Any) -> PretrainedModel:
-    """The values of conf/model/hf.yaml, with adapters."""
-    values: dict[str, Any] = {
-        "name": "hf",
-        "name_or_path": str(folder),
-        "trust_remote_code": False,
-        "dtype": "float32",
-        "attn_implementation": "sdpa",
-        "gradient_checkpointing": False,
-        "load_in_4bit": False,
-        "load_in_8bit": False,
-        "lora": lora(),
-    }
-    return PretrainedModel(**(values | changes))
+    """Of a model with adapters."""
+    return PretrainedModel(**({"name_or_path": str(folder), "dtype": "float32", "lora": lora()} | changes))
 
 
 def adapted(folder: Path, *, shake: float = 0.0, **changes: Any) -> Policy:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from rlvr.config.compose import load_config
-from rlvr.config.schema import ScratchModel
 from rlvr.models.fingerprint import SAMPLED_NUMBERS, fingerprint
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_model, build_tokenizer
+from rlvr.models.settings import ScratchModel
 
 
 @pytest.fixture

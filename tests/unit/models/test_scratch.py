@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,26 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from rlvr.config.schema import ScratchBpeModel, ScratchModel
+from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
+from rlvr.models.settings import ScratchBpeModel, ScratchModel
 from tests.unit.tasks.settings import make_task
 
 TASK = make_task(modulus=None, max_abs_value=12, operand_range=(0, 4))
 
 
 def scratch(**changes: object) -> ScratchModel:
-    values = {
-        "name": "scratch",
-        "hidden_size": 16,
-        "num_layers": 2,
-        "num_heads": 4,
-        "head_dim": None,
-        "intermediate_size": 24,
-        "init_std": 0.06,
-        "rope_theta": 100.0,
-        "max_context_tokens": 40,
-    }
+    values = {"hidden_size": 16, "num_layers": 2, "intermediate_size": 24, "max_context_tokens": 40}
     return ScratchModel(**(values | changes))  # type: ignore[arg-type]
 
 
@@ -113,11 +103,20 @@ def test_weights_are_a_function_of_the_seed_and_leave_the_global_one_alone() -> 
     assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
 
 
-@pytest.mark.parametrize(("width", "heads"), [(16, 3), (12, 4), (16, 16)])
-def test_heads_must_have_an_even_size(width: int, heads: int) -> None:
-    message = f"model.num_heads={heads} does not divide model.hidden_size={width}.*multiple of {2 * heads}"
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((16, 3, "null"), r"model\.num_heads=3: hidden_size=16 does not split .*multiple of 2 x num_heads"),
+        ((12, 4, "null"), r"model\.num_heads=4: hidden_size=12 "),
+        ((16, 16, "null"), r"model\.num_heads=16: hidden_size=16 "),
+        ((16, 3, 32), r"model\.num_heads=3: hidden_size=16 "),
+        ((16, 4, 31), r"model\.head_dim=31: must be a multiple of 2"),
+    ],
+)
+def test_heads_must_have_an_even_size(sizes: tuple[object, ...], message: str) -> None:
+    keys = ("hidden_size", "num_heads", "head_dim")
     with pytest.raises(ConfigError, match=message):
-        model(hidden_size=width, num_heads=heads)
+        load_config([f"model.{key}={size}" for key, size in zip(keys, sizes, strict=True)])
 
 
 def test_heads_are_as_wide_as_asked() -> None:
@@ -131,12 +130,6 @@ def test_heads_are_as_wide_as_asked() -> None:
     assert all(torch.equal(same[name], default[name]) for name in default)
 
 
-@pytest.mark.parametrize(("size", "heads"), [(31, 4), (32, 3)])
-def test_a_head_size_must_fit(size: int, heads: int) -> None:
-    with pytest.raises(ConfigError, match=f"model.head_dim={size} does not fit.*model.num_heads={heads}"):
-        model(head_dim=size, num_heads=heads)
-
-
 # ---------------------------------------------------------------------------------------------------- byte-level BPE
 
 MARKERS = ("<start_working_out>", "<end_working_out>", "<SOLUTION>", "</SOLUTION>")
@@ -145,8 +138,8 @@ BPE = build_bpe_tokenizer(TEXTS, 330, MARKERS)
 
 
 def scratch_bpe(**changes: object) -> ScratchBpeModel:
-    values: dict[str, Any] = scratch().model_dump() | {"name": "scratch_bpe", "init_std": 0.08, "hidden_size": 64}
-    values |= {"vocabulary_size": 330, "tie_embeddings": True, "embedding_init_std": 0.03}
+    values = scratch().model_dump() | {"init_std": 0.08, "hidden_size": 64}
+    values |= {"vocabulary_size": 330, "embedding_init_std": 0.03}
     return ScratchBpeModel(**(values | changes))
 
 

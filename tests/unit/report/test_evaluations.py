@@ -11,12 +11,10 @@ from rlvr.report.evaluations import (
     MAX_NOTES,
     MAX_PROMPT_CHARS,
     MAX_TOKENS,
-    EvaluationPage,
     evaluation_pages,
     player_of,
 )
-from rlvr.report.page import render
-from rlvr.report.run import Limits
+from rlvr.report.page import Limits, Page, render
 from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
@@ -26,11 +24,11 @@ from tests.unit.report.runs import chunk_of
 TWO = [*greedy([1, 0, 1], model="a"), *greedy([1, 1, 0], model="b")]
 
 
-def chunk(made: EvaluationPage, name: str) -> Any:
-    return chunk_of(render(made.page), name)
+def chunk(made: Page, name: str) -> Any:
+    return chunk_of(render(made), name)
 
 
-def data(made: EvaluationPage) -> Mapping[str, Any]:
+def data(made: Page) -> Mapping[str, Any]:
     return chunk(made, "main")["evaluations"]
 
 
@@ -162,7 +160,7 @@ def test_pitfall_38_above_the_limit_disagreeing_examples_stay_and_the_rest_is_co
     made = evaluation_pages(records, title="t", limits=Limits(max_mb=1.0))
     assert whole.kept == whole.total == made.total == 800
     assert 0 < made.kept < 800
-    assert len(render(made.page)) < 1.0e6
+    assert len(render(made)) < 1.0e6
     (note,) = made.notes
     assert note.startswith(f"The texts of {800 - made.kept} of 800 episodes are left out")
     rows = chunk(made, "examples")
@@ -189,7 +187,7 @@ def test_the_texts_of_tokens_are_asked_for_by_model() -> None:
 def test_equal_records_give_equal_pages_and_many_notes_are_counted() -> None:
     notes = [f"line {number} is damaged." for number in range(50)]
     first, second = (evaluation_pages(TWO, title="t", notes=notes) for _ in range(2))
-    assert render(first.page) == render(second.page)
+    assert render(first) == render(second)
     assert len(first.notes) == MAX_NOTES + 1
     assert first.notes[-1].startswith("30 more")
 
@@ -197,6 +195,6 @@ def test_equal_records_give_equal_pages_and_many_notes_are_counted() -> None:
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "\ud800", "\u2028 %%DATA%%", ""])
 def test_pitfall_38_no_text_of_a_record_can_break_the_page(text: str) -> None:
     hostile = record(text, True, model=text, prompt=text, answer=text, expected=text, tags=(text,), task=text)
-    html = render(evaluation_pages([hostile], title=text).page)
+    html = render(evaluation_pages([hostile], title=text))
     assert "alert(1)</script>" not in html
     assert chunk_of(html, "examples")[0]["id"] == text

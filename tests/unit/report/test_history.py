@@ -73,9 +73,10 @@ def test_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         assert history.text == text
         assert history.settings == {}
         assert "config.yaml is damaged" in history.notes[0]
-    (run / "config.yaml").write_text("task: {name: old}\n")  # of another version: shown, no complaint
-    history = read_history(run)
-    assert (history.setting("task.name"), history.notes, history.penalties) == ("old", [], frozenset())
+    for reward in ("", "reward: x", "reward: {name: rpn, type: boxed}", "reward: {parts: {a: 1, b: {type: gone}}}"):
+        (run / "config.yaml").write_text(f"task: {{name: old}}\n{reward}\n")  # of another version: no complaint
+        history = read_history(run)
+        assert (history.setting("task.name"), history.notes, history.penalties) == ("old", [], frozenset())
 
 
 def test_what_is_a_run(tmp_path: Path) -> None:

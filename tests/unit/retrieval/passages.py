@@ -4,15 +4,17 @@ import gzip
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rlvr.config.schema.tasks import Retrieval
 from rlvr.retrieval.base import Document
-from rlvr.retrieval.text import TextSettings
+from rlvr.retrieval.bm25 import Bm25
+from rlvr.retrieval.retriever import find_retriever
+from rlvr.retrieval.settings import RetrievalSettings
 
-STEMMED = TextSettings(stem=True, remove_stop_words=True)
-PLAIN = TextSettings(stem=False, remove_stop_words=False)
+STEMMED = RetrievalSettings(stem=True, remove_stop_words=True)
+PLAIN = RetrievalSettings(stem=False, remove_stop_words=False)
 TEXTS = (
     ("Marie Curie", "Marie Curie was a physicist. She was born in Warsaw and worked in Paris."),
     ("Warsaw", "Warsaw is the capital and largest city of Poland, on the river Vistula."),
@@ -40,23 +42,16 @@ def write_corpus(folder: Path, name: str = "corpus.jsonl") -> Path:
     return path
 
 
-def retrieval(**changes: object) -> Retrieval:
-    """The settings of the data tasks, changed."""
-    values: dict[str, object] = {
-        "scope": "paragraphs",
-        "corpus": None,
-        "index_dir": None,
-        "stem": True,
-        "remove_stop_words": True,
-        "rerank_url": None,
-        "search_url": None,
-        "api_key_var": None,
-        "service_model": None,
-        "timeout_s": 5.0,
-        "max_retries": 2,
-        "max_document_chars": 4_000,
-    }
-    return Retrieval.model_validate(values | changes)
+def retrieval(**changes: Any) -> RetrievalSettings:
+    """Settings, changed."""
+    return RetrievalSettings(**{"timeout_s": 5.0, "max_retries": 2, "max_document_chars": 4_000} | changes)
+
+
+def bm25(settings: RetrievalSettings = STEMMED) -> Bm25:
+    """A retriever without a corpus."""
+    retriever = find_retriever("bm25", settings).open()
+    assert isinstance(retriever, Bm25)
+    return retriever
 
 
 def data_folder() -> Path:

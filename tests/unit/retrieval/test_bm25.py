@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from rlvr.retrieval.base import Document
-from rlvr.retrieval.bm25 import K1, B, Bm25
+from rlvr.retrieval.bm25 import K1, B
 from rlvr.retrieval.corpus import open_corpus
-from rlvr.retrieval.text import TextSettings, make_stemmer, words
-from tests.unit.retrieval.passages import PLAIN, STEMMED, data_folder, documents, real_rows, write_corpus
+from rlvr.retrieval.settings import RetrievalSettings
+from rlvr.retrieval.text import make_stemmer, words
+from tests.unit.retrieval.passages import PLAIN, STEMMED, bm25, data_folder, documents, real_rows, write_corpus
 
 QUERIES = ("capital of Poland", "river rivers river", "Paris", "Which city is on the Vistula?", "華沙")
 
 
-def formula(query: str, found: list[Document], settings: TextSettings) -> dict[int, float]:
+def formula(query: str, found: list[Document], settings: RetrievalSettings) -> dict[int, float]:
     """Scores above 0."""
     stem = make_stemmer(settings)
     tokens = [[stem(word) for word in words(document.full, settings)] for document in found]
@@ -38,8 +39,8 @@ def formula(query: str, found: list[Document], settings: TextSettings) -> dict[i
 
 @pytest.mark.parametrize("settings", [STEMMED, PLAIN])
 @pytest.mark.parametrize("query", QUERIES)
-def test_scores_are_those_of_the_formula(query: str, settings: TextSettings) -> None:
-    hits = Bm25(settings=settings).build(documents()).search([query], 100)[0]
+def test_scores_are_those_of_the_formula(query: str, settings: RetrievalSettings) -> None:
+    hits = bm25(settings).index(documents()).search([query], 100)[0]
     expected = formula(query, documents(), settings)
     assert {hit.index: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
@@ -47,48 +48,48 @@ def test_scores_are_those_of_the_formula(query: str, settings: TextSettings) -> 
 
 def test_stems_and_stop_words_are_taken_only_if_asked_for() -> None:
     found = documents()
-    assert Bm25(settings=STEMMED).build(found).search(["capitals", "the"], 5)[0]
-    assert Bm25(settings=STEMMED).build(found).search(["the"], 5) == [[]]
-    assert Bm25(settings=PLAIN).build(found).search(["capitals"], 5) == [[]]
-    assert Bm25(settings=PLAIN).build(found).search(["the"], 5)[0]
+    assert bm25().index(found).search(["capitals", "the"], 5)[0]
+    assert bm25().index(found).search(["the"], 5) == [[]]
+    assert bm25(PLAIN).index(found).search(["capitals"], 5) == [[]]
+    assert bm25(PLAIN).index(found).search(["the"], 5)[0]
 
 
 @pytest.mark.parametrize("query", ["", "   ", "?!", "a", "unheardof", "\ud800", "\x00"])
 def test_a_query_that_says_nothing_finds_nothing(query: str) -> None:
-    assert Bm25(settings=STEMMED).build(documents()).search([query], 5) == [[]]
+    assert bm25().index(documents()).search([query], 5) == [[]]
 
 
 def test_a_query_of_100_kb_is_searched_as_far_as_it_is_read() -> None:
-    index = Bm25(settings=STEMMED).build(documents())
+    index = bm25().index(documents())
     assert index.search(["Vistula " * 12_500], 1)[0][0].index == 3
     assert index.search(["x" * 100_000 + " Vistula"], 1) == [[]]
 
 
 def test_top_n_is_cut_to_what_there_is() -> None:
-    index = Bm25(settings=STEMMED).build(documents())
+    index = bm25().index(documents())
     assert index.search(["Paris"], 0) == [[]]
     assert [hit.index for hit in index.search(["Paris"], 10**9)[0]] == [2, 5, 0]
 
 
 @pytest.mark.parametrize("found", [[], documents()[6:7]])
 def test_documents_without_words_are_never_found(found: list[Document]) -> None:
-    assert Bm25(settings=STEMMED).build(found).search(["Paris", ""], 5) == [[], []]
+    assert bm25().index(found).search(["Paris", ""], 5) == [[], []]
 
 
 def test_a_stored_index_finds_the_same(tmp_path: Path) -> None:
     corpus = open_corpus(write_corpus(tmp_path), tmp_path / "indexes")
     for settings in (STEMMED, PLAIN):
-        built = Bm25(settings=settings).build(documents()).search(QUERIES, 5)
+        built = bm25(settings).index(documents()).search(QUERIES, 5)
         for _ in range(2):  # written, then only read
-            assert Bm25(settings=settings).open(corpus).search(QUERIES, 5) == built
+            assert bm25(settings).corpus_index(corpus).search(QUERIES, 5) == built
     assert len(list(corpus.folder.glob("bm25-*"))) == 2
 
 
 def test_threads_find_what_one_finds() -> None:
-    index = Bm25(settings=STEMMED).build(documents())
+    index = bm25().index(documents())
     queries = [f"{query} {number}" for number in range(200) for query in QUERIES]
     alone = [index.search([query], 3)[0] for query in queries]
-    fresh = Bm25(settings=STEMMED).build(documents())
+    fresh = bm25().index(documents())
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda query: fresh.search([query], 3)[0], queries)) == alone
 
@@ -96,10 +97,12 @@ def test_threads_find_what_one_finds() -> None:
 def test_bm25s_does_not_start_jax() -> None:
     code = """if True:
         import sys
-        from rlvr.retrieval.bm25 import Bm25, Bm25Index
         from rlvr.retrieval.base import Document
-        from rlvr.retrieval.text import TextSettings
-        Bm25(settings=TextSettings(stem=True, remove_stop_words=True)).build([Document(id="1", title="a", text="bc")])
+        from rlvr.retrieval.retriever import open_retriever
+        from rlvr.retrieval.settings import RetrievalSettings
+        bm25 = open_retriever("bm25", RetrievalSettings())
+        assert "numpy" not in sys.modules
+        bm25.index([Document(id="1", title="a", text="bc")])
         assert "jax" not in sys.modules and "torch" not in sys.modules
         import bm25s.selection
         assert not bm25s.selection.JAX_IS_AVAILABLE
@@ -108,7 +111,7 @@ def test_bm25s_does_not_start_jax() -> None:
 
 
 def test_recall_on_the_musique_corpus_is_that_of_the_reference(tmp_path: Path) -> None:
-    index = Bm25(settings=STEMMED).open(open_corpus(data_folder() / "musique/corpus.jsonl.gz", tmp_path))
+    index = bm25().corpus_index(open_corpus(data_folder() / "musique/corpus.jsonl.gz", tmp_path))
     rows = real_rows("musique/dev.jsonl.gz")
     shares = []
     for row, hits in zip(rows, index.search([row["question"] for row in rows], 5), strict=True):

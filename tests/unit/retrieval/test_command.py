@@ -68,7 +68,10 @@ def test_without_sentence_transformers_the_rest_is_shown(
     assert code == 0
     assert out.startswith("bm25\n")
     assert "semantic" not in out
-    assert "without semantic and hybrid" in err
+    assert [line.partition(":")[2].split(":")[0] for line in err.splitlines()[1:]] == [
+        " without semantic",
+        " without hybrid",
+    ]
     assert "pip install 'rlvr[semantic]'" in err
     code, out, err = run(capsys, folder, "--query", "Seine", "--retriever", "hybrid")
     assert (code, out) == (2, "")
@@ -79,9 +82,17 @@ def test_without_sentence_transformers_the_rest_is_shown(
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["--query", "a", "--retriever", "bm26"], 2, "there is no retriever bm26"),
-        (["--query", "a", "--retriever", "golden"], 2, "golden makes no index of its own; take one of bm25"),
-        (["--serve", "--retriever", "search"], 2, "search makes no index of its own"),
+        (
+            ["--query", "a", "--retriever", "bm26"],
+            2,
+            "there is no such retriever; did you mean bm25?",
+        ),
+        (
+            ["--query", "a", "--retriever", "golden"],
+            2,
+            "golden: cannot search a corpus by itself; take one of bm25",
+        ),
+        (["--serve", "--retriever", "search"], 2, "--retriever search: cannot search a corpus by itself"),
         (["--query", "a", "--top-n", "0"], 2, "0 is no number from 1"),
         (["--query", "a", "--serve"], 2, "not allowed with"),
         (["--serve", "--port", "70000"], 2, "70000 is no port"),
@@ -98,6 +109,18 @@ def test_wrong_use_is_one_sentence(
     assert (found, out) == (code, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_retriever_of_ones_own_is_found_in_the_current_folder(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[3] / "examples" / "own")
+    code, out, err = run(capsys, folder, "--query", "Vistla", "--retriever", "my_retriever:Trigrams", "--json")
+    assert code == 0, err
+    assert [json.loads(line)["id"] for line in out.splitlines()][:2] == ["d1", "d3"]
+    code, out, err = run(capsys, folder, "--query", "Vistla", "--retriever", "my_retriever:Trigram")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "module my_retriever has no Trigram; did you mean Trigrams?" in err
 
 
 def test_a_damaged_corpus_is_one_sentence(capsys: pytest.CaptureFixture[str], folder: Path) -> None:

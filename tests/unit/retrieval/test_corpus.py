@@ -10,10 +10,9 @@ import pytest
 
 from rlvr.errors import ConfigError
 from rlvr.retrieval.base import CorpusError
-from rlvr.retrieval.bm25 import Bm25
 from rlvr.retrieval.corpus import MAX_PASSAGE_BYTES, open_corpus
 from rlvr.retrieval.store import default_folder, made
-from tests.unit.retrieval.passages import PLAIN, STEMMED, documents, write_corpus
+from tests.unit.retrieval.passages import PLAIN, bm25, documents, write_corpus
 
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz", "c.json", "c.json.gz"])
@@ -92,23 +91,23 @@ def test_a_missing_file_and_a_strange_one_are_settings_to_mend(tmp_path: Path) -
 def test_pitfall_38_a_changed_corpus_or_setting_gets_a_new_index(tmp_path: Path) -> None:
     file, folder = write_corpus(tmp_path), tmp_path / "indexes"
     before = open_corpus(file, folder)
-    assert Bm25(settings=STEMMED).open(before).search(["physicists", "Danube"], 1)[0][0].index == 0
-    assert Bm25(settings=PLAIN).open(before).search(["physicists"], 1) == [[]]
-    assert Bm25(settings=PLAIN).open(before).search(["flows"], 1)[0][0].index == 2, "the index of other settings"
+    assert bm25().corpus_index(before).search(["physicists", "Danube"], 1)[0][0].index == 0
+    assert bm25(PLAIN).corpus_index(before).search(["physicists"], 1) == [[]]
+    assert bm25(PLAIN).corpus_index(before).search(["flows"], 1)[0][0].index == 2, "the index of other settings"
     file.write_text(file.read_text().replace("physicist", "chemist!!"))  # as long as before
     after = open_corpus(file, folder)
-    assert Bm25(settings=STEMMED).open(after).search(["physicists"], 1) == [[]]
-    assert Bm25(settings=STEMMED).open(after).search(["chemists"], 1)[0][0].index == 0
+    assert bm25().corpus_index(after).search(["physicists"], 1) == [[]]
+    assert bm25().corpus_index(after).search(["chemists"], 1)[0][0].index == 0
     assert "chemist" in after.documents[0].text
 
 
 def test_an_unchanged_corpus_is_not_read_again(tmp_path: Path) -> None:
     file = write_corpus(tmp_path)
     corpus = open_corpus(file, tmp_path / "indexes")
-    Bm25(settings=STEMMED).open(corpus)
+    bm25().corpus_index(corpus)
     stamps = {path: path.stat().st_mtime_ns for path in corpus.folder.rglob("*")}
     again = open_corpus(file, tmp_path / "indexes")
-    Bm25(settings=STEMMED).open(again)
+    bm25().corpus_index(again)
     assert again.folder == corpus.folder
     assert {path: path.stat().st_mtime_ns for path in corpus.folder.rglob("*")} == stamps
 
@@ -117,37 +116,37 @@ def test_an_unchanged_corpus_is_not_read_again(tmp_path: Path) -> None:
 def test_a_damaged_folder_says_what_to_delete(tmp_path: Path, name: str) -> None:
     file = write_corpus(tmp_path)
     corpus = open_corpus(file, tmp_path / "indexes")
-    Bm25(settings=STEMMED).open(corpus)
+    bm25().corpus_index(corpus)
     (corpus.folder / name).write_bytes(b"\x93NUMPY")
     with pytest.raises(CorpusError, match=r"is damaged .* delete that folder"):
-        Bm25(settings=STEMMED).open(open_corpus(file, tmp_path / "indexes"))
+        bm25().corpus_index(open_corpus(file, tmp_path / "indexes"))
 
 
 def test_the_index_of_another_corpus_is_not_taken(tmp_path: Path) -> None:
     large = open_corpus(write_corpus(tmp_path), tmp_path / "indexes")
     (tmp_path / "small.jsonl").write_text('{"text": "the Seine"}\n')
     small = open_corpus(tmp_path / "small.jsonl", tmp_path / "indexes")
-    Bm25(settings=STEMMED).open(small)
+    bm25().corpus_index(small)
     shutil.copytree(small.folder / "bm25-stem-stop-2", large.folder / "bm25-stem-stop-2")
     with pytest.raises(CorpusError, match="it is of another corpus"):
-        Bm25(settings=STEMMED).open(large)
+        bm25().corpus_index(large)
 
 
 def test_a_corpus_without_words_cannot_be_searched_by_words(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text('{"text": "?"}\n')
     corpus = open_corpus(tmp_path / "c.jsonl", tmp_path)
     with pytest.raises(CorpusError, match="has a word"):
-        Bm25(settings=STEMMED).open(corpus)
+        bm25().corpus_index(corpus)
 
 
 def test_processes_that_build_at_once_all_find_a_whole_index(tmp_path: Path) -> None:
     code = f"""if True:
         from pathlib import Path
-        from rlvr.retrieval.bm25 import Bm25
         from rlvr.retrieval.corpus import open_corpus
-        from rlvr.retrieval.text import TextSettings
+        from rlvr.retrieval.retriever import open_retriever
+        from rlvr.retrieval.settings import RetrievalSettings
         corpus = open_corpus(Path({str(write_corpus(tmp_path))!r}), Path({str(tmp_path / "indexes")!r}))
-        index = Bm25(settings=TextSettings(stem=True, remove_stop_words=True)).open(corpus)
+        index = open_retriever("bm25", RetrievalSettings()).corpus_index(corpus)
         print(index.search(["Vistula"], 1)[0][0].index)
         """
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]

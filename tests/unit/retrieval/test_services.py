@@ -13,8 +13,8 @@ import pytest
 from rlvr.errors import ConfigError
 from rlvr.retrieval import services
 from rlvr.retrieval.base import Document, RetrievalError
-from rlvr.retrieval.factory import make_retriever
-from rlvr.retrieval.services import RerankRetriever, SearchRetriever, Service, ServiceClient
+from rlvr.retrieval.retriever import Retriever, open_retriever
+from rlvr.retrieval.services import SearchService, ServiceClient
 from tests.unit.retrieval.passages import documents, retrieval
 
 Answer = Callable[[dict[str, Any]], tuple[int, bytes]]
@@ -58,23 +58,30 @@ def server() -> Iterator[Server]:
     running.http.server_close()
 
 
-def client(server: Server, path: str, timeout_s: float = 5.0, max_retries: int = 2) -> ServiceClient:
-    url = f"{server.url}/{path}"
-    return ServiceClient(Service(url=url, timeout_s=timeout_s, max_retries=max_retries, first_pause_s=0.01))
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "FIRST_PAUSE_S", 0.01)
 
 
-def rerank(server: Server, query: str = "capital", top_n: int = 2, **options: Any) -> list[Document]:
-    retriever = RerankRetriever(client=client(server, "rerank", **options), model=None, max_document_chars=30)
-    return search_once(retriever, query, top_n)
+def reranker(server: Server, **settings: Any) -> Retriever:
+    return open_retriever("rerank", retrieval(rerank_url=server.url, max_document_chars=30, **settings))
 
 
-def search(server: Server, query: str = "capital", top_n: int = 2, **options: Any) -> list[Document]:
-    return search_once(SearchRetriever(client=client(server, "search", **options)), query, top_n)
+def searcher(server: Server, **settings: Any) -> Retriever:
+    return open_retriever("search", retrieval(scope="corpus", search_url=server.url, **settings))
 
 
-def search_once(retriever: RerankRetriever | SearchRetriever, query: str, top_n: int) -> list[Document]:
+def rerank(server: Server, query: str = "capital", top_n: int = 2, **settings: Any) -> list[Document]:
+    return search_once(reranker(server, **settings), query, top_n)
+
+
+def search(server: Server, query: str = "capital", top_n: int = 2, **settings: Any) -> list[Document]:
+    return search_once(searcher(server, **settings), query, top_n)
+
+
+def search_once(retriever: Retriever, query: str, top_n: int) -> list[Document]:
     async def once() -> list[Document]:
-        return await retriever.over("key", documents(), ())(query, top_n)
+        return await retriever.over(documents(), ())(query, top_n)
 
     return asyncio.run(once())
 
@@ -111,6 +118,11 @@ def test_search_takes_the_passages_of_the_service(server: Server) -> None:
     assert len({document.id for document in found}) == 3
     assert server.asked[0][0::2] == ("/search", {"query": "capital", "top_n": 3})
     assert search(server, top_n=1) == found[:1]
+
+
+def test_search_takes_the_wiki_service_of_the_first_specification(server: Server) -> None:
+    server.says({"results": [{"document": {"id": "7", "title": "T", "body": "one"}, "score": 0.5}]})
+    assert search(server) == [Document(id="7", title="T", text="one")]
 
 
 def test_search_gives_no_id_twice(server: Server) -> None:
@@ -169,9 +181,9 @@ def test_a_slow_service_is_given_up_and_nobody_else_waits_for_it(server: Server)
 
     async def both() -> None:
         ticking = asyncio.create_task(tick())
-        retriever = SearchRetriever(client=client(server, "search", timeout_s=0.1, max_retries=0))
+        retriever = searcher(server, timeout_s=0.1, max_retries=0)
         try:
-            await retriever.over("key", (), ())("capital", 1)
+            await retriever.over((), ())("capital", 1)
         finally:
             ticking.cancel()
 
@@ -186,7 +198,7 @@ def test_pitfall_26_a_service_that_hangs_ends_the_run_however_many_episodes_wait
     """The first one to ask makes all its requests first; else all might reach the time limit of the tool together."""
     monkeypatch.setattr(services, "MAX_CONCURRENT", 1)
     server.answer = lambda body: (time.sleep(0.3), (200, b'{"results": []}'))[1]
-    retriever = SearchRetriever(client=client(server, "search", timeout_s=0.05, max_retries=2))
+    retriever = searcher(server, timeout_s=0.05, max_retries=2)
     begun, exchange = [], services.ServiceClient._exchange
 
     def noted(self: ServiceClient, http: Any, body: Any) -> Any:  # the server hears no more than the pool lets through
@@ -198,7 +210,7 @@ def test_pitfall_26_a_service_that_hangs_ends_the_run_however_many_episodes_wait
     async def many() -> None:
         async with asyncio.TaskGroup() as group:
             for number in range(5):
-                group.create_task(retriever.over("key", (), ())(f"query {number}", 1))
+                group.create_task(retriever.over((), ())(f"query {number}", 1))
 
     with pytest.raises(ExceptionGroup) as caught:
         asyncio.run(many())
@@ -207,12 +219,13 @@ def test_pitfall_26_a_service_that_hangs_ends_the_run_however_many_episodes_wait
 
 
 def test_connections_end_with_their_event_loop(server: Server) -> None:
-    retriever = SearchRetriever(client=client(server, "search"))
+    retriever = searcher(server)
+    assert isinstance(retriever, SearchService)
     clients = []
 
     async def once() -> None:
-        await retriever.over("key", (), ())("capital", 1)
-        clients.append((await retriever.client._connection()).client)
+        await retriever.over((), ())("capital", 1)
+        clients.append((await retriever._client._connection()).client)
         assert not clients[-1].is_closed
 
     for _ in range(2):
@@ -241,7 +254,15 @@ NO_RANKS: list[object] = [
     {"index": 1, "relevance_score": "high"},
     {"index": 1, "relevance_score": float("nan")},
 ]
-NO_PASSAGES: list[object] = [3, None, {}, {"text": 3}, {"text": "a", "title": 3}, {"document": [1]}]
+NO_PASSAGES: list[object] = [
+    3,
+    None,
+    {},
+    {"text": 3},
+    {"text": "a", "title": 3},
+    {"document": [1]},
+    {"document": {"body": 3}},
+]
 
 
 @pytest.mark.parametrize("answer", NONSENSE, ids=range(len(NONSENSE)))
@@ -275,11 +296,11 @@ def test_an_answer_without_end_is_not_read(server: Server, monkeypatch: pytest.M
 
 def test_many_episodes_at_once_and_several_event_loops(server: Server) -> None:
     server.answer = lambda body: (200, json.dumps({"results": [{"id": body["query"], "text": body["query"]}]}).encode())
-    retriever = SearchRetriever(client=client(server, "search"))
+    retriever = searcher(server)
 
     async def many() -> None:
         queries = [f"query {number}" for number in range(100)]
-        found = await asyncio.gather(*(retriever.over("key", (), ())(query, 1) for query in queries))
+        found = await asyncio.gather(*(retriever.over((), ())(query, 1) for query in queries))
         assert [[document.text for document in row] for row in found] == [[query] for query in queries]
 
     for _ in range(2):
@@ -302,7 +323,7 @@ ADDRESSES = [
 @pytest.mark.parametrize("url", ADDRESSES)
 def test_pitfall_26_what_is_no_address_is_refused_before_the_first_search(url: str) -> None:
     with pytest.raises(ConfigError, match=r"task\.retrieval\.search_url") as error:
-        make_retriever("search", retrieval(scope="corpus", search_url=url))
+        open_retriever("search", retrieval(scope="corpus", search_url=url))
     assert "secret" not in str(error.value)
 
 
@@ -312,7 +333,7 @@ def test_pitfall_26_what_is_no_key_is_refused_and_not_shown(
 ) -> None:
     monkeypatch.setenv("MY_KEY", key)
     with pytest.raises(ConfigError, match="api_key_var=MY_KEY: its value has") as error:
-        make_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="MY_KEY"))
+        open_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="MY_KEY"))
     assert "secr" not in str(error.value)
 
 
@@ -320,8 +341,7 @@ def test_pitfall_26_what_is_no_key_is_refused_and_not_shown(
 def test_a_key_never_stands_in_an_error(server: Server, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     monkeypatch.setenv("MY_KEY", "secret")
     server.says(b"no", status=status)
-    retriever = make_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="MY_KEY", max_retries=0))
-    assert isinstance(retriever, RerankRetriever)
+    retriever = open_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="MY_KEY", max_retries=0))
     with pytest.raises(RetrievalError) as error:
         search_once(retriever, "capital", 1)
     assert "secret" not in str(error.value)
@@ -343,17 +363,19 @@ def test_addresses_keys_and_models_come_from_settings_and_variables(
 ) -> None:
     for variable in ("RERANK_API_URL", "WIKI_SEARCH_API_URL"):
         monkeypatch.delenv(variable, raising=False)
-    for name, variable in (("rerank", "RERANK_API_URL"), ("search", "WIKI_SEARCH_API_URL")):
+    for name, scope, variable in (
+        ("rerank", "paragraphs", "RERANK_API_URL"),
+        ("search", "corpus", "WIKI_SEARCH_API_URL"),
+    ):
         with pytest.raises(ConfigError, match=f"set task.retrieval.{name}_url or {variable}"):
-            make_retriever(name, retrieval())
+            open_retriever(name, retrieval(scope=scope))
     with pytest.raises(ConfigError, match=r"api_key_var=NO_SUCH_KEY: there is no such environment variable"):
-        make_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="NO_SUCH_KEY"))
+        open_retriever("rerank", retrieval(rerank_url=server.url, api_key_var="NO_SUCH_KEY"))
     with pytest.raises(ConfigError, match="scope=paragraphs"):
-        make_retriever("rerank", retrieval(rerank_url=server.url, scope="corpus"))
+        open_retriever("rerank", retrieval(rerank_url=server.url, scope="corpus"))
     monkeypatch.setenv("RERANK_API_URL", f"{server.url}/rerank/")
     monkeypatch.setenv("MY_KEY", "secret")
-    retriever = make_retriever("rerank", retrieval(api_key_var="MY_KEY", service_model="bge"))
-    assert isinstance(retriever, RerankRetriever)
+    retriever = open_retriever("rerank", retrieval(api_key_var="MY_KEY", service_model="bge"))
     assert search_once(retriever, "capital", 1) == []
     path, headers, body = server.asked[0]
     assert path == "/rerank"

@@ -1,13 +1,19 @@
 """Attempts to grade, in short markers."""
 
 import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from rlvr.rewards.base import Grade, Part
 from rlvr.rewards.extract import AnswerFormat, Markers
-from rlvr.types import Attempt, Example, StopReason
+from rlvr.rewards.metrics import Metric
+from rlvr.settings import validated
+from rlvr.types import Attempt, Example, StopReason, Verdict
 
 Result = TypeVar("Result")
 MARKERS = Markers(reasoning_start="<r>", reasoning_end="</r>", solution_start="<s>", solution_end="</s>")
@@ -34,6 +40,12 @@ def attempt(text: str, gold: str = "18", num_tokens: int = 1, **metadata: object
     return Attempt(example=example, completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=num_tokens)
 
 
+def run(answer_in: str = "solution", **task: object) -> Any:
+    """What a part's `check_run` reads of a run."""
+    about = {"name": "mine", "answer_kind": "text", "brings_verifier": False, "has_documents": False}
+    return SimpleNamespace(prompt=SimpleNamespace(answer_in=answer_in), task=SimpleNamespace(**(about | task)))
+
+
 def finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """The result of a coroutine that never waits; one that does is an error here."""
     try:
@@ -43,6 +55,20 @@ def finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
     raise AssertionError("the coroutine waits")
 
 
-def grade(part: Part, made: Attempt) -> Grade:
+def grade(part: Part, made: Attempt, form: AnswerFormat = SOLUTION) -> Grade:
     """The grade of a part that never waits."""
-    return finished(part.grade(made))  # type: ignore[arg-type]
+    return part.grade(replace(made, format=form))
+
+
+def judged(metric: Metric, made: Attempt, form: AnswerFormat = SOLUTION) -> Verdict:
+    """The verdict of a metric that never waits."""
+    return finished(metric.judge(replace(made, format=form)))
+
+
+def wrong_settings(kind: type[Any], values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Key and remedy of what is wrong with the values of a component or a section."""
+    try:
+        validated(kind, values)
+    except ValidationError as error:
+        return [(e.get("ctx", {}).get("key", ".".join(map(str, e["loc"]))), e["msg"]) for e in error.errors()]
+    return []

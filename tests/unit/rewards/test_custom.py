@@ -1,6 +1,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,14 @@ import pytest
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Grade, RewardError
-from rlvr.rewards.custom import CustomPart
-from rlvr.rewards.parts import PartsVerifier, WeightedPart
+from rlvr.rewards.custom import OFFERED, Custom
+from rlvr.rewards.grading import PartRunner
+from rlvr.rewards.parts import PartsVerifier, make_verifier
 from rlvr.rewards.pool import VerifierPool
-from rlvr.types import Attempt, Example, Message, StopReason
+from rlvr.rewards.settings import RewardSettings
+from rlvr.types import Attempt, Example, Message, StopReason, ToolCall, TurnText
 from tests.unit.rewards import user_rewards
+from tests.unit.rewards.attempts import WHOLE
 
 MODULE = "tests.unit.rewards.user_rewards"
 
@@ -29,8 +33,15 @@ def attempt(text: str, answer: str = "a") -> Attempt:
     return Attempt(example=example, completion=f"{text}<eos>", text=text, stop_reason=StopReason.STOP, num_tokens=1)
 
 
+def bound(function: str | Callable[..., Any], **settings: Any) -> Custom:
+    path = function if isinstance(function, str) else "tests:given"
+    functions = {} if isinstance(function, str) else {path: function}
+    return Custom(function=path, settings=settings).bound("reward.parts.mine.function", functions)
+
+
 def grade(pool: VerifierPool, function: str | Callable[..., Any], text: str, **settings: Any) -> Grade:
-    return asyncio.run(CustomPart(pool=pool, function=function, settings=settings).grade(attempt(text)))
+    runner = PartRunner("mine", bound(function, **settings))
+    return asyncio.run(runner.grade(replace(attempt(text), sandbox=pool)))
 
 
 def test_a_function_gets_prompt_text_answer_metadata_and_settings(pool: VerifierPool) -> None:
@@ -42,7 +53,21 @@ def test_a_function_gets_prompt_text_answer_metadata_and_settings(pool: Verifier
 
 def test_a_function_gets_only_what_it_names(pool: VerifierPool) -> None:
     assert grade(pool, f"{MODULE}:short", "a") == Grade(value=1.0)
-    assert grade(pool, f"{MODULE}:anything", "a", extra=1) == Grade(value=5.0)
+    assert grade(pool, f"{MODULE}:anything", "a", extra=1) == Grade(value=len(OFFERED) + 1.0)
+
+
+def test_a_function_sees_the_whole_episode(pool: VerifierPool) -> None:
+    turn = TurnText(prompt="", completion="", text="one", stop_reason=StopReason.STOP, num_tokens=1)
+    calls = (ToolCall(id="c", name="search", arguments={"query": "Oslo"}),)
+    made = replace(attempt("two"), turns=(turn, replace(turn, text="two")), calls=calls, sandbox=pool)
+    found = asyncio.run(PartRunner("mine", bound(f"{MODULE}:episode")).grade(made))
+    assert found == Grade(value=0.0)  # a task without documents
+    made = replace(made, retrieved=("3", "12"), cited=("12",))
+    assert asyncio.run(PartRunner("mine", bound(f"{MODULE}:episode")).grade(made)) == Grade(value=2.1)
+
+
+def test_settings_are_optional() -> None:
+    assert Custom(function="my_rewards:close").settings == {}
 
 
 def test_a_function_may_be_a_callable(pool: VerifierPool) -> None:
@@ -60,34 +85,49 @@ def test_a_module_of_the_current_directory_is_found(
         assert grade(local, "my_own_rewards:half", "a") == Grade(value=0.5)
 
 
-@pytest.mark.parametrize(("name", "value"), [("int", 1.0), ("numpy", 0.5), ("fraction", 0.25)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("int", 1.0), ("bool", 1.0), ("numpy", 0.5), ("array 0-d", 0.5), ("fraction", 0.25)]
+)
 def test_any_kind_of_number_will_do(pool: VerifierPool, name: str, value: float) -> None:
     found = grade(pool, f"{MODULE}:chosen", name)
     assert found == Grade(value=value)
     assert type(found.value) is float
 
 
-@pytest.mark.parametrize("name", ["nan", "inf", "huge", "bool", "text", "list", "array"])
+@pytest.mark.parametrize("name", ["nan", "inf", "huge", "text", "list", "array"])
 def test_pitfall_29_a_value_that_is_not_one_finite_number_ends_the_run_naming_the_reward(
     pool: VerifierPool, name: str
 ) -> None:
-    part = CustomPart(pool=pool, function=f"{MODULE}:chosen")
-    verifier = PartsVerifier("reward", {"mine": WeightedPart(part=part, weight=1.0)})
-    with pytest.raises(RewardError, match=rf"reward '{MODULE}:chosen' returned .* for example 'e7': it must return"):
+    verifier = PartsVerifier({"mine": bound(f"{MODULE}:chosen")}, WHOLE, pool)
+    with pytest.raises(RewardError, match=r"reward\.parts\.mine returned .* for example 'e7': it must return one"):
         asyncio.run(verifier.verify(attempt(name)))
 
 
 def test_pitfall_29_every_completion_gets_its_own_value_in_order(pool: VerifierPool) -> None:
-    part = CustomPart(pool=pool, function=f"{MODULE}:late")
+    runner = PartRunner("mine", bound(f"{MODULE}:late"))
 
     async def run() -> list[Grade]:
-        return await asyncio.gather(*(part.grade(attempt(str(number))) for number in range(30)))
+        made = [replace(attempt(str(number)), sandbox=pool) for number in range(30)]
+        return await asyncio.gather(*map(runner.grade, made))
 
     assert [found.value for found in asyncio.run(run())] == list(range(30))
 
 
+def line_of(code: str) -> int:
+    return 1 + Path(user_rewards.__file__).read_text().splitlines().index(f"    {code}")
+
+
+RAISE, LOAD = 'raise KeyError("no such thing")', 'return json.loads("{")'
+FILE = "tests/unit/rewards/user_rewards.py"
+
+
 @pytest.mark.parametrize(
-    ("name", "message"), [("raises", "KeyError: 'no such thing'"), ("hangs", "timed out after 1 s")]
+    ("name", "message"),
+    [
+        ("raises", f"KeyError: 'no such thing' ({FILE}, line {line_of(RAISE)})"),
+        ("reads_no_json", f"(char 1) ({FILE}, line {line_of(LOAD)})"),
+        ("hangs", "timed out after 1 s"),
+    ],
 )
 def test_pitfall_26_a_function_that_fails_is_an_error_and_no_wrong_answer(
     pool: VerifierPool, name: str, message: str
@@ -95,17 +135,18 @@ def test_pitfall_26_a_function_that_fails_is_an_error_and_no_wrong_answer(
     found = grade(pool, f"{MODULE}:{name}", "a")
     assert found.status == "error"
     assert math.isnan(found.value)
-    assert found.message == message
+    assert found.message.endswith(message)
 
 
 @pytest.mark.parametrize(
     ("function", "settings", "message"),
     [
-        (f"{MODULE}", {}, "is no import path: write package.module:function"),
-        ("no_such_module:f", {}, "module no_such_module cannot be imported .* start rlvr in the directory"),
+        ("no_such_module:f", {}, "module no_such_module cannot be imported .* start rlvr in the folder"),
+        ("__main__:f", {}, "is a function that was given in Python, which no other program can import: give it again"),
+        (f"{MODULE}:_lambda_", {}, "is a function that was given in Python"),
         (f"{MODULE}:shrt", {}, "has no function shrt; did you mean short?"),
-        (f"{MODULE}:qqqqqqq", {}, "has no function qqqqqqq; define it"),
-        (f"{MODULE}:NOT_A_FUNCTION", {}, "is a int: name a function"),
+        (f"{MODULE}:qqqqqqq", {}, "has no function qqqqqqq; there are full, short"),
+        (f"{MODULE}:NOT_A_FUNCTION", {}, "has NOT_A_FUNCTION, which is no function; there are full, short"),
         (f"{MODULE}:needs_more", {}, "needs a parameter 'rubric', which nothing provides"),
         (f"{MODULE}:by_position", {}, "needs a parameter 'completion', which nothing provides"),
         (f"{MODULE}:takes_nothing", {}, "takes none of prompt, completion, answer, metadata"),
@@ -119,17 +160,18 @@ def test_pitfall_26_a_function_that_fails_is_an_error_and_no_wrong_answer(
 def test_a_function_that_cannot_be_called_is_a_wrong_setting_named_at_the_start(
     pool: VerifierPool, function: str, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"reward\.parts\.mine\.function='{function}'.*{message}"):
-        CustomPart(pool=pool, function=function, settings=settings, key="reward.parts.mine.function")
+    reward = RewardSettings(parts={"mine": Custom(function=function, settings=settings)})
+    with pytest.raises(ConfigError, match=rf"reward\.parts\.mine\.function={function}: .*{message}"):
+        make_verifier(reward, WHOLE, pool)
 
 
-def test_a_module_that_fails_says_why(pool: VerifierPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_rewards.py").write_text("raise SystemExit('no license')\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"cannot be imported \(SystemExit: no license\)"):
-        CustomPart(pool=pool, function="broken_rewards:f")
+        bound("broken_rewards:f")
 
 
-def test_a_callable_that_cannot_be_sent_to_a_process_is_named_at_the_start(pool: VerifierPool, tmp_path: Path) -> None:
+def test_a_callable_that_cannot_be_sent_to_a_process_is_named_at_the_start(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log, pytest.raises(UserError, match="cannot be sent to another process"):
-        CustomPart(pool=pool, function=lambda completion: log.write(completion))
+        bound(lambda completion: log.write(completion))

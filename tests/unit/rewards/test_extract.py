@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.errors import ConfigError
-from rlvr.rewards.extract import AnswerFormat, Blocks, Markers, answer_of, find_blocks
-from rlvr.types import StopReason
+from rlvr.rewards.extract import AnswerFormat, Blocks, Markers, find_blocks
+from rlvr.types import Example, Message, StopReason
 from tests.unit.rewards.attempts import FORMATS, MARKERS, SOLUTION, attempt, solved
 
 
@@ -130,11 +130,31 @@ def test_pitfall_28_a_long_text_hides_no_answer(name: str) -> None:
     [("solution", solved("18")), ("hash", "#### 18"), ("boxed", "\\boxed{18}"), ("whole", "18"), (None, "18")],
 )
 def test_pitfall_28_a_completion_that_was_cut_off_has_no_answer(name: str | None, text: str) -> None:
-    answer_format = FORMATS[name] if name else None
-    ended = attempt(text)
-    assert answer_of(ended, answer_format) == "18"
+    ended = replace(attempt(text), format=FORMATS[name] if name else None)
+    assert ended.answer == "18"
     for reason in set(StopReason) - {StopReason.STOP}:
-        assert answer_of(replace(ended, stop_reason=reason), answer_format) is None
+        assert replace(ended, stop_reason=reason).answer is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "answer"),
+    [
+        ("<boe> 3 4 + =", "7 <eoe>", "7"),
+        ("<boe> 3 4 + =", "3 4 + = 7 <eoe>", "7"),
+        ("reverse: a b =", "b <eoe> = c <eoe>", "b"),
+        ("a = b", "c = d <eoe>", "d"),
+        ("<boe> 3 4 + =", "7", None),  # cut off
+        ("<boe> 3 4 + =", "7 7 <eoe>", None),
+        ("<boe> 3 4 + =", "<eoe>", None),
+        ("<boe> 3 4 + =", "= <eoe>", None),
+        ("", "7 <eoe>", None),
+    ],
+)
+def test_pitfall_28_the_one_word_after_the_last_equals(prompt: str, completion: str, answer: str | None) -> None:
+    example = Example(id="e", messages=(Message(role="user", content=prompt),), answer="7")
+    made = replace(attempt(completion), example=example, format=AnswerFormat(answer_in="equals"))
+    assert made.answer == answer
+    assert made.format.extract(completion) is None
 
 
 def test_the_exact_format_of_a_solution() -> None:

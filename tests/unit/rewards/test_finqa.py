@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlvr.rewards.finqa import FinqaProgramPart
-from rlvr.rewards.judging import FinqaProgramJudge
-from tests.unit.rewards.attempts import SOLUTION, attempt, finished, grade, solved
+from rlvr.errors import ConfigError
+from rlvr.rewards.finqa import FinqaProgram
+from rlvr.rewards.metrics import FinqaProgramMetric
+from tests.unit.rewards.attempts import attempt, grade, judged, run, solved
 from tests.unit.rewards.test_numeric import finqa_rows
 
 TABLE = [["", "2019", "2018"], ["revenue", "$ 150", "$ 100"], ["loss", "( 32 )", "n/a"]]
@@ -16,7 +17,7 @@ METADATA: dict[str, Any] = {"table": TABLE, "program": GREW, "exe_ans": 0.5}
 
 
 def value(said: str, mode: Any, **changed: object) -> tuple[float, str]:
-    part = FinqaProgramPart(format=SOLUTION, mode=mode, wrong_value=-0.5, invalid_value=-1.0)
+    part = FinqaProgram(mode=mode, wrong_value=-0.5, invalid_value=-1.0)
     found = grade(part, attempt(solved(said), **(METADATA | changed)))
     return found.value, found.status
 
@@ -50,7 +51,7 @@ def test_right_and_wrong_programs(program: str, execution: float, same: float) -
 )
 def test_pitfall_28_the_punctuation_of_a_program_is_mended_for_reward_and_metric(said: str) -> None:
     assert value(said, "execution") == value(said, "program") == (1.0, "scored")
-    assert finished(FinqaProgramJudge(format=SOLUTION).judge(attempt(solved(said), **METADATA))).correct
+    assert judged(FinqaProgramMetric(), attempt(solved(said), **METADATA)).correct
     assert value(f"{said} or 7", "execution") == (-1.0, "invalid")
 
 
@@ -96,7 +97,7 @@ def test_yes_and_no_are_results() -> None:
 @pytest.mark.parametrize("missing", ["table", "program", "exe_ans"])
 def test_pitfall_26_an_example_without_its_table_or_gold_is_an_error_that_names_it(missing: str) -> None:
     metadata = {name: found for name, found in METADATA.items() if name != missing}
-    found = grade(FinqaProgramPart(format=SOLUTION, mode="program"), attempt(solved(GREW), **metadata))
+    found = grade(FinqaProgram(mode="program"), attempt(solved(GREW), **metadata))
     assert found.status == "error"
     assert math.isnan(found.value)
     assert found.message == f"example 'e1' has no {missing} in its metadata"
@@ -104,11 +105,18 @@ def test_pitfall_26_an_example_without_its_table_or_gold_is_an_error_that_names_
 
 def test_execution_needs_no_gold_program() -> None:
     metadata = {name: found for name, found in METADATA.items() if name != "program"}
-    assert grade(FinqaProgramPart(format=SOLUTION), attempt(solved(GREW), **metadata)).value == 1.0
+    assert grade(FinqaProgram(), attempt(solved(GREW), **metadata)).value == 1.0
+
+
+def test_programs_go_with_tasks_that_ask_for_them() -> None:
+    FinqaProgram().check_run(run(answer_kind="program"))
+    for kind in ("number", "text"):
+        with pytest.raises(ConfigError, match="finqa_program scores programs, which task=mine does not ask for; use "):
+            FinqaProgram().check_run(run(answer_kind=kind))
 
 
 def test_a_gold_program_that_cannot_be_read_is_an_error_that_names_it() -> None:
-    part = FinqaProgramPart(format=SOLUTION, mode="program")
+    part = FinqaProgram(mode="program")
     found = grade(part, attempt(solved(GREW), **(METADATA | {"program": "banana"})))
     assert found.status == "error"
     assert "gold program of example 'e1'" in found.message
@@ -142,7 +150,7 @@ def test_no_program_crashes_or_hangs_the_part(program: str) -> None:
 
 
 def test_every_gold_program_of_finqa_is_right_and_another_result_is_wrong() -> None:
-    part, strict = FinqaProgramPart(format=SOLUTION), FinqaProgramPart(format=SOLUTION, mode="program")
+    part, strict = FinqaProgram(), FinqaProgram(mode="program")
     rows = list(finqa_rows())
     assert len(rows) == 100 + 883 + 801
     for row in rows:

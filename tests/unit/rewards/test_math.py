@@ -3,13 +3,15 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from math_verify import verify
 
 from rlvr.rewards.base import Grade
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.math import MathPart
+from rlvr.rewards.grading import PartRunner
+from rlvr.rewards.math import MathEqual
 from rlvr.rewards.math_worker import _parsed_answer, differ_in_value
 from rlvr.rewards.pool import VerifierPool
 from rlvr.types import Attempt, Example, StopReason
@@ -23,18 +25,27 @@ def pool() -> Iterator[VerifierPool]:
         yield pool
 
 
-def attempt(gold: str, text: str) -> Attempt:
+def attempt(gold: str, text: str, pool: VerifierPool, answer_in: Any = "whole") -> Attempt:
     example = Example(id="e7", messages=(), answer=gold)
-    return Attempt(example=example, completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)
+    return Attempt(
+        example=example,
+        completion=text,
+        text=text,
+        stop_reason=StopReason.STOP,
+        num_tokens=1,
+        format=AnswerFormat(answer_in=answer_in),
+        sandbox=pool,
+    )
 
 
-def whole(pool: VerifierPool) -> MathPart:
-    return MathPart(pool=pool, format=AnswerFormat(answer_in="whole"), wrong_value=-0.25, invalid_value=-0.5)
+WHOLE = PartRunner("math", MathEqual(wrong_value=-0.25, invalid_value=-0.5))
 
 
-def grades(part: MathPart, *pairs: tuple[str, str]) -> list[Grade]:
+def grades(pool: VerifierPool, *pairs: tuple[str, str]) -> list[Grade]:
+    WHOLE.preload(pool)
+
     async def run() -> list[Grade]:
-        return await asyncio.gather(*(part.grade(attempt(gold, text)) for gold, text in pairs))
+        return await asyncio.gather(*(WHOLE.grade(attempt(gold, text, pool)) for gold, text in pairs))
 
     return asyncio.run(run())
 
@@ -122,8 +133,7 @@ UNREADABLE = [
 
 
 def test_pitfall_28_equivalent_expressions_are_equal_and_others_are_not(pool: VerifierPool) -> None:
-    part = whole(pool)
-    found = grades(part, *EQUAL, *DIFFERENT)
+    found = grades(pool, *EQUAL, *DIFFERENT)
     expected = [RIGHT] * len(EQUAL) + [WRONG] * len(DIFFERENT)
     assert [
         pair for pair, grade, right in zip([*EQUAL, *DIFFERENT], found, expected, strict=True) if grade != right
@@ -131,7 +141,7 @@ def test_pitfall_28_equivalent_expressions_are_equal_and_others_are_not(pool: Ve
 
 
 def test_pitfall_28_what_cannot_be_read_is_invalid_and_matches_nothing(pool: VerifierPool) -> None:
-    found = grades(whole(pool), *(("18", text) for text in UNREADABLE))
+    found = grades(pool, *(("18", text) for text in UNREADABLE))
     assert [text for text, grade in zip(UNREADABLE, found, strict=True) if grade != INVALID] == []
 
 
@@ -155,47 +165,28 @@ def test_pitfall_28_the_quick_look_at_values_never_contradicts_math_verify() -> 
 def test_pitfall_28_a_gold_that_cannot_be_read_is_an_error_naming_the_example_even_if_the_answer_is_the_same(
     pool: VerifierPool, gold: str
 ) -> None:
-    for grade in grades(whole(pool), (gold, gold), (gold, "18")):
-        if grade != INVALID:  # an answer that is not there is not sent anywhere
+    for grade in grades(pool, (gold, gold), (gold, "18")):
+        if grade != INVALID:  # there is no answer
             assert grade.status == "error"
             assert math.isnan(grade.value)
             assert grade.message.endswith("of example 'e7' is no expression")
 
 
 def test_the_answer_is_read_where_the_format_says(pool: VerifierPool) -> None:
-    part = MathPart(pool=pool, format=AnswerFormat(answer_in="boxed"))
-    found = grades(
-        part,
-        ("1/2", "So 7 or \\boxed{\\frac{1}{2}}, I think."),
-        ("7", "So 7 or \\boxed{\\frac{1}{2}}, I think."),
-        ("1/2", "1/2"),
-    )
-    assert found == [RIGHT, Grade(value=0.0), Grade(value=0.0, status="invalid")]
+    text = "So 7 or \\boxed{\\frac{1}{2}}, I think."
+    pairs = (("1/2", text), ("7", text), ("1/2", "1/2"))
+    found = [asyncio.run(WHOLE.grade(attempt(gold, said, pool, "boxed"))) for gold, said in pairs]
+    assert found == [RIGHT, WRONG, INVALID]
 
 
-@pytest.mark.parametrize("form", [AnswerFormat(answer_in="boxed"), None])
-def test_pitfall_28_an_answer_that_was_cut_off_is_invalid(pool: VerifierPool, form: AnswerFormat | None) -> None:
-    part = MathPart(pool=pool, format=form)
-    cut = replace(attempt("18", "\\boxed{18}"), stop_reason=StopReason.LENGTH)
-    assert asyncio.run(part.grade(cut)) == Grade(value=0.0, status="invalid")
-
-
-def test_without_a_format_math_verify_looks_for_the_answer_itself(pool: VerifierPool) -> None:
-    part = MathPart(pool=pool, format=None)
-    found = grades(
-        part,
-        ("1/2", "First $3$, then the final answer is $\\frac{1}{2}$."),
-        ("18", "It costs 3 + 15 = 18 dollars."),
-        ("18", "I do not know."),
-        ("18", "x" * 60_000 + " 18"),
-    )
-    unreadable = Grade(value=0.0, status="invalid")
-    assert found == [RIGHT, RIGHT, unreadable, unreadable]
+def test_pitfall_28_an_answer_that_was_cut_off_is_invalid(pool: VerifierPool) -> None:
+    cut = replace(attempt("18", "\\boxed{18}", pool, "boxed"), stop_reason=StopReason.LENGTH)
+    assert asyncio.run(WHOLE.grade(cut)) == INVALID
 
 
 def test_pitfall_27_an_expression_that_never_ends_is_an_error_and_spares_the_others() -> None:
     with VerifierPool(num_workers=1, timeout_s=1.0, max_memory_mb=1024) as pool:
-        found = grades(whole(pool), ("\\log 3", "10^{10}"), ("18", "18"), ("18", "19"))
+        found = grades(pool, ("\\log 3", "10^{10}"), ("18", "18"), ("18", "19"))
     assert found[0].status == "error"
     assert math.isnan(found[0].value)
     assert found[0].message == "timed out after 1 s"

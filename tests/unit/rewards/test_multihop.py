@@ -4,7 +4,6 @@ import json
 import math
 import os
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +11,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlvr.config import schema
-from rlvr.config.compose import load_config
 from rlvr.envs.tools import make_tool
+from rlvr.errors import ConfigError
 from rlvr.rewards.base import Grade, Part
 from rlvr.rewards.completion import as_ids, as_text, find_completion, read_completion
-from rlvr.rewards.extract import AnswerFormat, answer_of
-from rlvr.rewards.factory import make_verifier
+from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.multihop import (
-    AnswerPart,
-    CitationPart,
-    CombinedPart,
-    CompletionPart,
-    HopsPart,
+    Citation,
+    Combined,
+    CompletionForm,
+    Hops,
+    MultiHopAnswer,
     MultiHopVerifier,
     QaState,
-    RetrievalPart,
+    Retrieval,
     answer_scores,
     official_scores,
     potential,
     with_digits,
 )
 from rlvr.rewards.official.text import normalize_answer
-from rlvr.rewards.pool import VerifierPool
-from rlvr.rewards.text import TextPart
-from rlvr.tasks.multihop import MultiHopJudge, complete
+from rlvr.rewards.parts import PartsVerifier
+from rlvr.rewards.text import TextMatch
+from rlvr.tasks.multihop import OfficialAnswer, complete
 from rlvr.types import Attempt, Example, Score, StopReason, ToolCall, Verdict
-from tests.unit.rewards.attempts import FIXTURES, finished
+from tests.unit.rewards.attempts import FIXTURES, finished, grade, judged, run
 
 FORM = AnswerFormat(answer_in="complete")
 
@@ -79,7 +76,7 @@ def said(text: Any, *cited: str) -> dict[str, Any]:
 
 
 def graded(part: Part, made: Attempt) -> Grade:
-    return finished(part.grade(made))  # type: ignore[arg-type]
+    return grade(part, made, FORM)
 
 
 # -------------------------------------------------------------------------------------------------------- the answer
@@ -102,10 +99,10 @@ def test_pitfall_28_the_metric_and_the_parts_agree_with_the_official_rows(rules:
         made = attempt(said(row["prediction"]), gold=golds[0], aliases=tuple(golds[1:]), notes=state(rules=rules))
         scores = official_scores(rules, row["prediction"], golds)
         assert (round(scores.em, 6), round(scores.f1, 6)) == (row["expected"]["em"], row["expected"]["f1"]), row["vid"]
-        verdict: Verdict = finished(MultiHopJudge(format=FORM, rules=rules).judge(made))
+        verdict: Verdict = judged(OfficialAnswer(rules=rules), made, FORM)
         assert verdict.correct == (row["expected"]["em"] == 1)
         for metric in ("em", "f1"):
-            part = AnswerPart(format=FORM, metric=metric, number_words=False)  # type: ignore[arg-type]
+            part = MultiHopAnswer(metric=metric, number_words=False)  # type: ignore[arg-type]
             paid = row["expected"][metric] if normalize_answer(row["prediction"]) else 0.0
             assert round(graded(part, made).value, 6) == paid, row["vid"]
 
@@ -115,11 +112,11 @@ def test_pitfall_28_an_answer_of_which_nothing_is_left_is_worth_nothing_in_a_rew
         made = attempt(said(text), gold="The")
         assert official_scores("musique", text, ["The"]) == (1.0, 1.0)
         for metric in ("em", "f1"):
-            assert graded(AnswerPart(format=FORM, metric=metric), made).value == 0.0  # type: ignore[arg-type]
+            assert graded(MultiHopAnswer(metric=metric), made).value == 0.0  # type: ignore[arg-type]
         for formula in ("spec", "later"):
-            part = CombinedPart(format=FORM, formula=formula)  # type: ignore[arg-type]
+            part = Combined(formula=formula)  # type: ignore[arg-type]
             assert graded(part, attempt(said(text, "3", "12"), gold="The")).value < 0.4
-        verdict: Verdict = finished(MultiHopJudge(format=FORM, rules="musique").judge(made))
+        verdict: Verdict = judged(OfficialAnswer(rules="musique"), made, FORM)
         assert verdict.correct  # the official scorer keeps its rule
 
 
@@ -137,8 +134,8 @@ def test_pitfall_28_an_answer_of_which_nothing_is_left_is_worth_nothing_in_a_rew
 )
 def test_each_data_set_has_its_own_rules(rules: Any, text: str, golds: tuple[str, ...], em: float, f1: float) -> None:
     made = attempt(said(text), gold=golds[0], aliases=golds[1:], notes=state(rules=rules))
-    assert graded(AnswerPart(format=FORM, metric="em"), made).value == em
-    assert graded(AnswerPart(format=FORM, metric="f1"), made).value == pytest.approx(f1)
+    assert graded(MultiHopAnswer(metric="em"), made).value == em
+    assert graded(MultiHopAnswer(metric="f1"), made).value == pytest.approx(f1)
 
 
 @pytest.mark.parametrize(
@@ -159,11 +156,11 @@ def test_pitfall_28_number_words_are_whole_words(text: str, digits: str) -> None
 def test_number_words_are_made_equal_in_answer_and_golds_alike_and_only_where_asked() -> None:
     for text, gold in (("2", "two"), ("two", "2"), ("the 2nd", "second"), ("First", "1st"), ("two men", "2 men")):
         made = attempt(said(text), gold=gold)
-        assert graded(AnswerPart(format=FORM, metric="em"), made).value == 1.0
-        assert graded(AnswerPart(format=FORM, metric="em", number_words=False), made).value == 0.0
-        verdict: Verdict = finished(MultiHopJudge(format=FORM, rules="musique").judge(made))
+        assert graded(MultiHopAnswer(metric="em"), made).value == 1.0
+        assert graded(MultiHopAnswer(metric="em", number_words=False), made).value == 0.0
+        verdict: Verdict = judged(OfficialAnswer(rules="musique"), made, FORM)
         assert not verdict.correct  # the metric has no leniency
-    assert graded(AnswerPart(format=FORM, metric="em"), attempt(said("30 2nds"), gold="30 seconds")).value == 0.0
+    assert graded(MultiHopAnswer(metric="em"), attempt(said("30 2nds"), gold="30 seconds")).value == 0.0
 
 
 @given(st.text(max_size=40), st.lists(st.text(max_size=40), min_size=1, max_size=3))
@@ -179,9 +176,9 @@ def test_leniency_never_takes_anything_away(text: str, golds: list[str]) -> None
 
 def test_other_parts_read_the_answer_from_complete_too() -> None:
     made = attempt(said("  Oslo "))
-    assert answer_of(made, FORM) == "Oslo"
-    assert graded(TextPart(format=FORM), made).value == 1.0
-    assert graded(TextPart(format=FORM), attempt(None)).status == "invalid"
+    assert FORM.answer_of(made) == "Oslo"
+    assert graded(TextMatch(), made).value == 1.0
+    assert graded(TextMatch(), attempt(None)).status == "invalid"
     assert FORM.extract("Oslo") is None
     assert not FORM.is_exact("Oslo")
 
@@ -190,7 +187,7 @@ def test_other_parts_read_the_answer_from_complete_too() -> None:
     ("weight", "values"), [("none", (1.0, 1.0, 1.0)), ("capped", (0.5, 1.0, 1.0)), ("linear", (0.5, 1.0, 2.0))]
 )
 def test_hop_weights(weight: Any, values: tuple[float, ...]) -> None:
-    part = AnswerPart(format=FORM, hop_weight=weight)
+    part = MultiHopAnswer(hop_weight=weight)
     assert tuple(graded(part, attempt(said("Oslo"), notes=state(hops=hops))).value for hops in (1, 2, 4)) == values
 
 
@@ -213,8 +210,8 @@ def test_hop_weights(weight: Any, values: tuple[float, ...]) -> None:
 def test_recall_precision_and_f1(ids: tuple[str, ...], recall: float, precision: float, f1: float) -> None:
     expected = {"recall": recall, "precision": precision, "f1": f1}
     for metric, value in expected.items():
-        found = graded(RetrievalPart(metric=metric), attempt(None, notes=state(*ids)))  # type: ignore[arg-type]
-        cited = graded(CitationPart(format=FORM, metric=metric), attempt(said("x", *ids)))  # type: ignore[arg-type]
+        found = graded(Retrieval(metric=metric), attempt(None, notes=state(*ids)))  # type: ignore[arg-type]
+        cited = graded(Citation(metric=metric), attempt(said("x", *ids)))  # type: ignore[arg-type]
         assert found.value == cited.value == pytest.approx(value)
         assert (found.status, cited.status) == ("scored", "scored")
 
@@ -229,15 +226,15 @@ def test_of_two_passages_that_support_the_same_one_is_enough_and_neither_is_wron
 
 def test_parts_without_an_episode_are_errors_and_without_an_answer_invalid() -> None:
     nothing = attempt(None)
-    for part in (AnswerPart(format=FORM), CitationPart(format=FORM), CompletionPart(format=FORM)):
+    for part in (MultiHopAnswer(), Citation(), CompletionForm()):
         assert graded(part, nothing) == Grade(value=0.0, status="invalid")
     stateless = replace(nothing, state=None)
     with pytest.raises(TypeError, match="without the state of its episode"):
-        graded(RetrievalPart(), stateless)
+        graded(Retrieval(), stateless)
 
 
 def test_the_hops_part_is_the_number_of_hops() -> None:
-    assert graded(HopsPart(), attempt(None, notes=state(hops=4))).value == 4.0
+    assert graded(Hops(), attempt(None, notes=state(hops=4))).value == 4.0
 
 
 # ---------------------------------------------------------------------------------------------------- the formulas
@@ -251,31 +248,32 @@ def test_pitfall_28_the_formulas_are_those_of_the_projects(hops: int) -> None:
     w = min(hops / 2, 1)
     spec = (em * w + f1 * w) / 2 + 0.5 * recall
     later = (hops / 2) * (0.9 * em + 1.0 * f1 + 1.0 * recall + 0.4 * precision + 0.6 * citation + 0.1 * form) / 4.0
-    assert graded(CombinedPart(format=FORM, formula="spec"), made).value == pytest.approx(spec)
-    assert graded(CombinedPart(format=FORM, formula="later"), made).value == pytest.approx(later)
+    assert graded(Combined(formula="spec"), made).value == pytest.approx(spec)
+    assert graded(Combined(formula="later"), made).value == pytest.approx(later)
 
 
 def test_the_ranges_of_the_formulas() -> None:
     best = attempt(said("Oslo", "3", "12"), notes=state("3", "12", hops=4))
-    assert graded(CombinedPart(format=FORM, formula="spec"), best).value == 1.5
-    assert graded(CombinedPart(format=FORM, formula="later"), best).value == pytest.approx(2.0)
-    nothing = graded(CombinedPart(format=FORM, formula="later"), attempt(None))
+    assert graded(Combined(formula="spec"), best).value == 1.5
+    assert graded(Combined(formula="later"), best).value == pytest.approx(2.0)
+    nothing = graded(Combined(formula="later"), attempt(None))
     assert nothing == Grade(value=0.0, status="invalid")
-    found = graded(CombinedPart(format=FORM, formula="spec"), attempt(None, notes=state("3", "12")))
+    found = graded(Combined(formula="spec"), attempt(None, notes=state("3", "12")))
     assert found == Grade(value=0.5, status="invalid")
 
 
-@cache
-def packaged(*overrides: str) -> MultiHopVerifier:
-    """The packaged reward of the task."""
-    config = load_config(["task=musique", "model=hf", "model.name_or_path=x", *overrides])
-    assert isinstance(config.reward, schema.PartsReward)
-    pool = VerifierPool(num_workers=1, timeout_s=1.0, max_memory_mb=1024)
-    return MultiHopVerifier(make_verifier(config.reward, FORM, pool), FORM)
+USUAL: dict[str, Part] = {  # the reward of task=musique
+    "em": MultiHopAnswer(metric="em", weight=0.5),
+    "f1": MultiHopAnswer(metric="f1", weight=0.5),
+    "citation": Citation(metric="f1", weight=0.3),
+    "retrieval": Retrieval(metric="f1", weight=0.2),
+    "format": CompletionForm(weight=0.1),
+    "combined": Combined(formula="later", weight=0.0),
+}
 
 
-def rewarded(made: Attempt, *overrides: str) -> Score:
-    return finished(packaged(*overrides).verify(made))
+def rewarded(made: Attempt, **parts: Part) -> Score:
+    return finished(MultiHopVerifier(PartsVerifier(parts or USUAL, FORM), FORM).verify(made))
 
 
 ALL = tuple(str(number) for number in range(20))
@@ -300,16 +298,37 @@ def test_pitfall_28_finding_or_citing_everything_earns_less_than_being_honest() 
     missed = attempt(said("Oslo", "3"), notes=state("3", "5"))
     assert rewarded(missed).value < value
     # and the formula of the specification does pay for fetching everything
-    lazy = rewarded(strategies["fetches all"], "reward=musique_spec").value
-    assert lazy == rewarded(honest, "reward=musique_spec").value == 1.5
+    spec = Combined(formula="spec")
+    assert rewarded(strategies["fetches all"], spec=spec).value == rewarded(honest, spec=spec).value == 1.5
 
 
-def test_weights_of_parts_come_from_the_command_line() -> None:
+def test_weights_move_the_value_and_no_diagnostic() -> None:
     made = attempt(said("Oslo", "3"), notes=state("3", "5"))
     usual = rewarded(made)
-    heavier = rewarded(made, "reward.parts.citation.weight=5.3")
+    heavier = rewarded(made, **(USUAL | {"citation": Citation(metric="f1", weight=5.3)}))
     assert heavier.value == pytest.approx(usual.value + 5.0 * usual.parts["citation"])
     assert heavier.diagnostics == usual.diagnostics
+
+
+class Cautious(Part):
+    """A user's part: documents that were shown and not cited."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> int:
+        return len(set(attempt.retrieved) - set(attempt.cited))
+
+
+def test_parts_of_the_users_see_what_was_retrieved_and_cited() -> None:
+    assert rewarded(attempt(said("Oslo", "3"), notes=state("3", "5", "7")), own=Cautious()).value == 2.0
+    assert rewarded(attempt(None, notes=state("3", "5", "7")), own=Cautious()).value == 3.0
+
+
+def test_the_parts_score_tasks_with_documents() -> None:
+    for part in (*USUAL.values(), Hops()):
+        part.check_run(run("complete", has_documents=True))
+        with pytest.raises(ConfigError, match=f"type {part.name} scores tasks with documents .* not task=mine; use te"):
+            part.check_run(run())
 
 
 def test_a_perfect_episode_is_worth_the_sum_of_the_weights() -> None:
@@ -385,6 +404,8 @@ JSON = st.recursive(
     max_leaves=6,
 )
 NAMES = st.sampled_from(["reasoning", "final_answer", "cited_doc_ids", "more"])
+
+
 COMPLETE = make_tool(complete, timeout_s=1.0, inline=True, final=True)
 
 

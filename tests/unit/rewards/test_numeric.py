@@ -9,20 +9,34 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from rlvr.errors import ConfigError
-from rlvr.rewards.base import Part
-from rlvr.rewards.judging import FinqaJudge
-from rlvr.rewards.numeric import FinqaNumericPart, NumberCheckPart, NumericPart
-from tests.unit.rewards.attempts import FORMATS, PERTURBATIONS, SOLUTION, WHOLE, attempt, finished, grade, solved
+from rlvr.rewards.base import AnswerPart
+from rlvr.rewards.metrics import FinqaMetric
+from rlvr.rewards.numeric import FinqaNumeric, NumberCheck, Numeric
+from tests.unit.rewards.attempts import (
+    FORMATS,
+    PERTURBATIONS,
+    WHOLE,
+    attempt,
+    grade,
+    judged,
+    run,
+    solved,
+    wrong_settings,
+)
 
 CLASSES = ("sign", "comma", "percent", "unit", "tail text", "two boxes", "empty", "yes/no", "huge", "NaN")
 VALUES = {"right": (1.0, "scored"), "wrong": (-0.5, "scored"), "invalid": (-1.0, "invalid")}
 
 
-def make_part(task: str, answer_in: str) -> Part:
-    part = NumericPart if task == "numeric" else FinqaNumericPart
-    return part(format=FORMATS[answer_in], wrong_value=-0.5, invalid_value=-1.0)
+STRICT = FinqaNumeric(approximate_credit=0.0)
+
+
+def make_part(task: str) -> AnswerPart:
+    values = {"wrong_value": -0.5, "invalid_value": -1.0}
+    return Numeric(**values) if task == "numeric" else FinqaNumeric(relative_tolerance=0.0, **values)
 
 
 def test_the_table_has_every_class_with_answers_that_count_and_answers_that_do_not() -> None:
@@ -33,7 +47,7 @@ def test_the_table_has_every_class_with_answers_that_count_and_answers_that_do_n
 
 @pytest.mark.parametrize("row", PERTURBATIONS, ids=lambda row: f"{row['kind']}-{row['gold']}-{row['text'][:40]}")
 def test_pitfall_28_each_perturbation_gets_its_verdict_from_the_reward(row: dict[str, str]) -> None:
-    found = grade(make_part(row["task"], row["answer_in"]), attempt(row["text"], row["gold"]))
+    found = grade(make_part(row["task"]), attempt(row["text"], row["gold"]), FORMATS[row["answer_in"]])
     assert (found.value, found.status) == VALUES[row["verdict"]]
 
 
@@ -41,26 +55,26 @@ def test_pitfall_28_each_perturbation_gets_its_verdict_from_the_reward(row: dict
     "row", [row for row in PERTURBATIONS if row["task"] == "numeric"], ids=lambda row: row["text"][:40]
 )
 def test_pitfall_28_the_number_check_never_contradicts_the_answer(row: dict[str, str]) -> None:
-    found = grade(NumberCheckPart(format=FORMATS[row["answer_in"]]), attempt(row["text"], row["gold"]))
+    found = grade(NumberCheck(), attempt(row["text"], row["gold"]), FORMATS[row["answer_in"]])
     assert (found.value, found.status) == (float(row["verdict"] == "right"), "scored")
 
 
 @pytest.mark.parametrize("said", ["18", " 18 ", "18.0", "$18", "18 eggs", "18.", "+18"])
 def test_pitfall_28_equal_numbers_get_equal_reward(said: str) -> None:
-    part = NumericPart(format=SOLUTION, close_credit=0.5, near_credit=0.25, wrong_value=-1.0)
+    part = Numeric(close_credit=0.5, near_credit=0.25, wrong_value=-1.0)
     assert grade(part, attempt(solved(said))).value == 1.0
-    assert grade(NumberCheckPart(format=SOLUTION), attempt(solved(said))).value == 1.0
+    assert grade(NumberCheck(), attempt(solved(said))).value == 1.0
 
 
 @pytest.mark.parametrize("said", ["yes", "no"])
 def test_pitfall_28_the_number_check_pays_for_numbers_only(said: str) -> None:
-    assert grade(NumericPart(format=SOLUTION), attempt(solved(said), said)).value == 1.0
-    assert grade(NumberCheckPart(format=SOLUTION), attempt(solved(said), said)).value == 0.0
+    assert grade(Numeric(), attempt(solved(said), said)).value == 1.0
+    assert grade(NumberCheck(), attempt(solved(said), said)).value == 0.0
 
 
 @pytest.mark.parametrize("said", ["19.5", "18.01", "17.99", "16.2", "21", "19", "18e1", "-18"])
 def test_pitfall_28_a_wrong_number_earns_nothing_unless_shaping_is_asked_for(said: str) -> None:
-    for part in (NumericPart(format=SOLUTION), FinqaNumericPart(format=SOLUTION), NumberCheckPart(format=SOLUTION)):
+    for part in (Numeric(), STRICT, NumberCheck()):
         assert grade(part, attempt(solved(said))).value == 0.0
 
 
@@ -81,7 +95,7 @@ def test_pitfall_28_a_wrong_number_earns_nothing_unless_shaping_is_asked_for(sai
     ],
 )
 def test_shaping_by_closeness(said: str, gold: str, value: float) -> None:
-    part = NumericPart(format=SOLUTION, close_credit=0.5, near_credit=0.25, wrong_value=-1.0)
+    part = Numeric(close_credit=0.5, near_credit=0.25, wrong_value=-1.0)
     assert grade(part, attempt(solved(said), gold)).value == value
 
 
@@ -109,9 +123,7 @@ def test_shaping_by_closeness(said: str, gold: str, value: float) -> None:
 def test_finqa_pays_for_the_neighborhood_that_its_tolerance_names(
     said: str, gold: str, tolerance: float, value: float
 ) -> None:
-    part = FinqaNumericPart(
-        format=SOLUTION, relative_tolerance=tolerance, approximate_credit=0.3, wrong_value=-1.0, invalid_value=-2.0
-    )
+    part = FinqaNumeric(relative_tolerance=tolerance, approximate_credit=0.3, wrong_value=-1.0, invalid_value=-2.0)
     assert grade(part, attempt(solved(said), gold)).value == value
 
 
@@ -153,29 +165,45 @@ def test_finqa_pays_for_the_neighborhood_that_its_tolerance_names(
 def test_pitfall_28_finqa_takes_the_gold_rounded_to_the_three_or_more_digits_that_are_shown(
     said: str, gold: str, right: bool
 ) -> None:
-    assert grade(FinqaNumericPart(format=WHOLE), attempt(said, gold)).value == float(right)
-    assert finished(FinqaJudge(format=WHOLE).judge(attempt(said, gold))).correct == right
+    assert grade(STRICT, attempt(said, gold), WHOLE).value == float(right)
+    assert judged(FinqaMetric(), attempt(said, gold), WHOLE).correct == right
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, math.nan, math.inf])
 def test_a_tolerance_that_is_no_share_is_refused(tolerance: float) -> None:
-    with pytest.raises(ConfigError, match="relative_tolerance"):
-        FinqaNumericPart(format=SOLUTION, relative_tolerance=tolerance)
+    with pytest.raises(ValidationError, match="relative_tolerance"):
+        FinqaNumeric(relative_tolerance=tolerance)
+
+
+def test_a_worse_answer_never_earns_more() -> None:
+    ((key, remedy),) = wrong_settings(Numeric, {"close_credit": 0.1, "near_credit": 0.2})
+    assert (key, remedy) == ("near_credit", "is more than close_credit, so a worse answer would earn more; lower it")
+    ((key, _),) = wrong_settings(Numeric, {"wrong_value": 1.5})
+    assert key == "wrong_value"
+
+
+def test_numbers_do_not_go_with_programs() -> None:
+    for kind in ("number", "text"):
+        FinqaNumeric().check_run(run(answer_kind=kind))
+    with pytest.raises(ConfigError, match=r"finqa_numeric scores numbers, .* use finqa_program, or set task.answer="):
+        FinqaNumeric().check_run(run(answer_kind="program"))
+    with pytest.raises(ConfigError, match=r"prompt.answer_in=hash: .* type number_check, .* set prompt.answer_in=solu"):
+        NumberCheck().check_run(run("hash"))
 
 
 @pytest.mark.parametrize("gold", ["banana", "", "nan", "18 or 19", "x"])
-@pytest.mark.parametrize("part", [NumericPart, NumberCheckPart, FinqaNumericPart])
+@pytest.mark.parametrize("part", [Numeric, NumberCheck, FinqaNumeric])
 def test_pitfall_28_a_gold_that_cannot_be_read_matches_nothing_and_names_its_example(part: Any, gold: str) -> None:
     for said in (gold, "18", "", "0"):
-        found = grade(part(format=WHOLE), attempt(said, gold))
+        found = grade(part(), attempt(said, gold), WHOLE)
         assert found.status == "error"
         assert math.isnan(found.value)
         assert found.message == f"the gold answer {gold!r} of example 'e1' is neither a number nor yes or no"
 
 
 def test_pitfall_26_what_cannot_be_read_is_invalid_and_has_a_value_of_its_own() -> None:
-    for part in (NumericPart, FinqaNumericPart):
-        found = grade(part(format=SOLUTION, wrong_value=-0.5, invalid_value=-1.0), attempt(solved("banana"), "0"))
+    for part in (Numeric, FinqaNumeric):
+        found = grade(part(wrong_value=-0.5, invalid_value=-1.0), attempt(solved("banana"), "0"))
         assert (found.value, found.status) == (-1.0, "invalid")
 
 
@@ -184,8 +212,7 @@ def test_pitfall_26_what_cannot_be_read_is_invalid_and_has_a_value_of_its_own() 
 def test_no_answer_crashes_a_part(said: str, gold: str, answer_in: str) -> None:
     for text in (said, solved(said), f"\\boxed{{{said}}}", f"#### {said}"):
         numeric, check, finqa = (
-            grade(part(format=FORMATS[answer_in]), attempt(text, gold))
-            for part in (NumericPart, NumberCheckPart, FinqaNumericPart)
+            grade(part(), attempt(text, gold), FORMATS[answer_in]) for part in (Numeric, NumberCheck, FinqaNumeric)
         )
         assert {numeric.status, check.status, finqa.status} <= {"scored", "invalid"}
         assert check.value <= numeric.value <= finqa.value  # the check is the strictest, FinQA the most lenient
@@ -211,7 +238,7 @@ def finqa_rows() -> Iterator[dict[str, Any]]:
 
 
 def test_pitfall_28_every_gold_of_gsm8k_is_right_and_none_is_when_perturbed() -> None:
-    part, check = NumericPart(format=SOLUTION), NumberCheckPart(format=SOLUTION)
+    part, check = Numeric(), NumberCheck()
     golds = list(gsm8k_golds())
     assert len(golds) == 7473 + 923
     for gold in golds:
@@ -226,7 +253,7 @@ def test_pitfall_28_every_gold_of_gsm8k_is_right_and_none_is_when_perturbed() ->
 
 
 def test_pitfall_28_every_gold_of_finqa_is_right_and_none_is_when_perturbed() -> None:
-    part = FinqaNumericPart(format=SOLUTION, relative_tolerance=1e-9)
+    part = FinqaNumeric(relative_tolerance=1e-9)
     golds = [row["qa"]["exe_ans"] for row in finqa_rows()]
     assert len(golds) == 100 + 883 + 801
     for gold in golds:

@@ -1,47 +1,64 @@
 import asyncio
 import math
 import time
-from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from pydantic import PrivateAttr
 
-from rlvr.errors import ConfigError
 from rlvr.rewards.base import Grade, Part, RewardError, run_verifier
-from rlvr.rewards.format import ApproximateFormatPart, ExactFormatPart
-from rlvr.rewards.numeric import NumberCheckPart, NumericPart
-from rlvr.rewards.parts import PartsVerifier, WeightedPart
+from rlvr.rewards.format import FormatApproximate, FormatExact
+from rlvr.rewards.numeric import NumberCheck, Numeric
+from rlvr.rewards.parts import PartsVerifier
+from rlvr.rewards.settings import RewardSettings
+from rlvr.settings import dumped, validated
 from rlvr.types import Attempt, Score
-from tests.unit.rewards.attempts import SOLUTION, attempt, finished, solved
+from tests.unit.rewards.attempts import SOLUTION, attempt, finished, solved, wrong_settings
 
 
-@dataclass
-class Gives:
-    """A part that gives, or raises, what it was given; with an event it waits for its turn."""
+class Gives(Part):
+    """A part that gives, or raises, what it was given."""
 
-    result: object
-    started: list[str] = field(default_factory=list)
-    barrier: asyncio.Barrier | None = None
+    in_process = True
+    _result: Any = PrivateAttr()
 
-    async def grade(self, attempt: Attempt) -> Grade:
-        if self.barrier is not None:
-            await self.barrier.wait()
-        if isinstance(self.result, Exception):
-            raise self.result
-        return self.result  # type: ignore[return-value]
+    def __init__(self, result: object, weight: float = 1.0) -> None:
+        super().__init__(weight=weight)
+        self._result = result
 
-
-def verify(parts: dict[str, tuple[Part, float]], text: str = "", gold: str = "18") -> Score:
-    weighted = {name: WeightedPart(part, weight) for name, (part, weight) in parts.items()}
-    return asyncio.run(run_verifier(PartsVerifier("mine", weighted), attempt(text, gold)))
+    def grade(self, attempt: Attempt) -> Any:
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
 
 
-def gsm8k() -> dict[str, tuple[Part, float]]:
+class Waits(Gives):
+    """With a barrier it waits for the others."""
+
+    _barrier: Any = PrivateAttr()
+
+    def __init__(self, result: object, barrier: asyncio.Barrier, weight: float = 1.0) -> None:
+        super().__init__(result, weight)
+        self._barrier = barrier
+
+    async def grade(self, attempt: Attempt) -> Any:
+        await self._barrier.wait()
+        return self._result
+
+
+def verify(parts: dict[str, Part], text: str = "", gold: str = "18") -> Score:
+    return asyncio.run(run_verifier(PartsVerifier(parts, SOLUTION), attempt(text, gold)))
+
+
+def gsm8k() -> dict[str, Part]:
     return {
-        "correct": (NumericPart(format=SOLUTION, wrong_value=-0.5, invalid_value=-1.0), 3.0),
-        "number": (NumberCheckPart(format=SOLUTION), 1.5),
-        "format": (ExactFormatPart(format=SOLUTION), 1.0),
-        "markers": (ApproximateFormatPart(format=SOLUTION, penalty=1.0), 0.5),
+        "correct": Numeric(wrong_value=-0.5, invalid_value=-1.0, weight=3.0),
+        "number": NumberCheck(weight=1.5),
+        "format": FormatExact(),
+        "markers": FormatApproximate(penalty=1.0, weight=0.5),
     }
 
 
@@ -64,13 +81,13 @@ def test_the_reward_is_the_weighted_sum_and_the_parts_are_before_weights(
 
 
 def test_negative_and_zero_weights_count_as_they_say() -> None:
-    score = verify({"a": (Gives(Grade(value=1.0)), -2.0), "b": (Gives(Grade(value=1.0)), 0.0)})
+    score = verify({"a": Gives(Grade(value=1.0), -2.0), "b": Gives(Grade(value=1.0), 0.0)})
     assert score == Score(value=-2.0, parts={"a": 1.0, "b": 1.0})
 
 
 def test_pitfall_26_a_failed_part_is_no_reward_at_all() -> None:
     failed = Grade(value=math.nan, status="error", message="timed out after 5 s")
-    score = verify({"good": (Gives(Grade(value=1.0)), 1.0), "math": (Gives(failed), 2.0)})
+    score = verify({"good": Gives(Grade(value=1.0)), "math": Gives(failed, 2.0)})
     assert score.status == "error"
     assert math.isnan(score.value)
     assert score.parts == {"good": 1.0}
@@ -78,26 +95,29 @@ def test_pitfall_26_a_failed_part_is_no_reward_at_all() -> None:
 
 
 def test_pitfall_26_a_part_that_raises_has_failed_and_spares_the_others() -> None:
-    parts: dict[str, tuple[Part, float]] = {
-        "boom": (Gives(ZeroDivisionError("boom")), 1.0),
-        "other": (Gives(Grade(value=1.0)), 1.0),
-        "silent": (Gives(Grade(value=math.nan, status="error")), 1.0),
-    }
-    score = verify(parts)
+    score = verify(
+        {
+            "boom": Gives(ZeroDivisionError("boom")),
+            "other": Gives(Grade(value=1.0)),
+            "silent": Gives(Grade(value=math.nan, status="error")),
+        }
+    )
     assert score.status == "error"
     assert math.isnan(score.value)
     assert score.parts == {"other": 1.0}
-    assert score.diagnostics == {"error": "boom: ZeroDivisionError: boom; silent: no message"}
+    first, second = str(score.diagnostics["error"]).split("; ")
+    assert first.startswith("boom: ZeroDivisionError: boom (tests/unit/rewards/test_parts.py, line ")
+    assert second == "silent: no message"
 
 
 def test_pitfall_26_an_error_is_told_from_an_unreadable_answer() -> None:
     invalid = Grade(value=-1.0, status="invalid", message="no box")
-    assert verify({"a": (Gives(invalid), 2.0)}) == Score(
+    assert verify({"a": Gives(invalid, 2.0)}) == Score(
         value=-2.0, status="invalid", parts={"a": -1.0}, diagnostics={"a": "no box"}
     )
     failed = Grade(value=math.nan, status="error", message="down")
     for parts in ((invalid, failed), (failed, invalid)):
-        score = verify({str(index): (Gives(grade), 1.0) for index, grade in enumerate(parts)})
+        score = verify({str(index): Gives(grade) for index, grade in enumerate(parts)})
         assert score.status == "error"
         assert math.isnan(score.value)
 
@@ -108,46 +128,65 @@ def test_pitfall_26_an_error_is_told_from_an_unreadable_answer() -> None:
         Grade(value=math.nan),
         Grade(value=math.inf),
         Grade(value=math.nan, status="invalid"),
-        Grade(value=True),
         Grade(value=[1.0, 0.0]),  # type: ignore[arg-type]
         Grade(value="1"),  # type: ignore[arg-type]
-        1.0,
-        None,
+        math.nan,
+        10**400,
+        1j,
+        "1.0",
+        torch.ones(1),
+        np.ones(2),
+        torch.tensor(math.nan),
         [Grade(value=1.0)],
+        {"value": 1.0},
     ],
 )
 @pytest.mark.parametrize("weight", [1.0, 0.0])
-def test_pitfall_29_a_part_that_gives_no_finite_number_is_an_error_naming_reward_and_part(
-    result: object, weight: float
-) -> None:
-    with pytest.raises(RewardError, match="part 'bad' of reward 'mine' returned "):
-        verify({"good": (Gives(Grade(value=1.0)), 1.0), "bad": (Gives(result), weight)})
+def test_pitfall_29_a_part_that_gives_no_finite_number_is_an_error_naming_it(result: object, weight: float) -> None:
+    with pytest.raises(RewardError, match=r"reward\.parts\.bad returned .* for example 'e1': it must return one"):
+        verify({"good": Gives(Grade(value=1.0)), "bad": Gives(result, weight)})
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [
+        (1, 1.0),
+        (True, 1.0),
+        (np.bool_(True), 1.0),
+        (np.float32(0.5), 0.5),
+        (torch.tensor(0.5), 0.5),
+        (np.array(-2), -2.0),
+        (Fraction(1, 4), 0.25),
+        (Grade(value=True), 1.0),
+    ],
+)
+def test_any_single_number_is_a_grade(result: object, value: float) -> None:
+    score = verify({"a": Gives(result)})
+    assert score == Score(value=value, parts={"a": value})
+    assert type(score.parts["a"]) is float
+
+
+def test_none_is_a_completion_that_cannot_be_read() -> None:
+    assert verify({"a": Gives(None)}) == Score(value=0.0, status="invalid", parts={"a": 0.0})
 
 
 def test_pitfall_29_grades_stay_with_their_parts_whoever_is_first() -> None:
     async def run() -> Score:
         barrier = asyncio.Barrier(2)  # opens only if both wait at the same time
-        parts: dict[str, Any] = {
-            "slow": WeightedPart(Gives(Grade(value=0.1), barrier=barrier), 1.0),
-            "quick": WeightedPart(ExactFormatPart(format=SOLUTION), 10.0),
-            "slower": WeightedPart(Gives(Grade(value=0.3), barrier=barrier), 100.0),
+        parts = {
+            "slow": Waits(Grade(value=0.1), barrier),
+            "quick": FormatExact(weight=10.0),
+            "slower": Waits(Grade(value=0.3), barrier, weight=100.0),
         }
-        return await asyncio.wait_for(PartsVerifier("mine", parts).verify(attempt(solved("18"))), timeout=10)
+        return await asyncio.wait_for(PartsVerifier(parts, SOLUTION).verify(attempt(solved("18"))), timeout=10)
 
     score = asyncio.run(run())
     assert tuple(score.parts.items()) == (("slow", 0.1), ("quick", 1.0), ("slower", 0.3))
     assert score.value == pytest.approx(0.1 + 10 + 30)
 
 
-def test_bad_parts_are_refused() -> None:
-    with pytest.raises(ConfigError, match="reward 'mine' has no parts"):
-        PartsVerifier("mine", {})
-    with pytest.raises(ConfigError, match=r"reward.parts.a.weight=nan"):
-        PartsVerifier("mine", {"a": WeightedPart(Gives(1.0), math.nan)})
-
-
 def test_cheap_parts_never_wait_and_are_cheap() -> None:
-    verifier = PartsVerifier("mine", {"correct": WeightedPart(NumericPart(format=SOLUTION), 1.0)})
+    verifier = PartsVerifier({"correct": Numeric()}, SOLUTION)
     attempts = [attempt(f"<r>{'She has 3 eggs. ' * 20}</r><s>{n}</s>", str(n)) for n in range(2000)]
     start = time.process_time()
     assert all(finished(verifier.verify(made)).value == 1.0 for made in attempts)
@@ -156,8 +195,43 @@ def test_cheap_parts_never_wait_and_are_cheap() -> None:
 
 
 def test_the_work_of_a_hostile_answer_is_bounded() -> None:
-    verifier = PartsVerifier("mine", {name: WeightedPart(part, weight) for name, (part, weight) in gsm8k().items()})
+    verifier = PartsVerifier(gsm8k(), SOLUTION)
     start = time.process_time()
     for said in ("9" * 10**6, "1e999999999", "(" * 10**6, "<s>" * 10**5, " " * 10**6, "1/" * 10**5, "{" * 10**6):
         assert finished(verifier.verify(attempt(solved(said)))).value < 4.0
     assert time.process_time() - start < 5.0
+
+
+# ------------------------------------------------------------------------------------------------------ the settings
+
+
+def test_a_section_names_its_parts_by_type_and_says_all_their_values() -> None:
+    reward = validated(RewardSettings, {"parts": {"right": {"type": "numeric", "weight": 3}}})
+    assert reward.parts == {"right": Numeric(weight=3.0)}
+    assert dumped(reward) == {
+        "parts": {
+            "right": {
+                "type": "numeric",
+                "weight": 3.0,
+                "wrong_value": 0.0,
+                "invalid_value": 0.0,
+                "close_credit": 0.0,
+                "near_credit": 0.0,
+            }
+        },
+        "max_error_share": 0.2,
+        "timeout_s": 5.0,
+        "num_workers": 2,
+        "max_memory_mb": 4096,
+    }
+    assert validated(RewardSettings, dumped(reward)) == reward
+    assert not reward.uses_sandbox
+    assert validated(RewardSettings, {"parts": {"a": {"type": "math"}}}).uses_sandbox
+
+
+def test_rewards_that_pay_nothing_are_refused() -> None:
+    nothing = {"parts": {"a": {"type": "numeric", "weight": 0.0}, "b": {"type": "hops", "weight": 0.0}}}
+    ((key, remedy),) = wrong_settings(RewardSettings, nothing)
+    assert (key, remedy.partition(",")[0]) == ("parts", "have weights of 0 only")
+    assert wrong_settings(RewardSettings, {}) == []  # the environment scores
+    assert wrong_settings(Numeric, {"weight": math.nan}) != []

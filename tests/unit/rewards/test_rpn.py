@@ -1,17 +1,35 @@
 import pytest
 
 from rlvr.rewards.expressions import Arithmetic
-from rlvr.rewards.rpn import RpnVerifier, boxed_answer, valid_steps
-from tests.unit.tasks.settings import make_reward
+from rlvr.rewards.parts import PartsVerifier
+from rlvr.rewards.rpn import RpnBoxed, RpnCorrect, RpnVerifier, boxed_answer
+from rlvr.types import Attempt, Example, Message, Score, StopReason
+from tests.unit.rewards.attempts import finished
 
 MOD_13 = Arithmetic(operators=("+", "-", "*"), smallest=0, largest=12, modulus=13)
 PROMPT = "<boe> 4 0 1 + + ="
 
 
+def made(completion: str, answer: str = "5", prompt: str = PROMPT, state: object = MOD_13) -> Attempt:
+    return Attempt(
+        example=Example(id="e", messages=(Message(role="user", content=prompt),), answer=answer),
+        completion=completion,
+        text=completion.removesuffix(" <eoe>"),
+        stop_reason=StopReason.STOP,
+        num_tokens=1,
+        state=state,
+    )
+
+
+def scored(attempt: Attempt, boxed: float = 0.0, correct: float = 1.0) -> Score:
+    parts = PartsVerifier({"boxed": RpnBoxed(weight=boxed), "correct": RpnCorrect(weight=correct)})
+    return finished(RpnVerifier(parts).verify(attempt))
+
+
 def verdict(
-    completion: str, answer: str = "5", prompt: str = PROMPT, **reward: object
+    completion: str, answer: str = "5", prompt: str = PROMPT, **weights: float
 ) -> tuple[float, str, float, float]:
-    score = RpnVerifier(make_reward(**reward), MOD_13).score(prompt, completion, answer)
+    score = scored(made(completion, answer, prompt), **weights)
     return score.value, score.status, score.parts["boxed"], score.parts["correct"]
 
 
@@ -54,8 +72,8 @@ def test_another_operand_is_boxed_only(completion: str) -> None:
 )
 def test_a_completion_without_a_boxed_operand_is_invalid(completion: str) -> None:
     assert verdict(completion) == (0.0, "invalid", 0.0, 0.0)
-    assert verdict(completion, type="boxed") == (0.0, "invalid", 0.0, 0.0)
-    assert verdict(completion, type="combined") == (0.0, "invalid", 0.0, 0.0)
+    assert verdict(completion, boxed=1.0, correct=0.0) == (0.0, "invalid", 0.0, 0.0)
+    assert verdict(completion, boxed=0.3, correct=0.7) == (0.0, "invalid", 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +97,10 @@ def test_pitfall_28_exploits_score_nothing(completion: str, prompt: str) -> None
 
 
 def test_pitfall_28_signs_count() -> None:
-    verifier = RpnVerifier(make_reward(), Arithmetic(operators=("-",), smallest=-9, largest=9, modulus=None))
-    assert [verifier.score("<boe> 3 5 - =", f"{word} <eoe>", "-2").value for word in ("-2", "2")] == [1.0, 0.0]
-    assert [verifier.score("<boe> 5 3 - =", f"{word} <eoe>", "2").value for word in ("-2", "2")] == [0.0, 1.0]
+    integers = Arithmetic(operators=("-",), smallest=-9, largest=9, modulus=None)
+    for word, value in (("-2", 1.0), ("2", 0.0)):
+        assert scored(made(f"{word} <eoe>", "-2", "<boe> 3 5 - =", integers)).value == value
+        assert scored(made(f"{word} <eoe>", "2", "<boe> 5 3 - =", integers)).value == 1.0 - value
 
 
 def test_pitfall_03_words_after_the_first_end_are_not_scored() -> None:
@@ -95,19 +114,31 @@ def test_an_answer_that_is_no_operand_never_matches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward", "right", "wrong"),
+    ("boxed", "correct", "right", "wrong"),
+    [(1.0, 0.0, 1.0, 1.0), (0.0, 1.0, 1.0, 0.0), (0.3, 0.7, 1.0, 0.3), (0.2, 0.8, 1.0, 0.2), (0.0, 2.0, 2.0, 0.0)],
+)
+def test_weights_make_the_value(boxed: float, correct: float, right: float, wrong: float) -> None:
+    assert verdict("5 <eoe>", boxed=boxed, correct=correct) == (right, "scored", 1.0, 1.0)
+    assert verdict("6 <eoe>", boxed=boxed, correct=correct) == (wrong, "scored", 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("completion", "value", "status"),
     [
-        ({"type": "boxed"}, 1.0, 1.0),
-        ({"type": "correct"}, 1.0, 0.0),
-        ({"type": "combined"}, 1.0, 0.3),
-        ({"type": "combined", "boxed_weight": 0.2, "correct_weight": 0.8}, 1.0, 0.2),
-        ({"type": "combined", "boxed_weight": 0.0, "correct_weight": 2.0}, 2.0, 0.0),
-        ({"type": "boxed", "boxed_weight": 5.0}, 1.0, 1.0),
+        ("b a <eoe>", 0.0, "invalid"),
+        ("x = ba <eoe>", 1.0, "scored"),
+        ("ba <eoe>", 1.0, "scored"),
+        ("ab <eoe>", 0.3, "scored"),
+        ("= <eoe>", 0.0, "invalid"),
+        ("ba", 0.0, "invalid"),
     ],
 )
-def test_type_and_weights_make_the_value(reward: dict[str, object], right: float, wrong: float) -> None:
-    assert verdict("5 <eoe>", **reward) == (right, "scored", 1.0, 1.0)
-    assert verdict("6 <eoe>", **reward) == (wrong, "scored", 1.0, 0.0)
+def test_pitfall_28_without_arithmetic_any_single_word_is_an_operand(
+    completion: str, value: float, status: str
+) -> None:
+    parts = PartsVerifier({"boxed": RpnBoxed(weight=0.3), "correct": RpnCorrect(weight=0.7)})
+    score = finished(parts.verify(made(completion, "ba", "reverse ab =", state=None)))
+    assert (score.value, score.status) == (value, status)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +158,7 @@ def test_type_and_weights_make_the_value(reward: dict[str, object], right: float
     ],
 )
 def test_valid_steps_is_the_share_of_right_reductions(completion: str, share: float | None) -> None:
-    assert valid_steps(PROMPT, completion, MOD_13) == share
-    score = RpnVerifier(make_reward(), MOD_13).score(PROMPT, completion, "5")
-    assert score.diagnostics == ({} if share is None else {"valid_steps": share})
+    assert scored(made(completion)).diagnostics == ({} if share is None else {"valid_steps": share})
 
 
 def test_boxed_answer_is_the_word() -> None:

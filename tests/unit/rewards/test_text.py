@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.errors import UserError
-from rlvr.rewards.judging import TextJudge
-from rlvr.rewards.text import TextPart
-from tests.unit.rewards.attempts import FORMATS, SOLUTION, WHOLE, attempt, finished, grade, solved
+from rlvr.rewards.metrics import TextMetric
+from rlvr.rewards.text import TextMatch
+from tests.unit.rewards.attempts import FORMATS, WHOLE, attempt, grade, judged, solved
 
 
 def value(said: str, gold: str, metric: Any, **metadata: object) -> float:
-    found = grade(TextPart(format=SOLUTION, metric=metric), attempt(solved(said), gold, **metadata))
+    found = grade(TextMatch(metric=metric), attempt(solved(said), gold, **metadata))
     assert found.status == "scored"
     return found.value
 
@@ -61,7 +61,7 @@ def test_pitfall_28_signs_points_and_sharps_are_part_of_the_answer(said: str, go
     for one, other in ((said, gold), (gold, said)):
         assert value(one, other, "em") == 0.0
         assert value(one, other, "f1") < 1.0
-        assert not finished(TextJudge(format=SOLUTION).judge(attempt(solved(one), other))).correct
+        assert not judged(TextMetric(), attempt(solved(one), other)).correct
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_pitfall_28_signs_points_and_sharps_are_part_of_the_answer(said: str, go
 )
 def test_numbers_are_equal_in_any_spelling(said: str, gold: str) -> None:
     assert value(said, gold, "em") == value(said, gold, "f1") == 1.0
-    assert finished(TextJudge(format=SOLUTION).judge(attempt(solved(said), gold))).correct
+    assert judged(TextMetric(), attempt(solved(said), gold)).correct
 
 
 def test_the_best_of_answer_and_aliases_counts() -> None:
@@ -84,14 +84,14 @@ def test_pitfall_28_aliases_that_are_no_list_of_texts_are_refused(aliases: objec
     with pytest.raises(UserError, match="give a list of texts in its metadata"):
         value("a", "gold", "em", aliases=aliases)
     with pytest.raises(UserError, match="aliases of example 'e1'"):
-        finished(TextJudge(format=SOLUTION).judge(attempt(solved("a"), "gold", aliases=aliases)))
+        judged(TextMetric(), attempt(solved("a"), "gold", aliases=aliases))
 
 
 @pytest.mark.parametrize("metric", ["em", "f1"])
 @pytest.mark.parametrize("gold", ["", "the", "?!", "yes"])
 def test_pitfall_28_an_empty_answer_matches_nothing_even_if_the_gold_vanishes(metric: Any, gold: str) -> None:
     for text in ("", solved(""), solved("  "), "<r>a</r>"):
-        found = grade(TextPart(format=SOLUTION, metric=metric), attempt(text, gold))
+        found = grade(TextMatch(metric=metric), attempt(text, gold))
         assert (found.value, found.status) == (0.0, "invalid")
     for said in ("an", "...", "a an"):
         assert value(said, gold, metric) == 0.0
@@ -100,7 +100,7 @@ def test_pitfall_28_an_empty_answer_matches_nothing_even_if_the_gold_vanishes(me
 @settings(deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20), st.sampled_from(sorted(FORMATS)), st.sampled_from(["em", "f1"]))
 def test_no_text_crashes_and_every_gold_is_right(said: str, gold: str, answer_in: str, metric: Any) -> None:
-    found = grade(TextPart(format=FORMATS[answer_in], metric=metric), attempt(said, gold))
+    found = grade(TextMatch(metric=metric), attempt(said, gold), FORMATS[answer_in])
     assert 0.0 <= found.value <= 1.0
     if gold.strip():
-        assert grade(TextPart(format=WHOLE, metric=metric), attempt(gold, gold)).value == 1.0
+        assert grade(TextMatch(metric=metric), attempt(gold, gold), WHOLE).value == 1.0

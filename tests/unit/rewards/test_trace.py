@@ -3,19 +3,16 @@
 import pytest
 
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.parts import PartsVerifier, WeightedPart
-from rlvr.rewards.rpn import RpnVerifier
-from rlvr.rewards.text import TextPart
+from rlvr.rewards.parts import PartsVerifier
+from rlvr.rewards.text import TextMatch
 from rlvr.rewards.trace import MAX_CHARS, MAX_CITES, MAX_STEPS, Trace, TracedAnswer, make_step
 from rlvr.types import Attempt, Example, StopReason, TraceStep
 from tests.unit.rewards.attempts import finished
-from tests.unit.rewards.test_rpn import MOD_13, PROMPT, make_reward
-
-RPN = RpnVerifier(make_reward(), MOD_13)
+from tests.unit.rewards.test_rpn import made, scored
 
 
 def drawn(completion: str) -> list[tuple[str, str, bool | None]]:
-    return [(step.kind, step.text, step.ok) for step in RPN.score(PROMPT, completion, "5").trace]
+    return [(step.kind, step.text, step.ok) for step in scored(made(completion)).trace]
 
 
 @pytest.mark.parametrize(
@@ -45,17 +42,17 @@ def test_pitfall_28_a_derivation_is_its_lines_each_judged_by_the_line_before(
 
 
 def test_the_lines_agree_with_the_share_of_valid_steps() -> None:
-    score = RPN.score(PROMPT, "4 1 + = 4 1 + = 5 <eoe>", "5")
+    score = scored(made("4 1 + = 4 1 + = 5 <eoe>"))
     judged = [step.ok for step in score.trace if step.kind == "step"][1:]
     assert judged == [True, False, True]
     assert score.diagnostics["valid_steps"] == sum(map(bool, judged)) / 3
 
 
 def test_a_derivation_without_end_is_bounded_and_keeps_its_answer() -> None:
-    trace = RPN.score(PROMPT, "4 1 + = " * 5_000 + "5 <eoe>", "5").trace
+    trace = scored(made("4 1 + = " * 5_000 + "5 <eoe>")).trace
     assert len(trace) == MAX_STEPS + 1
     assert trace[-1] == TraceStep(kind="answer", text="5", ok=True)
-    (_, long, *_), text = RPN.score(PROMPT, "4 " * 5_000 + "= 5 <eoe>", "5").trace, "4 " * 5_000
+    (_, long, *_), text = scored(made("4 " * 5_000 + "= 5 <eoe>")).trace, "4 " * 5_000
     assert long.text == text[: MAX_CHARS - 1] + "…"
 
 
@@ -90,11 +87,11 @@ def attempt(text: str, stop_reason: StopReason = StopReason.STOP) -> Attempt:
 
 def test_pitfall_38_of_a_text_the_answer_is_noted_where_the_reward_reads_it_and_the_score_stays() -> None:
     form = AnswerFormat(answer_in="boxed")
-    plain = PartsVerifier("reward", {"right": WeightedPart(TextPart(format=form), 1.0)})
+    plain = PartsVerifier({"right": TextMatch()}, form)
     traced = TracedAnswer(plain, form)
-    for made in (attempt("so \\boxed{18}"), attempt("so \\boxed{17}")):
-        before, after = finished(plain.verify(made)), finished(traced.verify(made))
+    for one in (attempt("so \\boxed{18}"), attempt("so \\boxed{17}")):
+        before, after = finished(plain.verify(one)), finished(traced.verify(one))
         assert (after.value, after.parts, after.status) == (before.value, before.parts, before.status)
-        assert after.trace == (TraceStep(kind="answer", text=made.text[-3:-1]),)
-    for made in (attempt("18"), attempt("so \\boxed{18}", StopReason.LENGTH)):
-        assert finished(traced.verify(made)).trace == ()
+        assert after.trace == (TraceStep(kind="answer", text=one.text[-3:-1]),)
+    for one in (attempt("18"), attempt("so \\boxed{18}", StopReason.LENGTH)):
+        assert finished(traced.verify(one)).trace == ()

@@ -1,6 +1,7 @@
 """Functions as users write them, good and bad."""
 
 import fractions
+import json
 import math
 import time
 from typing import Any
@@ -30,15 +31,22 @@ def late(completion: str) -> int:
     return int(completion)
 
 
+def episode(turns: list[str], calls: list[dict[str, Any]], retrieved: list[str], cited: list[str]) -> float:
+    assert turns == ["one", "two"]
+    assert calls == [{"name": "search", "arguments": {"query": "Oslo"}}]
+    return len(retrieved) + len(cited) / 10
+
+
 VALUES = {
     "int": 1,
     "numpy": np.float32(0.5),
+    "array 0-d": np.array(0.5),
+    "bool": True,
     "fraction": fractions.Fraction(1, 4),
     "none": None,
     "nan": math.nan,
     "inf": math.inf,
     "huge": 10**400,
-    "bool": True,
     "text": "1.0",
     "list": [1.0, 0.0],
     "array": np.ones(2),
@@ -56,6 +64,10 @@ def hangs(completion: str) -> float:
 
 def raises(completion: str) -> float:
     raise KeyError("no such thing")
+
+
+def reads_no_json(completion: str) -> float:
+    return json.loads("{")
 
 
 def needs_more(completion: str, rubric: str) -> float:

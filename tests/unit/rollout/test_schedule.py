@@ -6,25 +6,16 @@ from typing import Any
 
 import pytest
 
-from rlvr.config.schema import Rollout
 from rlvr.envs.base import Env, Reply, TurnText
 from rlvr.errors import UserError
 from rlvr.rollout.executor import Background, Executor, Inline
-from rlvr.rollout.schedule import Refill, Rollouts, RolloutSchedule
+from rlvr.rollout.schedule import Rollouts, RolloutSchedule
+from rlvr.rollout.settings import RolloutSettings
 from rlvr.rollout.source import RolloutSource
 from rlvr.types import Completion, Example, Message, SamplingParams, Score, StopReason, ToolSchema
 from rlvr.world import ALONE, World
 
-SETTINGS = Rollout(
-    prompts_per_step=3,
-    group_size=2,
-    max_staleness=0,
-    max_completion_tokens=4,
-    temperature=1.0,
-    top_p=1.0,
-    top_k=0,
-    min_p=0.0,
-)
+SETTINGS = RolloutSettings(prompts_per_step=3, group_size=2, max_completion_tokens=4)
 
 
 class EchoEngine:
@@ -121,10 +112,10 @@ class ParityTask:
 def schedule(
     *,
     seed: int = 0,
-    refill: Refill | None = None,
+    refills: int | None = None,
     failing: Sequence[int] = (),
     num_turns: int = 1,
-    settings: Rollout = SETTINGS,
+    settings: RolloutSettings = SETTINGS,
     task: ParityTask | None = None,
     max_error_share: float = 0.2,
     max_staleness: int = 0,
@@ -145,7 +136,7 @@ def schedule(
         source=source,
         engine=engine,
         executor=executor or Inline(),
-        refill=refill,
+        refills=refills,
         max_error_share=max_error_share,
         max_staleness=max_staleness,
         world=world,
@@ -156,6 +147,12 @@ def schedule(
 def batches(made: RolloutSchedule, count: int = 1, *, first: int = 0) -> list[Rollouts]:
     with made:
         return [made.next_batch(step) for step in range(first, first + count)]
+
+
+@pytest.fixture
+def dead_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their rewards, all groups are dead."""
+    monkeypatch.setattr("rlvr.rollout.schedule.is_dead_group", lambda rewards: True)
 
 
 def all_equal(rewards: Sequence[float]) -> bool:
@@ -207,7 +204,7 @@ def test_pitfall_13_dead_groups_are_replaced_by_new_prompts_which_are_counted() 
     plain, _ = schedule()
     dead = [all_equal([e.score.value for e in g.episodes]) for g in batches(plain)[0].groups]
     assert any(dead)
-    made, _ = schedule(refill=Refill(is_dead=all_equal, max_rounds=20))
+    made, _ = schedule(refills=20)
     rollouts = batches(made)[0]
     assert len(rollouts.groups) == 3
     assert not any(all_equal([e.score.value for e in g.episodes]) for g in rollouts.groups)
@@ -228,13 +225,13 @@ def test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life() -> No
             return Score(value=1.0)
 
     settings = SETTINGS.model_copy(update={"prompts_per_step": 1, "group_size": 6})
-    made, _ = schedule(refill=Refill(is_dead=all_equal, max_rounds=1), settings=settings, task=OneFailure())
+    made, _ = schedule(refills=1, settings=settings, task=OneFailure())
     assert batches(made)[0].num_refilled == 1
 
 
+@pytest.mark.usefixtures("dead_groups")
 def test_pitfall_25_requests_go_first_for_which_the_trainer_waits_first() -> None:
-    refill = Refill(is_dead=lambda rewards: True, max_rounds=1)
-    for made, engine in (schedule(max_staleness=2, num_turns=2), schedule(max_staleness=2, refill=refill)):
+    for made, engine in (schedule(max_staleness=2, num_turns=2), schedule(max_staleness=2, refills=1)):
         with made:
             for step in range(4, 7):
                 made.next_batch(step, last=7)
@@ -242,14 +239,14 @@ def test_pitfall_25_requests_go_first_for_which_the_trainer_waits_first() -> Non
         assert [request.priority for request in engine.requests] == [4] * 12 + [5] * 12 + [6] * 12
 
 
+@pytest.mark.usefixtures("dead_groups")
 def test_pitfall_09_each_rank_samples_its_share_of_a_batch_and_of_its_replacements() -> None:
     class SecondOfTwo(World):
         def gather(self, item: Any) -> list[Any]:
             return [item, item]  # the other one samples as many
 
     settings = SETTINGS.model_copy(update={"prompts_per_step": 4})
-    refill = Refill(is_dead=lambda rewards: True, max_rounds=1)
-    made, engine = schedule(settings=settings, refill=refill, world=SecondOfTwo(rank=1, size=2, local_size=2))
+    made, engine = schedule(settings=settings, refills=1, world=SecondOfTwo(rank=1, size=2, local_size=2))
     rollouts = batches(made)[0]
     assert [group.example.id for group in rollouts.groups] == ["5", "5", "7", "7"]
     assert len(engine.requests) == 2 * 2 + 2 * 2
@@ -326,7 +323,7 @@ def test_pitfall_26_who_stops_at_once_does_not_wait_for_an_engine_that_waits_for
 
 
 def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
-    made, _ = schedule(refill=Refill(is_dead=all_equal, max_rounds=0))
+    made, _ = schedule(refills=0)
     rollouts = batches(made)[0]
     assert 0 < len(rollouts.groups) < 3
     assert made.state()["cursor"] == 3
@@ -348,8 +345,9 @@ def test_the_limit_of_verifier_errors_is_the_settings() -> None:
         batches(strict)
 
 
+@pytest.mark.usefixtures("dead_groups")
 def test_pitfall_26_verifier_errors_of_replacements_count_too() -> None:
-    made, _ = schedule(refill=Refill(is_dead=lambda rewards: True, max_rounds=1), failing=[3, 4, 5])
+    made, _ = schedule(refills=1, failing=[3, 4, 5])
     with pytest.raises(UserError, match="6 of 12 episodes"):
         batches(made)
 

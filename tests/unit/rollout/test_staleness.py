@@ -15,7 +15,7 @@ import torch
 
 from rlvr.engines.base import OnToken
 from rlvr.rollout.batch import to_batch
-from rlvr.rollout.schedule import Refill, RolloutSchedule
+from rlvr.rollout.schedule import RolloutSchedule
 from rlvr.rollout.source import RolloutSource
 from rlvr.rollout.staleness import check_staleness
 from rlvr.types import Completion, Group, SamplingParams, StopReason, TokenBatch
@@ -116,23 +116,23 @@ def make_source(engine: SlowEngine) -> RolloutSource:
     )
 
 
-def make_schedule(max_staleness: int, *, refill: Refill | None = None) -> tuple[RolloutSchedule, OneThread]:
+def make_schedule(max_staleness: int, *, refills: int | None = None) -> tuple[RolloutSchedule, OneThread]:
     engine, executor = SlowEngine(), OneThread()
     made = RolloutSchedule(
         source=make_source(engine),
         engine=engine,
         executor=executor,
-        refill=refill,
+        refills=refills,
         max_error_share=0.0,
         max_staleness=max_staleness,
     )
     return made, executor
 
 
-def in_issue_order(max_staleness: int, *, refill: Refill | None = None) -> list[TokenBatch]:
+def in_issue_order(max_staleness: int, *, refills: int | None = None) -> list[TokenBatch]:
     """The batches of a run whose updates take their time; the age of every token has been checked."""
     draw = random.Random(0)
-    made, executor = make_schedule(max_staleness, refill=refill)
+    made, executor = make_schedule(max_staleness, refills=refills)
     batches = []
     with made:
         for step in range(STEPS):
@@ -266,8 +266,7 @@ def test_pitfall_25_first_come_delivery_begins_with_short_ones() -> None:
 
 
 def test_pitfall_25_replacements_of_dead_groups_are_sampled_by_the_prompt_too() -> None:
-    refill = Refill(is_dead=lambda rewards: len(set(rewards)) == 1, max_rounds=2)
-    seen = [lengths(in_issue_order(max_staleness, refill=refill)) for max_staleness in (0, 2)]
+    seen = [lengths(in_issue_order(max_staleness, refills=2)) for max_staleness in (0, 2)]
     assert sorted(seen[0])[-5:] == sorted(seen[1])[-5:]
     assert abs(fmean(seen[0]) - fmean(seen[1])) < 0.2 * fmean(seen[0])
 

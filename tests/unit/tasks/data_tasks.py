@@ -12,76 +12,56 @@ import pytest
 import yaml
 
 import rlvr
-from rlvr.config import schema
+from rlvr import registry
+from rlvr.app.tasks import TaskOpener
+from rlvr.config import Config
 from rlvr.envs.base import TurnText
-from rlvr.rewards.pool import VerifierPool
+from rlvr.settings import validated
 from rlvr.tasks.base import Task
-from rlvr.tasks.catalog import make_task
-from rlvr.tasks.dataset import DatasetTask
+from rlvr.tasks.prompts import MarkersSettings
+from rlvr.tasks.settings import Functions, TaskBundle
 from rlvr.types import Example, Score, StopReason, Verdict
 
 CONF = Path(rlvr.__file__).parent / "conf"
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 FAMILY = "llama"
-
-
-def read(group: str, name: str) -> dict[str, Any]:
-    """A file of conf/, following its defaults list."""
-    values = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
-    return read(group, values["defaults"][0]) if "defaults" in values else values
-
-
-MARKERS = schema.Markers(**read("markers", "default"))
+MARKERS = MarkersSettings()
 
 
 def bundle(
-    task: dict[str, Any], *, reward: str | None = None, prompt: str | dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """`task` on top of the values of conf/task/<name>.yaml, with the reward and prompt that follow it or are named."""
-    name = task["name"]
-    changes = prompt if isinstance(prompt, dict) else {}
-    prompt_name = prompt if isinstance(prompt, str) else name
-    return {
-        "task": read("task", name) | task,
-        "reward": read("reward", reward or name),
-        "prompt": read("prompt", prompt_name) | changes,
-    }
+    task: dict[str, Any], *, reward: str | dict[str, Any] | None = None, prompt: str | dict[str, Any] | None = None
+) -> TaskBundle:
+    """`task` with the reward and the prompt that follow it or are named; also parts, or changes of the prompt."""
+    kind = registry.find("task", task["name"])
+    parts: Any = reward or kind.reward
+    if isinstance(parts, str):
+        parts = yaml.safe_load((CONF / "reward" / f"{parts}.yaml").read_text())["parts"]
+    changed = {"name": prompt} if isinstance(prompt, str) else {"name": kind.prompt, **(prompt or {})}
+    return validated(TaskBundle, {"task": task, "reward": {"parts": parts}, "prompt": changed})
 
 
-def make(
-    task: dict[str, Any],
-    *,
-    seed: int = 0,
-    reward: str | None = None,
-    prompt: str | dict[str, Any] | None = None,
-    **more: Any,
-) -> DatasetTask:
-    """The task itself. Its pool of processes starts none unless something is graded in one."""
-    made = build(schema.TaskBundle(**bundle(task, reward=reward, prompt=prompt)), seed=seed, **more)
-    assert isinstance(made, DatasetTask)
-    return made
-
-
-def build(settings: schema.TaskBundle, *, seed: int = 0, family: str | None = FAMILY, **more: Any) -> Task:
-    """`make_task` with the usual arguments."""
-    with open_pools() as open_pool:
-        arguments = {"name": settings.task.name, "markers": MARKERS, "family": family, "open_pool": open_pool} | more
-        return make_task(settings, seed=seed, **arguments)
+def make(task: dict[str, Any] | TaskBundle, **more: Any) -> Any:
+    """The task itself. The processes of its verifiers have ended: nothing can be graded in one."""
+    with opened(task, **more) as made:
+        return made
 
 
 @contextmanager
-def open_pools() -> Iterator[Any]:
-    """What a run gives to `make_task`; ends the processes."""
+def opened(
+    task: dict[str, Any] | TaskBundle,
+    *,
+    name: str = "",
+    seed: int = 0,
+    family: str | None = FAMILY,
+    functions: Functions | None = None,
+    **more: Any,
+) -> Iterator[Task]:
+    """The task of a `bundle`; the processes of its verifiers end with the block."""
+    settings = task if isinstance(task, TaskBundle) else bundle(task, **more)
     with ExitStack() as stack:
-
-        def open_pool(reward: Any) -> VerifierPool:
-            return stack.enter_context(
-                VerifierPool(
-                    num_workers=reward.num_workers, timeout_s=reward.timeout_s, max_memory_mb=reward.max_memory_mb
-                )
-            )
-
-        yield open_pool
+        config = Config.model_construct(markers=MARKERS)
+        opener = TaskOpener(config=config, family=family, functions=functions or {}, stack=stack)
+        yield opener.open(settings, name or settings.task.label, seed)
 
 
 def turn(text: str) -> TurnText:

@@ -9,18 +9,16 @@ from typing import Any
 from rlvr.envs.base import TurnText
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.types import Example, Message, Score, StopReason, ToolCall, Verdict
-from tests.unit.tasks.data_tasks import FIXTURES, make, read
+from tests.unit.tasks.data_tasks import FIXTURES, make
 
 FOLDERS = {"musique": "musique", "hotpotqa": "hotpotqa", "wiki2": "2wikimultihopqa"}
 
 
 def make_qa(name: str = "musique", folder: Path | None = None, **changes: Any) -> DatasetTask:
-    """The task on the fixtures (or another folder), with changed settings; `retrieval` changes some of its keys."""
+    """The task on the fixtures (or another folder), with changed settings."""
     where = folder or FIXTURES / FOLDERS[name]
     more = {key: changes.pop(key) for key in ("reward", "prompt", "seed") if key in changes}
-    retrieval = read("task", name)["retrieval"] | changes.pop("retrieval", {})
-    sets = {"train_sets": f"{where},train", "eval_sets": f"{where},dev"}
-    return make({"name": name, "retrieval": retrieval, **sets, **changes}, **more)
+    return make({"name": name, "train_sets": f"{where},train", "eval_sets": f"{where},dev", **changes}, **more)
 
 
 def corpus(name: str = "musique", **more: Any) -> dict[str, Any]:

@@ -1,37 +1,34 @@
-"""Settings for the tests of the RPN task."""
+"""The RPN task for tests: small settings, rewards, scores."""
 
 from typing import Any
 
-from rlvr.config.schema import RpnReward
-from rlvr.config.schema import RpnTask as RpnSettings
-from rlvr.tasks.rpn import RpnTask
+from rlvr.rewards.parts import PartsVerifier
+from rlvr.rewards.rpn import RpnBoxed, RpnCorrect
+from rlvr.tasks.rpn import Rpn, RpnTask
+from rlvr.types import Attempt, Example, Message, Score, StopReason
+from tests.unit.rewards.attempts import finished
 
-MODULAR = {
-    "name": "rpn",
-    "operators": ("+", "-", "*"),
-    "operand_range": (0, 6),
-    "modulus": 7,
-    "max_abs_value": None,
-    "shape": "tree",
-    "complexity_range": (1, 3),
-    "complexity_weights": None,
-    "eval_complexity_weights": None,
-    "held_out_share": 0.1,
-    "max_prompt_tokens": 9,
-}
+MODULAR = {"complexity_weights": None, "eval_complexity_weights": None, "max_prompt_tokens": 9}
+INTEGERS = {"modulus": None, "max_abs_value": 20, "operand_range": (-2, 5)}
 
 
-def make_reward(**changes: Any) -> RpnReward:
-    usual = {"type": "correct", "boxed_weight": 0.3, "correct_weight": 0.7, "max_error_share": 0.2}
-    return RpnReward(**({"name": "rpn"} | usual | changes))
+def make_reward(boxed: float = 0.0, correct: float = 1.0) -> PartsVerifier:
+    return PartsVerifier({"boxed": RpnBoxed(weight=boxed), "correct": RpnCorrect(weight=correct)})
 
 
-def make_settings(**changes: Any) -> RpnSettings:
-    return RpnSettings(**(MODULAR | changes))
+def make_settings(**changes: Any) -> Rpn:
+    return Rpn(**(MODULAR | changes))
 
 
-def make_task(seed: int = 0, reward: RpnReward | None = None, **changes: Any) -> RpnTask:
+def make_task(seed: int = 0, reward: PartsVerifier | None = None, **changes: Any) -> RpnTask:
     return RpnTask(make_settings(**changes), seed, reward or make_reward())
 
 
-INTEGERS = {"modulus": None, "max_abs_value": 20, "operand_range": (-2, 5)}
+def score(task: RpnTask, prompt: str, completion: str, answer: str) -> Score:
+    example = Example(id="", messages=(Message(role="user", content=prompt),), answer=answer)
+    text = completion.removesuffix(" <eoe>")
+    attempt = Attempt(
+        example=example, completion=completion, text=text, stop_reason=StopReason.STOP, num_tokens=1,
+        state=task.arithmetic,
+    )  # fmt: skip
+    return finished(task.verifier.verify(attempt))

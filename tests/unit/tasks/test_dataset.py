@@ -1,7 +1,7 @@
+import asyncio
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -9,7 +9,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.problems import fingerprint
 from rlvr.types import Message
-from tests.unit.tasks.data_tasks import FIXTURES, judged, make, scored, solved, sums, write_jsonl
+from tests.unit.tasks.data_tasks import FIXTURES, judged, make, opened, scored, solved, sums, turn, write_jsonl
 
 TASK = {"name": "gsm8k", "path": str(FIXTURES / "gsm8k")}
 
@@ -152,17 +152,8 @@ def test_the_env_is_single_use() -> None:
 
 
 def test_math_is_judged_by_equivalence_in_processes_that_end(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [row | {"answer": "\\frac{1}{2}"} for row in sums(5)]
-    from tests.unit.tasks.data_tasks import MARKERS, bundle, open_pools, schema, turn
-
-    settings = bundle(
-        {"name": "jsonl", "path": str(write_jsonl(tmp_path / "x.jsonl", rows)), "metric": "math"},
-        reward="math",
-        prompt="boxed",
-    )
-    import asyncio
-
-    from rlvr.tasks.catalog import make_task
+    rows = [row | {"answer": "\\frac{1}{2}"} for row in sums(5)]
+    task = {"name": "jsonl", "path": str(write_jsonl(tmp_path / "x.jsonl", rows)), "metric": "math"}
 
     async def run() -> None:
         example = made.eval_examples(1)[0]
@@ -176,8 +167,5 @@ def test_math_is_judged_by_equivalence_in_processes_that_end(tmp_path: Path) -> 
             assert (verdict.answer, verdict.correct) == (answer, correct)
             assert (await made.env(example).score([turn(text)])).value == float(correct)
 
-    with open_pools() as open_pool:
-        made = make_task(
-            schema.TaskBundle(**settings), name="halves", seed=0, markers=MARKERS, family=None, open_pool=open_pool
-        )
+    with opened(task, reward="math", prompt="boxed", family=None) as made:
         asyncio.run(run())

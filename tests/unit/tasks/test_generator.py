@@ -91,7 +91,7 @@ def test_a_function_that_cannot_be_repeated_or_gives_nothing_is_an_error(functio
     [
         ("no_such_module_here:f", {}, "no_such_module_here"),
         (f"{HERE}:sum", {}, "did you mean sums?"),
-        (f"{HERE}:WORDS", {}, "is a tuple"),
+        (f"{HERE}:WORDS", {}, "has WORDS, which is no function; there are sums"),
         (f"{HERE}:sums", {"length": 3}, "task.settings={'length': 3}"),
         (f"{HERE}:items", {}, "task.settings={}"),
     ],

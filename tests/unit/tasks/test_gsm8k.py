@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import ConfigError, UserError
-from rlvr.tasks.gsm8k import parse
+from rlvr.tasks.gsm8k import Gsm8k, parse
 from rlvr.tasks.problems import fingerprint
 from rlvr.tasks.rows import DataError, Row
-from tests.unit.tasks.data_tasks import FIXTURES, ids, judged, make, read, real_data, scored, solved, turn, write_jsonl
+from tests.unit.tasks.data_tasks import FIXTURES, ids, judged, make, real_data, scored, solved, turn, write_jsonl
 
 GSM8K = FIXTURES / "gsm8k"
 MAX_LOADING_S = 5.0
@@ -191,8 +191,15 @@ def test_compressed_files_are_the_same_data(copy: Callable, tmp_path: Path) -> N
     assert [plain.train_example(i) for i in range(12)] == [packed.train_example(i) for i in range(12)]
 
 
-def test_the_default_path_is_the_hub_or_the_folder_of_rlvr_data() -> None:
-    assert "gsm8k,openai/gsm8k" in read("task", "gsm8k")["path"]
+def test_the_default_path_is_the_hub_or_the_folder_of_rlvr_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("RLVR_DATA", raising=False)
+    assert Gsm8k().path == "openai/gsm8k"
+    monkeypatch.setenv("RLVR_DATA", str(GSM8K.parent))
+    assert Gsm8k().path == str(GSM8K)
+    monkeypatch.setenv("RLVR_DATA", str(tmp_path))
+    assert Gsm8k().path == "openai/gsm8k"
 
 
 def test_all_of_the_real_data_loads_and_renders_in_time_and_every_gold_passes() -> None:

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from rlvr.config import schema
 from rlvr.errors import UserError
 from rlvr.rewards.rpn import END
-from rlvr.tasks.base import Task
-from rlvr.tasks.mix import MixTask, block_counts
+from rlvr.rewards.settings import RewardSettings
+from rlvr.tasks.mix import Mix, MixTask, block_counts
 from rlvr.tasks.problems import fingerprint
-from tests.unit.tasks.data_tasks import FIXTURES, build, bundle, judged, read, scored, solved, sums, write_jsonl
+from rlvr.tasks.prompts import Prompt
+from rlvr.tasks.settings import MixPart, TaskBundle
+from tests.unit.tasks.data_tasks import FIXTURES, bundle, judged, make, scored, solved, sums, write_jsonl
 
 GSM8K = {"name": "gsm8k", "path": str(FIXTURES / "gsm8k")}
 FINQA = {"name": "finqa", "path": str(FIXTURES / "finqa")}
@@ -18,15 +19,8 @@ RPN = {"name": "rpn"}
 
 
 def mix(parts: dict[str, tuple[dict[str, Any], float]], seed: int = 0) -> MixTask:
-    settings = {name: {**bundle(task), "weight": weight} for name, (task, weight) in parts.items()}
-    made = build(
-        schema.TaskBundle.model_construct(
-            task=schema.MixTask(name="mix", parts={n: schema.MixPart(**part) for n, part in settings.items()}),  # type: ignore[arg-type]
-            reward=schema.MixReward(**read("reward", "mix")),  # type: ignore[arg-type]
-            prompt=schema.Prompt(**read("prompt", "plain")),
-        ),
-        seed=seed,
-    )
+    bundles = {name: MixPart(**dict(bundle(task)), weight=weight) for name, (task, weight) in parts.items()}
+    made = make(TaskBundle(task=Mix(parts=bundles), reward=RewardSettings(), prompt=Prompt()), seed=seed)
     assert isinstance(made, MixTask)
     return made
 
@@ -132,7 +126,7 @@ def test_pitfall_36_two_parts_with_the_same_data_see_it_in_different_orders(tmp_
 
 
 def test_pitfall_38_what_one_part_holds_out_no_other_is_trained_on(tmp_path: Path) -> None:
-    held_out = build_single(GSM8K).eval_examples(6)
+    held_out = make(GSM8K).eval_examples(6)
     rows = [{"question": e.messages[-1].content.upper(), "answer": e.answer} for e in held_out[:2]]
     path = write_jsonl(tmp_path / "copy.jsonl", [*sums(20), *rows])
     made = mix({"gsm8k": (GSM8K, 1), "mine": ({"name": "jsonl", "path": str(path), "eval_share": 0.01}, 1)})
@@ -141,12 +135,8 @@ def test_pitfall_38_what_one_part_holds_out_no_other_is_trained_on(tmp_path: Pat
     assert any("training examples are also held out by gsm8k: left out" in note for note in made.notes)
 
 
-def build_single(task: dict[str, Any]) -> Task:
-    return build(schema.TaskBundle(**bundle(task)))
-
-
 def test_a_part_with_nothing_left_to_train_on_is_an_error(tmp_path: Path) -> None:
-    rows = [{"question": e.messages[-1].content, "answer": e.answer} for e in build_single(GSM8K).eval_examples(6)]
+    rows = [{"question": e.messages[-1].content, "answer": e.answer} for e in make(GSM8K).eval_examples(6)]
     path = write_jsonl(tmp_path / "copy.jsonl", rows)
     made = mix({"gsm8k": (GSM8K, 1), "mine": ({"name": "jsonl", "path": str(path)}, 1)})
     with pytest.raises(UserError, match="every training example is also held out"):
@@ -159,7 +149,7 @@ def test_notes_and_texts_are_those_of_the_parts() -> None:
     assert made.notes[1].startswith("finqa: 5 training and 4 held-out examples")
     assert len(list(made.texts())) == 17
     assert made.vocabulary is None
-    assert mix({"rpn": (RPN, 1), "more": (RPN, 1)}).vocabulary == build_single(RPN).vocabulary
+    assert mix({"rpn": (RPN, 1), "more": (RPN, 1)}).vocabulary == make(RPN).vocabulary
 
 
 def test_demonstrations_follow_the_schedule() -> None:

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from rlvr.chat.formats import FORMATS, read_message
+from rlvr.chat.reasoning import THINK
 from rlvr.errors import UserError
 from rlvr.retrieval.base import Document, RetrievalError
+from rlvr.retrieval.retriever import Retriever
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.tasks.multihop import MultiHopEnvs, make_tools
-from rlvr.types import Message, StopReason, ToolCall, TraceStep
+from rlvr.tasks.multihop import MultiHopEnvs
+from rlvr.types import Example, Message, StopReason, ToolCall, TraceStep
 from tests.unit.tasks.data_tasks import real_data
 from tests.unit.tasks.multihop_episodes import FOLDERS, answer, call, corpus, episode, make_qa, play, said, solve
 
@@ -278,54 +281,50 @@ def test_a_query_of_100_kb_is_answered(task: DatasetTask) -> None:
     assert heard(task, call("retrieve_documents", query="zzz " * 25_000)) == "No document has any of these words."
 
 
-class Slow:
-    """A retriever that never answers, or that is down."""
+class Scripted(Retriever):
+    """A knowledge base that nobody has a copy of: finds the same for every query, fails, or never answers."""
 
-    def __init__(self, error: Exception | None = None) -> None:
-        self._error = error
+    is_local = False
+    _finds: Any = None
 
-    def over(self, key: str, documents: Any, supporting: Any) -> Any:
-        async def search(query: str, top_n: int) -> list[Document]:
-            if self._error is not None:
-                raise self._error
+    async def search(self, query: str, documents: Any, top_n: int) -> Any:
+        if isinstance(self._finds, Exception):
+            raise self._finds
+        if self._finds is None:
             await asyncio.Event().wait()
-            return []
-
-        return search
+        return self._finds[:top_n]
 
 
-def with_retriever(retriever: Any, **changes: Any) -> DatasetTask:
+def with_retriever(finds: Any, **changes: Any) -> DatasetTask:
     task = make_qa(**changes)
-    environments = task.environments
-    assert isinstance(environments, MultiHopEnvs)
-    task.environments = MultiHopEnvs(environments.settings, retriever=retriever, verifier=task.verifier, library=None)
+    assert isinstance(task.environments, MultiHopEnvs)
+    task.environments._retriever = Scripted()
+    task.environments._retriever._finds = finds
     return task
 
 
 def test_a_search_that_hangs_is_given_up_and_the_episode_goes_on() -> None:
-    task = with_retriever(Slow(), tool_timeout_s=0.05)
+    task = with_retriever(None, tool_timeout_s=0.05)
     example = task.eval_examples(1)[0]
     score, verdict, messages = play(
-        task, example, said(call("retrieve_documents", query="a")), said(answer(example.answer))
+        task, example, said(call("retrieve_documents", query="town")), said(answer(example.answer))
     )
     assert "took more than 0.05 s" in messages[0].content
     assert verdict.correct
     assert score.diagnostics["tool_timeouts"] == 1
 
 
-def test_pitfall_26_a_service_that_stays_down_ends_the_run_and_is_no_reward_of_0() -> None:
-    task = with_retriever(Slow(RetrievalError("the service is down: start it.")))
-    example = task.eval_examples(1)[0]
-    with pytest.raises(RetrievalError, match="start it"):
-        play(task, example, said(call("retrieve_documents", query="a")))
-
-
-def test_a_search_with_a_bug_is_an_error_the_model_is_told() -> None:
-    task = with_retriever(Slow(KeyError("no such index")))
-    example = task.eval_examples(1)[0]
-    score, _, messages = play(task, example, said(call("retrieve_documents", query="a")), said(answer("x")))
-    assert "KeyError" in messages[0].content
-    assert score.diagnostics["tool_errors"] == 1
+@pytest.mark.parametrize(
+    ("error", "said_of_it"),
+    [
+        (RetrievalError("the service is down: start it."), "start it"),
+        (KeyError("no index"), "KeyError"),
+    ],
+)
+def test_pitfall_26_a_search_that_fails_ends_the_run_and_is_no_reward_of_0(error: Exception, said_of_it: str) -> None:
+    task = with_retriever(error)
+    with pytest.raises(RetrievalError, match=said_of_it):
+        play(task, task.eval_examples(1)[0], said(call("retrieve_documents", query="town")))
 
 
 def test_in_a_corpus_ids_are_the_corpus_ids_and_a_title_may_have_any_number_of_passages(tmp_path: Any) -> None:
@@ -366,31 +365,23 @@ def test_the_recall_of_a_corpus_has_another_name_than_that_of_paragraphs(tmp_pat
         assert shares == {f"{name}_recall": 1.0, f"{name}_precision": 1.0, f"{name}_f1": 1.0}
 
 
-class Elsewhere:
-    """A knowledge base that nobody has a copy of."""
-
-    def __init__(self, *documents: Document) -> None:
-        self._documents = list(documents)
-
-    def over(self, key: str, documents: Any, supporting: Any) -> Any:
-        async def search(query: str, top_n: int) -> list[Document]:
-            return self._documents[:top_n]
-
-        return search
-
-
-def test_of_an_external_service_what_supports_is_known_once_it_is_found() -> None:
-    task = make_qa(retriever="search", retrieval={"scope": "corpus", "search_url": "http://127.0.0.1:1/search"})
+@pytest.fixture
+def elsewhere() -> tuple[DatasetTask, Example]:
+    """A service whose first passage supports an example, and whose second does not."""
+    task = with_retriever([], retriever="search", retrieval={"scope": "corpus", "search_url": "http://127.0.0.1:1/"})
     example = task.eval_examples(1)[0]
-    environments = task.environments
-    assert isinstance(environments, MultiHopEnvs)
     (title, text), *_ = list(example.metadata["wanted"])
-    found = (Document(id="en:7", title=title, text=text), Document(id="en:8", title=title, text="Something else."))
-    environments._retriever = Elsewhere(*found)
+    first = Document(id="en:7", title=title, text=text)
+    task.environments._retriever._finds = [first, Document(id="en:8", title=title, text="Something else.")]
+    return task, example
+
+
+def test_of_an_external_service_what_supports_is_known_once_it_is_found(elsewhere: tuple[DatasetTask, Example]) -> None:
+    task, example = elsewhere
     score, _, messages = play(
         task,
         example,
-        said(call("retrieve_documents", query="a", top_n=2)),
+        said(call("retrieve_documents", query="town", top_n=2)),
         said(call("get_document", doc_id="en:8")),
         said(answer("x", ("en:7",))),
     )
@@ -463,16 +454,28 @@ def test_prompts_are_counted_with_their_tools() -> None:
     assert set(seen) == {4}
 
 
-def test_it_says_what_it_cannot_demonstrate(task: DatasetTask) -> None:
-    with pytest.raises(UserError, match="choose model=hf"):
-        task.demonstration(0, 1.0)
-    assert next(task.texts()).startswith("Answer the question")
+@pytest.mark.parametrize("scope", ["paragraphs", "corpus"])
+def test_a_demonstration_searches_for_what_supports_then_answers_and_cites(scope: str, tmp_path: Any) -> None:
+    task = make_qa(retrieval=corpus(index_dir=str(tmp_path)) if scope == "corpus" else {})
+    prompt, *parts = task.demonstration(0, 1.0)
+    example = next(e for e in map(task.train_example, range(8)) if prompt.endswith(e.messages[-1].content))
+    tools = task.environments.tools
+    turns = [read_message(text, THINK, FORMATS["hermes"], tools) for text in parts[::2]]
+    score, verdict, messages = play(task, example, *(said(*turn.tool_calls) for turn in turns))
+    assert "retrieve_documents" in prompt
+    assert [message.content for message in messages] == parts[1::2]
+    assert len(turns) == 1 + example.metadata["hops"]
+    assert verdict.correct
+    assert score.diagnostics["citation_f1"] == score.diagnostics[f"{scope}_recall"] == 1.0
+    assert task.demonstration(0, 0.0) == (prompt, parts[-1])
 
 
-def test_the_tools_can_be_made_from_settings_alone() -> None:
-    environments = make_qa().environments
-    assert isinstance(environments, MultiHopEnvs)
-    assert [tool.final for tool in make_tools(environments.settings)] == [False, False, False, True]
+def test_it_says_what_it_cannot_demonstrate(elsewhere: tuple[DatasetTask, Example]) -> None:
+    tools = ("retrieve_documents", "get_document")
+    for task in (make_qa(prompt="musique_tags", tools=tools), elsewhere[0]):
+        with pytest.raises(UserError, match="choose model=hf"):
+            task.demonstration(0, 1.0)
+        assert next(task.texts()).startswith("Answer the question")
 
 
 def test_calls_of_one_turn_after_complete_are_not_executed(task: DatasetTask) -> None:
@@ -524,20 +527,15 @@ def test_a_trace_says_of_an_answer_what_the_metric_says(task: DatasetTask) -> No
     for text in (example.answer, "Atlantis"):
         score, verdict, _ = play(task, example, said(answer(text)))
         assert score.trace[-1] == TraceStep(kind="answer", text=text, ok=verdict.correct)
-    score, _, _ = play(task, example, said(call("retrieve_documents", query="a")), said(text="Nothing."))
+    score, _, _ = play(task, example, said(call("retrieve_documents", query="town")), said(text="Nothing."))
     assert "answer" not in {step.kind for step in score.trace}
     score, _, _ = play(task, example, said(answer("x"), stop_reason=StopReason.LENGTH))
     assert score.trace == ()
 
 
-def test_a_service_is_traced_with_what_turns_out_to_support() -> None:
-    task = make_qa(retriever="search", retrieval={"scope": "corpus", "search_url": "http://127.0.0.1:1/search"})
-    example = task.eval_examples(1)[0]
-    assert isinstance(task.environments, MultiHopEnvs)
-    (title, text), *_ = list(example.metadata["wanted"])
-    documents = (Document(id="en:7", title=title, text=text), Document(id="en:8", title=title, text="Something else."))
-    task.environments._retriever = Elsewhere(*documents)
-    found = said(call("retrieve_documents", query="a", top_n=2))
+def test_a_service_is_traced_with_what_turns_out_to_support(elsewhere: tuple[DatasetTask, Example]) -> None:
+    task, example = elsewhere
+    found = said(call("retrieve_documents", query="town", top_n=2))
     score, _, _ = play(task, example, found, said(answer("x", ("en:7", "en:8"))))
     assert [(step.id, step.ok) for step in score.trace if step.kind in ("document", "cite")] == [
         ("en:7", True),

@@ -2,12 +2,13 @@ from typing import Any
 
 import pytest
 
-from rlvr.config.schema import MarkerSet, Prompt
+from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import Prompter, Shot, plain, resolve_markers
+from rlvr.tasks.prompts import Boxed, MarkerSettings, MathReasoning, Prompt
 from rlvr.types import Message
-from tests.unit.tasks.data_tasks import CONF, MARKERS, read
+from tests.unit.tasks.data_tasks import MARKERS
 
 SET = MARKERS.sets["working_out"]
 PROBLEM = Problem(
@@ -16,7 +17,7 @@ PROBLEM = Problem(
 
 
 def prompt(**changes: Any) -> Prompt:
-    return Prompt(**(read("prompt", "math_reasoning") | changes))
+    return MathReasoning(**changes)
 
 
 def test_markers_are_filled_into_system_and_user_and_the_question_into_user() -> None:
@@ -81,9 +82,9 @@ def test_markers_that_are_not_configured_are_an_error_and_never_text() -> None:
         Prompter(prompt(system=None), None)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "prompt").glob("*.yaml")))
+@pytest.mark.parametrize("name", registry.names("prompt"))
 def test_every_prompt_of_the_package_renders_without_a_placeholder_left(name: str) -> None:
-    settings = Prompt(**read("prompt", name))
+    settings = registry.find("prompt", name)()
     made = Prompter(settings, resolve_markers(settings, MARKERS, "qwen2"), ("documents",))
     text = "\n".join(message.content for message in made.messages("Q?", fields={"documents": "0. Lyon"}))
     assert "Q?" in text
@@ -132,7 +133,7 @@ def test_auto_takes_the_set_of_the_models_family() -> None:
 
 
 def test_a_prompt_that_uses_no_markers_has_none_whatever_the_model() -> None:
-    settings = Prompt(**read("prompt", "boxed"))
+    settings = Boxed()
     assert resolve_markers(settings, MARKERS, "unheard_of") is None
     assert resolve_markers(settings, MARKERS, None) is None
 
@@ -168,6 +169,6 @@ def test_an_unknown_set_is_an_error_naming_the_nearest() -> None:
     ],
 )
 def test_markers_that_cannot_be_told_apart_are_an_error_naming_their_set(changes: dict[str, str]) -> None:
-    broken = MarkerSet(**(SET.model_dump() | changes))
+    broken = MarkerSettings(**(SET.model_dump() | changes))
     with pytest.raises(ConfigError, match=r"markers\.sets\.mine: "):
         resolve_markers(prompt(markers="mine"), MARKERS.model_copy(update={"sets": {"mine": broken}}), "llama")

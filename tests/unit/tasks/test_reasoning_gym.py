@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 
-from rlvr.config import schema
 from rlvr.errors import ConfigError, UserError
-from rlvr.tasks.catalog import make_task
 from rlvr.tasks.dataset import DatasetTask
-from tests.unit.tasks.data_tasks import MARKERS, bundle, ids, judged, make, open_pools, solved, turn
+from tests.unit.tasks.data_tasks import ids, judged, make, opened, solved, turn
 
 
 def gym(dataset: str = "chain_sum", seed: int = 0, prompt: dict[str, Any] | None = None, **changes: Any) -> DatasetTask:
@@ -51,8 +49,6 @@ def test_max_train_examples_bounds_the_problems() -> None:
 
 @pytest.mark.parametrize("dataset", ["chain_sum", "acre", "rearc", "countdown"])
 def test_every_gold_earns_full_marks_from_the_librarys_own_verifier(dataset: str) -> None:
-    settings = schema.TaskBundle(**bundle({"name": "reasoning_gym", "dataset": dataset}))
-
     async def run() -> None:
         for example in [made.train_example(0), *made.eval_examples(1)]:
             text = solved(example.answer)
@@ -64,8 +60,7 @@ def test_every_gold_earns_full_marks_from_the_librarys_own_verifier(dataset: str
             unread = await made.judge(example, [turn(example.answer)])
             assert (unread.answer, unread.correct) == (None, False)
 
-    with open_pools() as open_pool:
-        made = make_task(settings, name="gym", seed=0, markers=MARKERS, family="llama", open_pool=open_pool)
+    with opened({"name": "reasoning_gym", "dataset": dataset}) as made:
         asyncio.run(run())
 
 

@@ -1,5 +1,7 @@
 import random
+import re
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -8,12 +10,14 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from rlvr.config.checks import idle
 from rlvr.errors import ConfigError
 from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate
 from rlvr.seeding import derive_seed
-from rlvr.tasks.rpn import RpnTask, is_held_out
+from rlvr.tasks.rpn import Rpn, RpnTask, is_held_out, prompt_tokens
 from rlvr.types import Example, Message
-from tests.unit.tasks.settings import INTEGERS, make_reward, make_settings, make_task
+from tests.unit.rewards.attempts import wrong_settings
+from tests.unit.tasks.settings import INTEGERS, MODULAR, make_reward, make_settings, make_task, score
 
 
 def shape_of(expression: str) -> str:
@@ -201,7 +205,7 @@ def test_lengths_are_those_of_the_specification() -> None:
     for most, whole in {1: 7, 2: 13, 3: 21, 5: 43}.items():
         task = make_task(complexity_range=(most, most), shape="chain", max_prompt_tokens=13)
         prompt, completion = (len(text.split()) for text in task.demonstration(0, 1.0))
-        assert (prompt, completion) == (task.longest_prompt_tokens, task.longest_worked_tokens)
+        assert prompt == prompt_tokens(most)
         assert prompt + completion == whole == (most + 1) ** 2 + most + 2
 
 
@@ -228,7 +232,7 @@ def tasks(draw: st.DrawFn) -> RpnTask:
     try:
         return make_task(
             seed=draw(st.integers(0, 10**9)),
-            reward=make_reward(type="combined", boxed_weight=0.25, correct_weight=0.75),
+            reward=make_reward(0.3, 0.7),
             operators=operators,
             shape=draw(st.sampled_from(["tree", "chain"])),
             complexity_range=(fewest, most),
@@ -248,14 +252,14 @@ def test_pitfall_28_every_gold_scores_full_marks_and_a_perturbed_one_none(
     prompt, completion = task.demonstration(index, worked_share)
     assert set(f"{prompt} {completion}".split()) <= set(task.vocabulary)
     answer = str(evaluate(prompt.split()[1:-1], task.arithmetic))
-    score = task.verifier.score(prompt, completion, answer)
-    assert (score.value, score.status, dict(score.parts)) == (1.0, "scored", {"boxed": 1.0, "correct": 1.0})
-    assert score.diagnostics.get("valid_steps", 1.0) == 1.0
+    right = score(task, prompt, completion, answer)
+    assert (right.value, right.status, dict(right.parts)) == (1.0, "scored", {"boxed": 1.0, "correct": 1.0})
+    assert right.diagnostics.get("valid_steps", 1.0) == 1.0
 
     wrong = data.draw(st.sampled_from([word for word in task.arithmetic.values if word != answer]))
     perturbed = completion.rsplit(maxsplit=2)[:-2]
-    score = task.verifier.score(prompt, " ".join([*perturbed, wrong, "<eoe>"]), answer)
-    assert (score.value, dict(score.parts)) == (0.25, {"boxed": 1.0, "correct": 0.0})
+    found = score(task, prompt, " ".join([*perturbed, wrong, "<eoe>"]), answer)
+    assert (found.value, dict(found.parts)) == (0.3, {"boxed": 1.0, "correct": 0.0})
 
 
 def test_lines_of_a_demonstration_all_have_the_same_value() -> None:
@@ -296,11 +300,9 @@ def test_every_setting_changes_the_examples(key: str, changes: dict[str, object]
 
 
 def test_the_env_of_an_example_uses_the_reward_settings() -> None:
-    wrong = [make_task(reward=make_reward(type=kind)).verifier.score("<boe> 3 4 + =", "1 <eoe>", "0") for kind in KINDS]
-    assert [score.value for score in wrong] == [1.0, 0.0, 0.3]
-
-
-KINDS = ("boxed", "correct", "combined")
+    rewards = [make_reward(1, 0), make_reward(0, 1), make_reward(0.3, 0.7)]
+    wrong = [score(make_task(reward=reward), "<boe> 3 4 + =", "1 <eoe>", "0") for reward in rewards]
+    assert [one.value for one in wrong] == [1.0, 0.0, 0.3]
 
 
 def test_a_users_expression_is_checked() -> None:
@@ -313,19 +315,34 @@ def test_a_users_expression_is_checked() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "changes", "remedy"),
+    [
+        ("operators", {"operators": ("+", "+")}, "names an operator twice; name each once"),
+        ("complexity_range", {"complexity_range": (3, 1)}, "the fewest operators come first; write [1,3]"),
+        ("complexity_weights", {"complexity_weights": (1, 2)}, "one weight for each number .* complexity_range=[1,3]"),
+        ("eval_complexity_weights", {"eval_complexity_weights": (1,)}, "needs one weight for each .* or null"),
+        ("max_prompt_tokens", {"max_prompt_tokens": 8}, "too short for complexity_range=[1,3], .* has 9 tokens; raise"),
+        ("operand_range", {"operand_range": (4, 2)}, "the smallest operand comes first; write [2,4]"),
+        ("operand_range", {"operand_range": (0, 7)}, "within 0..6, the numbers of task.modulus=7; narrow it"),
+        ("operand_range", {"operand_range": (-1, 6)}, "within 0..6, the numbers of task.modulus=7; narrow it"),
+        ("modulus", {"modulus": None}, "plain integers need a bound on results; set task.max_abs_value"),
+        ("operand_range", {"modulus": None, "max_abs_value": 5}, "within -5..5, the .* task.max_abs_value=5; narrow"),
+    ],
+)
+def test_contradicting_settings_are_named_with_their_remedy(key: str, changes: dict[str, Any], remedy: str) -> None:
+    ((found, message),) = wrong_settings(Rpn, MODULAR | changes)
+    assert found == key
+    assert re.search(re.sub(r"([\[\]])", r"\\\1", remedy), message), message
+
+
+def test_a_bound_of_plain_integers_has_no_effect_with_a_modulus() -> None:
+    assert list(idle("task", make_settings(**INTEGERS), None)) == []
+    assert [key for key, *_ in idle("task", make_settings(max_abs_value=9), None)] == ["task.max_abs_value"]
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"operators": ("+", "+")}, r"task\.operators=\['\+', '\+'\].*once"),
-        ({"complexity_range": (3, 1)}, r"task\.complexity_range=\[3, 1\] is the wrong way round.*\[1, 3\]"),
-        ({"complexity_weights": (1, 2)}, r"task\.complexity_weights=\[1\.0, 2\.0\] has 2 weights.*needs 3"),
-        ({"eval_complexity_weights": (1,)}, r"task\.eval_complexity_weights=\[1\.0\] has 1 weights.*needs 3"),
-        ({"max_prompt_tokens": 8}, r"task\.max_prompt_tokens=8 is too small.*9 tokens"),
-        ({"operand_range": (4, 2)}, r"task\.operand_range=\[4, 2\] is the wrong way round"),
-        ({"operand_range": (0, 7)}, r"task\.operand_range=\[0, 7\] is not inside 0\.\.6"),
-        ({"operand_range": (-1, 6)}, r"task\.operand_range=\[-1, 6\] is not inside 0\.\.6"),
-        ({"max_abs_value": 9}, r"task\.max_abs_value=9 has no effect with modulus=7"),
-        ({"modulus": None}, r"task\.max_abs_value=null with modulus=null"),
-        ({"modulus": None, "max_abs_value": 5}, r"task\.operand_range=\[0, 6\] goes beyond max_abs_value=5"),
         (
             {"modulus": None, "max_abs_value": 6, "operand_range": (4, 6), "operators": ("+",)},
             r"task\.max_abs_value=6 leaves no expression of 1 operators",
@@ -340,7 +357,7 @@ def test_a_users_expression_is_checked() -> None:
         ),
     ],
 )
-def test_contradicting_settings_are_named_with_their_remedy(changes: dict[str, object], message: str) -> None:
+def test_settings_that_leave_no_expression_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_task(**changes)
 
@@ -368,3 +385,19 @@ def test_the_arithmetic_follows_the_settings() -> None:
     assert RpnTask(make_settings(**INTEGERS), 0, make_reward()).arithmetic == Arithmetic(
         operators=("+", "-", "*"), smallest=-20, largest=20, modulus=None
     )
+
+
+def test_the_task_goes_by_any_name_and_has_texts() -> None:
+    made = RpnTask(make_settings(), 0, make_reward(), name="polish")
+    assert made.name == "polish"
+    assert next(made.texts()) == " ".join(made.demonstration(0, 1.0))
+
+
+def test_prompts_that_do_not_fit_are_an_error_naming_the_setting() -> None:
+    def count(messages: Sequence[Message], tools: object = ()) -> int:
+        return len(messages[0].content.split())
+
+    made = make_task()
+    made.limit_prompts(count, 9)
+    with pytest.raises(ConfigError, match=r"task\.complexity_range=\[1, 3\]: 3 operators make a prompt of 9 tokens"):
+        made.limit_prompts(count, 8)

@@ -60,7 +60,7 @@ def test_an_example_asks_for_the_city_of_its_chain() -> None:
     person, _, city = chain_of(example)
     assert example.messages == (Message(role="user", content=f"<q> where {person}"),)
     assert example.answer == city
-    world = TASK.world(example)
+    world = TASK.facts(example)
     assert world.located_in[world.works_at[person]] == city
     assert (len(world.works_at), len(world.located_in)) == (40, 30)
 
@@ -77,12 +77,12 @@ def test_pitfall_36_the_stream_is_a_function_of_seed_and_index_and_no_other_stre
 
 def test_pitfall_36_every_example_has_a_world_of_its_own() -> None:
     """One world for all would be learnt by heart: then nothing has to be searched for."""
-    worlds = [TASK.world(TASK.train_example(index)) for index in range(60)]
+    worlds = [TASK.facts(TASK.train_example(index)) for index in range(60)]
     for name in ("p0", "p39"):
         counts = Counter(world.works_at[name] for world in worlds)
         assert len(counts) > 15
     assert len(Counter(world.located_in["o0"] for world in worlds)) > 10
-    assert TASK.world(TASK.train_example(3)) == worlds[3]
+    assert TASK.facts(TASK.train_example(3)) == worlds[3]
 
 
 def test_pitfall_38_held_out_chains_are_never_asked_for_in_training() -> None:
@@ -198,13 +198,13 @@ def test_each_episode_is_answered_from_its_own_world() -> None:
         return list(zip(first, reversed(second), strict=True))
 
     for example, (works_at, located_in) in zip(owners, asyncio.run(together()), strict=True):
-        world = TASK.world(example)
+        world = TASK.facts(example)
         assert texts([works_at]) == [f"<tool> p7 works-at {world.works_at['p7']} . </tool>"]
         assert texts([located_in]) == [f"<tool> o7 located-in {world.located_in['o7']} . </tool>"]
 
 
 def test_nobody_can_change_a_world() -> None:
-    world: Any = TASK.world(TASK.train_example(0))
+    world: Any = TASK.facts(TASK.train_example(0))
     with pytest.raises(TypeError):
         world.works_at["p0"] = "o0"
 
@@ -290,8 +290,8 @@ def traced(example: Example, env: Env, *names: str, said: str) -> tuple[TraceSte
 def test_pitfall_07_an_episode_is_traced_from_its_searches_to_its_answer() -> None:
     example = TASK.train_example(0)
     person, organization, city = chain_of(example)
-    other = next(name for name in TASK.world(example).located_in if name != organization)
-    elsewhere = TASK.world(example).located_in[other]
+    other = next(name for name in TASK.facts(example).located_in if name != organization)
+    elsewhere = TASK.facts(example).located_in[other]
     first, second = TASK.envs(example, 2)
     trace = traced(example, first, person, other, organization, said=f"<ans> {city} </ans>")
     found = [(step.kind, step.id, step.text, step.ok, step.turn) for step in trace]
@@ -325,7 +325,7 @@ def test_a_users_question_gets_a_held_out_chain_and_an_answer(text: str) -> None
     assert chain_of(example)[0] == "p3"
     assert TASK.is_held_out(chain_of(example))
     assert example == TASK.example("where p3")
-    assert TASK.world(example).located_in[TASK.world(example).works_at["p3"]] == example.answer
+    assert TASK.facts(example).located_in[TASK.facts(example).works_at["p3"]] == example.answer
 
 
 @pytest.mark.parametrize("text", ["", "where", "where p40", "who p3", "where p3 ?", "x" * 10_000])

@@ -8,21 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlvr.config.schema import JsonlTask, MarkerSet, Prompt
 from rlvr.errors import UserError
 from rlvr.tasks import columns, finqa, gsm8k
 from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompting import Prompter
+from rlvr.tasks.prompts import MathReasoning
 from rlvr.tasks.readers import read_file
 from rlvr.tasks.rows import DataError, Row
-from tests.unit.tasks.data_tasks import MARKERS, read
+from tests.unit.tasks.data_tasks import MARKERS
 
-SETTINGS = {
-    metric: JsonlTask(**(read("task", "jsonl") | {"path": "x", "metric": metric}))
-    for metric in ("numeric", "text", "exact", "math")
-}
-SET: MarkerSet = MARKERS.sets["working_out"]
-PROMPTER = Prompter(Prompt(**read("prompt", "math_reasoning")), SET)
+SETTINGS = {metric: columns.Jsonl(path="x", metric=metric) for metric in ("numeric", "text", "exact", "math")}
+PROMPTER = Prompter(MathReasoning(), MARKERS.sets["working_out"])
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20)
 anything = st.recursive(

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlvr.config.schema import VerifiersTask as Settings
 from rlvr.envs.base import Env
 from rlvr.rollout.episode import run_episode, turn_texts
-from rlvr.tasks.verifiers import VerifiersTask
+from rlvr.tasks.verifiers import Verifiers, VerifiersTask
 from rlvr.types import (
     Completion,
     Episode,
@@ -32,17 +31,8 @@ Said = str | tuple[str, StopReason]
 def make_task(
     kind: str = "letters", seed: int = 0, more: dict[str, Any] | None = None, **changes: Any
 ) -> VerifiersTask:
-    usual = {
-        "name": "verifiers",
-        "env_id": "rlvr-test-environments",
-        "env_args": {"kind": kind, **(more or {})},
-        "eval_share": 0.2,
-        "metric": "reward",
-        "metric_threshold": 1.0,
-        "max_train_examples": None,
-        "max_prompt_tokens": None,
-    }
-    return VerifiersTask(Settings(**(usual | changes)), seed, name="verifiers")
+    usual = {"env_id": "rlvr-test-environments", "env_args": {"kind": kind, **(more or {})}, "eval_share": 0.2}
+    return VerifiersTask(Verifiers(**(usual | changes)), seed, name="verifiers")
 
 
 def call(*calls: tuple[str, dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Self
 import pytest
 import torch
 
+from rlvr.algorithms.grpo import Grpo
 from rlvr.rollout.schedule import Rollouts
 from rlvr.training.loop import Run, train
 from rlvr.training.trainer import NonFiniteError
@@ -42,6 +43,8 @@ class Parts:
     stop_when: str | None = None
     stopping: bool = False
     last: int | None = None  # step that is not made any more
+
+    algorithm = Grpo()
 
     def note(self, line: str) -> None:
         self.diary.append(line)
@@ -103,7 +106,7 @@ def make_run(parts: Any, *, start: int = 0, steps: int = 3, every: int = 2) -> R
         max_steps=steps,
         evaluate_every=every,
         rollouts=parts,
-        algorithm=parts,
+        objective=parts,
         trainer=parts,
         evaluate=parts.evaluate,
         recorder=parts,

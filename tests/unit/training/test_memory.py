@@ -108,7 +108,7 @@ def test_activations_and_logits_are_what_an_update_takes(name):
     trainer = tiny_trainer(policy, "trainer.microbatch_tokens=1024", *overrides)
     batch = tiny_batch(policy, num_groups=30)
     update(trainer, batch)  # the moments are there now
-    batch = trainer.algorithm.advantages(trainer.score(batch))
+    batch = trainer.objective.advantages(trainer.score(batch))
     shape = max(
         (m.ids.shape for m in microbatches(batch, range(len(batch.ids)), budget_tokens=1024)), key=torch.Size.numel
     )

@@ -9,7 +9,7 @@ from rlvr.errors import UserError
 from rlvr.models.policy import Policy
 from rlvr.training.forward import forward
 from rlvr.training.layout import LAYOUTS, choose_layout
-from rlvr.training.packing import Layout, microbatches
+from rlvr.training.packing import Layout, first_fit, microbatches, share_out
 from rlvr.types import TokenBatch
 from tests.unit.training.tiny import ARCHITECTURES, SIZES, plain_logprobs, tiny_batch, tiny_policy
 
@@ -84,6 +84,23 @@ def test_every_sampled_token_is_predicted_exactly_once(layout: Layout, budget: i
     expected = torch.zeros_like(seen)
     expected[chosen] = batch.loss_mask[chosen].long()
     assert torch.equal(seen, expected)
+
+
+def test_bins_and_shares_by_hand() -> None:
+    assert first_fit([3, 5, 2], 5) == [[1], [0, 2]]
+    assert first_fit([3, 3, 3, 9], 5) == [[3], [0], [1], [2]]
+    assert share_out([3, 5, 2, 1], 2) == [[1, 3], [0, 2]]
+    assert share_out([5, 1, 1, 1], 2) == [[0], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_line_is_longer_than_the_longest_row(layout: Layout) -> None:
+    """With a shared prompt too: memory is planned for that length."""
+    batch = tiny_batch(tiny_policy(), num_groups=2, group_size=12)
+    longest = int(batch.lengths.max())
+    parts = list(microbatches(batch, range(24), budget_tokens=longest, layout=layout))
+    assert max(part.ids.shape[1] for part in parts) == longest
+    assert layout != "shared" or len(parts) < 24
 
 
 def test_sharing_saves_the_repeated_prompts() -> None:

@@ -4,6 +4,7 @@ from itertools import chain
 import pytest
 import torch
 
+from rlvr.algorithms.objective import Objective
 from rlvr.models.policy import Policy
 from rlvr.training.sums import critic_metrics
 from rlvr.training.trainer import NonFiniteError
@@ -55,17 +56,22 @@ def test_pitfall_09_nor_for_any_aggregation(aggregation: str) -> None:
     assert close(cut, whole)
 
 
+class Untiring(Objective):
+    """Makes a forward pass for every row."""
+
+    def trainable(self, batch: TokenBatch) -> torch.Tensor:
+        return torch.ones(len(batch.ids), dtype=torch.bool)
+
+
 def test_rows_that_cannot_move_the_gradient_are_skipped_without_changing_it() -> None:
     batch = tiny_batch(tiny_policy())
     skipping = tiny_trainer(tiny_policy())
     skipped = gradient(skipping, batch)
     everything = tiny_trainer(tiny_policy())
-    everything.algorithm = replace(
-        everything.algorithm, trainable=lambda rows: torch.ones(len(rows.ids), dtype=torch.bool)
-    )
+    everything.objective = Untiring(algorithm=everything.algorithm, max_completion_tokens=16)
     assert torch.allclose(gradient(everything, batch), skipped, atol=1e-7)
-    ready = skipping.algorithm.advantages(batch)
-    assert skipping.algorithm.trainable(ready).tolist()[:4] == [False] * 4  # the group without spread
+    ready = skipping.objective.advantages(batch)
+    assert skipping.objective.trainable(ready).tolist()[:4] == [False] * 4  # the group without spread
 
 
 def test_pitfall_10_rows_outside_the_loss_change_nothing() -> None:
@@ -146,7 +152,7 @@ def test_pitfall_22_old_logprobs_stay_those_before_the_first_of_several_updates(
     trainer = tiny_trainer(policy, "algorithm.num_epochs=4", "trainer.learning_rate=0.01")
     batch = tiny_batch(policy)
     before = plain_logprobs(policy, batch) * batch.loss_mask
-    ready = trainer.algorithm.advantages(trainer.score(batch))
+    ready = trainer.objective.advantages(trainer.score(batch))
     metrics, after = trainer.update(ready, 0)
     assert after.old_logprobs is not None
     assert torch.allclose(after.old_logprobs, before, atol=1e-5)
@@ -159,7 +165,7 @@ def test_the_batch_comes_back_with_the_logprobs_of_the_update_itself() -> None:
     policy = tiny_policy()
     trainer, batch = tiny_trainer(policy), tiny_batch(policy)
     expected = plain_logprobs(policy, batch)
-    _, after = trainer.update(trainer.algorithm.advantages(trainer.score(batch)), 0)
+    _, after = trainer.update(trainer.objective.advantages(trainer.score(batch)), 0)
     assert after.old_logprobs is not None
     assert after.old_logprobs[:4].isnan().all()  # the group without spread got no forward pass
     trained = batch.loss_mask & ~after.old_logprobs.isnan()
@@ -183,7 +189,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched() ->
     policy = tiny_policy()
     batch = tiny_batch(policy)
     trainer = tiny_trainer(policy)
-    ready = trainer.algorithm.advantages(trainer.score(batch))
+    ready = trainer.objective.advantages(trainer.score(batch))
     assert ready.advantages is not None
     ready.advantages[5, :] = float("nan")
     before = [p.clone() for p in policy.parameters()]

@@ -6,8 +6,9 @@ import torch
 
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
+from rlvr.training.settings import WarmStartSettings
 from rlvr.training.warm_start import _backward, _encode, _microbatches, warm_start
-from tests.unit.training.tiny import tiny_config, tiny_policy
+from tests.unit.training.tiny import tiny_policy
 
 PAIRS = [("<boe> 1 2 + =", "3 <eoe>"), ("<boe> 1 2 + 4 + =", "3 4 + = 7 <eoe>"), ("<boe> 5 =", "5 <eoe>")]
 
@@ -35,9 +36,11 @@ class WithoutEnd(Copies):
         return prompt, completion.removesuffix(" <eoe>")
 
 
-def run(policy: Policy, task: Any, *overrides: str, stop_at: int | None = None) -> tuple[bool, list[tuple[int, float]]]:
-    few = ["warm_start.num_steps=8", "warm_start.warmup_steps=2", "warm_start.final_phase_steps=3"]
-    settings = tiny_config(*few, "warm_start.batch_size=4", *overrides).warm_start
+def run(
+    policy: Policy, task: Any, *, stop_at: int | None = None, **changes: Any
+) -> tuple[bool, list[tuple[int, float]]]:
+    few = {"num_steps": 8, "warmup_steps": 2, "final_phase_steps": 3, "batch_size": 4}
+    settings = WarmStartSettings(**(few | changes))
     reports: list[tuple[int, float]] = []
     polls = iter(range(1000))
     done = warm_start(
@@ -170,21 +173,20 @@ def test_a_tokenizer_without_an_end_token_is_a_sentence() -> None:
 def test_the_setting_says_what_is_trained_on() -> None:
     one, two = tiny_policy(), tiny_policy()
     run(one, Copies())
-    run(two, Copies(), "warm_start.loss_on=all")
+    run(two, Copies(), loss_on="all")
     assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 def test_every_demonstration_is_fresh_and_the_last_phase_has_its_own_share() -> None:
     task = Copies()
-    assert run(tiny_policy(), task, "warm_start.worked_share=0.9", "warm_start.final_worked_share=0.2")[0]
+    assert run(tiny_policy(), task, worked_share=0.9, final_worked_share=0.2)[0]
     assert [index for index, _ in task.asked] == list(range(32))
     assert [share for _, share in task.asked] == [0.9] * 20 + [0.2] * 12
 
 
 def test_it_learns() -> None:
     policy = tiny_policy()
-    more = ["warm_start.num_steps=150", "warm_start.batch_size=16", "warm_start.learning_rate=0.01"]
-    done, reports = run(policy, Copies(), *more)
+    done, reports = run(policy, Copies(), num_steps=150, batch_size=16, learning_rate=0.01)
     assert done
     assert reports[-1][0] == 150
     assert reports[-1][1] < 0.2
@@ -206,4 +208,4 @@ def test_a_stop_ends_it() -> None:
 
 def test_a_loss_that_is_nan_is_a_sentence() -> None:
     with pytest.raises(UserError, match=r"warm start's loss is not finite .* lower warm_start\.learning_rate"):
-        run(tiny_policy(), Copies(), "warm_start.learning_rate=1e30")
+        run(tiny_policy(), Copies(), learning_rate=1e30)

@@ -18,10 +18,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rlvr.algorithms.algorithm import Algorithm
-from rlvr.algorithms.table import make_algorithm
+from rlvr.algorithms.objective import Objective
+from rlvr.config import Config
 from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
 from rlvr.models.loading import value_head
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_tokenizer
@@ -118,13 +117,14 @@ def plain_logprobs(policy: Policy, batch: TokenBatch, temperature: float = 1.0) 
 
 
 def tiny_config(*overrides: str, name: str = "rpn") -> Config:
-    """The default configuration with overrides."""
-    return load_config(list(overrides), config_name=name)
+    """The default configuration with overrides, of which the last of a key counts."""
+    last = {line.partition("=")[0]: line for line in overrides}
+    return load_config(list(last.values()), config_name=name)
 
 
-def tiny_algorithm(config: Config) -> Algorithm:
+def tiny_objective(config: Config) -> Objective:
     """The configured algorithm for completions of up to 16 tokens."""
-    return make_algorithm(config.algorithm, max_completion_tokens=16)
+    return Objective(algorithm=config.algorithm, max_completion_tokens=16)
 
 
 def tiny_trainer(
@@ -134,7 +134,7 @@ def tiny_trainer(
     config = tiny_config("trainer.max_grad_norm=1e9", "trainer.warmup_steps=0", *overrides)
     return Trainer(
         policy=policy,
-        algorithm=tiny_algorithm(config),
+        objective=tiny_objective(config),
         settings=config.trainer,
         temperature=temperature,
         seed=0,
@@ -145,7 +145,7 @@ def tiny_trainer(
 
 def update(trainer: Trainer, batch: TokenBatch) -> dict[str, float]:
     """Score, advantages, update, as the loop does."""
-    batch = trainer.algorithm.advantages(trainer.score(batch))
+    batch = trainer.objective.advantages(trainer.score(batch))
     return trainer.update(batch, 0)[0]
 
 

@@ -12,29 +12,29 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlvr.engines.base import Alternatives, OnToken
+from rlvr.engines.base import Alternatives, OnToken, empty_completion, within_context
 from rlvr.engines.local.rows import Request
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.engines.local.select import choose_runner
 from rlvr.errors import UserError
 from rlvr.models.devices import current, first_line, free, is_out_of_memory, without_flash_attention
-from rlvr.types import Completion, SamplingParams, StopReason
+from rlvr.types import Completion, SamplingParams
 
 log = logging.getLogger(__name__)
 
 
 class LocalEngine:
-    """Continuous batching in this process, over the weights of `model` itself: no copy, nothing to synchronize.
+    """Continuous batching in this process over the weights of `model` itself, without a copy.
 
-    At most `max_batch_size` completions run at a time. Calls are admitted by priority, equal ones in the order they
-    were made, so the result of a program that makes them in a fixed order is fixed. One task of the event loop steps
-    the batch while there is work, and lets other tasks run between two steps.
+    At most `max_batch_size` completions run at a time. Calls are admitted by priority, then in the order they were
+    made, so a program that makes them in a fixed order gets fixed results. One task of the event loop steps the batch
+    while there is work and lets other tasks run between two steps.
 
-    After the weights have changed call `load_weights(version)`: until then cached keys and values are the old ones.
-    A model that is a copy of the one in training gets `weights`, which it copies by name at every load.
+    Call `load_weights(version)` after the weights have changed: cached keys and values are of the old ones. A model
+    that is a copy of the policy takes `weights`, which are copied by name at every load.
 
-    Where memory runs out, what was being sampled is begun anew, half as many at a time from then on. The seeds are the
-    same, so the tokens are, up to the rounding of smaller batches.
+    On out of memory, unfinished completions start again, half as many at a time from then on. With the same seeds the
+    tokens are the same, up to the rounding of smaller batches.
     """
 
     def __init__(
@@ -95,13 +95,14 @@ class LocalEngine:
         """Sample one completion; see `Engine.generate`. `alternatives` collects likely tokens beside the drawn ones.
 
         A completion that does not fit the context is cut, with `StopReason.LENGTH`. Raises ValueError for an empty
-        prompt and for one longer than the context, and whatever a step of the batch it was in raised.
+        prompt and for one longer than the context, and whatever a step of its batch raised.
         """
+        sampling = within_context(prompt_ids, sampling, self._max_context_tokens)
+        if sampling.max_tokens <= 0:
+            return empty_completion(self.policy_version)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
         request = self._submit(prompt_ids, sampling, session, future, on_token, alternatives)
-        if request is None:
-            return future.result()
         if self._driver is None or self._driver.done() or self._driver.get_loop() is not loop:
             self._driver = loop.create_task(self._drive())
         try:
@@ -111,13 +112,12 @@ class LocalEngine:
             raise
 
     def generate_batch(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Completion]:
-        """Sample completions without an event loop, in the order of the requests."""
-        futures = [_Result() for _ in requests]
-        for (prompt_ids, sampling), future in zip(requests, futures, strict=True):
-            self._submit(prompt_ids, sampling, None, future)
-        while not all(future.done() for future in futures):
-            self._step()
-        return [future.result() for future in futures]
+        """Sample completions from outside of an event loop, in the order of the requests."""
+
+        async def together() -> list[Completion]:
+            return await asyncio.gather(*(self.generate(*request) for request in requests))
+
+        return asyncio.run(together())
 
     def release(self, session: Hashable) -> None:
         """Forget what is kept of a session; unknown ones are ignored."""
@@ -147,34 +147,13 @@ class LocalEngine:
         prompt_ids: Sequence[int],
         sampling: SamplingParams,
         session: Hashable | None,
-        future: asyncio.Future[Completion] | _Result,
+        future: asyncio.Future[Completion],
         on_token: OnToken | None = None,
         alternatives: Alternatives | None = None,
-    ) -> Request | None:
-        """Queue a request; None if there is no room for a single token and the future is resolved already."""
-        if not len(prompt_ids):
-            raise ValueError("the prompt is empty: there is nothing to continue")
-        room = self._max_context_tokens - len(prompt_ids)
-        if room < 0:
-            raise ValueError(
-                f"the prompt has {len(prompt_ids)} tokens, more than max_context_tokens={self._max_context_tokens}"
-            )
-        max_tokens = min(room, sampling.max_tokens)
-        if max_tokens <= 0:
-            future.set_result(
-                Completion(
-                    token_ids=(),
-                    behavior_logprobs=(),
-                    sampling_logprobs=(),
-                    stop_reason=StopReason.LENGTH,
-                    policy_version=self.policy_version,
-                )
-            )
-            return None
+    ) -> Request:
         request = Request(
             prompt_ids=tuple(prompt_ids),
             sampling=sampling,
-            max_tokens=max_tokens,
             session=session,
             on_token=on_token,
             alternatives=alternatives,
@@ -194,11 +173,11 @@ class LocalEngine:
         except asyncio.CancelledError as error:
             self._fail_all(error)
             raise
-        except Exception:  # every waiting caller has got it from _step: nobody reads this task's result
+        except Exception:  # _step has given it to every waiting caller
             return
 
     async def _settle(self) -> None:
-        """Let the other tasks run, and go on as long as they keep making new requests: those are batched together."""
+        """Let other tasks run until they make no new requests: those are batched together."""
         waiting = -1
         while waiting != self._scheduler.num_waiting:
             waiting = self._scheduler.num_waiting
@@ -208,12 +187,8 @@ class LocalEngine:
         num_slots = self._max_batch_size
         with self._serving():  # in any thread: what records steps belongs to the model's device
             runner = self._make_runner(self._model, num_slots)
-        return Scheduler(
-            runner,
-            num_slots=num_slots,
-            max_cached_tokens=num_slots * self._max_context_tokens,
-            device=self._model.device,
-        )
+        budget = num_slots * self._max_context_tokens
+        return Scheduler(runner, num_slots=num_slots, max_cached_tokens=budget, device=self._model.device)
 
     def _step(self) -> None:
         try:
@@ -225,7 +200,7 @@ class LocalEngine:
                 self._fail_all(error)
                 raise
             reason = first_line(error)
-        # out here the error is gone, and with it the frames that held the tensors of the failed step
+        # out here the error is gone, with the frames that held the tensors of the failed step
         try:
             self._halve(reason)
         except BaseException as error:
@@ -270,32 +245,9 @@ class LocalEngine:
                 module.training = True
 
 
-class _Result:
-    """A future without an event loop."""
-
-    def __init__(self) -> None:
-        self._value: Completion | None = None
-        self._error: BaseException | None = None
-
-    def done(self) -> bool:
-        return self._value is not None or self._error is not None
-
-    def set_result(self, value: Completion) -> None:
-        self._value = value
-
-    def set_exception(self, error: BaseException) -> None:
-        self._error = error
-
-    def result(self) -> Completion:
-        if self._error is not None:
-            raise self._error
-        assert self._value is not None
-        return self._value
-
-
-def _fail(future: asyncio.Future[Completion] | _Result, error: BaseException) -> None:
+def _fail(future: asyncio.Future[Completion], error: BaseException) -> None:
     """Hand an error to a caller; a cancellation cancels."""
-    if isinstance(error, asyncio.CancelledError) and isinstance(future, asyncio.Future):
+    if isinstance(error, asyncio.CancelledError):
         future.cancel()
     else:
         future.set_exception(error)

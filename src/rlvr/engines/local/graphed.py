@@ -1,8 +1,8 @@
 """Decoding by recorded steps: `SharedPrefixRunner` in a few fixed shapes.
 
-Everything that a step's shapes follow from is rounded up: rows, sampled columns, prefixes, their columns and the rows
-of a prefix. Rows that are not there sample into free slots, at column 0, where whoever gets the slot writes first; the
-numbers of the rows that are there do not depend on them.
+All sizes of a step are rounded up: rows, sampled columns, prefixes, their columns and the rows of a prefix. Padding
+rows sample into free slots at column 0, which the next owner of the slot overwrites first; they do not change the
+numbers of other rows.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from rlvr.engines.local.graphs import CudaRecorder, Graphs, Recorder, rounded_up
+from rlvr.engines.local.graphs import CudaRecorder, Graphs, rounded_up
 from rlvr.engines.local.shared_prefix import Grouping, SharedPrefixRunner
 
 LEAST_COLUMNS = 64
-"""Sampled columns that a step has at least: one shape for the first tokens, which cost little to look at."""
+"""Least sampled columns of a step: one shape for the first tokens, whose attention is cheap."""
 
 
 class GraphedRunner(SharedPrefixRunner):
     """A `SharedPrefixRunner` whose decode steps are recorded, on a GPU as CUDA graphs."""
 
-    def __init__(self, model: PreTrainedModel, max_slots: int, *, recorder: Recorder | None = None):
+    def __init__(self, model: PreTrainedModel, max_slots: int, *, recorder: CudaRecorder | None = None):
         super().__init__(model, max_slots, keeps=True)
         self._max_slots = max_slots
         self.graphs = Graphs(CudaRecorder() if recorder is None else recorder)
-        self._recorded_for: tuple[int, int] | None = None  # the buffers that recorded steps use
+        self._recorded_for: tuple[int, int] | None = None  # generations of the buffers that recorded steps use
 
     def decode(self, ids: Tensor, lengths: Tensor, longest: int) -> Tensor:
         """One token a row, by the recorded step of the next larger shape."""
@@ -43,11 +43,8 @@ class GraphedRunner(SharedPrefixRunner):
         inputs = [*(pad(tensor, (0, more)) for tensor in (ids, lengths, starts)), members, places]
 
         def compute(ids: Tensor, lengths: Tensor, starts: Tensor, members: Tensor, places: Tensor) -> Tensor:
-            self._shared.grouping = (
-                Grouping(num_prefixes=shape[0], num_columns=shape[2], members=members, places=places)
-                if shape[0]
-                else None
-            )
+            grouping = Grouping(num_prefixes=shape[0], num_columns=shape[2], members=members, places=places)
+            self._shared.grouping = grouping if shape[0] else None
             return self._step(ids, lengths, starts, num_columns)
 
         logits = self.graphs.run((num_rows, num_columns, *shape), compute, inputs, most_rows=self._max_slots)
@@ -61,26 +58,20 @@ class GraphedRunner(SharedPrefixRunner):
 
     def _padded_grouping(self, num_rows: int) -> tuple[Tensor, Tensor, tuple[int, int, int]]:
         """Members `[U * G]`, places `[num_rows]` and U, G and prefix columns, all rounded up."""
-        if num_rows not in self._padded:
-            self._padded[num_rows] = self._pad_grouping(num_rows)
-        return self._padded[num_rows]
-
-    def _pad_grouping(self, num_rows: int) -> tuple[Tensor, Tensor, tuple[int, int, int]]:
         if not self._prefix_lengths:
             nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
             return nothing, nothing, (0, 0, 0)
-        members, places, size = self._members()
-        count, each = min(self._max_slots, rounded_up(len(self._prefix_lengths))), rounded_up(size)
-        table = [[*members[u * size : (u + 1) * size], *[0] * (each - size)] for u in range(len(self._prefix_lengths))]
-        table += [[0] * each for _ in range(count - len(table))]
-        moved = [place // size * each + place % size for place in places]
-        shape = (count, each, rounded_up(max(self._prefix_lengths)))
-        flat = [row for line in table for row in line]
-        return (
-            torch.tensor(flat, device=self._device),
-            torch.tensor([*moved, *[0] * (num_rows - len(moved))], device=self._device),
-            shape,
-        )
+        if num_rows not in self._padded:
+            (members, places, size), num_prefixes = self._members(), len(self._prefix_lengths)
+            count, each = min(self._max_slots, rounded_up(num_prefixes)), rounded_up(size)
+            table, index = torch.tensor(members).view(num_prefixes, size), torch.tensor(places)
+            index = index // size * each + index % size
+            self._padded[num_rows] = (
+                pad(table, (0, each - size, 0, count - num_prefixes)).flatten().to(self._device),
+                pad(index, (0, num_rows - len(places))).to(self._device),
+                (count, each, rounded_up(max(self._prefix_lengths))),
+            )
+        return self._padded[num_rows]
 
     def _buffers(self) -> tuple[int, int]:
         return self._shared.generation, self._shared.prefixes.generation

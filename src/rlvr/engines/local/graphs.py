@@ -1,9 +1,8 @@
-"""Steps of a fixed shape, recorded once and replayed: a small model's step is a thousand kernels of a few microseconds,
-and a GPU waits for the host that launches them one by one.
+"""Decode steps of a fixed shape, recorded once and replayed as CUDA graphs.
 
-What a recorded step reads and writes lies where it lay when it was recorded. So inputs are copied into tensors of its
-own, its result goes into one tensor that all steps share, and whoever changes the address of anything else that it
-uses has to `clear`.
+A small model's step is a thousand kernels of a few microseconds, which the host launches one by one. A recorded step
+reads and writes fixed addresses: inputs are copied into its own tensors, all steps share one result tensor, and a
+change of any other address it uses needs `clear`.
 """
 
 from __future__ import annotations
@@ -11,36 +10,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 MOST_STEPS = 128
-"""Recorded steps that are kept, the latest used ones; each holds some megabytes on the GPU."""
-
-
-class Recorder(Protocol):
-    """Makes a step replayable."""
-
-    def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
-        """A function that does what `compute` does, on the same tensors; it may call `compute` any number of times."""
-        ...
-
-    def forget(self) -> None:
-        """None of the functions is there any more."""
-        ...
+"""Recorded steps kept, the last used ones; each holds some megabytes on the GPU."""
 
 
 class CudaRecorder:
-    """CUDA graphs of the current GPU, which share one pool of memory: only one of them runs at a time."""
+    """Makes steps replayable: CUDA graphs of the current GPU in one memory pool, of which one runs at a time."""
 
     def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()  # one for all: a product's library keeps 32 MB of work space for each
+        self._stream = torch.cuda.Stream()  # one for all: cuBLAS keeps 32 MB of work space for each
         self.forget()
 
     def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
-        """As `Recorder`. Raises RuntimeError for what cannot be recorded, as a wait for the GPU."""
+        """Returns a function that does what `compute` does, on the same tensors; calls `compute` a few times.
+
+        RuntimeError for what cannot be recorded, such as a wait for the GPU.
+        """
         here = torch.cuda.current_stream()
         self._stream.wait_stream(here)
         with torch.cuda.stream(self._stream):
@@ -56,7 +45,7 @@ class CudaRecorder:
         return graph.replay
 
     def forget(self) -> None:
-        """As `Recorder`: torch records into no pool whose graphs are all gone ("use_count > 0 INTERNAL ASSERT")."""
+        """All recorded steps are gone: torch cannot record into their pool again ("use_count > 0 INTERNAL ASSERT")."""
         self._pool = torch.cuda.graph_pool_handle()
 
 
@@ -67,10 +56,10 @@ class _Step:
 
 
 class Graphs:
-    """Recorded steps by what tells their shapes apart."""
+    """Recorded steps by a key of their shapes."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder: Recorder | None = recorder
+    def __init__(self, recorder: CudaRecorder) -> None:
+        self._recorder: CudaRecorder | None = recorder
         self._steps: dict[Hashable, _Step] = {}
         self._result: Tensor | None = None  # [most rows, V], of the last step
 
@@ -81,11 +70,11 @@ class Graphs:
 
     @property
     def gave_up(self) -> bool:
-        """Whether there was a step that cannot be recorded."""
+        """Whether a step could not be recorded."""
         return self._recorder is None
 
     def clear(self) -> None:
-        """Forget all steps: something that they use is elsewhere now."""
+        """Forget all steps: an address they use has changed."""
         self._steps.clear()
         if self._recorder is not None:
             self._recorder.forget()
@@ -93,7 +82,7 @@ class Graphs:
     def run(self, key: Hashable, compute: Callable[..., Tensor], inputs: Sequence[Tensor], *, most_rows: int) -> Tensor:
         """`compute(*inputs)` `[R, V]`, which is overwritten by the next call. Equal keys mean equal shapes.
 
-        What cannot be recorded is computed as it is, from then on, and a warning says so once.
+        After a step that cannot be recorded all are computed directly, with one warning.
         """
         if self._recorder is None:
             return compute(*inputs)
@@ -102,14 +91,14 @@ class Graphs:
             try:
                 step = self._record(self._recorder, compute, inputs, most_rows)
             except RuntimeError as error:
-                cause = error.__context__ or error  # what failed, and not that the recording has failed
+                cause = error.__context__ or error  # the failure inside the recording
                 warnings.warn(f"sampling goes on without CUDA graphs ({str(cause).splitlines()[0]})", stacklevel=2)
                 self._recorder, self._result = None, None
                 self.clear()
                 return compute(*inputs)
             if len(self._steps) == MOST_STEPS:
                 del self._steps[next(iter(self._steps))]
-        self._steps[key] = step  # the last one: the next to go is the first
+        self._steps[key] = step  # at the end: the first is evicted next
         for own, value in zip(step.inputs, inputs, strict=True):
             own.copy_(value)
         step.replay()
@@ -117,11 +106,10 @@ class Graphs:
         return self._result[: len(inputs[0])]
 
     def _record(
-        self, recorder: Recorder, compute: Callable[..., Tensor], inputs: Sequence[Tensor], most_rows: int
+        self, recorder: CudaRecorder, compute: Callable[..., Tensor], inputs: Sequence[Tensor], most_rows: int
     ) -> _Step:
         own = tuple(value.clone() for value in inputs)
-        # what a first step makes and leaves, as a cache's buffers, is no part of the recorded one
-        logits = compute(*own)
+        logits = compute(*own)  # allocates what outlives a step, such as a cache's buffers, before the recording
         if self._result is None:
             self._result = logits.new_empty(most_rows, logits.shape[1])
         result = self._result[: len(own[0])]

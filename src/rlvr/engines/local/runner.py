@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,38 +15,8 @@ from rlvr.models.attention import attention_mask
 Tokens = Sequence[int]
 
 
-class Runner(Protocol):
-    """Next-token logits `[R, V]` for rows in slots. All of it runs without gradients."""
-
-    def reset(self, *, reuse: bool = True) -> None:
-        """All rows have left: go back to the state of a new runner; without `reuse` nothing written before survives."""
-        ...
-
-    def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
-        """Start rows: the slot `first_row + i` gets `prompts[copies[i]]`. R = len(copies)."""
-        ...
-
-    def extend(
-        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[Stored], known: Sequence[int]
-    ) -> Tensor:
-        """Start rows whose first `known[i]` tokens are stored; only the rest goes through the model."""
-        ...
-
-    def decode(self, ids: Tensor, lengths: Tensor, longest: int) -> Tensor:
-        """One more token `ids` `[R]` for the first R slots, at the positions `lengths` `[R]` (at most `longest`)."""
-        ...
-
-    def move(self, sources: Tensor, targets: Tensor, num_tokens: int) -> None:
-        """Copy whole slots."""
-        ...
-
-    def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored] | None:
-        """Copies of these slots' first keys and values, or None where there are none."""
-        ...
-
-
 class CachedRunner:
-    """Slot cache; every token goes through the model once."""
+    """Next-token logits `[R, V]` for rows in slots, without gradients; every token goes through the model once."""
 
     def __init__(self, model: PreTrainedModel, max_slots: int, cache: SlotCache | None = None):
         self._model = model
@@ -56,26 +25,27 @@ class CachedRunner:
         self._columns = torch.arange(0, device=model.device)
 
     def reset(self, *, reuse: bool = True) -> None:
-        """Empty buffers."""
+        """All rows have left: go back to the state of a new runner; without `reuse` nothing written before survives."""
         self._cache.clear(reuse=reuse)
 
     def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
-        """One right-padded forward; what is to the right of a token cannot reach it."""
+        """Start R = len(copies) rows: the slot `first_row + i` gets `prompts[copies[i]]`.
+
+        One right-padded forward; what is to the right of a token cannot reach it.
+        """
         ids, lengths = right_padded(prompts, self._device)
         self._cache.reserve(first_row + len(copies), ids.shape[1] + 1)
-        plan = Fresh(
-            first_row=first_row,
-            copies=torch.tensor(copies, device=self._device),
-            group_size=_group_size(copies, len(prompts)),
-        )
-        self._cache.start(plan)
+        size = len(copies) // len(prompts)
+        regular = [u for u in range(len(prompts)) for _ in range(size)] == list(copies)
+        index = torch.tensor(copies, device=self._device)
+        self._cache.start(Fresh(first_row=first_row, copies=index, group_size=size if regular else None))
         positions = torch.arange(ids.shape[1], device=self._device)[None]
-        return self._forward(ids, positions, self._prompt_mask(positions), lengths - 1)[plan.copies]
+        return self._forward(ids, positions, self._prompt_mask(positions), lengths - 1)[index]
 
     def extend(
         self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[Stored], known: Sequence[int]
     ) -> Tensor:
-        """One right-padded forward of what is new."""
+        """Start rows whose first `known[i]` tokens are stored; only the rest goes through the model."""
         ids, lengths = right_padded([p[k:] for p, k in zip(prompts, known, strict=True)], self._device)
         starts = torch.tensor(known, device=self._device)
         positions = starts[:, None] + torch.arange(ids.shape[1], device=self._device)
@@ -86,7 +56,7 @@ class CachedRunner:
         return self._forward(ids, positions, self._mask(positions, num_columns), lengths - 1)
 
     def decode(self, ids: Tensor, lengths: Tensor, longest: int) -> Tensor:
-        """One token a row."""
+        """Add one token `ids` `[R]` to the first R slots, at the positions `lengths` `[R]` (at most `longest`)."""
         num_columns = longest + 1
         self._cache.reserve(len(ids), num_columns)
         positions = lengths[:, None].clone()
@@ -98,12 +68,12 @@ class CachedRunner:
         self._cache.move(sources, targets, num_tokens)
 
     def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored]:
-        """Copies of slots."""
+        """Copies of these slots' first keys and values."""
         return self._cache.save(rows, lengths)
 
     def _prompt_mask(self, positions: Tensor) -> Tensor | dict[str, Tensor] | None:
-        """None: the model knows that it is causal. On a GPU it then hands keys of fewer heads than queries have to a
-        kernel that knows no float32, and torch takes one that holds all scores instead; one mask serves all rows."""
+        """None: the model is causal by itself. Float32 on a GPU gets a mask: without one, grouped-query attention takes
+        a kernel without float32, and torch falls back to one that holds all scores."""
         if self._device.type == "cpu" or self._model.dtype != torch.float32:
             return None
         return self._mask(positions, positions.shape[1])
@@ -142,7 +112,7 @@ class CachedRunner:
 
 
 class FullForwardRunner:
-    """No cache: the whole sequence goes through the model for every token. Slow, and right for any causal model."""
+    """As `CachedRunner` without a cache: every token costs a forward of its whole sequence. Serves any causal model."""
 
     def __init__(self, model: PreTrainedModel, max_slots: int):
         self._model = model
@@ -192,18 +162,14 @@ class FullForwardRunner:
         return output.logits[:, -1]
 
 
+Runner = CachedRunner | FullForwardRunner
+
+
 def right_padded(prompts: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor]:
     """Ids `[R, longest]`, padded with 0 on the right, and lengths `[R]`."""
     longest = max(len(prompt) for prompt in prompts)
     ids = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=device)
     return ids, torch.tensor([len(prompt) for prompt in prompts], device=device)
-
-
-def _group_size(copies: Sequence[int], num_prompts: int) -> int | None:
-    """G if `copies` is 0 (G times) 1 (G times) ..."""
-    size = len(copies) // num_prompts
-    regular = [u for u in range(num_prompts) for _ in range(size)]
-    return size if list(copies) == regular else None
 
 
 @contextmanager

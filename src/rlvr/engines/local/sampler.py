@@ -16,8 +16,8 @@ that temperature), then `top_k`, then `top_p` over what the first two left. For 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, replace
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -42,30 +42,21 @@ class RowSampling:
 
     def rows(self, first: int, last: int) -> RowSampling:
         """The rows `first .. last`."""
-        part = slice(first, last)
-        return RowSampling(
-            streams=self.streams[part],
-            temperature=self.temperature[part],
-            greedy=self.greedy[part],
-            top_p=self.top_p[part],
-            top_k=self.top_k[part],
-            min_p=self.min_p[part],
-            any_greedy=self.any_greedy,
-            any_truncates=self.any_truncates,
+        return replace(
+            self, **{name: value[first:last] for name, value in vars(self).items() if torch.is_tensor(value)}
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Draw:
-    """One token a row."""
+class Draw(NamedTuple):
+    """One token for each of R rows."""
 
     ids: Tensor  # [R] int64
-    behavior_logprobs: Tensor  # [R] float32, under the whole vocabulary
-    sampling_logprobs: Tensor  # [R] float32, under what truncation left
+    behavior_logprobs: Tensor  # [R] float32, over the whole vocabulary
+    sampling_logprobs: Tensor  # [R] float32, over what truncation left
     totals: Tensor  # [R] float64, the probability that truncation left; not finite where the logits are not
 
     def refuse(self) -> NoReturn:
-        """Say that there were logits that are not finite. Left to the caller to find: a GPU would be waited for."""
+        """Raise for logits that are not finite. The caller checks `totals`: a check here would wait for the GPU."""
         raise NonFiniteLogitsError(
             f"the model's logits are not finite in {int((~self.totals.isfinite()).sum())} rows: its weights hold NaN "
             "or have grown too large; use another model, or train again with a lower trainer.learning_rate."
@@ -74,20 +65,12 @@ class Draw:
 
 def sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:
     """Draw the tokens that stand at `positions` `[R]` of their sequences, from `logits` `[R, V]`."""
-    num_rows, vocabulary = logits.shape
-    size = max(1, MAX_CHUNK_ELEMENTS // vocabulary)
-    if num_rows <= size:
-        return _sample(logits, positions, sampling)
+    size = max(1, MAX_CHUNK_ELEMENTS // logits.shape[1])
     parts = [
         _sample(logits[i : i + size], positions[i : i + size], sampling.rows(i, i + size))
-        for i in range(0, num_rows, size)
+        for i in range(0, len(logits), size)
     ]
-    return Draw(
-        ids=torch.cat([part.ids for part in parts]),
-        behavior_logprobs=torch.cat([part.behavior_logprobs for part in parts]),
-        sampling_logprobs=torch.cat([part.sampling_logprobs for part in parts]),
-        totals=torch.cat([part.totals for part in parts]),
-    )
+    return Draw(*map(torch.cat, zip(*parts, strict=True))) if len(parts) > 1 else parts[0]
 
 
 def most_likely(logits: Tensor, sampling: RowSampling, count: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Which runner serves a model: the fastest one that gives the logprobs of a plain forward."""
+"""Choice of the runner: the fastest one that gives the logprobs of a plain forward."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rlvr.models.attention import unsupported_attention
 from rlvr.models.devices import exact_products
 
 MakeRunner = Callable[[PreTrainedModel, int], Runner]
-"""Of a model and the most rows that it will have."""
+"""From a model and the number of slots."""
 
 
 def choose_runner(model: PreTrainedModel) -> tuple[MakeRunner, str | None]:
-    """The fastest runner that is right, and, where that is the slow one, why."""
+    """The fastest correct runner and, if that is the slow one, the reason."""
     reason = unsupported_attention(model.config)
     if reason is None:
         for kind in cached_runners(model.device):
@@ -30,14 +30,14 @@ def choose_runner(model: PreTrainedModel) -> tuple[MakeRunner, str | None]:
 
 
 def cached_runners(device: torch.device) -> list[type[CachedRunner]]:
-    """Those that keep keys and values, the fastest one on such a device first."""
+    """Runners that keep keys and values, the fastest one on this device first."""
     return [*([GraphedRunner] if device.type == "cuda" else []), SharedPrefixRunner, CachedRunner]
 
 
 def _probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str | None:
-    """Run a few tokens through the runner and through a plain forward; None if they agree, else what went wrong.
+    """Compare a few tokens with a plain forward; None if they agree, else the difference.
 
-    Four rows of three prompts: the first two start together, then part.
+    Four rows of three prompts: the first two share one.
     """
     vocabulary = model.config.get_text_config().vocab_size
     prompts = [[(7 * row + 3 * i + 1) % vocabulary for i in range(4 + row)] for row in (0, 1, 2)]

@@ -1,9 +1,8 @@
 """Decoding with one copy of a prompt's keys and values for its whole group.
 
-A group of G completions reads its prompt's keys and values G times a step if every row has its own copy, and for small
-models decoding is bound by just that traffic. Here the prompt is kept once, and the queries of a group meet it in one
-matrix product; only sampled tokens are kept per row (the idea of Hydragen, Juravsky et al. 2024, arXiv:2402.05099,
-with one softmax over both parts, as the scores of one query are few):
+Decoding of small models is bound by reading keys and values. Here a prompt is kept once for its G completions and the
+queries of the group meet it in one matrix product; only sampled tokens are kept per row (the idea of Hydragen,
+Juravsky et al. 2024, arXiv:2402.05099, with one softmax over both parts, as the scores of one query are few):
 
     rows    prompt (prefix)      sampled (suffix, columns start again at 0)
     0  1    p0 p1 p2 p3          a0 a1  |  b0 b1 b2
@@ -37,13 +36,13 @@ class Grouping:
     """Which of N rows share which of U prefixes, at most G rows each.
 
     Rows 0 1 of prefix 0 and row 2 of prefix 1: members `0 1 2 0` (padded with row 0), places `0 1 2`. A row without a
-    prefix stands with any other: all its prefix columns are masked, so it gets exactly 0 from there.
+    prefix joins any group: all its prefix columns are masked, so it gets exactly 0 from there.
     """
 
     num_prefixes: int
     num_columns: int  # the longest prefix
     members: Tensor | None  # [U * G] rows; None where it would be 0 1 2 .., in which case places is None too
-    places: Tensor | None  # [N] where a row stands in members
+    places: Tensor | None  # [N] index of a row in members
 
     def spread(self, rows: Tensor) -> Tensor:
         """`[N, H, r, X]` -> `[U, H, G * r, X]`: the rows of a prefix side by side."""
@@ -59,7 +58,7 @@ class Grouping:
 
 
 class SharedPrefixCache(SlotCache):
-    """The sampled tokens of each row, and beside them the prompts: a slot cache whose slots are prefixes."""
+    """The sampled tokens of each row; the prompts are in `prefixes`, one a slot."""
 
     def __init__(self, max_slots: int, *, keeps: bool = False):
         super().__init__(max_slots, keeps=keeps)
@@ -85,7 +84,7 @@ class SharedPrefixCache(SlotCache):
             weights = torch.softmax(scores + mask, -1, dtype=torch.float32).to(values.dtype)
             return _weighted_sum(weights, values).view(num_rows, 1, num_heads, -1)
         count, columns = grouping.num_prefixes, grouping.num_columns
-        prefix_keys, prefix_values = self.prefixes.buffers(self._layer_idx)
+        prefix_keys, prefix_values = self.prefixes.buffers[self._layer_idx]
         prefix_keys, prefix_values = prefix_keys[:count, :, :columns], prefix_values[:count, :, :columns]
         shared = torch.matmul(grouping.spread(query), prefix_keys.transpose(2, 3))
         scores = torch.cat([grouping.collect(shared, repeats), scores], -1)
@@ -136,7 +135,7 @@ class SharedPrefixRunner(CachedRunner):
         self._prefix_lengths: list[int] = []
         self._starts = torch.zeros(max_slots, dtype=torch.int64, device=self._device)  # [slots] a row's prefix length
         self._grouped = False  # grouping and _longest are up to date
-        self._longest = 0  # suffix columns in use, a bound
+        self._longest = 0  # suffix columns in use, an upper bound
 
     def reset(self, *, reuse: bool = True) -> None:
         """Empty buffers, for suffixes and prefixes."""
@@ -149,14 +148,13 @@ class SharedPrefixRunner(CachedRunner):
         self._drop_rows(first_row)
         ids, lengths = right_padded(prompts, self._device)
         first, index = len(self._prefix_lengths), torch.tensor(copies, device=self._device)
-        prefixes = self._shared.prefixes
-        prefixes.reserve(first + len(prompts), ids.shape[1])
+        self._shared.prefixes.reserve(first + len(prompts), ids.shape[1])
         self._shared.reserve(first_row + len(copies), 1)
         each = torch.arange(len(prompts), device=self._device)
-        prefixes.start(Fresh(first_row=first, copies=each, group_size=1))
+        self._shared.prefixes.start(Fresh(first_row=first, copies=each, group_size=1))
         positions = torch.arange(ids.shape[1], device=self._device)[None]
         mask = self._prompt_mask(positions)
-        logits = self._forward(ids, positions, mask, lengths - 1, past_key_values=prefixes)
+        logits = self._forward(ids, positions, mask, lengths - 1, past_key_values=self._shared.prefixes)
         self._prefix_lengths += [len(prompt) for prompt in prompts]
         self._owners += [first + copy for copy in copies]
         self._starts[first_row : first_row + len(copies)] = lengths[index]
@@ -184,7 +182,7 @@ class SharedPrefixRunner(CachedRunner):
         return self._step(ids, lengths, starts, num_columns)
 
     def _prepare(self, num_rows: int, columns: Tensor) -> None:
-        """Bring the grouping up to date with who is left, and count the column that is written next."""
+        """Bring the grouping up to date with the rows that are left; count the column that is written next."""
         self._drop_rows(num_rows)
         if not self._grouped:
             self._group()
@@ -251,31 +249,24 @@ class SharedPrefixRunner(CachedRunner):
         )
 
     def _drop_rows(self, count: int) -> None:
-        """Rows from `count` on have left."""
+        """Rows from `count` on have left; close the gaps of prefixes without rows, with the last prefixes."""
         if len(self._owners) > count:
             del self._owners[count:]
             self._grouped = False
-        if not self._grouped:
-            self._drop_prefixes()
-
-    def _drop_prefixes(self) -> None:
-        """Close the gaps of prefixes whose rows have all left, with the last ones."""
         used = {owner for owner in self._owners if owner >= 0}
-        count = len(used)
-        if count == len(self._prefix_lengths):
+        if self._grouped or len(used) == len(self._prefix_lengths):
             return
-        sources = [owner for owner in sorted(used) if owner >= count]
-        targets = [i for i in range(count) if i not in used]
+        sources = [owner for owner in sorted(used) if owner >= len(used)]
+        targets = [i for i in range(len(used)) if i not in used]
         if sources:
+            columns = max(self._prefix_lengths[source] for source in sources)
+            source, target = (torch.tensor(slots, device=self._device) for slots in (sources, targets))
+            self._shared.prefixes.move(source, target, columns)
             to = dict(zip(sources, targets, strict=True))
-            device, columns = self._device, max(self._prefix_lengths[source] for source in sources)
-            self._shared.prefixes.move(
-                torch.tensor(sources, device=device), torch.tensor(targets, device=device), columns
-            )
-            for source, target in to.items():
-                self._prefix_lengths[target] = self._prefix_lengths[source]
+            for old, new in to.items():
+                self._prefix_lengths[new] = self._prefix_lengths[old]
             self._owners = [to.get(owner, owner) for owner in self._owners]
-        del self._prefix_lengths[count:]
+        del self._prefix_lengths[len(used) :]
 
     def _group(self) -> None:
         """Derive the grouping from the owners."""
@@ -294,14 +285,13 @@ class SharedPrefixRunner(CachedRunner):
 
     def _members(self) -> tuple[list[int], list[int], int]:
         """`members` and `places` of the grouping, and G."""
-        count = len(self._prefix_lengths)
-        rows: list[list[int]] = [[] for _ in range(count)]
+        rows: list[list[int]] = [[] for _ in self._prefix_lengths]
         for row, owner in enumerate(self._owners):
             if owner >= 0:
                 rows[owner].append(row)
         for row, owner in enumerate(self._owners):
             if owner < 0:
-                rows[row % count].append(row)
+                rows[row % len(rows)].append(row)
         size = max(len(members) for members in rows)
         members = [row for group in rows for row in [*group, *[0] * (size - len(group))]]
         places = [0] * len(self._owners)

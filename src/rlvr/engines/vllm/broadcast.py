@@ -1,7 +1,7 @@
-"""Weights straight to the servers' workers, by a process group that lives for one push: no file system is shared.
+"""Weights straight to the servers' workers, by a process group that lives for one push: no shared file system.
 
-The group's rules are in `extension/rlvr_vllm_group.py`, which both sides use. A group that breaks is made anew without
-the server that broke it; one that comes back gets the same tensors, which are held until the next version.
+`extension/rlvr_vllm_group.py` has the code of both sides. A group that breaks is made again without the server that
+broke it; that one gets the same tensors when it is back.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -29,12 +29,12 @@ from rlvr.errors import UserError
 
 POLL_S = 0.02
 WORKERS_SHARE = 0.8
-"""Of engine.timeout_s: a worker gives up and says why before its server's answer is given up."""
+"""Of engine.timeout_s: a worker times out, and reports it, before the trainer does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parcel:
-    """Tensors as the servers keep them, in host memory, and from where they are sent."""
+    """Tensors in the servers' precision, in host memory, and the address they are sent from."""
 
     tensors: Mapping[str, Tensor]
     host: str
@@ -43,7 +43,7 @@ class Parcel:
 
 
 class Meeting:
-    """Servers that get a parcel together, once each of them is ready or known not to be: `receive` or `leave`."""
+    """Servers that get a parcel together, once each of them has called `receive` or `leave`."""
 
     def __init__(self, parcel: Parcel, servers: Sequence[Server]) -> None:
         self._parcel = parcel
@@ -52,7 +52,7 @@ class Meeting:
         self._lock = threading.Lock()
 
     def receive(self, server: Server, num_workers: int) -> None:
-        """Returns when all workers of the server have the weights, and have compared them.
+        """Returns when all workers of the server have the weights and have verified them.
 
         Raises ServerGoneError, RefusedError; UserError where the trainer cannot listen.
         """
@@ -61,7 +61,7 @@ class Meeting:
         future.result()
 
     def leave(self, server: Server) -> None:
-        """It takes no part, or not any more."""
+        """The server takes no part."""
         self._count(server, None)
 
     def _count(self, server: Server, ready: tuple[int, Future[None]] | None) -> None:
@@ -72,7 +72,7 @@ class Meeting:
             if ready is not None:
                 self._ready[server] = ready
             is_last = not self._missing
-        if is_last and self._ready:  # whoever comes last sends for all
+        if is_last and self._ready:  # the last one sends for all
             self._send()
 
     def _send(self) -> None:
@@ -81,9 +81,7 @@ class Meeting:
             while left:
                 found = send(self._parcel, {server: count for server, (count, _) in left.items()})
                 again = {server for server, error in found.items() if isinstance(error, BrokenOffError)}
-                if len(again) == len(left):  # nobody to leave out
-                    again = set()
-                for server in [server for server in left if server not in again]:
+                for server in left.keys() - again or set(left):  # all of them where all broke off
                     _, future = left.pop(server)
                     error = found[server]
                     future.set_result(None) if error is None else future.set_exception(error)
@@ -94,11 +92,8 @@ class Meeting:
                 raise
 
 
-def send(parcel: Parcel, servers: Mapping[Server, int]) -> dict[Server, Exception | None]:
-    """Broadcast the tensors to servers with so many workers each; what became of it at each server.
-
-    UserError where the trainer cannot listen.
-    """
+def send(parcel: Parcel, servers: Mapping[Server, int]) -> dict[Server, BaseException | None]:
+    """Broadcast the tensors to servers with so many workers each; each server's error. UserError: cannot listen."""
     store, port = _listen(parcel.host)
     offer = Offer(
         host=parcel.host,
@@ -112,7 +107,7 @@ def send(parcel: Parcel, servers: Mapping[Server, int]) -> dict[Server, Exceptio
     with ThreadPoolExecutor(len(servers)) as pool:
         calls = {server: pool.submit(server.receive_policy, text) for server in servers}
         problem = _broadcast(parcel, offer, store, list(calls.values()))
-        found = {server: _outcome(call) for server, call in calls.items()}
+        found = {server: call.exception() for server, call in calls.items()}
     came = dist.PrefixStore(offer.token, store).add(groups.RANKS, 0)  # the store listens until all have answered
     for server, error in found.items():
         if error is None and came >= offer.size:  # data parallel engines, of which only the first one's answer is heard
@@ -122,16 +117,8 @@ def send(parcel: Parcel, servers: Mapping[Server, int]) -> dict[Server, Exceptio
     return found
 
 
-def _outcome(call: Future[None]) -> Exception | None:
-    try:
-        call.result()
-    except Exception as error:
-        return error
-    return None
-
-
 def _broadcast(parcel: Parcel, offer: Offer, store: dist.TCPStore, calls: Sequence[Future[None]]) -> str | None:
-    """The trainer's side; what went wrong with it. Workers tell by themselves what they have."""
+    """The trainer's side; returns its problem. Workers report by themselves what they have."""
     end = time.monotonic() + offer.limit_s
     group = None
     try:
@@ -139,7 +126,7 @@ def _broadcast(parcel: Parcel, offer: Offer, store: dist.TCPStore, calls: Sequen
         group = Group(store, offer, rank=0, backend=backend, address=offer.host, end=end)
         for tensor in parcel.tensors.values():
             group.send(tensor)
-        wait(calls, timeout=max(0.0, end - time.monotonic()))  # whoever leaves first cuts off slower ones
+        wait(calls, timeout=max(0.0, end - time.monotonic()))  # leaving at once would cut off slower workers
         return None
     except CutOffError as error:
         return str(error)
@@ -151,7 +138,7 @@ def _broadcast(parcel: Parcel, offer: Offer, store: dist.TCPStore, calls: Sequen
 
 
 def _gathered(store: dist.Store, offer: Offer, calls: Sequence[Future[None]], end: float, has_gpu: bool) -> str:
-    """The backend, once all workers are there. CutOffError if one of them will not come."""
+    """The backend, once all workers have joined. CutOffError if one fails."""
     keys = [groups.place(rank) for rank in range(1, offer.size)]
     while not store.check(keys):
         done, _ = wait(calls, timeout=POLL_S, return_when=FIRST_COMPLETED)
@@ -164,7 +151,7 @@ def _gathered(store: dist.Store, offer: Offer, calls: Sequence[Future[None]], en
 
 
 def _listen(host: str) -> tuple[dist.TCPStore, int]:
-    """A store at a free port of this address alone; left to itself it listens on all of them."""
+    """A store at a free port of this address alone; by default it listens on all addresses."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         one = socket.socket(family, kind, protocol)
@@ -175,7 +162,7 @@ def _listen(host: str) -> tuple[dist.TCPStore, int]:
             store = dist.TCPStore(
                 host, port, None, True, timedelta(seconds=60), wait_for_workers=False, master_listen_fd=one.fileno()
             )
-            one.detach()  # it is the store's now
+            one.detach()  # the store owns it
             return store, port
         finally:
             one.close()
@@ -187,7 +174,7 @@ def _listen(host: str) -> tuple[dist.TCPStore, int]:
 
 
 def own_address(urls: Sequence[str]) -> str:
-    """The address of this machine by which it reaches the servers; 127.0.0.1 where all are on it. No packet is sent."""
+    """This machine's address towards the servers; 127.0.0.1 if all are on it. No packet is sent."""
     found = []
     for parts in map(urlsplit, urls):
         try:
@@ -196,5 +183,5 @@ def own_address(urls: Sequence[str]) -> str:
                 one.connect(where[4])
                 found.append(str(one.getsockname()[0]))
         except OSError:
-            continue  # a server that is not there is said elsewhere
+            continue  # reported elsewhere
     return next((one for one in found if not one.startswith("127.") and one != "::1"), "127.0.0.1")

@@ -1,27 +1,28 @@
-"""The engine that samples on vLLM servers: the least busy one gets the next request, all get the new weights.
+"""Sampling on vLLM servers: the least busy one gets the next request, all get the new weights.
 
-A server may die at any time. Its requests are issued again, with their seeds, to another one, or to itself once it is
-back; what a server sampled with other weights than it should have is thrown away. So no completion is lost or doubled,
-and every token's version is what the server itself said.
+A server may die at any time. Its requests are sent again with their seeds, to another one or to itself once it is
+back; what was sampled with other weights than intended is discarded. So no completion is lost or doubled, and every
+token's version is the one the server reported.
 
-`load_weights` blocks the event loop, while the servers hold still; answers wait in the sockets until it is done.
+`load_weights` blocks the event loop while the servers pause; answers wait in the sockets.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import uuid
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlvr.engines.base import OnToken
+from rlvr.engines.base import OnToken, empty_completion, within_context
+from rlvr.engines.settings import VllmEngineSettings
 from rlvr.engines.vllm.broadcast import Parcel, own_address
+from rlvr.engines.vllm.extension.rlvr_vllm_group import vocabulary_digest
 from rlvr.engines.vllm.fleet import Fleet, Turns
 from rlvr.engines.vllm.probe import make_probe, probe_prompts
 from rlvr.engines.vllm.push import PARTIAL, Expected, Member, Push
@@ -40,28 +41,13 @@ from rlvr.engines.vllm.wire import (
 )
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
-from rlvr.types import Completion, SamplingParams, StopReason
+from rlvr.types import Completion, SamplingParams
 from rlvr.world import ALONE, World
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """See `engine` in docs/configuration.md."""
-
-    urls: tuple[str, ...]
-    sync: Literal["folder", "adapter", "broadcast"]
-    weights_dir: Path
-    max_batch_size: int
-    timeout_s: float
-    wait_s: float
-    max_retries: int
-    max_logprob_gap: float | None
-    broadcast_host: str | None = None  # None: by which address the servers are reached
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +61,17 @@ class _Connection:
 
 
 class VllmEngine:
-    """A client of `settings.urls`. Nothing is sampled before the first `load_weights`.
+    """A client of `settings.urls`. Call `load_weights` before sampling.
 
-    Raises UserError at once for a server that is not there or does not fit the policy. Once `stopped()`, which any
-    thread may ask, nothing waits for a server that is gone.
+    Raises UserError for a server that is not there or does not fit the policy. Once `stopped()` (called in any thread),
+    nothing waits for a server that is gone.
     """
 
     def __init__(
         self,
         policy: Policy,
-        settings: Settings,
+        settings: VllmEngineSettings,
+        weights_dir: Path,
         *,
         max_context_tokens: int,
         world: World = ALONE,
@@ -94,26 +81,24 @@ class VllmEngine:
         self._policy, self._settings, self._world = policy, settings, world
         self._expected = expect(policy, sync=settings.sync)
         servers = [Server(url, timeout_s=settings.timeout_s) for url in settings.urls]
-        first = world.rank % len(servers)  # ranks that are all idle do not all choose the same
+        first = world.rank % len(servers)  # idle ranks choose different servers
         servers = servers[first:] + servers[:first]
         self._fleet = Fleet(servers, self._expected, wait_s=settings.wait_s, on_note=on_note, stopped=stopped)
         self._max_context_tokens = min(max_context_tokens, *(m.facts.max_model_len for m in self._fleet.members))
-        self._folder = WeightsFolder(settings.weights_dir)
-        self._run = world.first(uuid.uuid4().hex[:12])  # two runs call their versions differently
+        self._folder = WeightsFolder(weights_dir)
+        self._run = world.first(uuid.uuid4().hex[:12])  # names of versions differ between runs
         self._version = 0
         self._connection: _Connection | None = None
 
     @property
     def policy_version(self) -> int:
-        """Of the weights the next token is sampled with."""
+        """Version of the weights the next token is sampled with."""
         return self._version
 
     @property
     def max_context_tokens(self) -> int:
         """Tokens that prompt and completion may have together, on every server."""
         return self._max_context_tokens
-
-    # ---------------------------------------------------------------------------------------------------- sampling
 
     async def generate(
         self,
@@ -125,23 +110,16 @@ class VllmEngine:
     ) -> Completion:
         """Sample one completion; see `Engine.generate`. A session's calls go to one server, which has its prefix.
 
-        `on_token` hears of all tokens at the end. A completion that does not fit the context is cut, with
+        `on_token` is called for all tokens at the end. A completion that does not fit the context is cut, with
         `StopReason.LENGTH`.
 
         Raises:
             ValueError: the prompt is empty, or longer than the context.
-            UserError: no server is there any more, or one keeps giving answers that are none.
+            UserError: no server is left, or one keeps giving invalid answers.
         """
-        if not len(prompt_ids):
-            raise ValueError("the prompt is empty: there is nothing to continue")
-        room = self._max_context_tokens - len(prompt_ids)
-        if room < 0:
-            raise ValueError(
-                f"the prompt has {len(prompt_ids)} tokens, more than max_context_tokens={self._max_context_tokens}"
-            )
-        sampling = replace(sampling, max_tokens=min(room, sampling.max_tokens))
+        sampling = within_context(prompt_ids, sampling, self._max_context_tokens)
         if sampling.max_tokens <= 0:
-            return _nothing(self._version)
+            return empty_completion(self._version)
         connection = self._connected()
         async with connection.gate:
             sampled, versions = await self._sample(connection, prompt_ids, sampling, session)
@@ -158,7 +136,7 @@ class VllmEngine:
         sampling: SamplingParams,
         session: Hashable | None,
     ) -> tuple[Sampled, list[int]]:
-        """The completion and its spans' versions, from whichever server gives one."""
+        """The completion and its spans' versions, from any server."""
         for attempt in itertools.count(1):
             member = await self._fleet.choose(connection.turns, session)
             num_looks, push = member.num_looks, self._fleet.newest
@@ -176,7 +154,7 @@ class VllmEngine:
                     "log, mend it, and go on with resume=true."
                 )
             await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S))
-            await self._fleet.see_to(connection.turns, member, num_looks, problem)
+            await self._fleet.recheck(connection.turns, member, num_looks, problem)
         raise AssertionError("count() does not end")
 
     async def _ask(
@@ -197,11 +175,8 @@ class VllmEngine:
         return read_sampled(answer, sampling, self._expected.vocab_size)
 
     def _with_versions(self, sampled: Sampled, push: Push) -> tuple[Sampled, list[int]]:
-        """The completion, and our numbers of the weights that its spans were sampled with; `push` was the newest when
-        it was asked for. An adapter's requests keep it to their end, whatever the server calls its weights by then.
-
-        Raises ServerGoneError for other weights than should be there.
-        """
+        """The completion and the versions of its spans; `push` was the newest at the request. A request keeps its
+        adapter to its end, whatever the server calls its weights by then. ServerGoneError for unexpected weights."""
         if push.adapter is None:
             return sampled, [self._number(span.version, push.version) for span in sampled.spans]
         whole = Span(version=push.name, start=0, end=len(sampled.token_ids))
@@ -220,16 +195,14 @@ class VllmEngine:
         """Forget which server a session has; unknown ones are ignored."""
         self._fleet.release(session)
 
-    # ----------------------------------------------------------------------------------------------------- weights
-
     def load_weights(self, version: int) -> None:
-        """Give every server the policy's weights, and compare what they compute with what the policy does.
+        """Give every server the policy's weights, and compare its logprobs with the policy's.
 
-        What is being sampled stands still meanwhile and goes on with the new weights. Ranks of one world call it
-        together: one writes and pushes. A server that is not there gets the weights when it is back.
+        Requests in flight pause and go on with the new weights. All ranks call it together; the first one writes and
+        pushes. A server that is down gets the weights when it is back.
 
         Raises:
-            UserError: see `push_to`; or no server is there after `engine.wait_s`.
+            UserError: see `push_to`; or no server is up after `engine.wait_s`.
         """
         problem = None
         try:
@@ -244,31 +217,26 @@ class VllmEngine:
             raise UserError(problem)
 
     def _publish(self, version: int) -> Push:
-        """Write the weights where the servers find them, and what the trainer says with them."""
-        adapter = self._settings.sync == "adapter"
+        """Prepare the weights and the trainer's own probe logprobs."""
+        sync = self._settings.sync
         prompts = probe_prompts(self._expected.vocab_size, self._max_context_tokens)
         probe = make_probe(self._policy, prompts)  # by all ranks, and so before what may fail on one of them
-        if adapter:
-            files = self._folder.of(version)
-            if self._world.is_first:
-                self._folder.write_adapter(version, self._policy)
-            parcel = None
-        elif self._settings.sync == "broadcast":
-            files, parcel = self._folder.of(version), self._held()
-        else:
-            files, parcel = self._write(version), None
+        if sync == "adapter" and self._world.is_first:
+            self._folder.write_adapter(version, self._policy)
+        if sync == "folder":
+            self._write(version)
         return Push(
             version=version,
             name=f"{self._run}/{version}",
-            files=files,
-            parcel=parcel,
-            adapter=f"{self._run}-{version}" if adapter else None,
+            files=self._folder.of(version),
+            parcel=self._held() if sync == "broadcast" else None,
+            adapter=f"{self._run}-{version}" if sync == "adapter" else None,
             probe=probe,
             tolerance=self._settings.max_logprob_gap,
         )
 
-    def _write(self, version: int) -> Path:
-        """Every rank goes through all tensors: a cut one is put together by all of them."""
+    def _write(self, version: int) -> None:
+        """All ranks go through all tensors: gathering a sharded one is collective."""
         weights = full_weights(self._policy)
         try:
             if self._world.is_first:
@@ -276,10 +244,9 @@ class VllmEngine:
         finally:
             for _ in weights:
                 pass
-        return self._folder.of(version)
 
     def _held(self) -> Parcel:
-        """On every rank, each of which may have to bring a server up to date."""
+        """On every rank: each may have to bring a server up to date."""
         weights = full_weights(self._policy)
         return Parcel(
             tensors={name: as_served(value, self._dtype, copy=True) for name, value in weights},
@@ -290,12 +257,12 @@ class VllmEngine:
 
     @property
     def _dtype(self) -> torch.dtype:
-        """As all servers keep the weights; float32 where they differ."""
+        """Precision of the servers; float32 where they differ."""
         names = {member.facts.dtype for member in self._fleet.members}
         return getattr(torch, names.pop()) if len(names) == 1 else torch.float32
 
     def close(self) -> None:
-        """Remove the files of the weights; servers keep what they have."""
+        """Remove the weight files; servers keep what they have."""
         if self._world.is_first:
             self._folder.clear()
 
@@ -312,7 +279,7 @@ class VllmEngine:
 
 
 def expect(policy: Policy, *, sync: str) -> Expected:
-    """What a server must have to sample for the policy, whose weights it gets by `engine.sync`."""
+    """What a server must have to sample for the policy with `engine.sync`."""
     config = policy.model.config.get_text_config()
     rank = None
     if sync == "adapter":
@@ -327,16 +294,4 @@ def expect(policy: Policy, *, sync: str) -> Expected:
         tokenizer=vocabulary_digest(policy.tokenizer.get_vocab()),
         is_float32=policy.dtype == torch.float32,
         adapter_rank=rank,
-    )
-
-
-def vocabulary_digest(ids: dict[str, int]) -> str:
-    """Of which id every token has; as the extension computes it on the server's side."""
-    text = "\n".join(f"{index}\t{token}" for token, index in sorted(ids.items(), key=lambda item: (item[1], item[0])))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _nothing(version: int) -> Completion:
-    return Completion(
-        token_ids=(), behavior_logprobs=(), sampling_logprobs=(), stop_reason=StopReason.LENGTH, policy_version=version
     )

@@ -1,4 +1,4 @@
-"""The servers of a run: which one gets the next request, and what becomes of one that is gone."""
+"""The servers of a run: choice of the next one, failures, pushes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLL_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Turns:
-    """Of one event loop: who looks after broken servers, one at a time."""
+    """Locks of one event loop: failed servers are re-checked one at a time."""
 
     members: dict[Member, asyncio.Lock] = field(default_factory=dict)
     waiting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -31,8 +31,8 @@ class Turns:
 class Fleet:
     """Servers that fit the policy. Raises UserError at once for one that does not, or is not there.
 
-    A server that fails is looked at: if it is there and merely was started anew, it gets the weights; if not, it is
-    left out until the next push, or until no other one is left.
+    A server that fails is re-checked: if it answers (restarted, say) it gets the weights, else it is left out until the
+    next push, or until no other one is left.
     """
 
     def __init__(
@@ -44,17 +44,14 @@ class Fleet:
         on_note: Callable[[str], None],
         stopped: Callable[[], bool],
     ) -> None:
-        """`stopped`: whether nobody wants to wait any longer."""
         self._expected, self._wait_s, self._on_note, self._stopped = expected, wait_s, on_note, stopped
         self.members = [_join(server, expected) for server in servers]
         self._push: Push | None = None
         self._sessions: dict[Hashable, Member] = {}
         self._gave_up: UserError | None = None
 
-    # ---------------------------------------------------------------------------------------------------- sampling
-
     async def choose(self, turns: Turns, session: Hashable | None) -> Member:
-        """The session's server if it is there, else the one with the fewest requests. UserError if none comes back."""
+        """The session's server if it is up, else the least busy one. UserError if none comes back."""
         if not self._up():
             await self._wait(turns)
         member = self._sessions.get(session)
@@ -68,9 +65,8 @@ class Fleet:
         """Forget a session; unknown ones are ignored."""
         self._sessions.pop(session, None)
 
-    async def see_to(self, turns: Turns, member: Member, num_looks: int, problem: Exception) -> None:
-        """Find out what is the matter with a server whose request failed, which had been looked at `num_looks` times:
-        whoever fails together looks once."""
+    async def recheck(self, turns: Turns, member: Member, num_looks: int, problem: Exception) -> None:
+        """Re-check a server whose request failed after `num_looks` checks; concurrent failures share one check."""
         async with turns.members.setdefault(member, asyncio.Lock()):
             if member.num_looks == num_looks and not await asyncio.to_thread(self._bring_up, member):
                 self._on_note(f"lost the server {member.url} ({problem})")
@@ -93,24 +89,22 @@ class Fleet:
     def _up(self) -> list[Member]:
         return [member for member in self.members if member.is_up]
 
-    # ----------------------------------------------------------------------------------------------------- weights
-
     @property
     def newest(self) -> Push:
-        """What the servers have, or are about to get."""
+        """The weights of the servers, or those on their way."""
         assert self._push is not None, "load_weights comes first"
         return self._push
 
     def announce(self, push: Push) -> None:
-        """What servers that come back get from now on. Where another rank delivers it, all may be there again."""
+        """Set the weights for servers that come back. All count as up: another rank may deliver."""
         self._push, self._gave_up = push, None
         for member in self.members:
             member.is_up = True
 
     def deliver(self) -> None:
-        """Push to all servers at the same time; those that are not there get the weights when they are back.
+        """Push to all servers in parallel; one that is down gets the weights when it is back.
 
-        Raises UserError: one does not fit, or none is there within the time to wait.
+        Raises UserError: one does not fit, or none is up within the time to wait.
         """
         deadline = time.monotonic() + self._wait_s
         known, waiting = {member for member in self.members if member.problem}, False
@@ -134,8 +128,8 @@ class Fleet:
             time.sleep(POLL_S)
 
     def _bring_up(self, member: Member, meeting: Meeting | None = None) -> bool:
-        """Whether the server is there, with our weights. UserError if it is one that does not fit."""
-        with member.lock:  # what is pushed is chosen inside: the newest goes last
+        """Push to a server; whether it is up. UserError if it does not fit."""
+        with member.lock:  # `newest` is read inside: the newest goes last
             try:
                 push_to(member, self.newest, self._expected, meeting)
                 member.is_up, member.problem = True, ""
@@ -163,7 +157,7 @@ class Fleet:
 
 
 def check_servers(urls: Sequence[str], expected: Expected | None, *, timeout_s: float) -> None:
-    """UserError unless a server with our extension answers at every address, one that has what is expected."""
+    """UserError unless a fitting server with our extension answers at every address."""
     for server in [Server(url, timeout_s=timeout_s) for url in urls]:
         with _there(server):
             facts = server.describe()

@@ -1,7 +1,7 @@
-"""Whether a server's next-token logprobs are the trainer's: asked after every push of weights.
+"""Check after every push: a server's next-token logprobs must be the trainer's.
 
-The trainer's numbers are computed once a version, so a server that comes back later is asked the same. The prompts are
-always the same ones, too, and longer than a block of the prefix cache: stale keys and values would be found.
+The trainer's numbers are computed once a version and also serve servers that come back later. The prompts are fixed and
+longer than a block of the prefix cache, so stale keys and values are found.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ from rlvr.types import SamplingParams
 LENGTHS = (5, 140, 300)
 """Tokens of the prompts; a block of vLLM's cache has 16 on a GPU and 128 on a CPU."""
 TEMPERATURE = 0.7
-"""Not 1, at which logprobs before and after the temperature could not be told apart."""
+"""Not 1: logprobs before and after the temperature must differ."""
 MAX_TOP = 20
 """vLLM's own limit of alternatives."""
 FP32_TOLERANCE, HALF_TOLERANCE = 1e-4, 0.25
-"""Largest difference of a logprob; numbers of half precision are rounded differently by every kernel."""
+"""Largest difference of a logprob; every kernel rounds half precision differently."""
 
 Ask = Callable[[str, Mapping[str, Any], int], bytes]
-"""Posts a body to a path and gives the answer, of at most so many bytes."""
+"""Posts a body to a path; returns the answer, at most so many bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """The largest difference that a probe found: `theirs` and `ours` are logprobs of `token` after prompt `prompt`.
-
-    `size` is relative where a logprob is below -1.
-    """
+    """The largest difference: `theirs` and `ours` are logprobs of `token` after prompt `prompt`. `size` is relative for
+    logprobs below -1."""
 
     size: float
     prompt: int
@@ -47,17 +45,14 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Fixed prompts, and what the trainer says of the token after each."""
+    """Fixed prompts and the trainer's logprobs of the token after each."""
 
     prompts: tuple[tuple[int, ...], ...]
     logprobs: Tensor  # [P, V] float32, on the CPU
     exact: bool = True  # whether the trainer computed in float32
 
     def gap(self, ask: Ask, model: str, *, top: int) -> Gap:
-        """Ask a server under the name `model` for its `top` likeliest tokens after each prompt.
-
-        Raises ServerGoneError, RefusedError.
-        """
+        """Compare with the `top` likeliest tokens of the server's `model`. Raises ServerGoneError, RefusedError."""
         worst = Gap(size=-1.0, prompt=0, token=0, theirs=0.0, ours=0.0)
         params = SamplingParams(max_tokens=1, stop_ids=frozenset(), seed=0, temperature=TEMPERATURE)
         for index, prompt in enumerate(self.prompts):
@@ -74,17 +69,14 @@ class Probe:
 
 
 def probe_prompts(vocab_size: int, max_tokens: int) -> tuple[tuple[int, ...], ...]:
-    """Ids drawn from the whole vocabulary, always the same; none leaves less than a token of the context."""
+    """Fixed ids from the whole vocabulary, each at least one token shorter than the context."""
     lengths = sorted({min(length, max_tokens - 1) for length in LENGTHS})
     draw = random.Random(0)
     return tuple(tuple(draw.randrange(vocab_size) for _ in range(length)) for length in lengths)
 
 
 def make_probe(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> Probe:
-    """What the policy says now, in the precision that its weights compute in; one forward pass a prompt.
-
-    Ranks that hold parts of the policy call it together.
-    """
+    """The policy's logprobs in the precision its weights compute in, one forward a prompt. Ranks call it together."""
     with torch.no_grad():
         logprobs, exact = policy.run(_next_logprobs, policy, prompts)
     return Probe(prompts=tuple(prompts), logprobs=logprobs, exact=exact)

@@ -1,4 +1,4 @@
-"""New weights for servers: written once, loaded by each while it stands still, and compared with the trainer's."""
+"""New weights for servers: written once, loaded by each while it pauses, and compared with the trainer's."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rlvr.engines.vllm.wire import RefusedError
 from rlvr.errors import UserError
 
 PARTIAL = "partial"
-"""What a server calls its weights while it gets others."""
+"""Name of a server's weights during a push."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What the policy is, and what a server must therefore be."""
+    """Properties of the policy that a server must share."""
 
     vocab_size: int
     hidden_size: int
     num_layers: int
     tokenizer: str  # digest, as the extension computes it
-    is_float32: bool  # the trainer's numbers
+    is_float32: bool  # the trainer's precision
     adapter_rank: int | None  # None: whole weights are pushed
 
 
@@ -33,42 +33,37 @@ class Expected:
 class Push:
     """A version of the weights, ready for any server at any time.
 
-    An adapter has another name on the servers in every version, and requests name it: in vLLM 0.32 each step of a
-    request loads an adapter that was replaced in place anew, from the folder that it had when the request began, so
-    requests of two versions would sample with whichever comes last.
+    An adapter has a new name in every version, and requests name it: in vLLM 0.32 each step of a request reloads an
+    adapter that was replaced in place, from the folder it had when the request began, so requests of two versions would
+    sample with the one loaded last.
     """
 
     version: int
-    name: str  # what servers call the version
-    files: Path  # unless there is a parcel
-    parcel: Parcel | None = None  # what is broadcast
-    adapter: str | None  # what servers call the adapter; None: whole weights
+    name: str  # of the version, on the servers
+    files: Path  # unused with a parcel
+    parcel: Parcel | None = None  # to broadcast
+    adapter: str | None  # its name on the servers; None: whole weights
     probe: Probe
     tolerance: float | None  # None: by the precision
 
 
 class Member:
-    """A server of the set: what is known of it, and how busy it is."""
+    """A server, its state and its load."""
 
     def __init__(self, server: Server, facts: Facts, model: str) -> None:
         self.server, self.facts = server, facts
-        self.model = model  # what requests call it, adapters left out
+        self.model = model  # its name in requests, without adapters
         self.adapters: list[str] = []  # that it was given, oldest first
         self.load = 0  # requests that it has
         self.is_up = True
-        self.num_looks = 0  # how often it was brought up to date, or was not there to be
-        self.problem = ""  # why it is not there
+        self.num_looks = 0  # pushes that were tried
+        self.problem = ""  # why it is down
         self.lock = threading.Lock()  # one push at a time
 
     @property
     def url(self) -> str:
-        """For people."""
+        """Its address."""
         return self.server.url
-
-    @property
-    def is_float32(self) -> bool:
-        """Whether it computes in float32."""
-        return self.facts.dtype == "float32"
 
 
 def check_fits(url: str, facts: Facts, expected: Expected) -> None:
@@ -107,10 +102,8 @@ def check_fits(url: str, facts: Facts, expected: Expected) -> None:
 
 
 def push_to(member: Member, push: Push, expected: Expected, meeting: Meeting | None = None) -> None:
-    """Bring a server up to date, of a parcel together with those that come to the `meeting`. What it samples just now
-    goes on with the new weights.
-
-    It may be another process than at the last push, so nothing that was known of it is taken for granted.
+    """Bring a server up to date, with a parcel together with those in the `meeting`. Requests in flight go on with the
+    new weights. The server may have restarted since the last push, so its facts are read again.
 
     Raises:
         UserError: it does not fit any more, cannot read the files, or gives other logprobs than the trainer.
@@ -118,19 +111,19 @@ def push_to(member: Member, push: Push, expected: Expected, meeting: Meeting | N
     """
     try:
         if member.server.weight_version() == push.name:
-            member.server.resume()  # whoever pushed may have been cut off before
+            member.server.resume()  # an earlier push may have been cut off before it
         else:
-            _meet_again(member, expected)
+            _refresh(member, expected)
             _load(member, push, meeting)
-        model, top = push.adapter or member.model, _top(member.facts.max_logprobs, push.probe)
-        gap = push.probe.gap(member.server.sample_now, model, top=top)
+        limit = MAX_TOP if member.facts.max_logprobs < 0 else min(member.facts.max_logprobs, MAX_TOP)
+        top = min(limit, push.probe.logprobs.shape[1])
+        gap = push.probe.gap(member.server.sample_now, push.adapter or member.model, top=top)
     except RefusedError as error:
         raise UserError(_refusal(member.url, push, str(error))) from error
     _check_gap(member, push, gap, expected)
 
 
-def _meet_again(member: Member, expected: Expected) -> None:
-    """It may be another process than the last time, started otherwise."""
+def _refresh(member: Member, expected: Expected) -> None:
     facts = member.server.describe()
     check_fits(member.url, facts, expected)
     if facts.max_model_len < member.facts.max_model_len:
@@ -146,31 +139,26 @@ def _load(member: Member, push: Push, meeting: Meeting | None) -> None:
     if push.adapter is not None:
         server.load_adapter(push.adapter, str(push.files))
         names = [*(name for name in member.adapters if name != push.adapter), push.adapter]
-        for name in names[:-2]:  # who samples with it keeps it; a request that is still unread names the last but one
+        for name in names[:-2]:  # running requests keep theirs; one that is still unread names the last but one
             server.unload_adapter(name)
         member.adapters = names[-2:]
         server.name_version(push.name)
         return
     server.pause()
     try:
-        server.name_version(PARTIAL)  # if it ends in between, what is sampled then does not count as the old weights'
+        server.name_version(PARTIAL)  # if the push breaks, completions do not count as of the old weights
         if push.parcel is None:
             server.load_policy(str(push.files))
         else:
-            meeting = meeting or Meeting(push.parcel, [server])
-            meeting.receive(server, member.facts.num_workers)
+            (meeting or Meeting(push.parcel, [server])).receive(server, member.facts.num_workers)
         server.forget_prefixes()
         server.name_version(push.name)
     finally:
         server.resume()
 
 
-def _top(limit: int, probe: Probe) -> int:
-    return min(MAX_TOP if limit < 0 else limit, MAX_TOP, probe.logprobs.shape[1])
-
-
 def _check_gap(member: Member, push: Push, gap: Gap, expected: Expected) -> None:
-    exact = member.is_float32 and expected.is_float32 and push.probe.exact
+    exact = member.facts.dtype == "float32" and expected.is_float32 and push.probe.exact
     allowed = push.tolerance if push.tolerance is not None else FP32_TOLERANCE if exact else HALF_TOLERANCE
     if not gap.size <= allowed:
         raise UserError(

@@ -1,4 +1,4 @@
-"""One vLLM server, as HTTP: requests that sample, and the few that give it new weights."""
+"""HTTP client of one vLLM server: sampling requests and weight updates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class Facts(BaseModel):
-    """What the server's extension says of it; see `rlvr_vllm_extension.describe`."""
+    """What the server's extension reports; see `rlvr_vllm_extension.describe`."""
 
     vllm: str = Field(max_length=100)
     architecture: str = Field(max_length=200)
@@ -61,11 +61,12 @@ class _Reports(BaseModel):
     results: list[_Report] = Field(min_length=1, max_length=10_000)
 
 
-class _Models(BaseModel):
-    class _Model(BaseModel):
-        id: str
-        parent: str | None = None
+class _Model(BaseModel):
+    id: str
+    parent: str | None = None
 
+
+class _Models(BaseModel):
     data: list[_Model] = Field(min_length=1, max_length=10_000)
 
 
@@ -78,7 +79,7 @@ class _Reset(BaseModel):
 
 
 def checked_url(url: str) -> str:
-    """`http://127.0.0.1:8000/v1/` -> `http://127.0.0.1:8000`. UserError for what is no such address."""
+    """`http://127.0.0.1:8000/v1/` -> `http://127.0.0.1:8000`. UserError for another kind of address."""
     import httpx2
 
     if "@" in url:
@@ -93,7 +94,7 @@ def checked_url(url: str) -> str:
 
 
 def auth_headers() -> dict[str, str]:
-    """The key of servers that want one. UserError for one that no request can carry; it is not shown."""
+    """The servers' API key. UserError, without the key, for one that no request can carry."""
     key = os.environ.get(KEY_VARIABLE)
     if key and not all("!" <= char <= "~" for char in key):
         raise UserError(f"{KEY_VARIABLE}: a key has no spaces, line breaks or letters beyond ASCII; set it without.")
@@ -101,8 +102,8 @@ def auth_headers() -> dict[str, str]:
 
 
 def client_settings(*urls: str, read_s: float | None) -> dict[str, Any]:
-    """For a client of httpx that asks these servers. It reads certificates and proxies only if an address says https;
-    no connection outlives its request, so nothing is left to be closed in an event loop that is gone."""
+    """For an httpx client of these servers. Certificates and proxies are read for https only; connections are not kept,
+    so none is left to close in a dead event loop."""
     import httpx2
 
     is_secure = any(url.startswith("https:") for url in urls)
@@ -116,19 +117,17 @@ def client_settings(*urls: str, read_s: float | None) -> dict[str, Any]:
 
 
 class Server:
-    """A server's address and the calls it answers. Synchronous ones are for the few seconds of a weight push.
+    """One server. Synchronous calls are for the few seconds of a weight push.
 
-    All raise ServerGoneError for whatever another try may mend, RefusedError for what it says no to.
+    All raise ServerGoneError where another try may help, RefusedError where the server refuses.
     """
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
         self.url = checked_url(url)
         self._timeout_s = timeout_s
 
-    # ---------------------------------------------------------------------------------------------------- sampling
-
     async def sample(self, client: AsyncClient, path: str, body: Mapping[str, Any], max_bytes: int) -> bytes:
-        """The answer to a request, read while it comes and never beyond `max_bytes`. Cancel it to end the request."""
+        """The answer to a request, at most `max_bytes`. Cancelling it ends the request."""
         import httpx2
 
         found = bytearray()
@@ -139,20 +138,16 @@ class Server:
                     if len(found) > max_bytes:
                         raise ServerGoneError(f"it answered with more than {max_bytes:,} bytes")
         except httpx2.HTTPError as error:
-            raise ServerGoneError(_reason(error)) from error
+            raise ServerGoneError(shown(str(error).encode()) or type(error).__name__) from error
         _check_status(response, bytes(found))
         return bytes(found)
 
-    # ------------------------------------------------------------------------------------------------------ weights
-
     def describe(self) -> Facts:
-        """What the server is. UserError if it was started without what training needs."""
+        """The server's facts. UserError if it was started without what training needs."""
         try:
             return Facts.model_validate(self._read(_Results, self._rpc("describe")).results[0])
         except (RefusedError, ServerGoneError) as error:
-            if isinstance(error, ServerGoneError) and "no attribute" not in str(
-                error
-            ):  # a worker without the extension
+            if isinstance(error, ServerGoneError) and "no attribute" not in str(error):  # that: without the extension
                 raise
             raise UserError(
                 f"the server {self.url} cannot take weights ({error}): start it with rlvr serve MODEL --engine vllm, "
@@ -165,7 +160,7 @@ class Server:
             ) from error
 
     def model_name(self) -> str:
-        """What requests call the model itself, adapters left out."""
+        """Name of the model itself in requests, without adapters."""
         found = self._read(_Models, self._call("GET", "/v1/models"))
         name = next((model.id for model in found.data if model.parent is None), None)
         if name is None:
@@ -173,24 +168,23 @@ class Server:
         return name
 
     def weight_version(self) -> str:
-        """What the weights were called when they were pushed; `default` in a server that nobody pushed to."""
+        """Name of the last pushed weights; `default` before the first push."""
         return self._read(_Info, self._call("GET", "/weight_info")).weight_version
 
     def pause(self) -> None:
-        """Freeze what is being sampled, and let nothing new begin."""
+        """Freeze requests in flight and start no new ones."""
         self._call("POST", "/pause?mode=keep")
 
     def resume(self) -> None:
-        """Go on, from the tokens that are there."""
+        """Go on from the tokens that were sampled."""
         self._call("POST", "/resume")
 
     def load_policy(self, path: str) -> None:
-        """Let every worker load the files. RefusedError with a worker's reason if one did not, or could not tell."""
+        """Every worker loads the files. RefusedError with a worker's reason if one failed or could not verify."""
         self._check_reports(self._rpc("load_policy", path))
 
     def receive_policy(self, offer: str) -> None:
-        """Let every worker take what is broadcast, as `load_policy`. BrokenOffError if it did not come to its end for a
-        reason that need not be this server's."""
+        """As `load_policy` from a broadcast. BrokenOffError if another server may have stopped it."""
         self._check_reports(self._rpc("receive_policy", offer))
 
     def _check_reports(self, answer: bytes) -> None:
@@ -205,7 +199,7 @@ class Server:
                 )
 
     def load_adapter(self, name: str, path: str) -> None:
-        """Add the adapter of a folder to the model's; one that is there by this name already is the same."""
+        """Add the adapter of a folder; one of this name that is there already is the same."""
         try:
             self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
         except RefusedError as error:
@@ -213,28 +207,26 @@ class Server:
                 raise
 
     def unload_adapter(self, name: str) -> None:
-        """Forget an adapter, if it is there."""
+        """Remove an adapter, if it is there."""
         with suppress(RefusedError):
             self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     def forget_prefixes(self) -> None:
-        """Drop keys and values of the old weights, of what is being sampled, too: it is computed anew (pitfall 31)."""
+        """Drop keys and values of old weights, of requests in flight too: they are recomputed (pitfall 31)."""
         if not self._read(_Reset, self._call("POST", "/reset_prefix_cache?reset_running_requests=true")).success:
             raise RefusedError("it did not drop its prefix cache, which holds keys and values of old weights")
 
     def name_version(self, version: str) -> None:
-        """Say what the weights are called from now on."""
+        """Name the current weights."""
         self._call("POST", "/update_weight_version", {"new_version": version})
 
     def sample_now(self, path: str, body: Mapping[str, Any], max_bytes: int) -> bytes:
         """As `sample`, for a probe."""
         return self._call("POST", path, body, max_bytes=max_bytes)
 
-    # --------------------------------------------------------------------------------------------------------- HTTP
-
     def _rpc(self, method: str, *args: str) -> bytes:
-        """What every worker answers. Without vLLM's own `timeout`: after one, each answer of a worker is taken for that
-        to the next question, of all runs, until the server is started anew (0.32)."""
+        """Every worker's answer. Without vLLM's `timeout`: after one, each answer is taken for that to the next call,
+        until the server restarts (0.32)."""
         return self._call("POST", "/collective_rpc", {"method": method, "args": list(args)})
 
     def _call(
@@ -253,7 +245,7 @@ class Server:
                     if len(found) > max_bytes:
                         raise ServerGoneError(f"it answered with more than {max_bytes:,} bytes")
         except httpx2.HTTPError as error:
-            raise ServerGoneError(_reason(error)) from error
+            raise ServerGoneError(shown(str(error).encode()) or type(error).__name__) from error
         _check_status(response, bytes(found))
         return bytes(found)
 
@@ -270,12 +262,12 @@ def _check_status(response: Response, body: bytes) -> None:
         return
     told = f"status {response.status_code}: {_message(body)}"
     if response.status_code in TRANSIENT:
-        raise ServerGoneError(told, status=response.status_code)
+        raise ServerGoneError(told)
     raise RefusedError(told)
 
 
 def _message(body: bytes) -> str:
-    """vLLM's own words, where it has any."""
+    """vLLM's message, if there is one."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -286,12 +278,8 @@ def _message(body: bytes) -> str:
 
 
 def shown(body: bytes, limit: int = 300) -> str:
-    """Foreign text in a line; of a page of the web only that it is one."""
+    """Foreign text in a line; not the text of a web page."""
     text = body[: 2 * limit].decode("utf-8", "replace")
     if text.lstrip()[:15].lower().startswith(("<!doctype html", "<html")):
         return "a page of the web"
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:limit].rstrip(".")
-
-
-def _reason(error: Exception) -> str:
-    return shown(str(error).encode()) or type(error).__name__

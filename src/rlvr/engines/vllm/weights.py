@@ -1,4 +1,4 @@
-"""The policy's weights as files that vLLM's workers read."""
+"""The policy's weights as files for vLLM's workers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from rlvr.models.sharding import whole
 from rlvr.tracking.files import writing
 
 MAX_FILE_BYTES = 2 << 30
-"""Of one file, so that no more than this is held in memory beside the weights themselves."""
+"""Of one file: bounds the memory used beside the weights."""
 KEEP = 2
-"""Versions in the folder: a server that comes back may be reading the last one while the next is written."""
+"""Versions kept: a server that comes back may read the last one while the next is written."""
 KEEP_ADAPTERS = 16
-"""Of those, which are small: a server reads the adapter of a request again when it has too many others."""
+"""Adapters are small; a server with many of them reads the one of a request again."""
 PREFIX = "v"
 
 
 def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Name and value of every tensor of the policy's model, as a checkpoint without adapters has them, tied ones once.
+    """Name and value of every tensor of the model, as in a checkpoint without adapters, tied ones once.
 
-    Adapters are added in float32 to a copy of the weight under them; the policy itself stays as it is (pitfall 32).
+    Adapters are merged in float32 into a copy; the policy itself does not change (pitfall 32).
     """
     if policy.adapters is None:
         yield from policy.trained_weights()
@@ -43,13 +43,9 @@ def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
             continue
         value, layer = whole(parameter), name.removesuffix(".base_layer.weight")
         if layer != name:
-            value = value.float() + merged_part(layers[layer])
+            delta: Any = layers[layer]
+            value = value.float() + delta.get_delta_weight("default").detach().float()
         yield name.replace(".base_layer.", "."), value
-
-
-def merged_part(layer: Any) -> Tensor:
-    """What the adapter adds to the weight under it."""
-    return layer.get_delta_weight("default").detach().float()
 
 
 def as_served(value: Tensor, dtype: torch.dtype, *, copy: bool = False) -> Tensor:
@@ -60,18 +56,18 @@ def as_served(value: Tensor, dtype: torch.dtype, *, copy: bool = False) -> Tenso
 class WeightsFolder:
     """`root/v000005/*.safetensors`: the newest versions of the weights; older ones are removed.
 
-    Every rank names folders, one of them writes. Raises UserError where the disk does not take it.
+    Every rank names folders, one writes. UserError where the disk fails.
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root.resolve()  # servers run elsewhere in the tree of folders
+        self.root = root.resolve()  # servers have another working directory
 
     def of(self, version: int) -> Path:
-        """Where the weights of a version lie."""
+        """Folder of a version."""
         return self.root / f"{PREFIX}{version:06d}"
 
-    def write(self, version: int, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> Path:
-        """Write the tensors, as the servers keep them, and forget old versions."""
+    def write(self, version: int, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
+        """Write the tensors in the servers' precision and remove old versions."""
         with _new_folder(self.of(version)) as folder:
             held: dict[str, Tensor] = {}
             num_bytes = num_files = 0
@@ -83,13 +79,13 @@ class WeightsFolder:
                 held[name] = tensor
                 num_bytes += tensor.nbytes
             save_file(held, folder / f"{num_files:05d}.safetensors")
-        return self._keep(version, KEEP)
+        self._keep(version, KEEP)
 
-    def write_adapter(self, version: int, policy: Policy) -> Path:
+    def write_adapter(self, version: int, policy: Policy) -> None:
         """Write the adapter as peft does."""
         with _new_folder(self.of(version)) as folder:
             write_adapters(policy.model, folder)
-        return self._keep(version, KEEP_ADAPTERS)
+        self._keep(version, KEEP_ADAPTERS)
 
     def clear(self) -> None:
         """Remove all versions, and the folder itself if nothing else is in it."""
@@ -98,14 +94,12 @@ class WeightsFolder:
         if self.root.is_dir() and not any(self.root.iterdir()):
             self.root.rmdir()
 
-    def _keep(self, version: int, count: int) -> Path:
-        """Versions after this one are of a run that was resumed before them."""
-        current = self.of(version)
-        before = [folder for folder in self._versions() if folder.name < current.name]
-        after = [folder for folder in self._versions() if folder.name > current.name]
+    def _keep(self, version: int, count: int) -> None:
+        current = self.of(version).name
+        before = [folder for folder in self._versions() if folder.name < current]
+        after = [folder for folder in self._versions() if folder.name > current]  # of a run resumed before them
         for folder in [*before[: max(0, len(before) - count + 1)], *after]:
             shutil.rmtree(folder, ignore_errors=True)
-        return current
 
     def _versions(self) -> list[Path]:
         return sorted(self.root.glob(f"{PREFIX}[0-9]*")) if self.root.is_dir() else []
@@ -113,7 +107,7 @@ class WeightsFolder:
 
 @contextmanager
 def _new_folder(final: Path) -> Iterator[Path]:
-    """A folder that gets its name when it is whole."""
+    """A folder that gets its name when it is complete."""
     partial = final.with_name(f"{final.name}.partial")
     with writing(final):
         shutil.rmtree(partial, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What goes to a vLLM server and what comes back: checked, bounded, and one clear failure where it is not as it should.
+"""Requests to a vLLM server and validation of its answers, which are untrusted.
 
 The route is `/inference/v1/generate` (`--enable-scale-out`): ids in, ids out, and for each span of sampled tokens the
 version of the weights, which `/v1/completions` does not tell.
@@ -17,34 +17,21 @@ from rlvr.types import Completion, SamplingParams, StopReason
 
 GENERATE = "/inference/v1/generate"
 MISSING = -9998.0
-"""vLLM says -9999 for what it has no logprob of."""
+"""vLLM sends -9999 for a missing logprob."""
 SLACK = 1e-3
-"""A logprob may be that much above 0: rounding."""
+"""A logprob may be so far above 0: rounding."""
 
 
 class ServerGoneError(Exception):
-    """Nothing usable came back this time: the connection, the server or its answer broke. Another try may help."""
-
-    def __init__(self, message: str, *, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
+    """Nothing usable came back: the connection, the server or its answer broke. Another try may help."""
 
 
 class BrokenOffError(ServerGoneError):
-    """A broadcast of weights came to no end, and the server itself may be none the worse."""
+    """A broadcast of weights did not finish; the server itself may be fine."""
 
 
 class RefusedError(Exception):
-    """The server understood and says no: the same request would be refused again."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """Tokens `start .. end` of a completion were sampled with the weights that the server calls `version`."""
-
-    version: str
-    start: int
-    end: int
+    """The server understood and refused: the same request would be refused again."""
 
 
 class _Logprob(BaseModel):
@@ -57,7 +44,9 @@ class _Logprobs(BaseModel):
     content: list[_Logprob]
 
 
-class _Span(BaseModel):
+class Span(BaseModel, frozen=True):
+    """Tokens `start .. end` of a completion were sampled with the weights that the server calls `version`."""
+
     version: str = Field(max_length=200)
     start: int
     end: int
@@ -67,7 +56,7 @@ class _Choice(BaseModel):
     finish_reason: str
     token_ids: list[int]
     logprobs: _Logprobs
-    weight_versions: list[_Span]
+    weight_versions: list[Span]
 
 
 class _Answer(BaseModel):
@@ -79,17 +68,17 @@ class Sampled:
     """A completion before its versions are known to be ours."""
 
     token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]  # under the distribution that was sampled from; NaN where the server has none
+    logprobs: tuple[float, ...]  # of the distribution that was sampled from; NaN where the server has none
     stop_reason: StopReason
     spans: tuple[Span, ...]
     top: tuple[tuple[int, float], ...]  # likely first tokens, where they were asked for
 
 
 def request_body(model: str, prompt_ids: Sequence[int], sampling: SamplingParams, *, top: int = 0) -> dict[str, Any]:
-    """The request for one completion. Everything is said: what is left out a server fills in from the model's folder.
+    """The request for one completion, with every setting: a server fills in missing ones from the model's folder.
 
-    One request a completion, never `n` of them: vLLM gives sample i of n the seed `seed + i`, and ours are each their
-    own (pitfall 36). The prompt that a group shares is computed once all the same, by the prefix cache.
+    One request a completion, never `n`: vLLM gives sample i of n the seed `seed + i`, and ours each have their own
+    (pitfall 36). The prefix cache still computes the prompt of a group once.
     """
     return {
         "model": model,
@@ -106,20 +95,20 @@ def request_body(model: str, prompt_ids: Sequence[int], sampling: SamplingParams
             "frequency_penalty": 0.0,
             "seed": sampling.seed,
             "stop_token_ids": sorted(sampling.stop_ids),
-            "ignore_eos": True,  # the model's own end may be none of ours; those that are stand in stop_token_ids
-            "logprobs": top,  # of the sampled token, and of so many likely ones
+            "ignore_eos": True,  # only stop_token_ids count
+            "logprobs": top,  # of the sampled token and so many likely ones
             "detokenize": False,
         },
     }
 
 
 def max_answer_bytes(max_tokens: int) -> int:
-    """No honest answer is longer: a token takes about 160 bytes, with 20 alternatives 2 kB for the only one."""
+    """Bound of an honest answer: a token takes about 160 bytes, with 20 alternatives 2 kB for the only one."""
     return (1 << 16) + 512 * max_tokens
 
 
 def read_sampled(body: bytes, sampling: SamplingParams, vocab_size: int) -> Sampled:
-    """What the answer to `request_body` says. ServerGoneError if it is none, or contradicts itself or the request."""
+    """Validate the answer to `request_body`. ServerGoneError if it contradicts itself or the request."""
     try:
         choice = _Answer.model_validate_json(body).choices[0]
     except ValidationError as error:
@@ -135,9 +124,9 @@ def read_sampled(body: bytes, sampling: SamplingParams, vocab_size: int) -> Samp
         raise ServerGoneError(f"what it answered cannot be: {problem}")
     return Sampled(
         token_ids=tuple(ids),
-        logprobs=tuple(_logprob(one.logprob) for one in content),
+        logprobs=tuple(math.nan if one.logprob < MISSING else min(one.logprob, 0.0) for one in content),
         stop_reason=reason,
-        spans=tuple(Span(version=s.version, start=s.start, end=s.end) for s in choice.weight_versions),
+        spans=tuple(choice.weight_versions),
         top=tuple((one.token_id, one.logprob) for one in content[0].top_logprobs),
     )
 
@@ -145,7 +134,7 @@ def read_sampled(body: bytes, sampling: SamplingParams, vocab_size: int) -> Samp
 def _problem(
     ids: Sequence[int],
     content: Sequence[_Logprob],
-    spans: Sequence[_Span],
+    spans: Sequence[Span],
     reason: StopReason,
     sampling: SamplingParams,
     vocab_size: int,
@@ -172,15 +161,10 @@ def _problem(
     return None
 
 
-def _logprob(value: float) -> float:
-    return math.nan if value < MISSING else min(value, 0.0)
-
-
 def to_completion(sampled: Sampled, sampling: SamplingParams, versions: Sequence[int]) -> Completion:
     """The completion; `versions` are those of the spans.
 
-    The server knows the distribution it drew from. Where that leaves tokens out, the logprobs over the whole vocabulary
-    are not to be had: NaN, which counts as missing.
+    The server sends logprobs of the truncated distribution; those over the whole vocabulary are NaN (missing) then.
     """
     full = (math.nan,) * len(sampled.token_ids) if sampling.truncates else sampled.logprobs
     return Completion(

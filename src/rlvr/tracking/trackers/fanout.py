@@ -6,51 +6,60 @@ import json
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from rlvr import __version__
-from rlvr.config.schema import Config
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import metrics_line
 from rlvr.tracking.rollouts import EpisodeRecord
-from rlvr.tracking.trackers.backend import RunFacts, Status
+from rlvr.tracking.settings import TrackerSettings
+from rlvr.tracking.trackers.base import RunFacts, Status
 from rlvr.tracking.trackers.remote import RemoteTracker, finite
 
 MAX_TEXT = 10_000
 """Characters of a prompt or completion that trackers get; the rollout files have all."""
 
 
-class Trackers:
-    """`with Trackers(config, folder, note) as trackers: trackers.begin(0); trackers.log(...); trackers.end("finished")`
+@dataclass(frozen=True, kw_only=True)
+class Reported:
+    """What trackers are told about a run beside its numbers: the experiment's name, and the values of config.yaml."""
 
-    With an empty `tracker.report_to` nothing is started and nothing is done. A block that is left by an error marks the
-    trackers' runs as failed, by Ctrl-C or SIGTERM as killed. `note` is called with one sentence, by the thread of the
-    run only.
+    experiment: str
+    config: dict[str, Any]
+
+
+class Trackers:
+    """`with Trackers(...) as trackers: trackers.begin(0); trackers.log(...); trackers.end("finished")`
+
+    With an empty `report_to` nothing is started and nothing is done. A block that is left by an error marks the
+    trackers' runs as failed, by Ctrl-C or SIGTERM as killed. `note` is called with one sentence, only by the run's
+    thread.
     """
 
-    def __init__(self, config: Config, folder: Path, note: Callable[[str], None]) -> None:
-        self._config, self._folder, self._note = config, folder, note
+    def __init__(self, settings: TrackerSettings, about: Reported, folder: Path, note: Callable[[str], None]) -> None:
+        self._settings, self._about, self._folder, self._note = settings, about, folder, note
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._all: list[RemoteTracker] = []
         self._begun = self._ended = False
 
     def __enter__(self) -> Self:
-        settings = self._config.tracker
+        settings = self._settings
         if settings.report_to:
             folder = self._folder / "trackers"
             with writing(folder):
                 folder.mkdir(exist_ok=True)
             self._all = [
                 RemoteTracker(
-                    name,
+                    tracker,
                     folder=folder,
                     note=self._notes.put,
                     timeout_s=settings.timeout_s,
                     upload_timeout_s=settings.upload_timeout_s,
                 )
-                for name in settings.report_to
+                for tracker in settings.reported
             ]
         return self
 
@@ -66,24 +75,21 @@ class Trackers:
                 tracker.leave()
 
     def begin(self, first_step: int) -> None:
-        """Start the trackers' runs, or go on with them; the lines before `first_step` stand in metrics.jsonl."""
-        settings = self._config.tracker
-        folder = self._folder.absolute()
-        values = self._config.model_copy(update={"run_dir": None, "resume": False}).model_dump(mode="json")
+        """Start the trackers' runs, or go on with them; metrics.jsonl has the lines before `first_step`."""
+        settings, folder = self._settings, self._folder.absolute()
+        facts = RunFacts(
+            name=settings.run_name or folder.resolve().name,
+            experiment=self._about.experiment,
+            group=settings.group,
+            tags=list(settings.tags),
+            config=self._about.config,
+            folder=str(folder),
+            timeout_s=settings.timeout_s,
+            version=__version__,
+            known=None,
+            first_step=first_step,
+        )
         for tracker in self._all:
-            facts = RunFacts(
-                name=settings.run_name or folder.resolve().name,
-                experiment=self._config.name,
-                group=settings.group,
-                tags=list(settings.tags),
-                config=values,
-                settings=values["tracker"][tracker.name],
-                folder=str(folder),
-                timeout_s=settings.timeout_s,
-                version=__version__,
-                known=None,
-                first_step=first_step,
-            )
             tracker.begin(facts, self._folder / "metrics.jsonl")
         self._begun = True
 
@@ -97,7 +103,7 @@ class Trackers:
 
     def completions(self, step: int, records: Sequence[EpisodeRecord]) -> None:
         """What was sampled at a step, as it stands in the rollout file."""
-        limit = self._config.tracker.max_completions
+        limit = self._settings.max_completions
         if self._all and limit and records:
             rows = completion_rows(step, records[:limit])
             for tracker in self._all:
@@ -110,21 +116,20 @@ class Trackers:
             if not self._begun:  # stopped before the first number
                 tracker.leave()
                 continue
-            tracker.end(status, self._files(), self._model(tracker.name, status))
+            tracker.end(status, self._files(), self._model(tracker, status))
         since = time.monotonic()
         for tracker in self._all if self._begun else ():
             self._say()
-            tracker.join(since=since, with_model=self._model(tracker.name, status) is not None)
+            tracker.join(since=since, with_model=self._model(tracker, status) is not None)
         self._say()
 
     def _files(self) -> list[Path]:
         names = ("config.yaml", "metrics.jsonl", "report.html")
         return [path for name in names if (path := self._folder / name).is_file()]
 
-    def _model(self, name: str, status: Status) -> Path | None:
-        keeps = getattr(getattr(self._config.tracker, name), "log_model", False)
+    def _model(self, tracker: RemoteTracker, status: Status) -> Path | None:
         model = self._folder / "final"
-        return model if keeps and status == "finished" and model.is_dir() else None
+        return model if tracker.keeps_model and status == "finished" and model.is_dir() else None
 
     def _say(self) -> None:
         """Notes of the trackers' threads."""
@@ -133,7 +138,7 @@ class Trackers:
 
 
 def completion_rows(step: int, records: Sequence[EpisodeRecord]) -> list[dict[str, Any]]:
-    """A table of episodes: what the model saw first, all that it and its tools said then, and what it was worth."""
+    """A table of episodes: the first prompt, everything that the model and its tools wrote after it, and the reward."""
     parts = sorted({name for record in records for name in record.reward_parts})
     return [
         {

@@ -11,32 +11,69 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from rlvr.tracking.trackers.backend import Row, RunFacts, Started, Status, flatten, split_tag, without_password
+from pydantic import model_validator
+
+from rlvr.errors import ConfigError
+from rlvr.registry import register
+from rlvr.settings import Text, setting
+from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker, flatten, without_password
 
 STATUSES = {"finished": "FINISHED", "killed": "KILLED", "failed": "FAILED"}
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000  # characters that MLflow allows
 
 
-class MlflowBackend:
-    """See `Backend`."""
+@register("tracker", "mlflow")
+class Mlflow(Tracker):
+    """MLflow: a store on this machine, or a server."""
 
-    def __init__(self) -> None:
-        # MLflow sends usage statistics unless told not to; and retries for minutes
+    title: ClassVar[str] = "MLflow"
+    needs_package: ClassVar[str] = "mlflow"
+    tracking_uri: Text | None = setting(
+        None,
+        "store or server, e.g. http://host:5000; null: MLFLOW_TRACKING_URI, else mlflow.db in the folder that contains "
+        "the run folder",
+    )
+    experiment: Text | None = setting(None, "experiment that the run belongs to; null: the configuration's name")
+    log_model: bool = setting(True, "also keep the final model there, as the artifact `final`")
+    _uri: str = ""
+    _client: Any = None
+    _run_id: str = ""
+
+    @model_validator(mode="after")
+    def _holds_no_password(self) -> Self:
+        if re.search(r"://[^/@]*:[^/@]*@", self.tracking_uri or ""):  # which is not repeated in the message
+            raise ConfigError(
+                "tracker.mlflow.tracking_uri: holds a password, which config.yaml would show; give the address in the "
+                "environment, MLFLOW_TRACKING_URI=..."
+            )
+        return self
+
+    @property
+    def shown(self) -> str:
+        """With the server's address."""
+        return f"{self.title} at {self.tracking_uri}" if self.tracking_uri else self.title
+
+    @property
+    def keeps_model(self) -> bool:
+        """As asked."""
+        return self.log_model
+
+    def load(self) -> None:
+        """Without usage statistics, and without retries that take minutes."""
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
-        import mlflow
-        import mlflow.entities
-
-        self._mlflow = mlflow
+        super().load()
 
     def prepare(self, run: RunFacts) -> None:
         """Make the tables of a database on this machine."""
+        import mlflow
+
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(run.timeout_s))))
-        self._uri = run.settings["tracking_uri"] or os.environ.get("MLFLOW_TRACKING_URI") or _default_store(run.folder)
-        self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
+        self._uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or _default_store(run.folder)
+        self._client = mlflow.MlflowClient(tracking_uri=self._uri)
         if (database := _database(self._uri)) is not None:
             with _alone(database):
                 self._client.search_experiments(max_results=1)
@@ -44,24 +81,26 @@ class MlflowBackend:
     def start(self, run: RunFacts) -> Started:
         """Begin a run, or go on with the known one if its store still has it."""
         uri, store = self._uri, without_password(self._uri)
-        experiment = self._experiment(run.settings["experiment"] or run.experiment, uri)
+        experiment = self._experiment(self.experiment or run.experiment, uri)
         known = self._known(run, store)
-        self._run_id = known["id"] if known else self._create(run, experiment)
+        self._run_id = known.id if known else self._client.create_run(experiment, run_name=run.name).info.run_id
         self._describe(run)
         if uri.startswith("http"):
             where = f"{store.rstrip('/')}/#/experiments/{experiment}/runs/{self._run_id}"
         else:
             where = f"mlflow ui --backend-store-uri {store}"
-        return Started(id=self._run_id, store=store, where=where, last_step=known["last_step"] if known else -1)
+        return Started(id=self._run_id, store=store, where=where, last_step=known.last_step if known else -1)
 
     def log(self, rows: Sequence[Row]) -> None:
         """All numbers of a step get one time stamp."""
-        metric, now = self._mlflow.entities.Metric, round(time.time() * 1000)
-        metrics = [metric(allowed(name), value, now, step) for step, values in rows for name, value in values.items()]
+        from mlflow.entities import Metric
+
+        now = round(time.time() * 1000)
+        metrics = [Metric(allowed(name), value, now, step) for step, values in rows for name, value in values.items()]
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
-        """A table of its own for each step; the page of the run shows the last one."""
+        """A table for each step; the page of the run shows the last one."""
         path = f"completions/step_{step:06d}.json"
         table = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}
         self._client.log_dict(self._run_id, table, path)
@@ -81,34 +120,36 @@ class MlflowBackend:
         self._client.set_terminated(self._run_id, STATUSES[status])
 
     def _experiment(self, name: str, uri: str) -> str:
+        from mlflow import MlflowException
+
         found = self._client.get_experiment_by_name(name)
         if found is not None:
             return found.experiment_id
         try:
             return self._client.create_experiment(name, _artifacts(uri))
-        except self._mlflow.MlflowException:  # another run has made it meanwhile
+        except MlflowException:  # another run has made it meanwhile
             found = self._client.get_experiment_by_name(name)
             if found is None:
                 raise
             return found.experiment_id
 
-    def _known(self, run: RunFacts, store: str) -> dict[str, Any] | None:
-        if run.known is None or run.known["store"] != store:
+    def _known(self, run: RunFacts, store: str) -> Started | None:
+        from mlflow import MlflowException
+
+        if run.known is None or run.known.store != store:
             return None
         try:
-            found = self._client.get_run(run.known["id"])
-        except self._mlflow.MlflowException as error:
+            found = self._client.get_run(run.known.id)
+        except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return None
         return run.known if found.info.lifecycle_stage == "active" else None
 
-    def _create(self, run: RunFacts, experiment: str) -> str:
-        return self._client.create_run(experiment, run_name=run.name).info.run_id
-
     def _describe(self, run: RunFacts) -> None:
-        """Name, tags and parameters; a parameter that changed on resume keeps its first value, as MLflow wants it."""
-        entities = self._mlflow.entities
+        """Name, tags and parameters; a parameter that changed on resume keeps its first value, as MLflow demands."""
+        from mlflow.entities import Param, RunTag
+
         self._client.update_run(self._run_id, status="RUNNING", name=run.name)
         tags = {"mlflow.source.name": "rlvr train", "mlflow.source.type": "LOCAL", "mlflow.runName": run.name}
         with suppress(OSError, KeyError, ImportError):  # a user without a name
@@ -120,8 +161,8 @@ class MlflowBackend:
         params = {allowed(name): _text(value)[:MAX_PARAM] for name, value in flatten(run.config).items()}
         self._client.log_batch(
             self._run_id,
-            params=[entities.Param(name, value) for name, value in params.items() if name not in there],
-            tags=[entities.RunTag(allowed(name), value[:MAX_TAG]) for name, value in tags.items()],
+            params=[Param(name, value) for name, value in params.items() if name not in there],
+            tags=[RunTag(allowed(name), value[:MAX_TAG]) for name, value in tags.items()],
         )
 
 
@@ -129,6 +170,12 @@ def allowed(name: str) -> str:
     """A name as MLflow takes it: letters, digits and `_ - . space : /`, and no path that leads elsewhere."""
     plain = re.sub(r"[^\w\-. :/]", "_", name)[:MAX_NAME]
     return "/".join("_" if set(part) <= {"."} else part for part in plain.split("/"))
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """`team:nlp` is a name with a value; a plain tag has the value `true`."""
+    name, sign, value = tag.partition(":")
+    return (name, value) if sign and name and value else (tag, "true")
 
 
 def _text(value: Any) -> str:

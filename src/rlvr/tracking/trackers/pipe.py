@@ -14,6 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rlvr import registry
+from rlvr.settings import dumped
+from rlvr.tracking.trackers.base import Tracker
+
 
 class TrackerError(Exception):
     """A tracker failed, or takes too long; the message is a clause: `no answer to `log` within 60 s`."""
@@ -25,10 +29,12 @@ class TrackerProcess:
     It has a session of its own: Ctrl-C in the terminal is for the run, which then tells the tracker how it ended.
     """
 
-    def __init__(self, name: str, log: Path) -> None:
+    def __init__(self, tracker: Tracker, log: Path) -> None:
+        folders = json.dumps([os.getcwd(), *registry.folders])
+        worker = ("rlvr.tracking.trackers.worker", tracker.name, json.dumps(dumped(tracker)), folders)
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", "-m", "rlvr.tracking.trackers.worker", name],
+                [sys.executable, "-P", "-W", "ignore", "-m", *worker],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

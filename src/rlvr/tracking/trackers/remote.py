@@ -1,4 +1,4 @@
-"""A tracker as the run sees it: nothing here ever waits, but for `join` at the end."""
+"""A tracker as the run sees it: only `join`, at the end, waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.tracking.jsonl import read_metrics
-from rlvr.tracking.trackers.backend import TITLES, Row, RunFacts, Started, Status
+from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker
 from rlvr.tracking.trackers.pipe import TrackerProcess
 
 LOAD_S = 120.0
@@ -30,24 +30,22 @@ MAX_ROWS = 100
 class RemoteTracker:
     """Sends what it is given from a thread of its own; gives up, with one note, when the tracker fails.
 
-    What the tracker is known by, and the last step it has, stands in `RUN/trackers/<name>.json`; what its library
-    printed in `RUN/trackers/<name>.log`.
+    `RUN/trackers/<label>.json` holds what `Started` said and the last step that was sent; `RUN/trackers/<label>.log`
+    what the library printed.
     """
 
     def __init__(
         self,
-        name: str,
+        tracker: Tracker,
         *,
         folder: Path,
         note: Callable[[str], None],
         timeout_s: float,
         upload_timeout_s: float,
-        worker: str | None = None,
     ) -> None:
-        self.name, self.title = name, TITLES.get(name, name)
-        self._folder, self._note = folder, note
+        self.name, self.keeps_model = tracker.label, tracker.keeps_model
+        self._tracker, self._folder, self._note = tracker, folder, note
         self._timeout_s, self._upload_timeout_s = timeout_s, upload_timeout_s
-        self._worker = worker or name
         self._condition = threading.Condition()
         self._waiting: deque[tuple[dict[str, Any], int]] = deque()
         self._backlog, self._dead = 0, False
@@ -55,16 +53,15 @@ class RemoteTracker:
         self._process: TrackerProcess | None = None
         self._loaded = threading.Event()
         self._started_at = self._loaded_at = time.monotonic()
-        self._thread = threading.Thread(target=self._serve, name=f"tracker {name}", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=f"tracker {self.name}", daemon=True)
         self._thread.start()
 
     # ------------------------------------------------------------------------------------------ called by the run
 
     def begin(self, run: RunFacts, history: Path) -> None:
         """Name the run; lines of `history` before `run.first_step` are sent if the tracker does not have them yet."""
-        if uri := run.settings.get("tracking_uri"):
-            self.title = f"{self.title} at {uri}"
-        self._put({"kind": "start", "run": asdict(replace(run, known=self._known())), "history": str(history)})
+        run = replace(run, known=self._known())
+        self._put({"kind": "start", "run": run.to_json(), "history": str(history)})
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """The numbers of a step."""
@@ -133,7 +130,7 @@ class RemoteTracker:
 
     def _serve(self) -> None:
         try:
-            self._process = TrackerProcess(self._worker, self._folder / f"{self.name}.log")
+            self._process = TrackerProcess(self._tracker, self._folder / f"{self.name}.log")
             self._process.ask(None, LOAD_S)
             while (message := self._take()) is not None:
                 self._send(self._process, message)
@@ -163,7 +160,8 @@ class RemoteTracker:
         started = Started(**process.ask({"kind": "start", "run": message["run"]}, self._timeout_s))
         self._started, self._last_step = started, started.last_step
         self._remember()
-        self._note(f"{self.title}: {started.where}")
+        if started.where:
+            self._note(f"{self._tracker.shown}: {started.where}")
         for rows in _earlier(Path(message["history"]), message["run"]["first_step"]):
             self._log(process, rows)
 
@@ -181,9 +179,9 @@ class RemoteTracker:
             self._dead = True
             self._waiting.clear()
             self._condition.notify()
-        log, run = self._folder / f"{self.name}.log", self._folder.parent
+        shown, log, run = self._tracker.shown, self._folder / f"{self.name}.log", self._folder.parent
         self._note(
-            f"warning: {self.title} is given up ({reason}); the run goes on, metrics.jsonl has all numbers, and "
+            f"warning: {shown} is given up ({reason}); the run goes on, metrics.jsonl has all numbers, and "
             f"`rlvr train run_dir={run} resume=true` sends what is missing (details: {log})"
         )
         with suppress(OSError), log.open("a") as file:
@@ -197,17 +195,17 @@ class RemoteTracker:
     def _state(self) -> Path:
         return self._folder / f"{self.name}.json"
 
-    def _known(self) -> dict[str, Any] | None:
+    def _known(self) -> Started | None:
         """What `Started` said of the run's earlier part; None if there is none, or the file is damaged."""
         try:
-            return asdict(Started(**json.loads(self._state.read_text())))
+            return Started(**json.loads(self._state.read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def _remember(self) -> None:
         """Not synced to the disk: losing it costs a second run in the tracker, no number."""
         temporary = self._state.with_name(f".{self._state.name}.tmp")
-        text = json.dumps(replace(self._started, last_step=self._last_step).to_json())
+        text = json.dumps(asdict(replace(self._started, last_step=self._last_step)))
         with suppress(OSError):
             temporary.write_text(text)
             os.replace(temporary, self._state)

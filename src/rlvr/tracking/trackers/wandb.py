@@ -6,50 +6,67 @@ import netrc
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from rlvr.tracking.trackers.backend import Row, RunFacts, Started, Status
+from rlvr.registry import register
+from rlvr.settings import Text, setting
+from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker
 
 EXIT_CODES = {"finished": 0, "killed": 130, "failed": 1}
 
 
-class WandbBackend:
-    """See `Backend`."""
+@register("tracker", "wandb")
+class Wandb(Tracker):
+    """Weights & Biases, with or without an account."""
 
-    def __init__(self) -> None:
+    title: ClassVar[str] = "Weights & Biases"
+    needs_package: ClassVar[str] = "wandb"
+    project: Text = setting("rlvr", "project of the run")
+    entity: Text | None = setting(None, "user or team; null: the account's default")
+    mode: Literal["auto", "online", "offline"] = setting(
+        "auto",
+        "offline: files in RUN/wandb, for `wandb sync`; auto: WANDB_MODE, else online where there is an API key (wandb "
+        "login, WANDB_API_KEY)",
+    )
+    log_model: bool = setting(False, "also keep the final model there, as an artifact of type `model`")
+    _run: Any = None
+
+    @property
+    def keeps_model(self) -> bool:
+        """As asked."""
+        return self.log_model
+
+    def load(self) -> None:
+        """Without reports of errors to W&B."""
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        import wandb
-
-        self._wandb = wandb
-
-    def prepare(self, run: RunFacts) -> None:
-        """Nothing: files are made as they come."""
+        super().load()
 
     def start(self, run: RunFacts) -> Started:
         """Begin a run, or go on under the id of the known one."""
-        mode = _mode(run.settings["mode"])
-        known = run.known if run.known and run.known["store"] == _store(run, mode) else None
+        import wandb
+
+        mode = self.mode if self.mode != "auto" else _default_mode()
+        store = f"{mode}:{self.entity or ''}/{self.project}"
+        known = run.known if run.known and run.known.store == store else None
         for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):  # what waits for `wandb sync` belongs to the run
             os.environ.setdefault(name, str(Path(run.folder) / "wandb"))
-        self._run = self._wandb.init(
-            project=run.settings["project"],
-            entity=run.settings["entity"],
+        self._run = wandb.init(
+            project=self.project,
+            entity=self.entity,
             name=run.name,
             group=run.group,
             tags=run.tags or None,
-            id=run.known["id"] if run.known else None,
+            id=run.known.id if run.known else None,
             resume="allow" if mode == "online" else None,
             dir=run.folder,
             mode=mode,  # pyright: ignore[reportArgumentType]  # what WANDB_MODE says is W&B's to judge
             config=run.config,
             allow_val_change=True,
-            settings=self._wandb.Settings(init_timeout=run.timeout_s, console="off", x_stats_pid=os.getppid()),
+            settings=wandb.Settings(init_timeout=run.timeout_s, console="off", x_stats_pid=os.getppid()),
         )
-        folder = Path(self._run.dir).parent
-        where = self._run.url if mode == "online" else f"offline; wandb sync {folder}"
-        last_step = known["last_step"] if known else -1
-        return Started(id=self._run.id, store=_store(run, mode), where=str(where), last_step=last_step)
+        where = self._run.url if mode == "online" else f"offline; wandb sync {Path(self._run.dir).parent}"
+        return Started(id=self._run.id, store=store, where=str(where), last_step=known.last_step if known else -1)
 
     def log(self, rows: Sequence[Row]) -> None:
         """A step is a step of the history."""
@@ -58,7 +75,9 @@ class WandbBackend:
 
     def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
         """A table; the page of the run has a slider over the steps."""
-        table = self._wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+        import wandb
+
+        table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
         self._run.log({"completions": table}, step=step)
 
     def files(self, paths: Sequence[str]) -> None:
@@ -70,25 +89,23 @@ class WandbBackend:
         self._artifact("model", [folder])
 
     def finish(self, status: Status) -> None:
-        """W&B knows finished and failed; the summary says `killed`, too."""
+        """W&B knows finished and failed; the summary also says `killed`."""
+        import wandb
+
         self._run.summary["status"] = status
         self._run.finish(exit_code=EXIT_CODES[status])
-        self._wandb.teardown()  # its service writes the last of an offline run only now
+        wandb.teardown()  # its service writes the last of an offline run only now
 
     def _artifact(self, kind: str, paths: Sequence[str]) -> None:
-        artifact = self._wandb.Artifact(f"{kind}-{self._run.id}", type=kind)
+        import wandb
+
+        artifact = wandb.Artifact(f"{kind}-{self._run.id}", type=kind)
         for path in paths:
             artifact.add_dir(path) if Path(path).is_dir() else artifact.add_file(path)
         self._run.log_artifact(artifact)
 
 
-def _store(run: RunFacts, mode: str) -> str:
-    return f"{mode}:{run.settings['entity'] or ''}/{run.settings['project']}"
-
-
-def _mode(setting: str) -> str:
-    if setting != "auto":
-        return setting
+def _default_mode() -> str:
     return os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
 
 

@@ -1,12 +1,12 @@
 """A tracker's own process: reads one JSON message a line from stdin, does it, answers with one line.
 
-`python -m rlvr.tracking.trackers.worker mlflow`, started by `remote`. What the library prints goes to stderr, which is
-a file in the run's folder. When the run's process dies, stdin ends: the tracker's run is then marked as failed.
+`python -m rlvr.tracking.trackers.worker NAME SETTINGS FOLDERS`, started by `pipe`: the component's name, its fields,
+and where modules of the user's own are found, both as JSON. What the library prints goes to stderr, which is a file in
+the run's folder. When the run's process dies, stdin ends: the tracker's run is then marked as failed.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -16,23 +16,20 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
-from rlvr.tracking.trackers.backend import Backend, RunFacts, Status, without_password
+from rlvr import registry
+from rlvr.settings import validated
+from rlvr.tracking.trackers.base import RunFacts, Status, Tracker, without_password
 
-BACKENDS = {
-    "mlflow": "rlvr.tracking.trackers.mlflow:MlflowBackend",
-    "wandb": "rlvr.tracking.trackers.wandb:WandbBackend",
-    "tensorboard": "rlvr.tracking.trackers.tensorboard:TensorboardBackend",
-}
 POLL_S = 0.5
 NICENESS = 5  # training goes first
 
 
 @dataclass
 class Ending:
-    """How the run ended, should nobody say so: an error, unless it was asked to stop (SIGTERM)."""
+    """How the run ended where no message says so: failed, or killed after SIGTERM."""
 
     status: Status = "failed"
     started: bool = False
@@ -53,12 +50,12 @@ def main() -> int:
     threading.Thread(target=_end_with, args=(os.getppid(), ending), daemon=True).start()
     messages = iter(sys.stdin.readline, "")
     try:
-        module, _, name = BACKENDS.get(sys.argv[1], sys.argv[1]).partition(":")
-        backend: Backend = getattr(importlib.import_module(module), name)()
+        tracker = _tracker(*sys.argv[1:])
+        tracker.load()
         _answer(answers, {})
         for line in messages:
             message = json.loads(line)
-            _answer(answers, _handle(backend, message, ending))
+            _answer(answers, _handle(tracker, message, ending))
             if message["kind"] == "finish":
                 return 0
     except Exception as error:  # of the library: any kind
@@ -66,7 +63,7 @@ def main() -> int:
         _answer(answers, {"error": sentence(error)})
         return 1
     if ending.started:
-        backend.finish(ending.status)
+        tracker.finish(ending.status)
     return 0
 
 
@@ -78,20 +75,26 @@ def _end_with(parent: int, ending: Ending) -> None:
     os.killpg(os.getpid(), signal.SIGKILL)  # of this session: with all that the library has started
 
 
-def _handle(backend: Backend, message: Mapping[str, Any], ending: Ending) -> dict[str, Any]:
+def _tracker(name: str, settings: str, folders: str) -> Tracker:
+    sys.path.extend(json.loads(folders))
+    values = {key: value for key, value in json.loads(settings).items() if key != "name"}
+    return validated(registry.find("tracker", name), values)
+
+
+def _handle(tracker: Tracker, message: Mapping[str, Any], ending: Ending) -> dict[str, Any]:
     if message["kind"] == "start":
-        facts = RunFacts(**message["run"])
+        facts = RunFacts.from_json(message["run"])
         ending.limit_s = facts.timeout_s
-        started = backend.start(facts)
+        started = tracker.start(facts)
         ending.started = True
-        return started.to_json()
+        return asdict(started)
     calls: dict[str, Callable[[], None]] = {
-        "prepare": lambda: backend.prepare(RunFacts(**message["run"])),
-        "log": lambda: backend.log(message["rows"]),
-        "completions": lambda: backend.completions(message["step"], message["rows"]),
-        "files": lambda: backend.files(message["paths"]),
-        "model": lambda: backend.model(message["folder"]),
-        "finish": lambda: backend.finish(message["status"]),
+        "prepare": lambda: tracker.prepare(RunFacts.from_json(message["run"])),
+        "log": lambda: tracker.log(message["rows"]),
+        "completions": lambda: tracker.completions(message["step"], message["rows"]),
+        "files": lambda: tracker.files(message["paths"]),
+        "model": lambda: tracker.model(message["folder"]),
+        "finish": lambda: tracker.finish(message["status"]),
     }
     calls[message["kind"]]()
     return {}

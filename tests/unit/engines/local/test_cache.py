@@ -41,7 +41,7 @@ def test_regular_groups_are_stored_as_any_other():
         cache.reserve(4, 4)
         cache.start(Fresh(first_row=0, copies=copies, group_size=group_size))
         cache.update(states(2, 3, 1), states(2, 3, 50), 0)
-        buffers.append(cache.buffers(0))
+        buffers.append(cache.buffers[0])
     assert torch.equal(buffers[0][0], buffers[1][0])
     assert torch.equal(buffers[0][1], buffers[1][1])
 
@@ -50,11 +50,11 @@ def test_a_saved_row_can_be_put_into_any_slot_of_any_cache():
     cache, fresh = filled()
     stored = cache.save([2, 0], [3, 4])
     cache.move(torch.tensor([1]), torch.tensor([2]), 4)
-    assert torch.equal(cache.buffers(0)[0][2, :, :4], fresh[0])
+    assert torch.equal(cache.buffers[0][0][2, :, :4], fresh[0])
     empty = SlotCache(3)
     empty.reserve(3, 8)
     empty.load(1, stored, [2, 4])
-    for keys_or_values, sign in zip(empty.buffers(0), (1, -1), strict=True):
+    for keys_or_values, sign in zip(empty.buffers[0], (1, -1), strict=True):
         assert torch.equal(keys_or_values[1, :, :2], sign * fresh[1, :, :2])
         assert torch.equal(keys_or_values[2, :, :4], sign * fresh[0])
         assert not keys_or_values[1, :, 2:].any()  # what was not asked for is not there, and is a number
@@ -74,7 +74,7 @@ def test_layers_of_different_shapes_are_saved_and_put_back():
     other.load(2, stored, [3])
     expected = {0: (narrow, -narrow), 1: (wide, 2 * wide)}
     for layer, pair in expected.items():
-        for found, wanted in zip(other.buffers(layer), pair, strict=True):
+        for found, wanted in zip(other.buffers[layer], pair, strict=True):
             assert torch.equal(found[2, :, :3], wanted[1])
 
 

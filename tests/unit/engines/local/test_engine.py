@@ -429,7 +429,7 @@ def test_pitfall_37_nothing_depends_on_what_the_engine_did_before() -> None:
 
 def buffer_shapes(engine: LocalEngine) -> list[torch.Size]:
     cache = engine._scheduler._runner._cache
-    return [tensor.shape for layers in (cache, cache.prefixes) for pair in layers._filled() for tensor in pair]
+    return [tensor.shape for layers in (cache, cache.prefixes) for pair in layers.buffers.values() for tensor in pair]
 
 
 def test_pitfall_35_a_token_meets_the_same_experts_in_engine_and_trainer() -> None:

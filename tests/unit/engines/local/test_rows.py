@@ -4,14 +4,14 @@ import torch
 
 from rlvr.engines.local.rows import Request, Rows
 from rlvr.engines.local.sampler import Draw
+from rlvr.types import StopReason
 from tests.unit.engines.tiny import sampling
 
 
-def request(length: int, max_tokens: int = 9) -> Request:
+def request(length: int, max_tokens: int = 9, stop_ids: frozenset[int] = frozenset()) -> Request:
     return Request(
         prompt_ids=tuple(range(length)),
-        sampling=sampling(length),
-        max_tokens=max_tokens,
+        sampling=sampling(length, max_tokens=max_tokens, stop_ids=stop_ids),
         session=None,
         on_done=lambda completion: None,
         on_error=lambda error: None,
@@ -37,6 +37,18 @@ def test_the_example_of_the_docstring():
     assert rows.last_ids[:3].tolist() == [10, 14, 12]
     assert rows.lengths[:3].tolist() == [1, 5, 3]
     assert rows.longest == 5
+
+
+def test_pitfall_03_a_row_that_moves_keeps_its_stop_ids_and_its_limit():
+    rows = Rows(num_slots=4, device=torch.device("cpu"))
+    rows.add([request(2, max_tokens=1), request(2, stop_ids=frozenset({7})), request(2, 3, frozenset({5, 6}))])
+    rows.take(rows.record(drawn(1, 1, 1)))  # the third row moves into the first slot
+    rows.add([request(2, stop_ids=frozenset({4}))])
+    assert rows.record(drawn(7, 5, 6)).tolist() == [False, False, False]
+    assert rows.record(drawn(6, 7, 4)).tolist() == [True, True, True]
+    finished, _, _ = rows.take(torch.tensor([True, False, False]))
+    assert finished[0].completion.token_ids == (1, 7, 6)
+    assert finished[0].completion.stop_reason is StopReason.STOP
 
 
 def test_the_room_for_sampled_tokens_grows():

@@ -22,8 +22,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from rlvr.engines.vllm.engine import vocabulary_digest
-from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Offer, OfferError, Stream, join
+from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Offer, OfferError, Stream, join, vocabulary_digest
 from rlvr.engines.vllm.wire import GENERATE
 
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.config.schema import Lora
-from rlvr.engines.vllm.engine import vocabulary_digest
+from rlvr.engines.vllm.extension.rlvr_vllm_group import vocabulary_digest
 from rlvr.engines.vllm.probe import Probe, make_probe, probe_prompts
 from rlvr.engines.vllm.server import Server
 from rlvr.engines.vllm.weights import WeightsFolder, full_weights
@@ -21,6 +20,7 @@ from rlvr.engines.vllm.wire import GENERATE, RefusedError
 from rlvr.errors import UserError
 from rlvr.models.adapters import add_adapters
 from rlvr.models.policy import Adapters, Policy
+from rlvr.models.settings import LoraSettings
 from rlvr.types import Completion
 from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
 from tests.unit.engines.vllm.fake import FakeVllm, Fault, running
@@ -217,7 +217,7 @@ def test_a_disk_that_takes_no_weights_is_one_sentence(tmp_path: Path) -> None:
 def lora_policy() -> Policy:
     model = tiny_model().eval()
     base = copy.deepcopy(model)
-    settings = Lora(enabled=True, r=3, alpha=6, target_modules=("q_proj", "down_proj"), merge_final=False)
+    settings = LoraSettings(enabled=True, r=3, alpha=6, target_modules=("q_proj", "down_proj"))
     add_adapters(model, settings, base="x", seed=1)
     policy = make_policy()
     adapters = Adapters(fresh_base=lambda: copy.deepcopy(base), merge_final=False, note="")

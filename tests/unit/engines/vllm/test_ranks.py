@@ -11,7 +11,8 @@ from typing import Literal
 import pytest
 import torch
 
-from rlvr.engines.vllm import Settings, VllmEngine
+from rlvr.engines.settings import VllmEngineSettings
+from rlvr.engines.vllm import VllmEngine
 from rlvr.errors import UserError
 from rlvr.types import Completion
 from rlvr.world import ALONE, World
@@ -31,17 +32,8 @@ def ranks() -> Iterator[Ranks]:
     ranks.close()
 
 
-def settings_of(urls: tuple[str, ...], folder: Path, sync: Sync = "folder") -> Settings:
-    return Settings(
-        urls=urls,
-        sync=sync,
-        weights_dir=folder,
-        max_batch_size=8,
-        timeout_s=120.0,
-        wait_s=60.0,
-        max_retries=2,
-        max_logprob_gap=None,
-    )
+def settings_of(urls: tuple[str, ...], sync: Sync = "folder") -> VllmEngineSettings:
+    return VllmEngineSettings(urls=urls, sync=sync, max_batch_size=8, timeout_s=120.0, wait_s=60.0, max_retries=2)
 
 
 def completions(
@@ -49,7 +41,7 @@ def completions(
 ) -> tuple[list[Completion], str | None]:
     """This rank's share of 12 completions of each of two versions, or what it is told."""
     policy = make_policy()
-    engine = VllmEngine(policy, settings_of(urls, folder, sync), max_context_tokens=128, world=world)
+    engine = VllmEngine(policy, settings_of(urls, sync), folder, max_context_tokens=128, world=world)
     assert engine._fleet.members[0].url == urls[world.rank % len(urls)], "ranks that are idle do not choose the same"
 
     async def share() -> list[Completion]:
@@ -93,7 +85,7 @@ def shards(world: World, url: str, folder: Path) -> tuple[tuple[int, ...], str]:
     policy = tiny_policy()
     tiny_trainer(policy, "trainer.strategy=fsdp2", world=world)
     for sync in ("broadcast", "folder"):
-        engine = VllmEngine(policy, settings_of((url,), folder, sync), max_context_tokens=64, world=world)
+        engine = VllmEngine(policy, settings_of((url,), sync), folder, max_context_tokens=64, world=world)
         engine.load_weights(1)  # compared with what the ranks compute together
         found = asyncio.run(engine.generate([3, 4], sampling(seed=1)))
     if world.is_first:

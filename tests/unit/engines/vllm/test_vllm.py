@@ -15,14 +15,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, Qwen2ForCausalLM
 
-from rlvr.config.schema import Lora
-from rlvr.engines.vllm import Settings, VllmEngine
+from rlvr.engines.settings import VllmEngineSettings
+from rlvr.engines.vllm import VllmEngine
 from rlvr.engines.vllm.broadcast import send
 from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Group
 from rlvr.engines.vllm.server import Server
 from rlvr.engines.vllm.wire import BrokenOffError, RefusedError
 from rlvr.models.adapters import add_adapters
 from rlvr.models.policy import Adapters, Policy
+from rlvr.models.settings import LoraSettings
 from rlvr.seeding import derive_seed
 from rlvr.types import Completion, SamplingParams, StopReason
 from tests.unit.engines.tiny import plain_logprobs
@@ -55,23 +56,21 @@ def policy_of(folder: Path) -> Policy:
 def lora_policy(folder: Path) -> Policy:
     policy = policy_of(folder)
     base = copy.deepcopy(policy.model)
-    lora = Lora(enabled=True, r=4, alpha=8, target_modules=("q_proj", "v_proj", "down_proj"), merge_final=False)
+    lora = LoraSettings(enabled=True, r=4, alpha=8, target_modules=("q_proj", "v_proj", "down_proj"))
     add_adapters(policy.model, lora, base=str(folder), seed=1)
     return replace(policy, adapters=Adapters(fresh_base=lambda: copy.deepcopy(base), merge_final=False, note=""))
 
 
 def engine_of(policy: Policy, url: str, folder: Path, sync: str = "folder", max_batch_size: int = 64) -> VllmEngine:
-    settings = Settings(
+    settings = VllmEngineSettings(
         urls=(url,),
         sync=sync,  # type: ignore[arg-type]
-        weights_dir=folder / "weights",
         max_batch_size=max_batch_size,
         timeout_s=300.0,  # the first request takes long
         wait_s=10.0,
         max_retries=1,
-        max_logprob_gap=None,
     )
-    return VllmEngine(policy, settings, max_context_tokens=CONTEXT_TOKENS, on_note=print)
+    return VllmEngine(policy, settings, folder / "weights", max_context_tokens=CONTEXT_TOKENS, on_note=print)
 
 
 def train_a_step(policy: Policy, seed: int) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from rlvr.engines.vllm import Settings, VllmEngine
+from rlvr.engines.settings import VllmEngineSettings
+from rlvr.engines.vllm import VllmEngine
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_tokenizer
 from tests.unit.engines.tiny import VOCABULARY, tiny_model
@@ -37,16 +38,19 @@ def engine_of(
     """With the servers, unless changed."""
     settings = {
         "urls": tuple(fake.url for fake in fakes),
-        "sync": "folder",
-        "weights_dir": folder / "weights",
         "max_batch_size": 64,
         "timeout_s": 120.0,
         "wait_s": 120.0,
         "max_retries": 3,
-        "max_logprob_gap": None,
     }
     told = [] if notes is None else notes
-    return VllmEngine(policy, Settings(**settings | changes), max_context_tokens=128, on_note=told.append)
+    return VllmEngine(
+        policy,
+        VllmEngineSettings(**settings | changes),
+        folder / "weights",
+        max_context_tokens=128,
+        on_note=told.append,
+    )
 
 
 def train_a_step(policy: Policy, seed: int = 0) -> None:

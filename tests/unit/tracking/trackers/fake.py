@@ -13,26 +13,32 @@ from typing import Any
 
 import pytest
 
-from rlvr.tracking.trackers.backend import RunFacts, Started
+from rlvr.tracking.trackers.base import RunFacts, Started, Tracker
 
 ROOT = Path(__file__).resolve().parents[4]
-WORKER = "tests.unit.tracking.trackers.fake:FakeBackend"
+NAME = "tests.unit.tracking.trackers.fake:Fake"
 
 
-class FakeBackend:
+class Fake(Tracker):
     """`FAKE_TRACKER=log:hang` misbehaves at `log`: hang, fail, exit, print, slow or late."""
 
-    def __init__(self) -> None:
-        self._where, _, self._how = os.environ.get("FAKE_TRACKER", "").partition(":")
-        self._file = Path(os.environ["FAKE_FILE"])
-        self._note("load", {"own_session": os.getsid(0) == os.getpid(), "pid": os.getpid()})
+    extra: str = "none"
+    log_model: bool = True
+
+    @property
+    def keeps_model(self) -> bool:
+        return self.log_model
+
+    def load(self) -> None:
+        own_session = os.getsid(0) == os.getpid()
+        self._note("load", {"own_session": own_session, "pid": os.getpid(), "extra": self.extra})
 
     def prepare(self, run: RunFacts) -> None:
         self._note("prepare", run.name)
 
     def start(self, run: RunFacts) -> Started:
         self._note("start", asdict(run))
-        last_step = run.known["last_step"] if run.known else -1
+        last_step = run.known.last_step if run.known else -1
         return Started(id="fake", store="memory", where="look here", last_step=last_step)
 
     def log(self, rows: Sequence[Any]) -> None:
@@ -52,16 +58,17 @@ class FakeBackend:
         self._note("finish", status)
 
     def _note(self, what: str, value: Any) -> None:
-        if what == self._where:
-            self._misbehave(what)
+        where, _, how = os.environ.get("FAKE_TRACKER", "").partition(":")
+        if what == where:
+            self._misbehave(what, how)
         self._write(what, value)
 
     def _write(self, what: str, value: Any) -> None:
-        with self._file.open("a") as file:
+        with Path(os.environ["FAKE_FILE"]).open("a") as file:
             file.write(json.dumps([what, value]) + "\n")
 
-    def _misbehave(self, what: str) -> None:
-        match self._how:
+    def _misbehave(self, what: str, how: str) -> None:
+        match how:
             case "hang":
                 time.sleep(600)
             case "slow":

@@ -1,32 +1,31 @@
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlvr.config.compose import load_config
-from rlvr.config.schema import Config
+from rlvr.settings import validated
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import EpisodeRecord, TurnRecord
-from rlvr.tracking.trackers import fanout
-from rlvr.tracking.trackers.fanout import MAX_TEXT, Trackers, completion_rows
-from rlvr.tracking.trackers.remote import RemoteTracker
-from tests.unit.tracking.trackers.fake import WORKER, calls, prepare
+from rlvr.tracking.settings import TrackerSettings
+from rlvr.tracking.trackers.fanout import MAX_TEXT, Reported, Trackers, completion_rows
+from tests.unit.tracking.trackers.fake import NAME, calls, prepare
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a fake that stands in for every library."""
+    """What the fake was asked."""
     prepare(monkeypatch, tmp_path / "fake.jsonl")
-    monkeypatch.setattr(fanout, "RemoteTracker", partial(RemoteTracker, worker=WORKER))
     return tmp_path / "fake.jsonl"
 
 
-def configured(*overrides: str) -> Config:
-    return load_config(["tracker=mlflow", *overrides])
+def opened(folder: Path, note: Callable[[str], None] = lambda text: None, **values: Any) -> Trackers:
+    """Reported to the fake, unless the values say otherwise."""
+    settings = validated(TrackerSettings, {"report_to": [NAME]} | values)
+    return Trackers(settings, Reported(experiment="rpn", config={"seed": 5, "run_dir": None}), folder, note)
 
 
 def record(number: int = 0, **changes: Any) -> EpisodeRecord:
@@ -66,7 +65,7 @@ def record(number: int = 0, **changes: Any) -> EpisodeRecord:
 def test_pitfall_38_trackers_get_the_numbers_of_the_file(fake: Path, tmp_path: Path) -> None:
     metrics = {"reward/mean": 0.1 + 0.2, "loss/kl": float("nan"), "policy/ratio": float("inf"), "rollout/episodes": 8}
     file, notes = MetricsFile(tmp_path / "metrics.jsonl"), []
-    with Trackers(configured(), tmp_path, notes.append) as trackers:
+    with opened(tmp_path, notes.append) as trackers:
         trackers.begin(0)
         for step in range(3):
             file.append(step, metrics)
@@ -76,7 +75,7 @@ def test_pitfall_38_trackers_get_the_numbers_of_the_file(fake: Path, tmp_path: P
     expected = [[line.pop("step"), {k: v for k, v in line.items() if v is not None}] for line in lines]
     assert calls(fake, "log") == expected
     assert set(expected[0][1]) == {"reward/mean", "rollout/episodes"}
-    assert notes == ["MLflow: look here"]
+    assert notes == ["Fake: look here"]
 
 
 def test_what_a_tracker_is_told(fake: Path, tmp_path: Path) -> None:
@@ -84,21 +83,14 @@ def test_what_a_tracker_is_told(fake: Path, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config.yaml").write_text("a: 1\n")
     (folder / "final").mkdir()
-    words = (
-        "tracker.group=sweep",
-        "tracker.run_name=mine",
-        "tracker.tags=[a,b]",
-        "tracker.mlflow.experiment=mine",
-        f"run_dir={folder}",
-        "seed=5",
-    )
-    with Trackers(configured(*words), folder, lambda text: None) as trackers:
+    values = {"group": "sweep", "run_name": "mine", "tags": ["a", "b"], "fake": {"extra": "some"}}
+    with opened(folder, **values) as trackers:
         trackers.begin(0)
         trackers.end("finished")
     (told,) = calls(fake, "start")
     assert (told["name"], told["group"], told["tags"], told["experiment"]) == ("mine", "sweep", ["a", "b"], "rpn")
-    assert told["settings"] == {"tracking_uri": None, "experiment": "mine", "log_model": True}
-    assert (told["config"]["seed"], told["config"]["run_dir"]) == (5, None)  # as config.yaml has it
+    assert told["config"] == {"seed": 5, "run_dir": None}
+    assert calls(fake, "load")[0]["extra"] == "some"
     assert calls(fake, "files") == [[str(folder / "config.yaml")]]
     assert calls(fake, "model") == [str(folder / "final")]
 
@@ -108,7 +100,7 @@ def test_pitfall_37_how_a_run_ended_is_told(error: Exception | None, status: str
     (tmp_path / "final").mkdir()  # of an earlier end
 
     def run() -> None:
-        with Trackers(configured("tracker.run_name=x"), tmp_path, lambda text: None) as trackers:
+        with opened(tmp_path, run_name="x") as trackers:
             trackers.begin(0)
             if error is not None:
                 raise error
@@ -124,7 +116,7 @@ def test_pitfall_37_how_a_run_ended_is_told(error: Exception | None, status: str
 
 
 def test_a_run_without_a_name_is_called_as_its_folder(fake: Path, tmp_path: Path) -> None:
-    with Trackers(configured(), tmp_path, lambda text: None) as trackers:
+    with opened(tmp_path) as trackers:
         trackers.begin(0)
         trackers.end("finished")
     (told,) = calls(fake, "start")
@@ -133,7 +125,7 @@ def test_a_run_without_a_name_is_called_as_its_folder(fake: Path, tmp_path: Path
 
 def test_a_run_that_ends_before_its_first_number_begins_nowhere(fake: Path, tmp_path: Path) -> None:
     notes: list[str] = []
-    with Trackers(configured(), tmp_path, notes.append):
+    with opened(tmp_path, notes.append):
         pass
     assert calls(fake, "start") == []
     assert notes == []
@@ -141,7 +133,7 @@ def test_a_run_that_ends_before_its_first_number_begins_nowhere(fake: Path, tmp_
 
 def test_without_trackers_nothing_is_started_or_written(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    with Trackers(load_config([]), tmp_path, pytest.fail) as trackers:
+    with opened(tmp_path, pytest.fail, report_to=[]) as trackers:
         trackers.begin(0)
         trackers.log(0, {"x": 1.0})
         trackers.completions(0, [record()])
@@ -152,7 +144,7 @@ def test_without_trackers_nothing_is_started_or_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "count"), [(2, 2), (0, 0)])
 def test_only_so_many_completions_are_shown(limit: int, count: int, fake: Path, tmp_path: Path) -> None:
-    with Trackers(configured(f"tracker.max_completions={limit}"), tmp_path, lambda text: None) as trackers:
+    with opened(tmp_path, max_completions=limit) as trackers:
         trackers.begin(0)
         trackers.completions(1, [record(number) for number in range(5)])
         trackers.end("finished")

@@ -11,11 +11,11 @@ import pytest
 
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.trackers import remote
-from rlvr.tracking.trackers.backend import RunFacts
+from rlvr.tracking.trackers.base import RunFacts
 from rlvr.tracking.trackers.pipe import TrackerProcess
 from rlvr.tracking.trackers.remote import RemoteTracker
 from rlvr.tracking.trackers.worker import sentence
-from tests.unit.tracking.trackers.fake import WORKER, calls, prepare
+from tests.unit.tracking.trackers.fake import Fake, calls, prepare
 
 Open = Callable[..., RemoteTracker]
 
@@ -27,7 +27,6 @@ def facts(folder: Path, first_step: int = 0) -> RunFacts:
         group=None,
         tags=[],
         config={"seed": 0},
-        settings={},
         folder=str(folder),
         timeout_s=5.0,
         version="1",
@@ -47,9 +46,7 @@ def start(tmp_path: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch) -> 
         prepare(monkeypatch, tmp_path / "fake.jsonl", misbehavior)
         folder = tmp_path / "trackers"
         folder.mkdir(exist_ok=True)
-        return RemoteTracker(
-            "fake", folder=folder, note=notes.append, timeout_s=timeout_s, upload_timeout_s=20.0, worker=WORKER
-        )
+        return RemoteTracker(Fake(), folder=folder, note=notes.append, timeout_s=timeout_s, upload_timeout_s=20.0)
 
     return build
 
@@ -78,7 +75,7 @@ def test_pitfall_37_every_number_arrives_once_and_in_order(start: Open, tmp_path
     assert [value for kind, value in found if kind == "log"] == [[step, values] for step, values in enumerate(numbers)]
     assert [kind for kind, _ in found if kind != "log"] == ["load", "prepare", "start", "files", "model", "finish"]
     assert found[-1] == ["finish", "finished"]
-    assert notes == ["fake: look here"]
+    assert notes == ["Fake: look here"]
 
 
 def test_pitfall_37_a_resumed_run_sends_what_is_missing_and_nothing_twice(start: Open, tmp_path: Path) -> None:
@@ -191,7 +188,7 @@ def test_what_has_been_sent_waits_no_more(
         if step % 10 == 9:
             wait_for(lambda num=step + 1: len(calls(tmp_path / "fake.jsonl", "log")) == num)
     finish(tracker)
-    assert notes == ["fake: look here"]
+    assert notes == ["Fake: look here"]
 
 
 def test_what_a_library_prints_is_no_answer_and_goes_to_the_log(
@@ -204,7 +201,7 @@ def test_what_a_library_prints_is_no_answer_and_goes_to_the_log(
     assert calls(tmp_path / "fake.jsonl")[-1] == ["finish", "finished"]
     assert "and another" in (tmp_path / "trackers" / "fake.log").read_text()
     assert capfd.readouterr() == ("", "")
-    assert notes == ["fake: look here"]
+    assert notes == ["Fake: look here"]
 
 
 def test_pitfall_37_a_run_that_is_being_killed_does_not_wait_and_is_marked(start: Open, tmp_path: Path) -> None:
@@ -246,10 +243,10 @@ RUN = """
 import sys, time
 from dataclasses import replace
 from pathlib import Path
-from tests.unit.tracking.trackers.fake import WORKER
+from tests.unit.tracking.trackers.fake import Fake
 from tests.unit.tracking.trackers.test_remote import RemoteTracker, facts
 folder = Path(sys.argv[1])
-tracker = RemoteTracker("fake", folder=folder, note=print, timeout_s=9, upload_timeout_s=9, worker=WORKER)
+tracker = RemoteTracker(Fake(), folder=folder, note=print, timeout_s=9, upload_timeout_s=9)
 tracker.begin(facts(folder), folder / "absent")
 tracker.log(0, {"x": 0})
 time.sleep(60)

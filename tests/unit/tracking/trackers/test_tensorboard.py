@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.tracking.trackers.backend import Started
-from rlvr.tracking.trackers.tensorboard import TensorboardBackend
+from rlvr.tracking.trackers.base import Started
+from rlvr.tracking.trackers.tensorboard import Tensorboard
 from tests.system.tracker_readers import from_tensorboard
 from tests.unit.tracking.trackers.test_remote import facts
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.trackers
 
 def part(folder: Path, steps: range, known: Started | None, *, end: bool = True) -> Started:
     """A run, or its continuation, that makes some steps."""
-    backend = TensorboardBackend()
-    about = replace(facts(folder, steps.start), settings={"folder": None}, known=known and known.to_json())
+    backend = Tensorboard()
+    about = replace(facts(folder, steps.start), known=known)
     started = backend.start(about)
     backend.log([(step, {"loss/total": float(step + 10 * (known is not None))}) for step in steps])
     if end:
@@ -38,15 +38,13 @@ def test_pitfall_37_steps_that_are_made_again_replace_those_of_the_first_time(tm
         7: 17.0,
     }
     assert second.id == first.id
-    again = TensorboardBackend().start(
-        replace(facts(tmp_path, 3), settings={"folder": None}, known=replace(first, last_step=5).to_json())
-    )
+    again = Tensorboard().start(replace(facts(tmp_path, 3), known=replace(first, last_step=5)))
     assert again.last_step == 2  # what is replaced must be sent again
 
 
 def test_what_a_model_writes_is_never_read_as_markdown(tmp_path: Path) -> None:
-    backend = TensorboardBackend()
-    backend.start(replace(facts(tmp_path), settings={"folder": None}))
+    backend = Tensorboard()
+    backend.start(facts(tmp_path))
     backend.completions(1, [{"step": 1, "prompt": "# title", "completion": "<script>\n![x](http://x/y.png)\udc80"}])
     backend.finish("killed")
     (text,) = from_tensorboard(tmp_path / "tensorboard").completions[1]

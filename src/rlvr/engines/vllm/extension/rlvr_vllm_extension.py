@@ -1,21 +1,18 @@
-"""Runs inside every worker of a vLLM server: loads weights from safetensors files, or as a trainer broadcasts them, and
-checks that they arrived.
+"""Our extension of vLLM's workers: loads weights from safetensors files or a trainer's broadcast, and verifies them.
 
-Start the server with this folder on its PYTHONPATH and `--worker-extension-cls rlvr_vllm_extension.RlvrExtension`. It
-imports nothing of rlvr, which is not installed where vLLM is. Methods answer JSON-able dictionaries through
-`/collective_rpc`; what goes wrong is `{"error": ...}`, never an exception, which could end the server.
+Start the server with this folder on its PYTHONPATH and `--worker-extension-cls rlvr_vllm_extension.RlvrExtension`.
+rlvr is not installed where vLLM is, so nothing of it is imported. Methods answer JSON-able dictionaries through
+`/collective_rpc`; errors are `{"error": ...}`, never an exception, which could end the server.
 
-A checkpoint's tensors are not the server's: query, key and value are one tensor there (as are gate and up), a worker
-of several holds slices, and on a CPU the weights of linear layers live packed inside a kernel. So each tensor of a
-file is looked up as a piece of the model, and what cannot be compared byte by byte is read back through the layer: the
-product with a unit vector is a column of the weights, exactly.
+A checkpoint's tensors are not the server's: query, key and value (and gate and up) are fused, tensor parallel workers
+hold slices, and on a CPU linear weights are packed inside a kernel. So each tensor of a file is mapped to a piece of
+the model, and a packed weight is read back through the layer: the product with a unit vector is exactly a column.
 
 Tensor parallel workers each check their own slices: run with two workers on a CPU, never on GPUs.
 """
 
 # pyright: reportMissingImports=false
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +21,7 @@ from typing import Any
 
 import torch
 import vllm
-from rlvr_vllm_group import CutOffError, Offer, OfferError, Stream, join
+from rlvr_vllm_group import CutOffError, Offer, OfferError, Stream, join, vocabulary_digest
 from safetensors import safe_open
 from torch import Tensor, nn
 from vllm.model_executor.layers.linear import (
@@ -38,16 +35,16 @@ from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbed
 from vllm.model_executor.models.utils import is_pp_missing_parameter
 
 NUM_COLUMNS = 64
-"""Columns read back from a packed weight: one that was not loaded differs in nearly all of them."""
+"""Columns read back from a packed weight: one that was not loaded differs in nearly all."""
 NUM_NAMED = 5
 """Names in an answer."""
 
 LOG = logging.getLogger("vllm.rlvr")
-"""vLLM's own log: a trainer that is gone hears no answer."""
+"""vLLM's log: a trainer that is gone gets no answer."""
 
 
 class FileError(Exception):
-    """The files cannot be what the model should load."""
+    """The files do not fit the model."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +59,9 @@ class Slice:
 
 @dataclass(frozen=True)
 class Piece:
-    """Where a tensor of the checkpoint lies in this worker: in rows of `module.<attr>`.
+    """Place of a checkpoint's tensor in this worker: rows of `module.<attr>`.
 
-    `part` is what this worker has of it (None: all); without `rows` it cannot be compared.
+    `part` is this worker's slice of it (None: all); without `rows` it cannot be compared.
     """
 
     module: nn.Module
@@ -85,7 +82,7 @@ class RlvrExtension:
     rank: int
 
     def describe(self) -> dict[str, Any]:
-        """What a client must know to tell whether this is the server it wants."""
+        """Facts for a client to check; see `Facts` in engines/vllm/server.py."""
         config = self.model_runner.model_config
         text = config.hf_text_config
         lora = self.model_runner.lora_config
@@ -109,11 +106,10 @@ class RlvrExtension:
         }
 
     def load_policy(self, path: str) -> dict[str, Any]:
-        """Load the safetensors file, or all of a folder, in place of the model's weights, and compare.
+        """Load the safetensors file, or all of a folder, in place of the model's weights, and verify.
 
-        `{"rank": 0, "loaded": 26, "verified": 26, "unverifiable": [], "num_unverifiable": 0}`; or `{"error": ...}`
-        before anything is changed if the files are not exactly the model's tensors, and afterwards if some of them
-        did not arrive.
+        `{"rank": 0, "loaded": 26, "verified": 26, "unverifiable": [], "num_unverifiable": 0}`; `{"error": ...}` before
+        any change if the files are not exactly the model's tensors, and afterwards if some did not arrive.
         """
         model = self.model_runner.get_model()
         pieces, tied = pieces_of(model)
@@ -129,8 +125,8 @@ class RlvrExtension:
     def receive_policy(self, offer: str) -> dict[str, Any]:
         """As `load_policy`, with tensors that a trainer broadcasts; `offer` is an `Offer` as JSON.
 
-        What is offered must be exactly the model's tensors, before anything is waited for. `{"error": ...,
-        "cut_off": true}` if it did not come to its end; the model then holds zeros, and wants another push.
+        It must be exactly the model's tensors, checked before waiting. `{"error": ..., "cut_off": true}` if the
+        broadcast breaks; the model then holds zeros and needs another push.
         """
         model = self.model_runner.get_model()
         pieces, tied = pieces_of(model)
@@ -146,7 +142,7 @@ class RlvrExtension:
         tensors = _keeping(stream, pieces, kept)
         try:
             report = self._load(tensors, kept.items, pieces, tied)
-            for _ in tensors:  # whatever failed here, the other workers get theirs
+            for _ in tensors:  # the other workers get theirs, whatever failed here
                 pass
         finally:
             group.leave()
@@ -163,13 +159,13 @@ class RlvrExtension:
         pieces: dict[str, Piece],
         tied: dict[str, str],
     ) -> dict[str, Any]:
-        """Load the tensors, and compare this worker's parts of them with what it computes with."""
+        """Load the tensors, and compare this worker's parts of them with its model."""
         try:
             self.model_runner.reload_weights(weights_iterator=tensors)
             with torch.inference_mode():
                 _renew_tied(pieces, tied)
                 found = _compare(own_parts(), pieces, tied, self.model_runner.model_config.dtype)
-        except Exception as error:  # of the loader, for what no check foresees: the client must hear of it
+        except Exception as error:  # from the loader: the client must get it
             return self._failed(f"loading failed in between: {type(error).__name__}: {error}"[:2000])
         wrong = [name for name in pieces if found.get(name, False) is False]
         if wrong:
@@ -188,13 +184,13 @@ class RlvrExtension:
 
 
 def pieces_of(model: nn.Module) -> tuple[dict[str, Piece], dict[str, str]]:
-    """Name in a checkpoint -> piece; and which names are only another name's tensor (`lm_head.weight`, tied)."""
+    """Name in a checkpoint -> piece; and tied names (`lm_head.weight`) -> name of the tensor they share."""
     fused = getattr(model, "packed_modules_mapping", None) or {}
     pieces: dict[str, Piece] = {}
     tied: dict[str, str] = {}
     owners: dict[int, str] = {}
     for path, module in model.named_modules():
-        if hasattr(module, "base_layer"):  # LoRA's layer around the model's own, which comes by itself
+        if hasattr(module, "base_layer"):  # a LoRA wrapper; the layer inside is listed itself
             continue
         name = path.replace(".base_layer", "")
         for attr, parameter in module.named_parameters(recurse=False):
@@ -226,7 +222,7 @@ def _pieces(
 
 
 def _outputs(module: Any) -> Iterator[tuple[int, int, int]]:
-    """Of each part of a fused layer: rows in this worker, rows in all, and the first one of this worker's."""
+    """Rows in this worker, rows in all and this worker's first row, for each part of a fused layer."""
     if isinstance(module, QKVParallelLinear):
         heads = [module.num_heads, module.num_kv_heads, module.num_kv_heads]
         totals = [module.total_num_heads, module.total_num_kv_heads, module.total_num_kv_heads]
@@ -240,7 +236,7 @@ def _outputs(module: Any) -> Iterator[tuple[int, int, int]]:
 
 
 def _whole(module: Any, attr: str, parameter: Tensor) -> Piece:
-    """A tensor that is one in the checkpoint, too."""
+    """A tensor that is not split in the checkpoint."""
     if isinstance(module, VocabParallelEmbedding):
         first, last = module.shard_indices.org_vocab_start_index, module.shard_indices.org_vocab_end_index
         total, rows = module.org_vocab_size, last - first
@@ -266,14 +262,12 @@ def _whole(module: Any, attr: str, parameter: Tensor) -> Piece:
 
 
 def _tokenizer_digest(config: Any) -> str | None:
-    """Of which id every token has; None where the server has no tokenizer."""
+    """None where the server has no tokenizer."""
     if config.skip_tokenizer_init:
         return None
     from vllm.tokenizers import cached_tokenizer_from_config
 
-    ids = cached_tokenizer_from_config(config).get_vocab()
-    text = "\n".join(f"{index}\t{token}" for token, index in sorted(ids.items(), key=lambda item: (item[1], item[0])))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return vocabulary_digest(cached_tokenizer_from_config(config).get_vocab())
 
 
 # ------------------------------------------------------------------------------------------------------------- files
@@ -326,7 +320,7 @@ def _stream(files: Iterable[Path], names: dict[str, Path]) -> Iterator[tuple[str
 
 
 def _own_parts(tensors: Iterable[tuple[str, Tensor]], pieces: dict[str, Piece]) -> Iterator[tuple[str, Tensor]]:
-    """What this worker has of them; other pipeline stages have the rest."""
+    """This worker's parts; other pipeline stages have the rest."""
     for name, tensor in tensors:
         if name in pieces:
             yield name, pieces[name].local(tensor)
@@ -335,7 +329,7 @@ def _own_parts(tensors: Iterable[tuple[str, Tensor]], pieces: dict[str, Piece]) 
 def _keeping(
     tensors: Iterable[tuple[str, Tensor]], pieces: dict[str, Piece], kept: dict[str, Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """The tensors; copies of this worker's parts go into `kept`: no tensor is sent twice."""
+    """The tensors; copies of this worker's parts go into `kept` for the comparison."""
     for name, tensor in tensors:
         if name in pieces:
             kept[name] = pieces[name].local(tensor).clone()
@@ -346,7 +340,7 @@ def _keeping(
 
 
 def _renew_tied(pieces: dict[str, Piece], tied: dict[str, str]) -> None:
-    """Pack a tied head anew: vLLM 0.32 does it for the embedding alone, and on a CPU the head keeps its old copy."""
+    """Repack a tied head: vLLM 0.32 does so for the embedding alone, and on a CPU the head keeps its old copy."""
     for name in tied:
         module: Any = pieces[name].module
         if "cpu_linear" in vars(module):
@@ -356,7 +350,7 @@ def _renew_tied(pieces: dict[str, Piece], tied: dict[str, str]) -> None:
 def _compare(
     own_parts: Iterable[tuple[str, Tensor]], pieces: dict[str, Piece], tied: dict[str, str], dtype: torch.dtype
 ) -> dict[str, bool | None]:
-    """Of each tensor, tied ones too: whether it is what was sent; None if that cannot be told."""
+    """Whether each tensor, tied ones too, equals the sent one; None: unknown."""
     others: dict[str, list[str]] = {}
     for alias, owner in tied.items():
         others.setdefault(owner, []).append(alias)
@@ -366,7 +360,7 @@ def _compare(
 
 
 def _is(piece: Piece, part: Tensor, dtype: torch.dtype) -> bool | None:
-    """Whether the model has this part of a tensor in this place; None: nothing there can be compared."""
+    """Whether the model holds this part of a tensor; None: it cannot be compared."""
     module: Any = piece.module
     method: Any = getattr(module, "quant_method", None)
     plain = method is None or isinstance(method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod)

@@ -1,15 +1,16 @@
-"""The process group in which a trainer gives its weights to the workers of vLLM servers: the code of both sides.
+"""The process group in which a trainer broadcasts weights to the workers of vLLM servers: the code of both sides.
 
 Only torch and the standard library are imported: rlvr is not installed where vLLM is, nor vLLM where rlvr trains. The
-group has nothing to do with the ones that either of them may have already. It lives for one push: the trainer (rank 0)
-opens a store, the workers learn its address over HTTP, number themselves there, and every tensor is broadcast as bytes
-in the order that the offer names. Over NCCL where every rank has a GPU of its own, else over gloo.
+group is independent of existing ones and lives for one push: the trainer (rank 0) opens a store, workers get its
+address over HTTP and number themselves there, and every tensor is broadcast as bytes in the order of the offer. Over
+NCCL where every rank has its own GPU, else over gloo.
 """
 
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -29,25 +30,25 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 MAX_OFFER_CHARS = 64 << 20
 CONNECT_TIMEOUT_S = 10.0
 GLOO, NCCL, GIVEN_UP = "gloo", "nccl", "given up"
-"""What the trainer says when all are there, or will not be."""
+"""The trainer's verdict."""
 UNREACHABLE = "the trainer cannot be reached at"
 RANKS, VERDICT = "ranks", "verdict"
-"""Keys of the store: how many workers have come, and what becomes of it."""
+"""Keys of the store: number of workers, and the verdict."""
 
 
 class OfferError(Exception):
-    """What a trainer announces is nothing that could be received, and would not be the next time."""
+    """An offer that cannot be received; the next try would fail too."""
 
 
 class CutOffError(Exception):
-    """The others are gone, or too late: what came of the weights is not all."""
+    """Peers are gone or too late: the weights are incomplete."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a trainer is about to send, and where: name, shape and type of each tensor, in their order.
+    """Address and contents of a push: name, shape and type of each tensor, in order.
 
-    `token` sets this push apart from others; `size` counts the trainer and all workers; `limit_s` is for everything.
+    `token` identifies the push; `size` counts the trainer and all workers; `limit_s` is for the whole push.
     """
 
     host: str
@@ -58,12 +59,12 @@ class Offer:
     tensors: tuple[tuple[str, tuple[int, ...], str], ...]
 
     def to_json(self) -> str:
-        """One string, which vLLM hands on to the workers."""
+        """As vLLM passes it to the workers."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str) -> Offer:
-        """OfferError unless every value is what it should be."""
+        """OfferError unless every value is valid."""
         try:
             found: dict[str, Any] = json.loads(text) if len(text) <= MAX_OFFER_CHARS else {}
             tensors = tuple((name, tuple(shape), dtype) for name, shape, dtype in found["tensors"])
@@ -97,7 +98,7 @@ def _is_tensor(entry: tuple[Any, tuple[Any, ...], Any]) -> bool:
 class Group:
     """The ranks of one push. Raises CutOffError when another one is gone, or the time is over.
 
-    Over NCCL tensors go by way of `device`; they are given and taken in host memory, as files give them.
+    Tensors are sent and received in host memory; NCCL copies them through the GPU.
     """
 
     def __init__(self, store: dist.Store, offer: Offer, *, rank: int, backend: str, address: str, end: float) -> None:
@@ -135,14 +136,14 @@ class Group:
         return left
 
     def leave(self) -> None:
-        """Close all connections: whoever still waits for this rank hears of it."""
+        """Close all connections: ranks that wait for this one get an error."""
         with suppress(RuntimeError):
             self._group.abort()
         del self._group
 
 
 def _gloo(store: dist.Store, rank: int, size: int, limit: timedelta, address: str) -> Any:
-    """By the network interface that reaches the trainer; gloo's own choice is whatever the host's name means."""
+    """On the interface that reaches the trainer; gloo's default follows the host's name."""
     options = dist.ProcessGroupGloo._Options()
     options._timeout = limit
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
@@ -165,14 +166,11 @@ def _nccl(store: dist.Store, rank: int, size: int, limit: timedelta, address: st
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """torch's errors of groups and stores as one kind."""
+    """Turn torch's errors of groups and stores into CutOffError."""
     try:
         yield
     except (RuntimeError, OSError) as error:  # DistError is a RuntimeError
         raise CutOffError(" ".join(str(error).split())[:300] or type(error).__name__) from error
-
-
-# ------------------------------------------------------------------------------------------------------- both sides
 
 
 def gpu() -> str:
@@ -181,12 +179,13 @@ def gpu() -> str:
 
 
 def join(offer: Offer, has_gpu: bool) -> Group:
-    """A worker's place in the group, once all are there. CutOffError if they do not come.
+    """A worker's place in the group, once all have joined.
 
-    OfferError if the trainer cannot be reached: it listens until it has heard of every server. Or there is no place.
+    CutOffError if they do not; OfferError if the trainer cannot be reached (it listens until every server has
+    answered) or the group is full.
     """
     end = time.monotonic() + offer.limit_s
-    try:  # a store that nobody listens at would be asked again and again
+    try:  # TCPStore retries an unreachable address until its timeout
         with socket.create_connection((offer.host, offer.port), CONNECT_TIMEOUT_S) as one:
             address = one.getsockname()[0]
     except OSError as error:
@@ -206,13 +205,13 @@ def join(offer: Offer, has_gpu: bool) -> Group:
 
 
 def place(rank: int) -> str:
-    """Key at which a worker says which GPU it has."""
+    """Key of a worker's GPU."""
     return f"gpu/{rank}"
 
 
 class Stream:
-    """The tensors of an offer, in its order. When the group breaks, the rest is zeros and `problem` says why: vLLM's
-    loader leaves a model in pieces when it is cut off itself."""
+    """The tensors of an offer, in order. When the group breaks, the rest is zeros and `problem` says why: a broken
+    iterator would leave vLLM's loader halfway."""
 
     def __init__(self, offer: Offer, group: Group) -> None:
         self._offer, self._group = offer, group
@@ -230,5 +229,11 @@ class Stream:
 
 
 def entries(tensors: Mapping[str, Tensor]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
-    """What an offer says of tensors."""
+    """Name, shape and type of tensors."""
     return tuple((name, tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in tensors.items())
+
+
+def vocabulary_digest(ids: Mapping[str, int]) -> str:
+    """Digest of every token's id: tells whether trainer and server have the same tokenizer."""
+    text = "\n".join(f"{index}\t{token}" for token, index in sorted(ids.items(), key=lambda item: (item[1], item[0])))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""What `rlvr serve --engine vllm` runs in vLLM's own Python, which need not have rlvr: only the standard library here.
+"""Launcher in vLLM's own Python, which need not have rlvr: only the standard library here.
 
 python rlvr_vllm_launch.py probe                one line of JSON: the version of vLLM, and what this build cannot do
 python rlvr_vllm_launch.py serve PARENT ARGS    vLLM's server; it ends when the process PARENT, which started it, ends
@@ -27,9 +27,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 class RequireKey:
-    """Middleware of the server: with a key, every route but /health wants it.
+    """Middleware: with a key set, every route but /health needs it.
 
-    vLLM itself guards /v1 and a few more; /collective_rpc, /pause and the like, which change weights, are open there.
+    vLLM itself guards /v1 and a few more; /collective_rpc, /pause and others that change weights are open there.
     """
 
     def __init__(self, app: Any) -> None:
@@ -56,8 +56,8 @@ class RequireKey:
 
 
 def probe() -> dict[str, Any]:
-    """What is installed, without importing it. `version` is null where there is no vLLM; `head_sizes` are those that
-    attention can do on a CPU, null where the build is for something else or does not say."""
+    """What is installed, without importing it. `version` is null without vLLM; `head_sizes` are those of attention on a
+    CPU, null for other builds and where unknown."""
     found = importlib.util.find_spec("vllm")
     if found is None or not found.submodule_search_locations:
         return {"version": None, "cpu": False, "head_sizes": None}
@@ -68,7 +68,7 @@ def probe() -> dict[str, Any]:
 
 
 def head_sizes(file: Path) -> list[int] | None:
-    """What `get_supported_head_sizes` of a backend returns, as its source says; None if it is not a plain list."""
+    """The list that a backend's `get_supported_head_sizes` returns, read from its source; None if it is not plain."""
     try:
         tree = ast.parse(file.read_text())
     except (OSError, SyntaxError):

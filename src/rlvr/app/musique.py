@@ -1,0 +1,112 @@
+"""MuSiQue's questions, tools and scores for programs that have a loop of their own.
+
+    game = open_game(["task.retriever=golden"])          # the settings of `rlvr train --config-name musique`
+    example = game.held_out(100)[0]
+    notes = game.begin(example)                          # of this episode alone
+    result = await game.tools["retrieve_documents"].call({"query": "Lyon"}, notes)
+    score = await game.score(example, notes, calls)      # what our own training would give to these calls
+
+`rlvr.tasks.musique_rows` reads the rows, `rlvr.tasks.multihop` has the tools, `rlvr.rewards.multihop` the rewards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from rlvr.app.tasks import TaskOpener
+from rlvr.config.compose import load_task_config
+from rlvr.envs.tools import Tool
+from rlvr.errors import ConfigError
+from rlvr.rewards.base import Verifier, run_verifier
+from rlvr.tasks.dataset import DatasetTask
+from rlvr.tasks.multihop import MultiHopEnvs, Notes
+from rlvr.types import Attempt, Example, Score, StopReason, ToolCall, Verdict
+
+FAMILY = "qwen2"
+"""Whose markers `prompt.markers=auto` takes: no model is loaded here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game:
+    """Questions, the tools to answer them with, and what an episode is worth."""
+
+    task: DatasetTask
+    environments: MultiHopEnvs
+    verifier: Verifier
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """By name. They keep nothing of an episode: the notes come with each call."""
+        return {tool.name: tool for tool in self.environments.toolbox}
+
+    def held_out(self, num: int | None = None) -> list[Example]:
+        """The first `num` held-out questions, the same for every seed; None: all."""
+        return self.task.eval_examples(self.num_held_out if num is None else num)
+
+    def training(self, num: int | None = None) -> list[Example]:
+        """The first `num` of the endless, seeded training stream; None: one pass over the data."""
+        return [self.task.train_example(index) for index in range(self.num_training if num is None else num)]
+
+    @property
+    def num_training(self) -> int:
+        """Questions to train on."""
+        return (self.task.sizes or (0, 0))[0]
+
+    @property
+    def num_held_out(self) -> int:
+        """Held-out questions."""
+        return (self.task.sizes or (0, 0))[1]
+
+    def begin(self, example: Example) -> Notes:
+        """The state of a new episode."""
+        return self.environments.notes(example)
+
+    async def score(
+        self, example: Example, notes: Notes, calls: Sequence[ToolCall], *, text: str = "", is_cut_off: bool = False
+    ) -> Score:
+        """The reward of an episode.
+
+        Args:
+            example: what was asked.
+            notes: the episode's state, after all its calls.
+            calls: of all turns, in order, those that went wrong included.
+            text: of the last turn.
+            is_cut_off: the last turn ended for length; its calls were not carried out.
+        """
+        return await run_verifier(self.verifier, _attempt(example, notes, calls, text, is_cut_off))
+
+    async def judge(
+        self, example: Example, calls: Sequence[ToolCall], *, text: str = "", is_cut_off: bool = False
+    ) -> Verdict:
+        """The metric: official exact match."""
+        return await self.task.judge_attempt(_attempt(example, None, calls, text, is_cut_off))
+
+
+def open_game(overrides: Sequence[str] = (), *, config_name: str = "musique", seed: int = 0) -> Game:
+    """The task of a configuration with `overrides` as on the command line: `["task.retriever=hybrid"]`.
+
+    Also for hotpotqa and wiki2. Raises ConfigError or UserError as `rlvr train` would.
+    """
+    config = load_task_config(config_name, overrides)
+    if not config.task.has_documents:
+        raise ConfigError(f"config_name={config_name}: is task={config.task.name}; choose musique, hotpotqa or wiki2.")
+    # the processes of verifiers start when a part of the reward needs one, and end with the program
+    opener = TaskOpener(config=config, family=FAMILY, functions={}, stack=ExitStack())
+    task = opener.open(config, config.task.label, seed)
+    assert isinstance(task, DatasetTask)
+    assert isinstance(task.environments, MultiHopEnvs)
+    return Game(task=task, environments=task.environments, verifier=task.verifier)
+
+
+def _attempt(example: Example, notes: Notes | None, calls: Sequence[ToolCall], text: str, is_cut_off: bool) -> Attempt:
+    return Attempt(
+        example=example,
+        completion=text,
+        text=text,
+        stop_reason=StopReason.LENGTH if is_cut_off else StopReason.STOP,
+        num_tokens=0,
+        calls=tuple(calls),
+        state=notes,
+    )

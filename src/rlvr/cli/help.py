@@ -1,0 +1,211 @@
+"""Every key in words: `rlvr train --help-config [KEY]`, and docs/configuration.md (`python -m rlvr.cli.help`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from textwrap import fill
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic.fields import FieldInfo
+
+from rlvr import registry
+from rlvr.config.checks import in_words
+from rlvr.config.config import CHOICES, SECTIONS, Config
+from rlvr.config.keys import ANY_NAME, inner, keys
+from rlvr.config.messages import shown
+from rlvr.config.spellings import spellings
+from rlvr.errors import ConfigError, nearest
+from rlvr.settings import Component, Settings, plain
+
+CONF = Path(__file__).parents[1] / "conf"
+REWARD_PARTS = "reward.parts"
+
+
+def help_lines(key: str, config_dir: str | None = None) -> str:
+    """Type, default, bounds and meaning of a key, of all keys of a section or choice (`algorithm=ppo`,
+    `task=my_shop:Shop`, `reward.parts=numeric`), or of all sections. ConfigError if there is none."""
+    if config_dir is not None:
+        registry.look_in(str(Path(config_dir).resolve()))
+    section, equals, choice = key.partition("=")
+    if not key:
+        return "\n\n".join([_lines(_top()), *(_section_help(name) for name in SECTIONS)])
+    if equals:
+        group = "reward" if section == REWARD_PARTS else section
+        if section not in (*CHOICES, REWARD_PARTS):
+            raise ConfigError(f"--help-config {key}: there are choices of {', '.join(CHOICES)}, and {REWARD_PARTS}.")
+        component = registry.find(group, choice)
+        prefix = f"{REWARD_PARTS}.{ANY_NAME}" if section == REWARD_PARTS else section
+        return f"{key}: {_doc(component)}\n\n{_lines(_rows(component, prefix))}"
+    if key in SECTIONS:
+        return _section_help(key)
+    found = [row for row in [*_top(), *_all_rows()] if row[0] == key or row[0].startswith(f"{key}.")]
+    if not found:
+        near = nearest(key, [row[0] for row in _all_rows()])
+        raise ConfigError(
+            f"--help-config {key}: there is no such key; " + (f"did you mean {near}?" if near else "say none.")
+        )
+    return _lines(dict.fromkeys(found))
+
+
+Row = tuple[str, str, str, str]
+"""Key, type, default, meaning."""
+
+
+def _section_help(section: str) -> str:
+    base = inner(Config.model_fields[section].annotation)[0]
+    assert base is not None
+    lines = [f"{section}: {_doc(base)}"]
+    if section in CHOICES:
+        lines += ["", f"choose with {section}=", *(f"  {name:<20} {doc}" for name, doc in _choices(section))]
+    lines += ["", _lines(_rows(base, section))]
+    if section == "reward":
+        lines += ["", f"types of {REWARD_PARTS}.{ANY_NAME} (--help-config {REWARD_PARTS}=TYPE):"]
+        lines += [f"  {name:<20} {_doc(registry.find('reward', name))}" for name in registry.names("reward")]
+    return "\n".join(lines)
+
+
+def _choices(section: str) -> Iterator[tuple[str, str]]:
+    if section == "reward":
+        for file in sorted((CONF / section).glob("*.yaml")):
+            yield file.stem, _comment(file)
+        return
+    for name in registry.names(section):
+        yield name, _doc(registry.find(section, name))
+
+
+def _lines(rows: Iterable[Row]) -> str:
+    lines = []
+    for path, kind, usual, text in rows:
+        lines.append(f"{path}   {kind}   {'default: ' + usual if usual else 'no default'}")
+        lines.append(fill(text, 110, initial_indent="    ", subsequent_indent="    "))
+    return "\n".join(lines)
+
+
+def _top() -> list[Row]:
+    return [_row(name, field) for name, field in Config.model_fields.items() if inner(field.annotation)[0] is None]
+
+
+def _rows(settings: type[Settings], prefix: str) -> list[Row]:
+    return [_row(path, field) for path, field in keys(settings, f"{prefix}.") if not _is_component(field)]
+
+
+def _is_component(field: FieldInfo) -> bool:
+    found = inner(field.annotation)[0]
+    return found is not None and issubclass(found, Component)
+
+
+def _all_rows() -> Iterator[Row]:
+    for section in SECTIONS:
+        base = inner(Config.model_fields[section].annotation)[0]
+        assert base is not None
+        yield from _rows(base, section)
+        if section in CHOICES and section != "reward":
+            for name in registry.names(section):
+                yield from _rows(registry.find(section, name), section)
+
+
+def _row(path: str, field: FieldInfo) -> Row:
+    extra = field.json_schema_extra
+    condition = str(extra.get("only_if") or "") if isinstance(extra, dict) else ""
+    usual = "" if field.is_required() else shown(plain(field.get_default(call_default_factory=True)))
+    note = f" Only with {in_words(condition)}." if condition else ""
+    return path, type_text(field), usual, f"{field.description or ''}{'.' if note else ''}{note}"
+
+
+def _doc(settings: type[Any]) -> str:
+    return " ".join((settings.__doc__ or "").partition("\n\n")[0].split())
+
+
+def _comment(file: Path) -> str:
+    return " ".join(line[2:] for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
+
+
+def type_text(field: FieldInfo) -> str:
+    """The type of a field in words: `int >= 1 or null`, `chain | tree`."""
+    return _type(field.annotation, field.metadata)
+
+
+def _type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        more = [m for extra in arguments[1:] for m in (extra.metadata if isinstance(extra, FieldInfo) else [extra])]
+        return _type(arguments[0], [*more, *metadata])
+    if origin is Literal:
+        return " | ".join(map(str, arguments))
+    if origin in (Union, UnionType):
+        return " or ".join("null" if one is NoneType else _type(one) for one in arguments) + _bounds(metadata)
+    if origin is tuple:
+        inside = f"{_type(arguments[0])}, ..." if Ellipsis in arguments else ", ".join(map(_type, arguments))
+        return f"[{inside}]" + _bounds(metadata)
+    if origin is not None:
+        return f"mapping of {_type(arguments[-1])}"
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return "section"
+    return {bool: "true or false", int: "int", float: "number", str: "text"}.get(annotation, "value") + _bounds(
+        metadata
+    )
+
+
+def _bounds(metadata: Iterable[Any]) -> str:
+    words = []
+    for bound in metadata:
+        for kind, sign in ((Ge, ">="), (Gt, ">"), (Le, "<="), (Lt, "<")):
+            if isinstance(bound, kind):
+                words.append(f"{sign} {getattr(bound, kind.__name__.lower())}")
+        if isinstance(bound, MinLen):
+            words.append("not empty" if bound.min_length == 1 else f"at least {bound.min_length}")
+    return " " + ", ".join(words) if words else ""
+
+
+# ---------------------------------------------------------------------------------------------------------- the page
+
+
+def page() -> str:
+    """docs/configuration.md."""
+    introduction = (CONF / "configuration.md").read_text(encoding="utf-8")
+    parts = [introduction, "## Configurations\n"]
+    parts += [f"- `{file.stem}`: {_comment(file)}" for file in sorted(CONF.glob("*.yaml"))]
+    parts += ["", "## Top level\n", *_table(_top())]
+    for section in SECTIONS:
+        base = inner(Config.model_fields[section].annotation)[0]
+        assert base is not None
+        parts += [f"\n## `{section}`\n", f"{_doc(base)}\n"]
+        parts += [f"- `{section}={name}`: {doc}" for name, doc in (_choices(section) if section in CHOICES else ())]
+        common = _rows(base, section)
+        parts += ["", *_table(common)] if common else []
+        if section == "reward":
+            parts += [f"\nTypes of `{REWARD_PARTS}.{ANY_NAME}`:\n"]
+            parts += [f"- `type: {name}`: {_doc(registry.find(section, name))}" for name in registry.names(section)]
+        if section in CHOICES:
+            prefix = f"{REWARD_PARTS}.{ANY_NAME}" if section == "reward" else section
+            own: dict[Row, list[str]] = {}
+            for name in registry.names(section):
+                for row in _rows(registry.find(section, name), prefix):
+                    own.setdefault(row, []).append(name)
+            own = {row: of for row, of in own.items() if row not in common}
+            parts += ["\nKeys and defaults of some choices alone:\n", *_table(own, of=own)] if own else []
+    project = ""
+    for one in spellings():
+        if one.project != project:
+            project = one.project
+            parts += [f"\n## Their key -> ours: {project}\n", "| theirs | ours | note |", "|---|---|---|"]
+        parts.append(f"| `{one.theirs}` | {', '.join(f'`{key}`' for key in one.ours) or 'none'} | {one.note} |")
+    return "\n".join(parts) + "\n"
+
+
+def _table(rows: Iterable[Row], of: Mapping[Row, Sequence[str]] | None = None) -> list[str]:
+    """Rows of Markdown; `of`: the choices that have a row."""
+    head = ["key", *(["of"] if of else []), "type", "default", "what it does"]
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        path, kind, usual, text = row
+        usual = "must be given" if not usual else "long" if len(usual) > 60 else f"`{usual}`"
+        lines.append([f"`{path}`", *([", ".join(of[row])] if of else []), kind, usual, text])
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+if __name__ == "__main__":
+    print(page(), end="")

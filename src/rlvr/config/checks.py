@@ -1,0 +1,269 @@
+"""What no single section can check: components against the run, sections against each other, values without effect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import CodeType
+from typing import Any
+
+from rlvr.config.config import SECTIONS, Config
+from rlvr.config.keys import walk
+from rlvr.config.messages import shown
+from rlvr.config.said import Said
+from rlvr.errors import ConfigError
+from rlvr.settings import Component, Settings
+
+
+def checked(config: Config, said: Said) -> Config:
+    """The configuration with notes. ConfigError for the first contradiction, and for all values without effect."""
+    config, notes = _with_headline(config, said)
+    notes += _check_one(config, "", said)
+    for rule in RUN_RULES:
+        rule(config)
+    places = {"task.parts": config.task.bundles, "evaluation.also": config.evaluation.also}
+    for key, bundles in places.items():
+        for name, bundle in bundles.items():
+            inside = config.with_bundle(bundle)
+            try:
+                notes += _check_one(inside, f"{key}.{name}.", said)
+            except ConfigError as error:
+                raise ConfigError(f"{key}.{name}: {error}") from None
+    result = config.model_copy()
+    result._notes = tuple(dict.fromkeys(notes))
+    return result
+
+
+def _with_headline(config: Config, said: Said) -> tuple[Config, list[str]]:
+    """A preset's headline that is a part of the reward goes where that reward goes."""
+    headline = config.evaluation.headline
+    name = headline.removeprefix("sampled_").removeprefix("part_")
+    if name in ("accuracy", *config.reward.parts) or "evaluation.headline" in said:
+        return config, []
+    evaluation = config.evaluation.model_copy(update={"headline": "accuracy"})
+    note = f"evaluation.headline=accuracy: the reward has no part {name}"
+    return config.model_copy(update={"evaluation": evaluation}), [note]
+
+
+def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
+    """Check a run with one task, or a task inside of it; yields notes."""
+    sections = ("task", "reward", "prompt") if prefix else SECTIONS
+    inside = [item for name in sections for item in walk(getattr(config, name), name)]
+    inside = [(path, settings) for path, settings in inside if not path.startswith(("task.parts.", "evaluation.also."))]
+    errors = []
+    for path, settings in inside:
+        for key, value, condition in idle(path, settings, config):
+            sentence = f"{key}={shown(value)}: has no effect; it needs {condition}"
+            names = [f"{path}.{name}" if name in type(settings).model_fields else name for name in _names(condition)]
+            if said.on_line(prefix + key):
+                errors.append(f"{sentence}.")
+            elif prefix + key in said and not said.is_resolved:
+                if any(map(said.changed, names)):
+                    yield sentence
+                else:
+                    errors.append(f"{sentence}.")
+    if errors:
+        raise ConfigError(" ".join(errors))
+    for _, settings in inside:
+        if isinstance(settings, Component):
+            settings.check_run(config)
+    for rule in TASK_RULES:
+        rule(config)
+
+
+def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, Any, str]]:
+    """Key, value and unfulfilled condition of each value that differs from its default and has no effect."""
+    for name, field in type(settings).model_fields.items():
+        extra = field.json_schema_extra
+        condition = str(extra.get("only_if") or "") if isinstance(extra, Mapping) else ""
+        condition = condition or (settings.only_if if isinstance(settings, Component) else "")
+        value = getattr(settings, name)
+        if (
+            condition
+            and value != field.get_default(call_default_factory=True)
+            and not holds(condition, settings, config)
+        ):
+            yield f"{path}.{name}", value, _with_whole_keys(condition, path, settings)
+
+
+def holds(condition: str, settings: Settings, config: Config) -> bool:
+    """Evaluate an `only_if` over the attributes beside it and the sections of the run."""
+    code, own = _compiled(condition), type(settings).model_fields
+    found = {
+        name: getattr(settings if name in own or name not in SECTIONS else config, name) for name in _names(condition)
+    }
+    return bool(eval(code, {"__builtins__": {}}, found))
+
+
+@cache
+def _compiled(condition: str) -> CodeType:
+    return compile(condition, "only_if", "eval")
+
+
+@cache
+def _names(condition: str) -> tuple[str, ...]:
+    """The names that a condition begins an attribute with: `enabled and model.from_scratch` -> enabled, model."""
+    words = re.findall(r"(?<![\w.'\"])([A-Za-z_]\w*)(?![\w]*['\"])", condition.partition("#")[0])
+    return tuple(dict.fromkeys(w for w in words if w not in ("and", "or", "not", "is", "in", "None", "True", "False")))
+
+
+WORDS = {  # what conditions ask for beside keys
+    "uses_sandbox or task.metric_uses_sandbox": "a part or a metric that runs in a process of its own",
+    "not task.writes_prompts": "a task that does not write its prompts itself",
+    "task.shows_calls": "a task whose examples can be shown",
+    "model.from_scratch": "a model made from scratch",
+    "not has_split_files": "a repository with several configurations",
+    "several_hops": "several numbers of hops",
+    "uses_markers": "a prompt with markers",
+    "keeps_model": "a tracker with log_model=true",
+    "task.has_tools": "a task with tools",
+    "has_tools": "a task with tools",
+    "name in tracker.report_to": "its name in tracker.report_to",
+}
+
+
+def in_words(condition: str) -> str:
+    """A condition as a reader would say it, with values as YAML has them; a comment in it is what is said instead."""
+    if "#" in condition:
+        return condition.partition("#")[2].strip()
+    for code, words in WORDS.items():
+        condition = condition.replace(code, words)
+    return condition.replace(" is not None", " not null").replace(" is None", "=null").replace("'", "")
+
+
+def _with_whole_keys(condition: str, path: str, settings: Settings) -> str:
+    for name in _names(condition):
+        if name in type(settings).model_fields:
+            condition = re.sub(rf"(?<![\w.'])({name})(?![\w'])", rf"{path}.\1", condition)
+    return in_words(condition)
+
+
+# ------------------------------------------------------------------------------------------ rules between sections
+
+
+def _headline_is_a_part(c: Config) -> None:
+    headline = c.evaluation.headline
+    name = headline.removeprefix("sampled_").removeprefix("part_")
+    if name != "accuracy" and name not in c.reward.parts:
+        raise ConfigError(
+            f"evaluation.headline={headline}: the reward has no such part; choose accuracy, or part_<name> or "
+            "sampled_part_<name> of a part of the reward."
+        )
+    if headline.startswith("sampled_") and c.evaluation.samples_per_example == 0:
+        raise ConfigError(
+            f"evaluation.headline={headline}: nothing is sampled with evaluation.samples_per_example=0; raise it."
+        )
+
+
+def _also_is_another_task(c: Config) -> None:
+    if twice := set(c.trained) & set(c.evaluation.also):
+        name = min(twice)
+        raise ConfigError(
+            f"evaluation.also: names a task that this run evaluates anyway, {name}; leave it out, or give it another "
+            f"name: {{other: {{task: {name}}}}}."
+        )
+
+
+def _evaluated_tasks_do_not_train(c: Config) -> None:
+    for name, bundle in c.evaluation.also.items():
+        limit = getattr(bundle.task, "max_train_examples", None)
+        if limit is not None and not bundle.prompt.few_shot:
+            raise ConfigError(
+                f"evaluation.also.{name}: task.max_train_examples={limit}: has no effect where a task is only "
+                "evaluated; leave it out."
+            )
+
+
+def _resume_has_a_folder(c: Config) -> None:
+    if c.resume and c.run_dir is None:
+        raise ConfigError("resume=true: needs the folder of the run to go on with; add run_dir=FOLDER.")
+
+
+def _warm_up_ends(c: Config) -> None:
+    for section, steps in ((c.trainer, c.trainer.max_steps), (c.warm_start, c.warm_start.num_steps)):
+        key, limit = ("trainer", "max_steps") if section is c.trainer else ("warm_start", "num_steps")
+        default = type(section).model_fields["warmup_steps"].default
+        if section.warmup_steps > steps and section.warmup_steps != default:
+            raise ConfigError(
+                f"{key}.warmup_steps={section.warmup_steps}: is more than {key}.{limit}={steps}, so the learning rate "
+                "would never be reached; lower it."
+            )
+
+
+def _phases_fit(c: Config) -> None:
+    warm = c.warm_start
+    if c.model.from_scratch and warm.enabled and warm.final_phase_steps > warm.num_steps:
+        raise ConfigError(
+            f"warm_start.final_phase_steps={warm.final_phase_steps}: is more than warm_start.num_steps="
+            f"{warm.num_steps}; lower it."
+        )
+
+
+def _one_way_to_call_tools(c: Config) -> None:
+    formats = {bundle.prompt.tool_format for bundle in c.trained.values() if bundle.task.has_tools}
+    if len(formats) > 1:
+        raise ConfigError(
+            "prompt.tool_format: the parts of task=mix have their tools called in more than one way, and a model "
+            "writes one of them; give all the same, e.g. task.parts={musique: {set: ['prompt.tool_format=hermes']}}."
+        )
+
+
+def _shaping_reaches_tokens(c: Config) -> None:
+    shaped = [bundle.task for bundle in c.trained.values() if getattr(bundle.task, "progress_coef", 0) > 0]
+    if shaped and not c.algorithm.returns_per_token:
+        raise ConfigError(
+            f"task.progress_coef: shapes the reward of each turn, and algorithm={c.algorithm.name} gives all tokens of "
+            "an episode one advantage; choose algorithm=ppo or algorithm=reinforce_pp, or set it to 0."
+        )
+    if any(getattr(bundle.task, "progress_coef", 0) > 0 for bundle in c.evaluation.also.values()):
+        raise ConfigError(
+            "evaluation.also: task.progress_coef has no effect on a task that is only evaluated; leave it out."
+        )
+
+
+PLACES = {"solution": r"\{solution_start\}|\{solution_end\}", "boxed": r"\\boxed", "hash": r"####"}
+"""prompt.answer_in: how a prompt asks for an answer there."""
+
+
+def _prompt_asks_for_what_is_read(c: Config) -> None:
+    """Models made from scratch follow no instruction: for them the prompt is a text like any other."""
+    asked = [place for place in ("solution", "boxed") if re.search(PLACES[place], c.prompt.text)]
+    place = c.prompt.answer_in
+    told = place in PLACES and re.search(PLACES[place], c.prompt.text)
+    if asked and not told and not c.model.from_scratch and not c.task.writes_prompts:
+        raise ConfigError(
+            f"prompt.answer_in={place}: the prompt asks for the answer in another place (prompt.answer_in={asked[0]} "
+            "reads that), so none could be read; choose another prompt, or change prompt.system and prompt.user to "
+            "ask for what is read."
+        )
+
+
+def untold(c: Config) -> Iterator[str]:
+    """Tasks whose prompt never says where the answer goes, for models that follow instructions; a note each."""
+    for name, bundle in {} if c.model.from_scratch else c.bundles.items():
+        prompt = bundle.prompt
+        written = prompt.answer_in == "solution" and any(
+            one.solution_start in prompt.text for one in c.markers.sets.values()
+        )
+        asks = prompt.answer_in in PLACES and re.search(PLACES[prompt.answer_in], prompt.text)
+        if prompt.answer_in in PLACES and not (prompt.few_shot or asks or written or bundle.task.writes_prompts):
+            yield (
+                f"{name}: neither prompt.system nor prompt.user says where the answer goes, and it is read from "
+                f"prompt.answer_in={prompt.answer_in} alone: a model that was not trained to it gives no valid answer"
+            )
+
+
+TASK_RULES = (_prompt_asks_for_what_is_read,)
+"""Those that hold inside a mix and for tasks that are evaluated beside it, too."""
+
+RUN_RULES = (
+    _headline_is_a_part,
+    _also_is_another_task,
+    _evaluated_tasks_do_not_train,
+    _resume_has_a_folder,
+    _phases_fit,
+    _warm_up_ends,
+    _one_way_to_call_tools,
+    _shaping_reaches_tokens,
+)

@@ -1,0 +1,71 @@
+"""A whole run as frozen settings: its sections, each declared beside the code that it configures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field, PrivateAttr
+
+from rlvr.algorithms.algorithm import Algorithm
+from rlvr.engines.settings import EngineSettings
+from rlvr.evaluation.settings import EvaluationSettings
+from rlvr.models.settings import Model
+from rlvr.rewards.settings import RewardSettings
+from rlvr.rollout.settings import RolloutSettings
+from rlvr.settings import NonNegativeInt, Settings, Text, chosen, setting
+from rlvr.tasks.prompts import MarkersSettings, Prompt
+from rlvr.tasks.settings import TaskBundle, TaskSettings
+from rlvr.tracking.settings import TrackerSettings
+from rlvr.training.settings import TrainerSettings, WarmStartSettings
+
+
+class Config(Settings):
+    """A whole run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = setting(
+        "run", "first part of the run folder's name"
+    )
+    seed: NonNegativeInt = setting(0, "the one seed; every other is derived from it")
+    run_dir: Text | None = setting(None, "run folder; null: runs/<name>-<time>, and runs/latest points to it")
+    resume: bool = setting(False, "go on from the last complete checkpoint in run_dir")
+    debug: bool = setting(False, "few examples and steps, every rollout written, every episode printed by turn")
+    task: Annotated[TaskSettings, chosen("task")]
+    model: Annotated[Model, chosen("model")]
+    warm_start: WarmStartSettings = WarmStartSettings()
+    reward: RewardSettings
+    prompt: Annotated[Prompt, chosen("prompt")]
+    markers: MarkersSettings = MarkersSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    algorithm: Annotated[Algorithm, chosen("algorithm")]
+    trainer: TrainerSettings = TrainerSettings()
+    engine: Annotated[EngineSettings, chosen("engine")]
+    evaluation: EvaluationSettings = EvaluationSettings()
+    tracker: TrackerSettings = TrackerSettings()
+    _notes: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about the settings, in sentences."""
+        return self._notes
+
+    @property
+    def trained(self) -> Mapping[str, Config | TaskBundle]:
+        """What is trained on, by task: the parts of a mix, or the run's own task, reward and prompt."""
+        return self.task.bundles or {self.task.label: self}
+
+    @property
+    def bundles(self) -> Mapping[str, Config | TaskBundle]:
+        """What is trained on, and what is evaluated beside it."""
+        return {**self.trained, **self.evaluation.also}
+
+    def with_bundle(self, bundle: TaskBundle) -> Config:
+        """The run as if `bundle` were its only task."""
+        alone = self.evaluation.model_copy(update={"also": {}})
+        sections = {"task": bundle.task, "reward": bundle.reward, "prompt": bundle.prompt, "evaluation": alone}
+        return self.model_copy(update=sections)
+
+
+SECTIONS = tuple(name for name in Config.model_fields if name not in ("name", "seed", "run_dir", "resume", "debug"))
+CHOICES = ("task", "model", "reward", "prompt", "algorithm", "engine")
+"""Sections that `section=choice` chooses."""

@@ -1,0 +1,98 @@
+"""The engines that `engine=...` can choose."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rlvr.errors import ConfigError
+from rlvr.registry import register
+from rlvr.settings import Component, NonNegativeInt, PositiveFloat, PositiveInt, Text, setting, wrong
+
+MAX_WAIT_S = 604_800.0
+"""A week: sockets cannot wait for ever."""
+
+LEAST_TEMPERATURE = 0.01
+"""vLLM 0.32: `vllm.sampling_params._MAX_TEMP`."""
+
+
+class EngineSettings(Component):
+    """What samples."""
+
+    group: ClassVar[str] = "engine"
+    in_process: ClassVar[bool] = False
+    max_batch_size: PositiveInt = setting(256, "completions decoded at the same time; more wait their turn")
+
+
+@register("engine", "local")
+class LocalEngineSettings(EngineSettings):
+    """In-process continuous batching over the policy's own weights."""
+
+    in_process: ClassVar[bool] = True
+    max_batch_size: Annotated[int, Field(ge=1, le=65_536)] = setting(
+        256, "completions decoded at the same time; more wait their turn"
+    )
+
+
+@register("engine", "vllm")
+class VllmEngineSettings(EngineSettings):
+    """Servers of vLLM, which get the policy's weights after every update (docs/vllm.md)."""
+
+    urls: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://", max_length=500)], ...], Field(min_length=1)] = (
+        setting(("http://127.0.0.1:8000",), "addresses of the servers; the least busy one gets the next completion")
+    )
+    sync: Literal["folder", "adapter", "broadcast"] = setting(
+        "folder",
+        "folder: all weights go to the servers as files, adapters added to what is under them; adapter: only the "
+        "adapter, in the place of the last one (needs model.lora.enabled and servers with --enable-lora); broadcast: "
+        "all weights over the network, for servers that share no folder with the trainer",
+    )
+    broadcast_host: Annotated[str, Field(min_length=1, max_length=255)] | None = setting(
+        None,
+        "address of the trainer's machine from which weights are broadcast, on free ports; null: the one by which it "
+        "reaches the servers",
+        only_if="sync == 'broadcast'",
+    )
+    weights_dir: Text | None = setting(
+        None,
+        "folder for these files, which servers read under the same name; null: weights/ in the run folder",
+        only_if="sync != 'broadcast'",
+    )
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_WAIT_S)] = setting(
+        600.0, "a request or a push of weights that takes longer has failed; the first ones of a server are slow"
+    )
+    wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S)] = setting(
+        600.0, "how long to wait for a server to come back when none is left; then the run ends, to be resumed"
+    )
+    max_retries: NonNegativeInt = setting(5, "further attempts for a completion, with the same seed")
+    max_logprob_gap: PositiveFloat | None = setting(
+        None,
+        "largest difference between a server's logprobs and the trainer's, compared after every push; null: 1e-4 where "
+        "both compute in float32, else 0.25",
+    )
+
+    @model_validator(mode="after")
+    def _servers_differ(self) -> Self:
+        if len({url.rstrip("/").removesuffix("/v1") for url in self.urls}) < len(self.urls):
+            raise wrong("urls", "names a server twice; name each once")
+        return self
+
+    def check_run(self, config: Any) -> None:
+        temperature = config.rollout.temperature
+        if temperature < LEAST_TEMPERATURE:
+            raise ConfigError(
+                f"rollout.temperature={temperature}: vLLM samples at {LEAST_TEMPERATURE} where less is asked for, and "
+                f"the trainer would score at another one; choose at least {LEAST_TEMPERATURE}."
+            )
+        if config.model.quantized:
+            key = "load_in_4bit" if config.model.load_in_4bit else "load_in_8bit"
+            raise ConfigError(
+                f"model.{key}=true: engine=vllm would sample from the model as it was saved, which is not the "
+                "quantized one that is trained; choose engine=local, or model.dtype=bfloat16."
+            )
+        if self.sync == "adapter" and not config.model.adapted:
+            raise ConfigError(
+                "engine.sync=adapter: there is no adapter to push; choose engine.sync=folder, or set "
+                "model.lora.enabled=true."
+            )

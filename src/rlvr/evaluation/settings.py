@@ -1,0 +1,47 @@
+"""Settings of held-out evaluation while training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rlvr.settings import NonNegativeInt, PositiveInt, Settings, setting
+from rlvr.tasks.settings import TaskBundle
+
+ALL_EXAMPLES = 10**9
+"""More held-out examples than anybody has."""
+
+
+class EvaluationSettings(Settings):
+    """Held-out evaluation while training; the first one is made before the first update."""
+
+    every: PositiveInt | None = setting(
+        10, "steps between evaluations; the last step is always evaluated; null: no evaluation at all"
+    )
+    num_examples: PositiveInt | Literal["all"] = setting(
+        500, "held-out examples, always the same", only_if="every is not None"
+    )
+    samples_per_example: NonNegativeInt = setting(
+        0,
+        "0: greedy only; k > 0: also k sampled completions each, for avg@k and pass@k",
+        only_if="every is not None",
+    )
+    headline: Annotated[str, Field(pattern=r"^(accuracy|sampled_accuracy|(sampled_)?part_.+)$")] = setting(
+        "accuracy",
+        "the number of eval/<task>/ that the console shows and the best checkpoint is best at: accuracy, "
+        "sampled_accuracy, part_<name> or sampled_part_<name> of a part of the reward",
+        only_if="every is not None",
+    )
+    also: Mapping[str, TaskBundle] = setting(
+        {},
+        "more tasks to evaluate, each with its own prompt and metric: a list of names, e.g. [finqa]; or name: {task: "
+        "jsonl, set: ['task.path=...']}",
+        only_if="every is not None",
+    )
+
+    @property
+    def limit(self) -> int:
+        """`num_examples` as a number."""
+        return ALL_EXAMPLES if self.num_examples == "all" else self.num_examples

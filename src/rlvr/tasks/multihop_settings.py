@@ -1,0 +1,257 @@
+"""The multi-hop tasks: MuSiQue, HotpotQA and 2WikiMultihopQA, searched with tools."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rlvr.errors import ConfigError
+from rlvr.registry import register
+from rlvr.retrieval.corpus import open_corpus
+from rlvr.retrieval.retriever import find_retriever, open_retriever
+from rlvr.retrieval.settings import RetrievalSettings
+from rlvr.rewards.base import Verifier
+from rlvr.rewards.metrics import Metric
+from rlvr.rewards.multihop import MultiHopVerifier
+from rlvr.seeding import EVAL_SEED, derive_seed
+from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
+from rlvr.tasks import hotpotqa, musique_rows
+from rlvr.tasks.dataset import Data
+from rlvr.tasks.multihop import TOOLS, Kind, MultiHopEnvs, OfficialAnswer, load_questions, to_problem
+from rlvr.tasks.multihop_corpus import Library
+from rlvr.tasks.multihop_sets import Question
+from rlvr.tasks.problems import Problem
+from rlvr.tasks.prompting import DOCUMENTS
+from rlvr.tasks.rows import ascii_text
+from rlvr.tasks.settings import DataSettings, TaskContext, data_folder
+from rlvr.tasks.splits import Part, make_data
+
+SEARCHES = "'retrieve_documents' in tools"
+PARAGRAPHS = "retrieval.scope == 'paragraphs'"
+
+# Fields whose default differs between the data sets.
+TrainSets = Annotated[
+    str,
+    setting(
+        description="`path,name,split`, several joined with ;: a Hub id with its configuration, or a folder with "
+        "<split>.jsonl[.gz] and no name; a split may be a slice, train[:256]",
+        min_length=1,
+    ),
+]
+EvalSets = Annotated[str, setting(description="the held-out ones, in the same way", min_length=1)]
+
+
+class MultiHopSettings(DataSettings):
+    """Questions over several documents, answered by searching, reading and citing with tools."""
+
+    prompt: ClassVar[str] = "musique"
+    reward = "musique"
+    has_tools: ClassVar[bool] = True
+    has_documents: ClassVar[bool] = True
+    shows_calls: ClassVar[bool] = False
+    kind: ClassVar[Kind]
+
+    train_sets: TrainSets
+    eval_sets: EvalSets
+    retriever: Text = setting(
+        "bm25",
+        "how documents are searched (`rlvr retrieve --help` lists them); semantic and hybrid also with /MODEL; or your "
+        "own module:Class",
+        only_if=SEARCHES,
+    )
+    top_n: PositiveInt = setting(
+        2,
+        "documents of a search where the model does not say how many",
+        only_if=f"{SEARCHES} and not gives_all  # a search by task.retriever that ranks",
+    )
+    max_top_n: PositiveInt = setting(5, "documents of a search at most, whatever the model asks for", only_if=SEARCHES)
+    retrieval: RetrievalSettings = RetrievalSettings()
+    tools: tuple[Text, ...] = setting(
+        TOOLS, f"what the model may call: {', '.join(TOOLS)}, or your own module:function", min_length=1
+    )
+    max_turns: PositiveInt = setting(10, "completions of an episode, the last one included")
+    tool_timeout_s: PositiveFloat = setting(120.0, "a call of a tool is given up after so long")
+    noise_rate: Share = setting(
+        1.0,
+        "training: share of the documents that support nothing that stays; 1: all, 0: none",
+        only_if=PARAGRAPHS,
+    )
+    eval_noise_rate: Share = setting(1.0, "the same for held-out questions", only_if=PARAGRAPHS)
+    hops: tuple[PositiveInt, ...] | None = setting(None, "keep questions with so many hops only; null: all")
+    eval_order: Literal["random", "balanced"] = setting(
+        "random",
+        "held-out questions: a fair sample, or as many of each number of hops as there are, in turn",
+        only_if="several_hops",
+    )
+    curriculum: Literal["none", "hops"] = setting(
+        "none", "hops: each pass over the data goes from few hops to many", only_if="several_hops"
+    )
+    progress_coef: NonNegativeFloat = setting(
+        0.0,
+        "ppo and reinforce_pp: potential-based shaping by the share of supporting documents found; 0: none",
+    )
+
+    @property
+    def gives_all(self) -> bool:
+        """Whether a search finds all that there is to find, however many are asked for."""
+        return find_retriever(self.retriever, self.retrieval).gives_all
+
+    def reads(self, name: str) -> bool:
+        """Whether the retriever reads a setting of `task.retrieval`."""
+        return name in find_retriever(self.retriever, self.retrieval).uses
+
+    @property
+    def several_hops(self) -> bool:
+        """Whether questions may differ in their number of hops."""
+        return self.hops is None or len(self.hops) > 1
+
+    @property
+    def num_turns(self) -> int:
+        return self.max_turns
+
+    @property
+    def origin(self) -> str:
+        return f"{self.train_sets}; retriever {self.retriever}"
+
+    @property
+    def prompt_fields(self) -> tuple[str, ...]:
+        return (DOCUMENTS,) if self.retrieval.scope == "paragraphs" else ()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        if len(set(self.tools)) < len(self.tools):
+            raise wrong("tools", "names a tool twice; name each once")
+        unknown = [name for name in self.tools if name not in TOOLS and ":" not in name]
+        if unknown:
+            raise wrong("tools", f"there is no tool {unknown[0]}; there are {', '.join(TOOLS)}, and module:function")
+        if self.top_n > self.max_top_n:
+            raise wrong("top_n", f"is more than task.max_top_n={self.max_top_n}; lower it")
+        if self.hops is not None and len(set(self.hops)) != max(len(self.hops), 1):
+            raise wrong("hops", "must name at least one number of hops, and none twice; null keeps all")
+        return self
+
+    def check_run(self, config: Any) -> None:
+        super().check_run(config)
+        prompt = config.prompt
+        if ("complete" in self.tools) != (prompt.answer_in == "complete"):
+            raise ConfigError(
+                f"prompt.answer_in={prompt.answer_in}: is complete if and only if task.tools has complete; change one "
+                "of them (prompt=musique_tags task.tools=[retrieve_documents,get_document,list_documents] goes without "
+                "it)."
+            )
+        if prompt.tool_format == "words":
+            raise ConfigError(
+                f"prompt.tool_format=words: task={self.name} has tools whose arguments are texts and lists, which need "
+                "JSON; choose auto, hermes or llama."
+            )
+        if self.retrieval.scope == "corpus" and "{documents}" in prompt.user:
+            raise ConfigError(
+                "prompt.user: {documents} lists the question's own paragraphs, and task.retrieval.scope=corpus has "
+                "none; leave it out."
+            )
+        find_retriever(self.retriever, self.retrieval).check(self.tool_timeout_s)
+
+    # ---------------------------------------------------------------------------------------------------- the task
+
+    def judge(self) -> Metric:
+        return OfficialAnswer(rules=self.kind.rules)
+
+    def load(self, context: TaskContext) -> Data:
+        """Training and held-out questions with noise, what is in both only held out; notes on all that was left out."""
+        library = self.library
+        train, train_notes = load_questions(self, "train_sets", library=library)
+        held_out, held_out_notes = load_questions(self, "eval_sets", library=library)
+        data = make_data(
+            self._part(train, self.noise_rate, context.seed),
+            self._part(held_out, self.eval_noise_rate, EVAL_SEED),
+            where=ascii_text(f"{self.train_sets} and {self.eval_sets}"),
+            seed=context.seed,
+            max_train=self.max_train_examples,
+            difficulty=_hops if self.curriculum == "hops" else None,
+            stratum=_hops if self.eval_order == "balanced" else None,
+        )
+        size, *notes = data.notes
+        searched = "the question's own paragraphs" if library is None else (self.retrieval.corpus or "a service")
+        retriever = f"retriever {self.retriever} over {ascii_text(searched)}"
+        left_out = (*notes, *train_notes, *held_out_notes, *self._idle_orders(train, held_out))
+        return Data(source=data.source, notes=(size, retriever, *left_out))
+
+    def verifier(self, context: TaskContext) -> Verifier:
+        return MultiHopVerifier(context.verifier, context.prompter.answer_format)
+
+    def environments(self, context: TaskContext) -> MultiHopEnvs:
+        retriever = open_retriever(self.retriever, self.retrieval)
+        return MultiHopEnvs(
+            self, retriever=retriever, verifier=context.verifier, library=self.library, functions=context.functions
+        )
+
+    @cached_property
+    def library(self) -> Library | None:
+        """The passages of `retrieval.corpus`; unknown ones of a service without it; None without a corpus."""
+        retrieval = self.retrieval
+        if retrieval.scope == "paragraphs":
+            return None
+        if retrieval.corpus is None:
+            return Library(None, self.kind.match)
+        index_dir = None if retrieval.index_dir is None else Path(retrieval.index_dir)
+        return Library(open_corpus(Path(retrieval.corpus).expanduser(), index_dir).documents, self.kind.match)
+
+    def _part(self, questions: list[Question], noise_rate: float, seed: int) -> Part:
+        seeds = [derive_seed(seed, "noise", each.id) for each in questions]
+        made = (to_problem(each, noise_rate, one, self.tools) for each, one in zip(questions, seeds, strict=True))
+        return Part(problems=tuple(made))
+
+    def _idle_orders(self, train: list[Question], held_out: list[Question]) -> list[str]:
+        """Notes on orders by hops where all questions have as many: those of HotpotQA have 2."""
+        orders = (
+            ("task.curriculum=hops", self.curriculum == "hops", "training", train),
+            ("task.eval_order=balanced", self.eval_order == "balanced", "held-out", held_out),
+        )
+        return [
+            f"{line} changes nothing: all {kind} questions have {questions[0].hops} hops"
+            for line, is_set, kind, questions in orders
+            if is_set and len({question.hops for question in questions}) == 1
+        ]
+
+
+def _hops(problem: Problem) -> float:
+    return problem.metadata["hops"]
+
+
+def _sets(folder: str, hub: str, split: str, here: str) -> Any:
+    return Field(default_factory=lambda: data_folder(folder, f"{hub},{split}", here))
+
+
+@register("task", "musique")
+class Musique(MultiHopSettings):
+    """MuSiQue, arXiv:2108.00573: questions of 2 to 4 hops over 20 paragraphs."""
+
+    hub_id: ClassVar[str] = "bdsaglam/musique"
+    kind: ClassVar[Kind] = Kind(
+        parse=musique_rows.parse, fields=musique_rows.FIELDS, rules="musique", match="title_and_text"
+    )
+    train_sets: TrainSets = _sets("musique", "bdsaglam/musique,answerable", "train", "train")
+    eval_sets: EvalSets = _sets("musique", "bdsaglam/musique,answerable", "validation", "dev")
+
+
+@register("task", "hotpotqa")
+class Hotpotqa(MultiHopSettings):
+    """HotpotQA, arXiv:1809.09600: questions of 2 hops over 10 paragraphs."""
+
+    hub_id: ClassVar[str] = "hotpotqa/hotpot_qa"
+    kind: ClassVar[Kind] = Kind(parse=hotpotqa.parse, fields=hotpotqa.HOTPOTQA_FIELDS, rules="hotpotqa", match="title")
+    train_sets: TrainSets = _sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "train", "train")
+    eval_sets: EvalSets = _sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "validation", "dev")
+
+
+@register("task", "wiki2")
+class Wiki2(MultiHopSettings):
+    """2WikiMultihopQA, arXiv:2011.01060: questions of 2 to 4 hops over 10 paragraphs."""
+
+    hub_id: ClassVar[str] = "xanhho/2WikiMultihopQA"
+    kind: ClassVar[Kind] = Kind(parse=hotpotqa.parse, fields=hotpotqa.WIKI2_FIELDS, rules="hotpotqa", match="title")
+    train_sets: TrainSets = _sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "train", "train")
+    eval_sets: EvalSets = _sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "validation", "dev")

@@ -1,0 +1,223 @@
+"""The prompts that `prompt=...` can choose, and the markers that they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from rlvr.registry import register
+from rlvr.settings import Component, NonNegativeInt, Settings, Text, setting
+
+OWN_PROMPTS = "not task.writes_prompts"
+
+# Fields whose default differs between prompts: a subclass says `answer_in: AnswerIn = "boxed"`.
+System = Annotated[
+    str | None,
+    setting(
+        description="system message; may hold {reasoning_start}, {reasoning_end}, {solution_start}, {solution_end}; "
+        "null: none",
+        only_if=OWN_PROMPTS,
+    ),
+]
+User = Annotated[
+    str,
+    setting(
+        description="user message; holds {question}, may hold what system may",
+        only_if=OWN_PROMPTS,
+        pattern=r"\{question\}",
+    ),
+]
+AnswerIn = Annotated[
+    Literal["solution", "hash", "boxed", "equals", "whole", "complete"],
+    setting(
+        description="solution: between the solution markers; hash: after #### on the last line; boxed: in the only "
+        "\\boxed{}; equals: the word between the last = and <eoe>; whole: the whole completion; complete: the argument "
+        "final_answer of the tool `complete`",
+        only_if=OWN_PROMPTS,
+    ),
+]
+MarkerSet = Annotated[
+    str,
+    setting(
+        description="a set of markers.sets; auto: the one of the model's family",
+        only_if=f"uses_markers and {OWN_PROMPTS}",
+    ),
+]
+ToolFormat = Annotated[
+    Literal["auto", "hermes", "llama", "words"],
+    setting(
+        description="how the model writes tool calls: hermes: <tool_call>{JSON}</tool_call>, as Qwen does; llama: the "
+        "JSON of Llama 3.1; words: <call> name word </call>, for tiny models; auto: by the chat template",
+        only_if="task.has_tools",
+    ),
+]
+PLACEHOLDERS = ("{reasoning_start}", "{reasoning_end}", "{solution_start}", "{solution_end}")
+
+
+class MarkerSettings(Settings):
+    """The marks around the reasoning and around the solution; all four differ."""
+
+    reasoning_start: Text = setting(description="before the reasoning")
+    reasoning_end: Text = setting(description="after the reasoning")
+    solution_start: Text = setting(description="before the solution")
+    solution_end: Text = setting(description="after the solution")
+
+
+def _marks(reasoning: str, reasoning_end: str, solution: str, solution_end: str) -> MarkerSettings:
+    return MarkerSettings(
+        reasoning_start=reasoning, reasoning_end=reasoning_end, solution_start=solution, solution_end=solution_end
+    )
+
+
+class MarkersSettings(Settings):
+    """Sets of markers, and which one a model family uses. Add your own: markers.sets.mine={...}"""
+
+    sets: Mapping[str, MarkerSettings] = setting(
+        {
+            "working_out": _marks("<start_working_out>", "<end_working_out>", "<SOLUTION>", "</SOLUTION>"),
+            "think": _marks("<think>", "</think>", "<answer>", "</answer>"),
+            "words": _marks("<because>", "</because>", "<ans>", "</ans>"),
+        },
+        "sets by name",
+    )
+    families: Mapping[str, str] = setting(
+        {
+            "gemma": "working_out",
+            "gemma2": "working_out",
+            "gemma3": "working_out",
+            "gemma3_text": "working_out",
+            "llama": "working_out",  # and models made from scratch
+            "mistral": "working_out",
+            "phi3": "working_out",
+            "qwen2": "working_out",
+            "qwen3": "think",  # it thinks in these by itself
+        },
+        "set of each model family (`model_type` of its config.json)",
+    )
+
+
+@register("prompt", "plain")
+class Prompt(Component):
+    """The question and nothing else; the whole completion is the answer."""
+
+    group: ClassVar[str] = "prompt"
+    system: System = None
+    user: User = "{question}"
+    answer_in: AnswerIn = "whole"
+    markers: MarkerSet = "auto"
+    tool_format: ToolFormat = "auto"
+    few_shot: NonNegativeInt = setting(
+        0,
+        "worked training examples that are shown before the question",
+        only_if=f"{OWN_PROMPTS} and task.shows_calls",
+    )
+
+    @property
+    def text(self) -> str:
+        """System and user message."""
+        return f"{self.system or ''}\n{self.user}"
+
+    @property
+    def uses_markers(self) -> bool:
+        """Whether the prompt or the place of its answer has to do with markers."""
+        return self.answer_in == "solution" or any(place in self.text for place in PLACEHOLDERS)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it adds nothing to the question."""
+        return self.system is None and self.user == "{question}" and self.answer_in == "whole" and self.few_shot == 0
+
+
+@register("prompt", "boxed")
+class Boxed(Prompt):
+    r"""Reasoning in free form, the answer in \boxed{}."""
+
+    system: System = r"Reason step by step and put the final answer in \boxed{{}}."
+    answer_in: AnswerIn = "boxed"
+
+
+@register("prompt", "math_reasoning")
+class MathReasoning(Prompt):
+    """Working out between two marks, then the solution between two others."""
+
+    system: System = (
+        "You are given a problem. Think about it and write your working out between {reasoning_start} and "
+        "{reasoning_end}. Then write the solution, a number and nothing else, between {solution_start} and "
+        "{solution_end}."
+    )
+    answer_in: AnswerIn = "solution"
+
+
+@register("prompt", "financial_reasoning")
+class FinancialReasoning(Prompt):
+    """A page of a financial report and a question on it."""
+
+    system: System = (
+        "You are given a page of a financial report, text and table, and a question. Work the answer out between "
+        "{reasoning_start} and {reasoning_end}. Then write it, a number, a percentage, yes or no and nothing else,"
+        " between {solution_start} and {solution_end}."
+    )
+    answer_in: AnswerIn = "solution"
+
+
+@register("prompt", "financial_program")
+class FinancialProgram(Prompt):
+    """A page of a financial report and a question on it, to be answered with a program of FinQA's language."""
+
+    system: System = (
+        "You are given a page of a financial report, text and table, and a question. Work the answer out between "
+        "{reasoning_start} and {reasoning_end}. Then write the calculation between {solution_start} and "
+        "{solution_end} as steps like subtract(5829, 5735), divide(#0, 5735), where #0 is the result of the first "
+        "step. The operations are add, subtract, multiply, divide, exp and greater on two numbers, and table_max, "
+        "table_min, table_sum and table_average on a row, as in table_sum(net sales, none)."
+    )
+    answer_in: AnswerIn = "solution"
+
+
+@register("prompt", "short_answer")
+class ShortAnswer(Prompt):
+    """The answer and nothing else."""
+
+    system: System = "Answer with the answer alone, without an explanation."
+
+
+@register("prompt", "two_hop")
+class TwoHopPrompt(Prompt):
+    """In the words of task=two_hop: questions `<q> where p3`, calls `<call> search p3 </call>`, answers `<ans> c4
+    </ans>`."""
+
+    answer_in: AnswerIn = "solution"
+    markers: MarkerSet = "words"
+    tool_format: ToolFormat = "words"
+
+
+@register("prompt", "musique")
+class SearchAndComplete(Prompt):
+    """Search, read, search again, then call `complete`. Add {documents} to user to list the ids and titles of the
+    paragraphs."""
+
+    system: System = (
+        "Answer the question from the documents that your tools find. The answer takes several steps, each of "
+        "which rests on what the step before has found. In every step think about what you know and what is still "
+        "missing, then call one tool. Search with retrieve_documents until every step is settled by a document. "
+        "Then call complete with your reasoning, an answer that is as short as possible, and the ids of the "
+        "documents that it rests on."
+    )
+    answer_in: AnswerIn = "complete"
+
+
+@register("prompt", "musique_tags")
+class SearchAndTag(Prompt):
+    """The same without the tool `complete`: thinking, citations and answer in the text of the last turn. Goes with
+    task.tools=[retrieve_documents,get_document,list_documents]."""
+
+    system: System = (
+        "Answer the question from the documents that your tools find. The answer takes several steps, each of "
+        "which rests on what the step before has found. In every step think about what is still missing, then call"
+        " one tool. When every step is settled by a document, call no tool: write your thinking between "
+        "{reasoning_start} and {reasoning_end}, then the ids of the documents that the answer rests on as in "
+        "<cite>1, 2</cite>, then the answer, as short as possible, between {solution_start} and {solution_end}."
+    )
+    user: User = "Documents:\n{documents}\n\nQuestion: {question}"
+    answer_in: AnswerIn = "solution"
+    markers: MarkerSet = "think"

@@ -1,0 +1,279 @@
+"""What every task declares: settings, which prompt and reward go with it, and how it is opened."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from rlvr import registry
+from rlvr.errors import ConfigError
+from rlvr.rewards.settings import RewardSettings
+from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, chosen, setting
+from rlvr.tasks.prompts import Prompt
+
+if TYPE_CHECKING:
+    from rlvr.rewards.base import Verifier
+    from rlvr.rewards.metrics import Metric
+    from rlvr.rewards.pool import VerifierPool
+    from rlvr.tasks.base import Task
+    from rlvr.tasks.dataset import Data, Environments
+    from rlvr.tasks.prompting import Prompter
+
+FILE_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+HeldOutShare = Annotated[float, Field(gt=0, lt=1)]
+Functions = Mapping[str, Callable[..., Any]]
+"""Import path -> the function itself, for functions of a script or notebook that no import could find."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskContext:
+    """What a task is opened with."""
+
+    name: str  # what its metrics are called
+    seed: int  # the run's
+    prompt: Prompt
+    prompter: Prompter
+    reward: Verifier | None  # its parts; None where the task scores its episodes itself
+    sandbox: VerifierPool  # processes for what can hang
+    functions: Functions
+    open: Callable[[TaskBundle, str, int], Task]  # opens a task inside this one: bundle, name, seed
+
+    @property
+    def verifier(self) -> Verifier:
+        """The parts of the reward, of a task that does not score its episodes itself."""
+        assert self.reward is not None
+        return self.reward
+
+
+class TaskSettings(Component, ABC):
+    """Where problems come from.
+
+    The class variables say what a run may expect of the task; `prompt` and `reward` are the choices that follow
+    `task=...`. A reward is the name of one (`rlvr train --help-config reward`), or its parts.
+    """
+
+    group: ClassVar[str] = "task"
+    prompt: ClassVar[str] = "plain"
+    reward: ClassVar[str | Mapping[str, Any]] = "text"
+    hub_id: ClassVar[str] = ""  # where the Hub has its data
+    is_generated: ClassVar[bool] = False  # its examples belong to nobody: one may be shown to everybody
+    writes_prompts: ClassVar[bool] = False  # prompt.* has no effect
+    scores_itself: ClassVar[bool] = False  # reward.parts is empty
+    has_tools: ClassVar[bool] = False
+    has_documents: ClassVar[bool] = False  # parts on retrieval and citations can be computed
+    brings_verifier: ClassVar[bool] = False  # each example has a verifier of its own
+    shows_calls: ClassVar[bool] = True  # few-shot examples can be shown
+    stop_words: ClassVar[tuple[str, ...]] = ()  # words that end a completion, beside the tokenizer's own end
+
+    @property
+    def made_of_words(self) -> bool:
+        """Whether prompts and completions are words of one small vocabulary, as model=scratch needs."""
+        return False
+
+    @property
+    def answer_kind(self) -> str:
+        """`text`, `number` or `program`."""
+        return "text"
+
+    @property
+    def metric_uses_sandbox(self) -> bool:
+        """Whether held-out answers are judged in a killable process."""
+        return False
+
+    @property
+    def origin(self) -> str:
+        """Where its examples come from, in a few words."""
+        return "generated"
+
+    @property
+    def prompt_fields(self) -> tuple[str, ...]:
+        """Placeholders of prompt.user beside `{question}`."""
+        return ()
+
+    @property
+    def num_turns(self) -> int:
+        """Completions of an episode, at most."""
+        return 1
+
+    @property
+    def bundles(self) -> Mapping[str, TaskBundle]:
+        """The tasks that this one consists of; empty but for a mix."""
+        return {}
+
+    @abstractmethod
+    def open(self, context: TaskContext) -> Task:
+        """The task, its data loaded.
+
+        Raises:
+            ConfigError: settings, prompt or data do not fit together, or there is no such data.
+            UserError: the data cannot be had, or is damaged.
+        """
+
+    def check_run(self, config: Any) -> None:
+        words, model = self.made_of_words, config.model
+        if model.tokens_are_words and not words:
+            raise ConfigError(
+                f"task={self.name}: model=scratch has a tokenizer of the task's words, and this task has none; choose "
+                "model=hf model.name_or_path=..., or model=scratch_bpe."
+            )
+        if words and model.from_scratch and not model.tokens_are_words:
+            raise ConfigError(
+                f"model={model.name}: task={self.name} is made of words, one token each; choose model=scratch."
+            )
+        if config.prompt.answer_in == "complete" and not self.has_documents:
+            raise ConfigError(
+                f"prompt.answer_in=complete: task={self.name} has no tool complete; choose another prompt, e.g. "
+                f"prompt={self.prompt}."
+            )
+        if self.scores_itself != (not config.reward.parts):
+            raise ConfigError(
+                f"reward: task={self.name} "
+                + (
+                    "scores its episodes by itself; leave out reward=..."
+                    if self.scores_itself
+                    else "needs parts; choose one, e.g. reward=text."
+                )
+            )
+        if self.writes_prompts and not config.prompt.is_plain:
+            raise ConfigError(
+                f"prompt: task={self.name} writes its prompts by itself, so these settings would have no effect; leave "
+                "prompt=plain."
+            )
+
+
+class LimitSettings(TaskSettings):
+    """What every task with data can leave out."""
+
+    max_train_examples: PositiveInt | None = setting(None, "train on the first so many only; null: all")
+    max_prompt_tokens: PositiveInt | None = setting(
+        None,
+        "examples whose prompt has more tokens are left out, and counted; null: whatever the context holds",
+    )
+
+
+class DataSettings(LimitSettings):
+    """A task of problems with a question and an answer each."""
+
+    @abstractmethod
+    def load(self, context: TaskContext) -> Data:
+        """The problems, and what there is to say about them."""
+
+    @abstractmethod
+    def judge(self) -> Metric:
+        """What tells whether a held-out answer is right."""
+
+    def verifier(self, context: TaskContext) -> Verifier:
+        """What scores an episode: the parts of the reward, and what the task adds to their findings."""
+        return context.verifier
+
+    def environments(self, context: TaskContext) -> Environments | None:
+        """What opens the environments of episodes with several turns; None: one turn."""
+        return None
+
+    def open(self, context: TaskContext) -> Task:
+        from rlvr.tasks.dataset import DatasetTask
+
+        context = replace(context, reward=self.verifier(context))
+        return DatasetTask(
+            context,
+            data=self.load(context),
+            judge=self.judge(),
+            max_prompt_tokens=self.max_prompt_tokens,
+            environments=self.environments(context),
+        )
+
+
+# Fields whose default differs between tasks.
+DataPath = Annotated[
+    str,
+    setting(
+        description="Hub id, or a folder with <split>.jsonl, .json or either with .gz; `RLVR_DATA/<task>` if it exists",
+        min_length=1,
+    ),
+]
+Subset = Annotated[
+    Text | None,
+    setting(description="configuration of a Hub data set; null: its only one", only_if="not has_split_files"),
+]
+MetricName = Annotated[
+    str,
+    setting(
+        description="how held-out answers are judged: numeric: equal numbers; math: equivalent expressions; text: "
+        "equal after normalization; exact: equal characters; or your own module:Class",
+        min_length=1,
+    ),
+]
+
+
+class SplitSettings(DataSettings):
+    """A data set with splits, on the Hub or in a local folder."""
+
+    path: DataPath
+    subset: Subset = None
+    train_split: Text = setting("train", "split to train on; several are joined with +")
+
+    @property
+    def has_split_files(self) -> bool:
+        """Whether `path` is a folder with a file for each split, and no repository with several configurations."""
+        folder, first = Path(self.path).expanduser(), self.train_split.partition("+")[0]
+        return any((folder / f"{first}{ending}").is_file() for ending in FILE_ENDINGS)
+
+    @property
+    def origin(self) -> str:
+        return self.path
+
+
+class MetricSettings(DataSettings):
+    """A task whose metric can be chosen."""
+
+    metric: MetricName = "numeric"
+
+    @property
+    def metric_uses_sandbox(self) -> bool:
+        return type(self.judge()).uses_sandbox
+
+    def judge(self) -> Metric:
+        return registry.find("metric", self.metric)()
+
+    def check_run(self, config: Any) -> None:
+        super().check_run(config)
+        registry.find("metric", self.metric)
+
+
+class ColumnSettings(MetricSettings):
+    """Which fields of a row are what."""
+
+    question_field: Text = setting("question", "field with the question")
+    answer_field: Text = setting("answer", "field with the gold answer: text, a number, or a list of accepted texts")
+    id_field: Text | None = setting(None, "field with the row's id, each once; null: a hash of the question")
+
+
+class TaskBundle(Settings):
+    """A task with the reward and the prompt that go with it."""
+
+    task: Annotated[TaskSettings, chosen("task")]
+    reward: RewardSettings
+    prompt: Annotated[Prompt, chosen("prompt")]
+
+
+class MixPart(TaskBundle):
+    """One task of a mix."""
+
+    weight: PositiveFloat = setting(1.0, "examples of it, in proportion to the other tasks")
+
+
+def data_folder(name: str, otherwise: str, split: str | None = None) -> str:
+    """The folder `name` in RLVR_DATA if there is one, else the Hub's data set.
+
+    `data_folder("musique", "bdsaglam/musique,answerable,validation", "dev")`: or `FOLDER,dev`, as it is called there.
+    """
+    folder = Path(os.environ.get("RLVR_DATA", "")) / name
+    if "RLVR_DATA" not in os.environ or not folder.is_dir():
+        return otherwise
+    return str(folder) if split is None else f"{folder},{split}"

@@ -1,0 +1,73 @@
+"""Environments of tasks whose model calls tools, and demonstrations of what it should say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlvr.chat.formats import FORMATS
+from rlvr.chat.template import described
+from rlvr.envs.base import Env
+from rlvr.envs.tool_env import ToolEnv
+from rlvr.envs.tools import Tool
+from rlvr.rewards.base import Verifier
+from rlvr.tasks.problems import Problem
+from rlvr.types import Example, Message, ToolCall, ToolSchema
+
+
+class ToolEnvironments:
+    """Opens an environment with the same tools, and a state of its own, for each episode."""
+
+    def __init__(
+        self, toolbox: Sequence[Tool], verifier: Verifier, *, state: Callable[[Example], object], max_turns: int
+    ) -> None:
+        self.toolbox = tuple(toolbox)
+        self.tools: tuple[ToolSchema, ...] = tuple(tool.schema for tool in toolbox)
+        self._verifier, self._state, self._max_turns = verifier, state, max_turns
+
+    def env(self, example: Example) -> Env:
+        """A fresh single-use environment."""
+        return ToolEnv(
+            example,
+            tools=self.toolbox,
+            state=self._state(example),
+            verifier=self._verifier,
+            max_turns=self._max_turns,
+        )
+
+    def fields(self, problem: Problem) -> Mapping[str, str]:
+        """Nothing beside the question."""
+        return {}
+
+
+def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -> tuple[str, ...]:
+    """Prompt, completion, reply, completion, ... where the model says `turns`; the replies are those of the tools.
+
+    `[{"name": "search", "arguments": {"query": "Oslo"}}, "Norway"]` is a call, its reply, and the answer.
+    """
+    written = FORMATS.get(tool_format, FORMATS["hermes"])
+
+    async def play() -> list[str]:
+        opening = await env.start()
+        if written.name != "words":  # which tiny models learn instead
+            opening = tuple(described(opening, written, env.tools))
+        parts = [_text(opening)]
+        for number, turn in enumerate(turns):
+            calls = () if isinstance(turn, str) else (_call(turn, number),)
+            parts.append(turn if isinstance(turn, str) else written.write(calls, env.tools))
+            reply = await env.step(Message(role="assistant", content=parts[-1], tool_calls=calls))
+            if reply.done:
+                break
+            parts.append(_text(reply.messages))
+        return parts
+
+    return tuple(asyncio.run(play()))
+
+
+def _call(turn: Mapping[str, Any], number: int) -> ToolCall:
+    return ToolCall(id=f"call_{number}", name=str(turn["name"]), arguments=dict(turn.get("arguments", {})))
+
+
+def _text(messages: Sequence[Message]) -> str:
+    return "\n".join(message.content for message in messages)

@@ -1,0 +1,128 @@
+"""What is shown and written, and which trackers a run is reported to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, InstanceOf, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from rlvr import registry
+from rlvr.errors import ConfigError
+from rlvr.settings import (
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Settings,
+    Text,
+    label_of,
+    setting,
+    validated,
+    wrong,
+)
+from rlvr.tracking.trackers.base import Tracker
+
+_TRACKERS = "trackers by label"  # no key that a user writes: their sections have keys of their own
+
+
+class TrackerSettings(Settings):
+    """What is shown and written.
+
+    A tracker has a section named by its label: `{"report_to": ["wandb"], "wandb": {"project": "mine"}}`.
+    """
+
+    flat_field: ClassVar[str] = "backends"
+
+    console: Literal["auto", "live", "plain", "none"] = setting(
+        "auto", "live line, plain lines, or nothing; auto: live on a terminal"
+    )
+    log_every: PositiveInt = setting(
+        10, "steps between console lines; metrics.jsonl has every step", only_if="console != 'none'"
+    )
+    rollouts_every: PositiveInt | None = setting(10, "steps between rollout files, the first step included; null: none")
+    rollouts_max_groups: PositiveInt | None = setting(
+        8, "groups per rollout file; null: all", only_if="rollouts_every is not None"
+    )
+    report_to: tuple[Text, ...] = setting(
+        (),
+        "trackers that also get every number of metrics.jsonl: mlflow, wandb, tensorboard, my_tracker:Csv, or several "
+        "(docs/trackers.md)",
+    )
+    run_name: Text | None = setting(None, "name of the run there; null: that of its folder", only_if="report_to")
+    group: Text | None = setting(
+        None, "group of the run there; null: none, or, with --multirun, the sweep's folder", only_if="report_to"
+    )
+    tags: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = setting(
+        (), "labels there, e.g. [baseline,paper]; MLflow reads team:nlp as a tag with a value", only_if="report_to"
+    )
+    max_completions: NonNegativeInt = setting(
+        16,
+        "completions of each rollout file that are shown there, in the order of the file; 0: none",
+        only_if="report_to and rollouts_every is not None",
+    )
+    timeout_s: PositiveFloat = setting(
+        60.0,
+        "a tracker that takes longer over one call is given up; training never waits, the end of the run at most this "
+        "long",
+        only_if="report_to",
+    )
+    upload_timeout_s: PositiveFloat = setting(
+        600.0, "the same for the final model, where a tracker has log_model=true", only_if="keeps_model"
+    )
+    backends: Mapping[str, InstanceOf[Tracker]] = setting({}, "the trackers by label", validation_alias=_TRACKERS)
+
+    @property
+    def reported(self) -> list[Tracker]:
+        """The trackers of `report_to`."""
+        return [self.backends[label_of(name)] for name in self.report_to]
+
+    @property
+    def keeps_model(self) -> bool:
+        """Whether a tracker gets the final model."""
+        return any(tracker.keeps_model for tracker in self.reported)
+
+    def check_installed(self) -> None:
+        """ConfigError for the first tracker of `report_to` whose library is missing."""
+        for tracker in self.reported:
+            tracker.check_installed()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_sections(cls, values: Any) -> Any:
+        """Make the trackers of their sections; all that ship with the package have one.
+
+        Raises ConfigError for a name in `report_to` that is no tracker.
+        """
+        if not isinstance(values, Mapping):
+            return values
+        # behind a `before` validator pydantic takes no list for a tuple
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+        if isinstance(values.get("report_to"), str):
+            values["report_to"] = (values["report_to"],)
+        reported = values.get("report_to", ())
+        names = [*registry.names("tracker"), *(reported if isinstance(reported, tuple) else ())]
+        found = {}
+        for label, name in {label_of(name): name for name in names if isinstance(name, str)}.items():
+            if label in cls.model_fields:
+                raise ConfigError(f"tracker.report_to={name}: tracker.{label} is taken; give the class another name.")
+            found[label] = _section(cls, label, registry.find("tracker", name), values.pop(label, {}))
+        return {**values, _TRACKERS: found}
+
+    @model_validator(mode="after")
+    def _names_each_once(self) -> Self:
+        labels = [label_of(name) for name in self.report_to]
+        if len(set(labels)) < len(labels):
+            raise wrong("report_to", "names a tracker twice; name each once")
+        return self
+
+
+def _section(settings: type[Settings], label: str, tracker: type[Tracker], values: Any) -> Tracker:
+    if isinstance(values, Tracker):
+        return values
+    try:
+        return validated(tracker, values)
+    except ValidationError as error:
+        inside = {"errors": error.errors(), "model": tracker}
+        located = [{"type": "inside", "loc": (label,), "ctx": inside, "input": values}]
+        raise PydanticCustomError("inside", "inside", {"errors": located, "model": settings}) from None

@@ -1,0 +1,148 @@
+"""What a tracker is: its settings, and what it does with a run's numbers, in one class.
+
+    @register("tracker", "csv")
+    class Csv(Tracker):
+        path: Text = setting("metrics.csv", "file of the numbers")
+
+        def log(self, rows: Sequence[Row]) -> None: ...
+
+The instance in the run's process holds settings only. `worker` makes another one in a process of its own and calls its
+methods there, so a tracker may block, print or crash.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+from rlvr.errors import ConfigError
+from rlvr.settings import Component
+
+Status = Literal["finished", "killed", "failed"]  # came to its end; was asked to stop; ended by an error
+Numbers = dict[str, float]
+Row = tuple[int, Numbers]  # a step with its numbers; those that are not finite are left out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """The tracker's run: its `id` in a `store`, and how to look at it (`where`; empty: nothing is shown).
+
+    `last_step` is the last step that the tracker already has, -1 for none: only later ones are sent.
+    """
+
+    id: str = ""
+    store: str = ""
+    where: str = ""
+    last_step: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What a tracker is told before the first number.
+
+    `config` has the values of config.yaml, nested; `folder` is absolute. `known` is what `start` returned when the run
+    was last reported, with the last step that was sent; None for the first time. Steps before `first_step` are already
+    made.
+    """
+
+    name: str
+    experiment: str
+    group: str | None
+    tags: list[str]
+    config: dict[str, Any]
+    folder: str
+    timeout_s: float
+    version: str
+    known: Started | None
+    first_step: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For the tracker's process."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> RunFacts:
+        """The inverse of `to_json`."""
+        known = values.pop("known")
+        return cls(**values, known=known and Started(**known))
+
+
+class Tracker(Component, ABC):
+    """An experiment tracker. An exception of any method ends the reporting, never the run.
+
+    What it needs while it runs is kept in private attributes (`_file: Any = None`). Methods are called in this order:
+    load, prepare, start; log and completions; files, model, finish.
+    """
+
+    group: ClassVar[str] = "tracker"
+    only_if: ClassVar[str] = "name in tracker.report_to"
+    title: ClassVar[str] = ""
+    """Its name in sentences; empty: the name of the class."""
+    needs_package: ClassVar[str] = ""
+    """The package it cannot do without."""
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        return self.title or type(self).__name__
+
+    @property
+    def keeps_model(self) -> bool:
+        """Whether `model` is called when the run is finished."""
+        return False
+
+    def check_installed(self) -> None:
+        """ConfigError if its package is missing."""
+        spec = importlib.util.find_spec(self.needs_package) if self.needs_package else None
+        if self.needs_package and (spec is None or spec.origin is None):  # no origin: just a folder of that name
+            install = self.needs_package if ":" in self.name else f"'rlvr[{self.needs_package}]'"
+            raise ConfigError(
+                f"tracker.report_to: {self.name} needs a library that is not installed; pip install {install}."
+            )
+
+    def load(self) -> None:
+        """Import its package."""
+        if self.needs_package:
+            importlib.import_module(self.needs_package)
+
+    def prepare(self, run: RunFacts) -> None:
+        """Do what takes long the first time and waits for nobody, e.g. make a database on this machine."""
+
+    def start(self, run: RunFacts) -> Started:
+        """Begin a run, or go on with the known one."""
+        return run.known or Started()
+
+    @abstractmethod
+    def log(self, rows: Sequence[Row]) -> None:
+        """Numbers of some steps, in their order."""
+
+    def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
+        """Sampled completions of a step, at least one, all with the same keys."""
+
+    def files(self, paths: Sequence[str]) -> None:
+        """Files of the run folder to be kept with the run."""
+
+    def model(self, folder: str) -> None:
+        """The final model."""
+
+    def finish(self, status: Status) -> None:
+        """Wait until everything is written, and record how the run ended."""
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"trainer": {"max_steps": 3}}` as `{"trainer.max_steps": 3}`; an empty section stays, as a value."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        inside = isinstance(value, dict) and value
+        flat |= flatten(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
+    return flat
+
+
+def without_password(text: str) -> str:
+    """`http://me:secret@host/x` as `http://host/x`, everywhere in the text."""
+    return re.sub(r"://[^/@\s]*@", "://", text)

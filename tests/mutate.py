@@ -1,0 +1,143 @@
+"""Mutation testing by hand: change one operator or constant at a time, and see whether the unit tests notice.
+
+    python -m tests.mutate rlvr.training.packing
+    python -m tests.mutate rlvr.rollout.batch tests/unit/rollout tests/unit/training/test_trainer.py
+
+The tests are `tests/unit/training/test_packing.py` unless others are named. A survivor is a missing test or a change
+that makes no difference. Each change runs in a fork of this process, which has loaded the libraries.
+"""
+
+import ast
+import copy
+import gc
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+DEADLINE_S = 120
+LIBRARIES = ("tests.conftest", "torch", "transformers.models.llama.modeling_llama", "pydantic", "hypothesis", "pytest")
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+
+
+def changed(node: ast.AST) -> Iterator[ast.AST]:
+    """The node with another operator, constant or without its `not`."""
+    if isinstance(node, ast.Compare):
+        for index, operator in enumerate(node.ops):
+            if type(operator) in SWAPS:
+                other = copy.deepcopy(node)
+                other.ops[index] = SWAPS[type(operator)]()
+                yield other
+    if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in SWAPS:
+        other = copy.deepcopy(node)
+        other.op = SWAPS[type(node.op)]()
+        yield other
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield ast.Constant(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        yield ast.Constant(node.value + 1)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub | ast.Invert):
+        yield node.operand
+
+
+def mutants(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """Change the tree in place, one change at a time: what it was and is, and the line. Annotations stay."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list"):
+            continue
+        places = value if isinstance(value, list) else [value]
+        for index, child in enumerate(places):
+            if not isinstance(child, ast.AST):
+                continue
+            for other in changed(child):
+                words = f"{ast.unparse(child)}  ->  {ast.unparse(other)}"
+                ast.copy_location(other, child)
+                put(node, name, index, other)
+                yield words, getattr(child, "lineno", 0)
+                put(node, name, index, child)
+            yield from mutants(child)
+
+
+def put(node: ast.AST, name: str, index: int, child: ast.AST) -> None:
+    """Set a field, or one of a list of them."""
+    if isinstance(getattr(node, name), list):
+        getattr(node, name)[index] = child
+    else:
+        setattr(node, name, child)
+
+
+def survives(module: str, tree: ast.Module, tests: Sequence[str]) -> bool:
+    """Whether the tests pass with this tree in the place of the module."""
+    child = os.fork()
+    if child == 0:
+        run(module, tree, tests)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def run(name: str, tree: ast.Module, tests: Sequence[str]) -> NoReturn:
+    """In the child: the process ends with pytest's status, or by a signal at the deadline."""
+    code = 1  # of a module that cannot even be imported
+    with suppress(BaseException):
+        signal.alarm(DEADLINE_S)
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        parent, _, last = name.rpartition(".")
+        setattr(importlib.import_module(parent), last, module)
+        exec(compile(ast.fix_missing_locations(tree), spec.origin, "exec"), module.__dict__)
+        import pytest
+
+        early = "ignore::pytest.PytestAssertRewriteWarning"
+        code = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-W", early, *tests]))
+    os._exit(code)
+
+
+def main() -> int:
+    """Print the survivors."""
+    module, *tests = sys.argv[1:]
+    package, _, name = module.removeprefix("rlvr.").rpartition(".")
+    tests = tests or [str(Path("tests/unit", *package.split("."), f"test_{name}.py"))]
+    source = Path("src", *module.split(".")).with_suffix(".py").read_text()
+    tree = ast.parse(source)
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    gc.freeze()
+    if not survives(module, tree, tests):
+        sys.exit(f"{' '.join(tests)}: fails without any change")
+    total = survivors = 0
+    for words, line in mutants(tree):
+        total += 1
+        if survives(module, tree, tests):
+            survivors += 1
+            print(f"{module}:{line}: {words}", flush=True)
+    print(f"{survivors} of {total} changes survived")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

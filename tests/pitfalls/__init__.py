@@ -1,0 +1,1 @@
+"""Bugs that break RL training silently, planted one by one; a named test must fail for each of them."""

@@ -1,0 +1,216 @@
+"""The folder of a run: never overwritten, never shared, resumed only with its own settings."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlvr.app.run_folder import RunFolder, changed_settings, open_run_folder, read_config
+from rlvr.config import Config
+from rlvr.config.compose import load_config, read_values
+from rlvr.errors import ConfigError, UserError
+from rlvr.settings import dumped
+
+NOW = datetime(2026, 1, 31, 23, 59, 0)
+
+
+@pytest.fixture(scope="module")
+def base() -> Config:
+    return load_config([])
+
+
+def with_values(config: Config, **values: Any) -> Config:
+    """`with_values(config, trainer__max_steps=7)`"""
+    data = dumped(config)
+    for name, value in values.items():
+        *path, key = name.split("__")
+        section = data
+        for part in path:
+            section = section[part]
+        section[key] = value
+    return read_values(data)
+
+
+@contextmanager
+def finished(config: Config, root: Path) -> Iterator[Config]:
+    """A run in `root` that has ended; the configuration that resumes it."""
+    open_run_folder(with_values(config, run_dir=str(root))).close()
+    yield with_values(config, run_dir=str(root), resume=True)
+
+
+def test_a_new_folder_holds_the_configuration_without_its_place(base: Config, tmp_path: Path) -> None:
+    config = with_values(base, run_dir=str(tmp_path / "deep" / "run"))
+    with open_run_folder(config) as folder:
+        assert folder.root == tmp_path / "deep" / "run"
+        saved = OmegaConf.to_container(OmegaConf.load(folder.config))
+        assert saved == dumped(config) | {"run_dir": None, "resume": False}
+        assert read_config(folder) == base
+
+
+def test_an_empty_folder_is_taken(base: Config, tmp_path: Path) -> None:
+    open_run_folder(with_values(base, run_dir=str(tmp_path))).close()
+    assert (tmp_path / "config.yaml").is_file()
+
+
+def test_what_a_run_killed_at_once_left_is_no_obstacle(base: Config, tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("123\n")
+    (tmp_path / ".config.yaml.tmp-123").write_text("half")
+    open_run_folder(with_values(base, run_dir=str(tmp_path))).close()
+
+
+def test_an_existing_run_is_never_overwritten(base: Config, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("precious")
+    with pytest.raises(ConfigError) as error:
+        open_run_folder(with_values(base, run_dir=str(tmp_path)))
+    assert str(error.value) == (
+        f"run_dir={tmp_path} exists and is not empty: add resume=true to go on with it, or choose another run_dir."
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_run_dir_that_is_a_file_or_below_one_is_a_sentence(base: Config, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="is a file: choose another run_dir"):
+        open_run_folder(with_values(base, run_dir=str(tmp_path / "file")))
+    with pytest.raises(UserError, match=r"^Cannot write .*: a part of the path is a file"):
+        open_run_folder(with_values(base, run_dir=str(tmp_path / "file" / "run")))
+
+
+def test_a_folder_that_may_not_be_written_is_a_sentence(base: Config) -> None:
+    with pytest.raises(UserError, match=r"^Cannot write /proc/run"):
+        open_run_folder(with_values(base, run_dir="/proc/run"))
+
+
+def test_the_default_name_holds_the_time_and_latest_points_to_it(base: Config, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    with open_run_folder(base, runs=runs, now=NOW) as first, open_run_folder(base, runs=runs, now=NOW) as second:
+        assert first.root == runs / f"{base.name}-20260131-235900"
+        assert second.root == runs / f"{base.name}-20260131-235900-2"
+    assert (runs / "latest").resolve() == second.root.resolve()
+    assert len(list(runs.iterdir())) == 3
+
+
+def test_a_latest_that_is_not_ours_is_left_alone(base: Config, tmp_path: Path) -> None:
+    (tmp_path / "latest").mkdir()
+    open_run_folder(base, runs=tmp_path, now=NOW).close()
+    assert not (tmp_path / "latest").is_symlink()
+    assert not any(path.name.startswith(".latest") for path in tmp_path.iterdir())
+
+
+# --------------------------------------------------------------------------------------------------------- resume
+
+
+def test_resume_needs_a_run(base: Config, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"add run_dir=FOLDER\.$"):
+        open_run_folder(with_values(base, resume=True))
+    with pytest.raises(ConfigError, match=r"holds no run to resume .*: remove resume=true to start one"):
+        open_run_folder(with_values(base, resume=True, run_dir=str(tmp_path / "absent")))
+    assert not (tmp_path / "absent").exists()
+
+
+def test_resume_with_the_same_settings(base: Config, tmp_path: Path) -> None:
+    with finished(base, tmp_path) as config:
+        before = (tmp_path / "config.yaml").read_bytes()
+        (tmp_path / ".final.tmp-123").mkdir()
+        with open_run_folder(config) as folder:
+            assert folder.root == tmp_path
+        assert (tmp_path / "config.yaml").read_bytes() == before
+        assert not (tmp_path / ".final.tmp-123").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seed", 123),
+        ("trainer__learning_rate", 0.5),
+        ("rollout__group_size", 3),
+        ("evaluation__every", 77),
+        ("task__operand_range", [0, 2]),
+    ],
+)
+def test_a_setting_that_changes_numbers_is_refused(base: Config, tmp_path: Path, key: str, value: Any) -> None:
+    with finished(base, tmp_path) as config:
+        before = (tmp_path / "config.yaml").read_bytes()
+        with pytest.raises(ConfigError) as error:
+            open_run_folder(with_values(config, **{key: value}))
+        name = key.replace("__", ".")
+        section: Any = base
+        for part in name.split("."):
+            section = getattr(section, part)
+        old = list(section) if isinstance(section, tuple) else section
+        assert str(error.value).startswith(f"{name}={value} differs from {old} in {tmp_path / 'config.yaml'}, and ")
+        assert f"--config-dir {tmp_path} --config-name config run_dir={tmp_path} resume=true" in str(error.value)
+        assert (tmp_path / "config.yaml").read_bytes() == before
+        open_run_folder(config).close()  # the refusal let go of the lock
+
+
+def test_a_setting_of_another_algorithm_is_refused(base: Config, tmp_path: Path) -> None:
+    other = load_config(["algorithm=rloo"])
+    with finished(base, tmp_path), pytest.raises(ConfigError, match=r"algorithm\..* \(and \d+ more\)"):
+        open_run_folder(with_values(other, run_dir=str(tmp_path), resume=True))
+
+
+def test_settings_that_only_show_and_keep_may_change(base: Config, tmp_path: Path) -> None:
+    free = {"tracker__log_every": 99, "trainer__checkpoint_every": 3, "trainer__keep_last": 9, "name": "other"}
+    free["reward__max_error_share"] = 1.0  # verifiers that fail are what a run is stopped for, and mended
+    free |= {"trainer__strategy": "fsdp2", "trainer__world_size": 2}  # any number of processes goes on
+    free |= {"trainer__microbatch_tokens": 512, "engine__max_batch_size": 3}  # what ran out of memory says to change it
+    with finished(base, tmp_path) as config:
+        changed = with_values(config, **free)
+        with open_run_folder(changed) as folder:
+            assert read_config(folder) == with_values(base, **free)
+
+
+def test_servers_may_have_moved_when_a_run_goes_on() -> None:
+    old = load_config(["engine=vllm", "engine.urls=[http://a:8000]"])
+    moved = ["engine.urls=[http://b:8000,http://c:8000]", "engine.sync=broadcast", "engine.wait_s=5"]
+    assert changed_settings(old, load_config(["engine=vllm", *moved])) == {}
+    assert changed_settings(load_config([]), old) == {}  # a run outgrows its laptop
+
+
+def test_max_steps_may_change_where_no_schedule_depends_on_it(base: Config) -> None:
+    more = base.trainer.max_steps + 5
+    for schedule, refused in [("constant", []), ("linear", ["trainer.max_steps"]), ("cosine", ["trainer.max_steps"])]:
+        old = with_values(base, trainer__schedule=schedule)
+        assert list(changed_settings(old, with_values(old, trainer__max_steps=more))) == refused
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "seed: 1", "\x00", "- 1"])
+def test_a_damaged_configuration_is_a_sentence(base: Config, tmp_path: Path, text: str) -> None:
+    with finished(base, tmp_path) as config:
+        (tmp_path / "config.yaml").write_text(text)
+        with pytest.raises(UserError, match=r"config\.yaml cannot be used \(.+\): start a new run"):
+            open_run_folder(config)
+
+
+def test_a_folder_that_is_no_run_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is no run folder: it has no config\.yaml"):
+        read_config(RunFolder(root=tmp_path))
+
+
+# ----------------------------------------------------------------------------------------------------------- lock
+
+
+def test_two_processes_never_write_to_one_folder(base: Config, tmp_path: Path) -> None:
+    with finished(base, tmp_path) as config:
+        code = f"""
+import fcntl, os, sys
+file = open({str(tmp_path / ".lock")!r}, "a+")
+fcntl.flock(file, fcntl.LOCK_EX)
+file.truncate(0); file.write(str(os.getpid())); file.flush()
+print("locked", flush=True); sys.stdin.read()
+"""
+        command = [sys.executable, "-c", code]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "locked\n"
+            with pytest.raises(UserError, match=rf"is being written by another process \(pid {other.pid}\)"):
+                open_run_folder(config)
+            other.kill()
+        open_run_folder(config).close()  # the system frees the lock of a killed process

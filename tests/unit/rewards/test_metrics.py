@@ -1,0 +1,129 @@
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlvr.errors import UserError
+from rlvr.rewards import metrics
+from rlvr.rewards.finqa import FinqaProgram
+from rlvr.rewards.metrics import ExactMetric, FinqaMetric, FinqaProgramMetric, NumericMetric, TextMetric
+from rlvr.rewards.numeric import FinqaNumeric, NumberCheck, Numeric
+from rlvr.rewards.text import TextMatch
+from rlvr.types import StopReason, Verdict
+from tests.unit.rewards.attempts import FORMATS, PERTURBATIONS, WHOLE, attempt, grade, judged, solved
+from tests.unit.rewards.test_finqa import GREW, METADATA
+from tests.unit.rewards.test_numeric import finqa_rows, gsm8k_golds
+
+JUDGES = {"numeric": NumericMetric, "finqa": FinqaMetric}
+
+
+@pytest.mark.parametrize("row", PERTURBATIONS, ids=lambda row: f"{row['kind']}-{row['gold']}-{row['text'][:40]}")
+def test_pitfall_28_each_perturbation_gets_its_verdict_from_the_metric(row: dict[str, str]) -> None:
+    found = judged(JUDGES[row["task"]](), attempt(row["text"], row["gold"]), FORMATS[row["answer_in"]])
+    assert found.correct == (row["verdict"] == "right")
+    assert (found.answer is None) == (row["verdict"] == "invalid")
+
+
+@pytest.mark.parametrize(
+    ("judge", "said", "gold", "verdict"),
+    [
+        (NumericMetric, "$1,080.00", "1080", Verdict(answer="1080", correct=True)),
+        (NumericMetric, "18 eggs", "18", Verdict(answer="18", correct=True)),
+        (NumericMetric, "19.5", "18", Verdict(answer="19.5", correct=False)),
+        (NumericMetric, "yes", "no", Verdict(answer="yes", correct=False)),
+        (NumericMetric, "banana", "18", Verdict(answer=None, correct=False)),
+        (FinqaMetric, "12%", "0.12", Verdict(answer="0.12", correct=True)),
+        (FinqaMetric, "0.1201", "0.12", Verdict(answer="0.1201", correct=False)),
+        (FinqaMetric, "Yes", "yes", Verdict(answer="yes", correct=True)),
+        (TextMetric, "The Green Bay!", "green bay", Verdict(answer="green bay", correct=True)),
+        (TextMetric, "Bay Green", "green bay", Verdict(answer="bay green", correct=False)),
+        (TextMetric, "the", "a", Verdict(answer="the", correct=False)),
+        (ExactMetric, " Paris ", "Paris", Verdict(answer="Paris", correct=True)),
+        (ExactMetric, "paris", "Paris", Verdict(answer="paris", correct=False)),
+    ],
+)
+def test_verdicts(judge: Any, said: str, gold: str, verdict: Verdict) -> None:
+    assert judged(judge(), attempt(solved(said), gold)) == verdict
+
+
+@pytest.mark.parametrize("judge", [NumericMetric, FinqaMetric, TextMetric, ExactMetric])
+def test_a_missing_answer_is_counted_and_never_right(judge: Any) -> None:
+    for text in ("", "18", solved(""), "<r>a</r><s>18"):
+        assert judged(judge(), attempt(text, "18")) == Verdict(answer=None, correct=False)
+
+
+def test_pitfall_28_neither_a_metric_nor_a_reward_reads_an_answer_that_was_cut_off() -> None:
+    for judge, part, text in (
+        (NumericMetric, Numeric, "18"),
+        (FinqaMetric, FinqaNumeric, "18"),
+        (FinqaProgramMetric, FinqaProgram, "add(9, 9)"),
+        (TextMetric, TextMatch, "18"),
+        (ExactMetric, NumberCheck, "18"),
+    ):
+        ended = attempt(text, "18", **(METADATA | {"exe_ans": 18.0}))
+        cut = replace(ended, stop_reason=StopReason.LENGTH)
+        assert judged(judge(), ended, WHOLE).correct
+        assert judged(judge(), cut, WHOLE) == Verdict(answer=None, correct=False)
+        assert grade(part(), ended, WHOLE).value == 1.0
+        assert grade(part(), cut, WHOLE).value == 0.0
+
+
+def test_aliases_are_right_too() -> None:
+    assert judged(TextMetric(), attempt("MLS", "Major League Soccer", aliases=["MLS"]), WHOLE).correct
+
+
+def test_equal_answers_vote_together() -> None:
+    said = ("0.12", "12%", "0.120", "3/25", ".12")
+    assert {judged(FinqaMetric(), attempt(text, "0.12"), WHOLE).answer for text in said} == {"0.12"}
+
+
+@pytest.mark.parametrize("judge", [NumericMetric, FinqaMetric])
+def test_pitfall_28_a_gold_that_cannot_be_read_ends_the_evaluation(judge: Any) -> None:
+    for said in ("banana", "18", ""):
+        with pytest.raises(
+            UserError, match="the gold answer 'banana' of example 'e1' is neither a number nor yes or no"
+        ):
+            judged(judge(), attempt(said, "banana"), WHOLE)
+
+
+def test_programs_are_judged_by_their_results() -> None:
+    judge = FinqaProgramMetric()
+    assert judged(judge, attempt(solved(GREW), **METADATA)) == Verdict(answer="0.5", correct=True)
+    assert judged(judge, attempt(solved("add(1, 1)"), **METADATA)) == Verdict(answer="2.0", correct=False)
+    assert judged(judge, attempt(solved("0.5"), **METADATA)) == Verdict(answer=None, correct=False)
+    with pytest.raises(UserError, match="has no table or exe_ans in its metadata"):
+        judged(judge, attempt(solved(GREW)))
+
+
+def test_no_reward_setting_can_reach_a_judge() -> None:
+    for judge in (NumericMetric, FinqaMetric, FinqaProgramMetric, TextMetric, ExactMetric):
+        assert dict(judge.model_fields) == {}
+    source = inspect.getsource(metrics)
+    for word in ("tolerance=", "credit", "weight=", "close"):
+        assert word not in source.replace("weights, credits", ""), word
+
+
+@settings(deadline=None)
+@given(st.text(max_size=30), st.sampled_from(sorted(FORMATS)))
+def test_no_text_crashes_a_judge(said: str, answer_in: str) -> None:
+    for judge in (NumericMetric, FinqaMetric, TextMetric, ExactMetric, FinqaProgramMetric):
+        for text in (said, solved(said), f"\\boxed{{{said}}}", f"#### {said}"):
+            found = judged(judge(), attempt(text, "18", **METADATA), FORMATS[answer_in])
+            assert found.answer is not None or not found.correct
+
+
+def test_every_gold_of_gsm8k_and_finqa_is_right_for_the_metric() -> None:
+    numeric, finqa = NumericMetric(), FinqaMetric()
+    program = FinqaProgramMetric()
+    for gold in gsm8k_golds():
+        assert judged(numeric, attempt(solved(gold), gold)).correct, gold
+        assert not judged(numeric, attempt(solved(f"{gold}1"), gold)).correct, gold
+    for row in finqa_rows():
+        gold = str(row["qa"]["exe_ans"])
+        metadata = {"table": row["table"], "program": row["qa"]["program"], "exe_ans": row["qa"]["exe_ans"]}
+        assert judged(finqa, attempt(solved(gold), gold)).correct, gold
+        assert not judged(finqa, attempt(solved(f"{gold}1 or 2"), gold)).correct, gold
+        assert judged(program, attempt(solved(row["qa"]["program"]), gold, **metadata)).correct, row["id"]

@@ -1,0 +1,152 @@
+"""A user's own parts and metrics, found by `module:Class`: run apart, told from ours by nothing else."""
+
+import asyncio
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr import registry
+from rlvr.errors import ConfigError
+from rlvr.rewards.base import RewardError
+from rlvr.rewards.parts import make_verifier
+from rlvr.rewards.pool import VerifierPool
+from rlvr.rewards.settings import RewardSettings
+from rlvr.settings import dumped, validated
+from rlvr.types import Score
+from tests.unit.rewards.attempts import SOLUTION, WHOLE, attempt, judged, solved, wrong_settings
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "own"
+CODE = """
+import asyncio, json, os
+from dataclasses import dataclass
+from rlvr.rewards.base import Grade, Part
+from rlvr.rewards.metrics import Metric
+from rlvr.types import Verdict
+
+class Acts(Part):
+    def grade(self, attempt):
+        assert attempt.state is None and attempt.sandbox is None
+        match attempt.answer:
+            case "process":
+                return os.getpid()
+            case "grade":
+                return Grade(value=0.5, message="half")
+            case "hang":
+                while True: pass
+            case "leave":
+                raise SystemExit(3)
+            case "json":
+                return json.loads("{")
+            case "list":
+                return [1.0]
+        return attempt.example.metadata["level"]
+
+class Waits(Part):
+    async def grade(self, attempt):
+        await asyncio.sleep(0.001)
+        return True
+
+class Forgot(Part):
+    pass
+
+class Judges(Metric):
+    async def judge(self, attempt):
+        return Verdict(answer=attempt.answer, correct=True)
+
+@dataclass
+class Plain:
+    value: int
+"""
+LINE = 1 + CODE.splitlines().index('                return json.loads("{")')
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[VerifierPool]:
+    with VerifierPool(num_workers=1, timeout_s=1.0, max_memory_mb=1024) as pool:
+        yield pool
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the current folder: the processes must learn of it."""
+    folder = tmp_path_factory.getbasetemp() / "own"
+    folder.mkdir(exist_ok=True)
+    (folder / "own_rewards.py").write_text(CODE)
+    monkeypatch.setattr(registry, "folders", [str(folder), str(EXAMPLES)])
+
+
+def scored(pool: VerifierPool, said: str, kind: str = "own_rewards:Acts", **metadata: object) -> Score:
+    reward = validated(RewardSettings, {"parts": {"own": {"type": kind}}})
+    assert reward.uses_sandbox
+    verifier = make_verifier(reward, WHOLE, pool)
+    return asyncio.run(verifier.verify(attempt(said, **metadata)))
+
+
+def test_a_part_runs_in_another_process(pool: VerifierPool) -> None:
+    found = scored(pool, "process")
+    assert found.value > 1
+    assert found == scored(pool, "process")  # the same worker, and not this process
+    assert scored(pool, "else", level=7).value == 7.0
+    assert scored(pool, "grade") == Score(value=0.5, parts={"own": 0.5}, diagnostics={"own": "half"})
+    assert scored(pool, "", "own_rewards:Waits").value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("hang", "own: timed out after 1 s"),
+        ("json", f"/own_rewards.py, line {LINE})"),
+        ("leave", "own: SystemExit: 3 ("),
+        ("else", "own: KeyError: 'level' ("),
+    ],
+)
+def test_pitfall_26_what_goes_wrong_in_a_part_is_an_error_with_its_line(
+    pool: VerifierPool, said: str, message: str
+) -> None:
+    found = scored(pool, said)
+    assert found.status == "error"
+    assert math.isnan(found.value)
+    assert message in str(found.diagnostics["error"])
+
+
+def test_pitfall_29_a_part_that_returns_no_number_is_named(pool: VerifierPool) -> None:
+    with pytest.raises(RewardError, match=r"reward\.parts\.own returned list \[1\.0\] for example 'e1'"):
+        scored(pool, "list")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("own_rewards:Act", r"module own_rewards has no Part Act; did you mean Acts\?"),
+        ("own_rewards:Plain", "module own_rewards has Plain, which is no Part; there are Acts, Waits, Forgot"),
+        ("own_rewards:Forgot", "has no method grade, which every Part needs; add it"),
+        ("own_reward:Acts", r"module own_reward cannot be imported \(ModuleNotFoundError"),
+        ("numerc", r"there is no such part of a reward; did you mean numeric\?"),
+    ],
+)
+def test_a_part_that_cannot_be_found_is_named(kind: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"reward={kind}: {message}"):
+        registry.find("reward", kind)
+
+
+def test_a_metric_is_found_too() -> None:
+    kind: type[Any] = registry.find("metric", "own_rewards:Judges")
+    assert judged(kind(), attempt(solved("7")), SOLUTION).answer == "7"
+    assert {"numeric", "math", "text", "exact"} <= set(registry.names("metric"))
+
+
+def test_the_example_of_a_part_works(pool: VerifierPool) -> None:
+    reward = validated(RewardSettings, {"parts": {"shout": {"type": "my_reward:Shout", "limit": 0.5}}})
+    assert dumped(reward)["parts"] == {"shout": {"type": "my_reward:Shout", "weight": 1.0, "limit": 0.5}}
+    verifier = make_verifier(reward, WHOLE, pool)
+    found = [asyncio.run(verifier.verify(attempt(said))) for said in ("I said NO twice", "YES SIR", "no", "18")]
+    assert [(score.value, score.status) for score in found] == [
+        (0.5, "scored"),
+        (0.5, "scored"),
+        (0.0, "scored"),
+        (0.0, "invalid"),
+    ]
+    assert [key for key, _ in wrong_settings(type(reward.parts["shout"]), {"limit": 2.0})] == ["limit"]

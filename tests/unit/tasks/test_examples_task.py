@@ -1,0 +1,140 @@
+"""A task of the user's own: a class whose `examples` yields problems, with tools where it has some."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rlvr.config.compose import load_task_config
+from rlvr.errors import ConfigError, UserError
+from rlvr.rewards.base import Grade, Part
+from rlvr.tasks.generator import ExamplesTask
+from rlvr.tasks.rows import DataError
+from rlvr.types import Attempt, Example
+from tests.unit.tasks.data_tasks import judged, make, scored
+from tests.unit.tasks.multihop_episodes import call, play, said
+
+HERE = __name__
+PEN = {"name": "price", "arguments": {"item": "pen"}}
+HERMES_CALL = '<tool_call>\n{"name": "price", "arguments": {"item": "pen"}}\n</tool_call>'
+
+
+class Doubles(ExamplesTask):
+    """Twice a number."""
+
+    num: int = 40
+
+    def examples(self) -> Iterator[tuple[str, int]]:
+        return ((f"Twice {n}?", 2 * n) for n in range(self.num))
+
+
+def price(item: str, state: dict[str, Any]) -> int:
+    """What one costs.
+
+    Args:
+        item: what to buy.
+    """
+    state["asked"] = [*state.get("asked", []), item]
+    return state["prices"][item]
+
+
+class Shop(Doubles):
+    """Prices that a tool tells."""
+
+    has_tools = True
+    shown: Any = (PEN, "It costs {}.")
+
+    def examples(self) -> Iterator[dict[str, Any]]:
+        for n in range(self.num):
+            said = [turn.format(n) if isinstance(turn, str) else turn for turn in self.shown or ()]
+            example = {"question": f"A pen in shop {n}?", "answer": n, "metadata": {"prices": {"pen": n}}}
+            yield example | ({"demonstration": said} if self.shown is not None else {})
+
+    def tools(self) -> tuple[Any, ...]:
+        return (price,)
+
+    def state(self, example: Example) -> dict[str, Any]:
+        return dict(example.metadata) | {"asked": []}
+
+
+class Asked(Part):
+    """How often the tool was asked."""
+
+    in_process = True
+
+    def grade(self, attempt: Attempt) -> Grade:
+        return Grade(value=float(len(attempt.state["asked"])))
+
+
+def shop(**more: Any) -> Any:
+    return make({"name": f"{HERE}:Shop", **more}, reward={"asked": {"type": f"{HERE}:Asked"}})
+
+
+def test_a_class_that_yields_examples_is_a_task_with_settings() -> None:
+    made = make({"name": f"{HERE}:Doubles", "num": 20, "eval_share": 0.3, "metric": "numeric"})
+    held_out = made.eval_examples(20)
+    trained = {made.train_example(index).id for index in range(100)}
+    assert made.name == "doubles"
+    assert made.notes == (f"examples from {HERE}:Doubles, 30% of them, chosen by hash, held out",)
+    assert len(held_out) + len(trained) == 20
+    assert not {example.id for example in held_out} & trained
+    assert judged(made, held_out[0], f"{held_out[0].answer}.0").correct
+    assert scored(made, held_out[0], held_out[0].answer).value == 1.0
+
+
+def test_it_is_chosen_by_its_path() -> None:
+    config = load_task_config(f"{HERE}:Shop", ["task.num=30", "task.max_turns=2"])
+    assert (config.task.name, config.task.label, config.task.num_turns) == (f"{HERE}:Shop", "shop", 2)
+    with pytest.raises(ConfigError, match=r"task\.max_turns=2: has no effect; it needs a task with tools"):
+        load_task_config(f"{HERE}:Doubles", ["task.max_turns=2"])
+
+
+def test_tools_and_reward_share_a_state_that_is_each_episodes_own() -> None:
+    made = shop()
+    example = made.eval_examples(1)[0]
+    for _ in range(2):
+        score, verdict, messages = play(
+            made, example, said(call("price", item="pen")), said(call("price", item="hat")), said(text=example.answer)
+        )
+        assert [message.content for message in messages] == [example.answer, "Error: price: KeyError: 'hat'"]
+        assert (score.value, score.diagnostics["tool_errors"], verdict.correct) == (2.0, 1.0, True)
+
+
+def test_the_turns_of_an_episode_are_limited() -> None:
+    made = shop(max_turns=3, shown=[*[PEN] * 3, "It costs {}."])
+    score, _, messages = play(made, made.train_example(0), *[said(call("price", item="pen"))] * 3)
+    assert (score.value, messages[-1].content) == (2.0, "not executed: this was the last turn")
+    with pytest.raises(UserError, match=r"task\.max_turns=3: the demonstration of example .* has 4 turns; raise it"):
+        made.demonstration(0, 1.0)
+
+
+def test_a_demonstration_is_played_through_the_tools() -> None:
+    made = shop()
+    prompt, first, reply, last = made.demonstration(0, 1.0)
+    question = prompt.splitlines()[-1]
+    number = question.removeprefix("A pen in shop ").removesuffix("?")
+    assert '"name": "price"' in prompt
+    assert (first, reply, last) == (HERMES_CALL, number, f"It costs {number}.")
+    assert made.demonstration(0, 0.0) == (prompt, last)
+    assert first in next(made.texts())
+
+
+def test_without_a_demonstration_none_can_be_shown() -> None:
+    made = shop(shown=None)
+    with pytest.raises(UserError, match=r"shop has no demonstrations of its tools: .* warm_start\.enabled=false"):
+        made.demonstration(0, 1.0)
+    assert next(made.texts()).startswith("A pen in shop ")
+
+
+@pytest.mark.parametrize(
+    "shown", [[], [PEN], [PEN, PEN], ["text", "text"], [{"arguments": {}}, "3"], [PEN | {"arguments": "pen"}, "3"]]
+)
+def test_turns_that_are_none_are_an_error_naming_the_example(shown: Any) -> None:
+    with pytest.raises(DataError, match=f"task={HERE}:Shop, example 1: field 'demonstration' must be .* text, but is"):
+        shop(shown=shown)
+
+
+def test_calls_without_tools_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shop, "has_tools", False)
+    with pytest.raises(DataError, match="field 'demonstration' must be a text, where the task has no tools, but is"):
+        shop()
