@@ -39,8 +39,6 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 import transformers
-import yaml
-from rlvr.config.schema import Trainer as TrainerSettings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
@@ -60,10 +58,10 @@ from rlvr.training.memory import (
     plan_memory,
     size_text,
 )
+from rlvr.training.settings import TrainerSettings
 from rlvr.training.trainer import Trainer, in_bf16
 from rlvr.types import Completion, SamplingParams, TokenBatch
 
-CONF = Path(__file__).resolve().parents[1] / "src" / "rlvr" / "conf"
 QWEN = {  # Qwen2.5-0.5B
     "vocab_size": 151_936,
     "hidden_size": 896,
@@ -176,12 +174,6 @@ def make_prompts(size: Size) -> list[list[int]]:
     return [[draw.randrange(32, 96) for _ in range(size.prompt_tokens)] for _ in range(size.num_prompts)]
 
 
-def settings(**changes: Any) -> TrainerSettings:
-    """The values of conf/trainer, with changes."""
-    values = yaml.safe_load((CONF / "trainer" / "default.yaml").read_text(encoding="utf-8"))
-    return TrainerSettings(**(values | changes))
-
-
 def to_batch(size: Size, prompts: list[list[int]], completions: list[Completion], step: int) -> TokenBatch:
     """The completions with random rewards."""
     rows = size.num_rows
@@ -217,7 +209,7 @@ class Subject:
         self.policy = make_policy(size, device)
         self.prompts = make_prompts(size)
         layout = choose_layout(self.policy)
-        chosen = settings(learning_rate=1e-6, warmup_steps=0)
+        chosen = TrainerSettings(learning_rate=1e-6, warmup_steps=0)
         autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=in_bf16(chosen, self.policy))
         demand = self._demand(measure_activations(self.policy, layout, autocast))
         self.plan = plan_memory(self.policy, demand, setting="auto", available=available_memory(device))

@@ -34,7 +34,8 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.engines.base import Engine
 from rlvr.engines.local import LocalEngine
-from rlvr.engines.vllm import Settings, VllmEngine
+from rlvr.engines.settings import VllmEngineSettings
+from rlvr.engines.vllm import VllmEngine
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_bpe_tokenizer
@@ -177,17 +178,16 @@ async def rounds_of(policy: Policy, remote: VllmEngine, local: LocalEngine, roun
 
 def engine_of(policy: Policy, url: str, folder: Path, sync: Sync) -> VllmEngine:
     """A client of the server."""
-    settings = Settings(
+    settings = VllmEngineSettings(
         urls=(url,),
         sync=sync,
-        weights_dir=folder / "weights",
         max_batch_size=PROMPTS,
         timeout_s=600.0,
         wait_s=10.0,
         max_retries=1,
         max_logprob_gap=1e-3,
     )
-    return VllmEngine(policy, settings, max_context_tokens=CONTEXT)
+    return VllmEngine(policy, settings, folder / "weights", max_context_tokens=CONTEXT)
 
 
 def compare(size: Size, python: str, rounds: int) -> Iterator[str]:

@@ -33,11 +33,13 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads
 
 import torch
-from rlvr.config.schema import Config
 from vs_trl_report import CaseResult, Report, StepTimes, TrlProcess
 
+from rlvr.algorithms.grpo import Grpo
 from rlvr.algorithms.objective import Objective
+from rlvr.app.tasks import open_tasks
 from rlvr.chat.rendering import Chat
+from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.engines.base import Engine, OnToken
 from rlvr.engines.local import LocalEngine
@@ -46,9 +48,11 @@ from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.models.loading import load_pretrained
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_model, build_tokenizer
+from rlvr.models.settings import ScratchModel
 from rlvr.rollout.executor import Inline
 from rlvr.rollout.schedule import Rollouts, RolloutSchedule
 from rlvr.rollout.source import RolloutSource
+from rlvr.tasks.base import Task
 from rlvr.tasks.rpn import RpnTask
 from rlvr.training.budget import cpu_tokens
 from rlvr.training.layout import choose_layout
@@ -153,17 +157,10 @@ class FirstWord:
         return Score(value=float(attempt.completion.split(" ", 1)[0] == attempt.example.answer))
 
 
-def rpn_task(config: Config) -> RpnTask:
-    """The task of the configuration, which is RPN's."""
-    assert config.task.name == "rpn"
-    assert config.reward.name == "rpn"
-    return RpnTask(config.task, config.seed, config.reward)
-
-
 class FirstWordTask:
     """The problems of `task`, scored by the first word."""
 
-    def __init__(self, task: RpnTask) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
 
     def train_example(self, index: int) -> Example:
@@ -236,11 +233,10 @@ def no_evaluation() -> dict[str, float]:
     return {}
 
 
-def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_steps: int) -> Run:
+def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: Turns, max_steps: int) -> Run:
     """The product's parts, put together as `rlvr.app` does."""
     model, tokenizer = load_pretrained(str(model_folder))
     policy = Policy(model=model, tokenizer=tokenizer)
-    task = rpn_task(config)
     context = int(model.config.max_position_embeddings)
     engine: Engine = LocalEngine(model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
     if case.lengths is not None:
@@ -284,14 +280,13 @@ def make_run(case: Case, config: Config, model_folder: Path, turns: Turns, max_s
 # --------------------------------------------------------------------------------------------------- both halves
 
 
-def make_checkpoint(config: Config, folder: Path) -> None:
+def make_checkpoint(config: Config, task: RpnTask, folder: Path) -> None:
     """A warm-started model that both halves start from; kept if the folder has it already."""
     if (folder / "config.json").is_file():
         return
-    task = rpn_task(config)
     assert task.vocabulary is not None
     tokenizer = build_tokenizer(task.vocabulary)
-    assert config.model.name == "scratch"
+    assert isinstance(config.model, ScratchModel)
     policy = Policy(model=build_model(config.model, tokenizer, config.seed).eval(), tokenizer=tokenizer)
     show = lambda step, loss: print(f"warm start, step {step}: loss {loss:.3f}", file=sys.stderr)  # noqa: E731
     microbatch_tokens = cpu_tokens(config.trainer.microbatch_tokens)
@@ -301,9 +296,10 @@ def make_checkpoint(config: Config, folder: Path) -> None:
     policy.save(folder)
 
 
-def trl_specification(case: Case, config: Config, model_folder: Path, output: Path, max_steps: int) -> dict[str, Any]:
+def trl_specification(
+    case: Case, config: Config, task: Task, model_folder: Path, output: Path, max_steps: int
+) -> dict[str, Any]:
     """Everything TRL's half needs to know; prompts in the order in which rlvr's half meets them."""
-    task = rpn_task(config)
     examples = [task.train_example(index) for index in range(max_steps * NUM_PROMPTS)]
     return {
         "model": str(model_folder),
@@ -320,20 +316,20 @@ def trl_specification(case: Case, config: Config, model_folder: Path, output: Pa
         "bf16": config.trainer.precision == "bf16",
         "threads": torch.get_num_threads(),
         "seed": config.seed,
-        "clip": config.algorithm.clip_high if config.algorithm.name == "grpo" else None,
+        "clip": config.algorithm.clip_high if isinstance(config.algorithm, Grpo) else None,
         "learning_rate": config.trainer.learning_rate,
         "adam_betas": [config.trainer.adam_beta1, config.trainer.adam_beta2],
     }
 
 
-def measure(case: Case, config: Config, model_folder: Path, trl_python: str, rounds: int) -> CaseResult:
+def measure(case: Case, config: Config, task: Task, model_folder: Path, trl_python: str, rounds: int) -> CaseResult:
     """Alternate blocks of steps; the first block of either half is not counted."""
     max_steps = (rounds + 1) * case.block
     with tempfile.TemporaryDirectory() as output:
-        specification = trl_specification(case, config, model_folder, Path(output), max_steps)
+        specification = trl_specification(case, config, task, model_folder, Path(output), max_steps)
         with TrlProcess(trl_python, specification) as trl:
             turns = Turns(case, trl)
-            run = make_run(case, config, model_folder, turns, max_steps)
+            run = make_run(case, config, task, model_folder, turns, max_steps)
             train(run, stopped=lambda: False)
             return CaseResult(
                 name=case.name,
@@ -350,8 +346,10 @@ def measured(args: argparse.Namespace, folder: Path) -> Iterator[CaseResult]:
     for case in (case for case in CASES if case.name in args.cases):
         chosen = [f"rollout.max_completion_tokens={case.max_tokens}", f"trainer.precision={args.precision}"]
         config = load_config([*OVERRIDES, *chosen, f"warm_start.num_steps={args.warm_start_steps}"])
-        make_checkpoint(config, folder)
-        yield measure(case, config, folder, args.trl_python, args.rounds)
+        with open_tasks(config, None, {}) as tasks:
+            assert isinstance(tasks.own, RpnTask)
+            make_checkpoint(config, tasks.own, folder)
+            yield measure(case, config, tasks.own, folder, args.trl_python, args.rounds)
 
 
 def main() -> None:

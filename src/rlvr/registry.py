@@ -138,7 +138,7 @@ def _ours(group: str) -> dict[str, type]:
         if f'@register("{group}"' in file.read_text(encoding="utf-8"):
             module = ".".join(file.relative_to(folder).with_suffix("").parts)
             importlib.import_module(f"{PACKAGES[group]}.{module.removesuffix('.__init__')}")
-    return _registered[group]
+    return dict(sorted(_registered[group].items()))
 
 
 @cache

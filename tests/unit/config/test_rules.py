@@ -42,7 +42,7 @@ task=two_hop prompt.tool_format=hermes -> leave prompt.tool_format=words
 task=mix HF task.parts={musique:{set:['prompt.tool_format=llama']},wiki2:1} -> called in more than one way
 QA task.tools=[complete,complete] -> task.tools=["complete","complete"]: names a tool twice; name each once
 QA task.tools=[] prompt=boxed -> task.tools=[]: needs at least 1 item
-QA task.tools=[look_up] -> there is no tool look_up; there are retrieve_documents, get_document, list_documents, complete
+QA task.tools=[look_up] -> there is no tool look_up; there are retrieve_documents, get_document
 QA task.tools=[retrieve_documents] -> prompt.answer_in=complete: is complete if and only if task.tools has complete
 QA prompt=musique_tags -> prompt.answer_in=solution: is complete if and only if task.tools has complete
 task=gsm8k HF reward=numeric prompt=musique -> prompt.answer_in=complete: task=gsm8k has no tool complete
@@ -67,7 +67,7 @@ HF model.load_in_8bit=true -> model.load_in_8bit=true: quantized weights cannot 
 HF model.dtype=bfloat16 -> set model.lora.enabled=true, or model.dtype=float32
 LORA model.dtype=bfloat16 trainer.precision=fp32 -> trainer.precision=fp32: model.dtype=bfloat16 computes in bfloat16
 HF model.attn_implementation=flash_attention_2 trainer.device=cpu -> needs a GPU, and trainer.device=cpu
-HF model.attn_implementation=flash_attention_2 trainer.precision=fp32 -> computes in bfloat16; set trainer.precision=bf16
+HF model.attn_implementation=flash_attention_2 trainer.precision=fp32 -> computes in bfloat16; set trainer.precision
 LORA model.load_in_4bit=true trainer.strategy=fsdp2 -> model.load_in_4bit=true: packed weights cannot
 # engines
 engine=vllm engine.urls=[http://a:1/v1,http://a:1/] -> names a server twice; name each once
@@ -80,7 +80,7 @@ task=gsm8k -> task=gsm8k: model=scratch has a tokenizer of the task's words, and
 model=scratch_bpe -> model=scratch_bpe: task=rpn is made of words, one token each; choose model=scratch
 task=mix task.parts={gsm8k:1} HF reward=numeric -> reward: task=mix scores its episodes by itself; leave out reward=
 prompt=math_reasoning -> prompt: task=rpn writes its prompts by itself, so these settings would have no effect
-task=mix task.parts={gsm8k:1} HF prompt.few_shot=1 -> prompt: task=mix writes its prompts by itself
+task=mix task.parts={gsm8k:1} HF prompt.few_shot=1 -> prompt.few_shot=1: has no effect; it needs a task that does not write
 task=gsm8k HF reward=rpn -> reward: a part of type rpn_boxed reads the words <eoe> and =, which task=gsm8k does not have
 task=gsm8k HF prompt=boxed -> prompt.answer_in=boxed: the reward has a part of type format_exact, which reads markers
 task=gsm8k HF reward=finqa_program -> finqa_program scores programs, which task=gsm8k does not ask for

@@ -120,7 +120,7 @@ def test_a_retriever_of_ones_own_is_found_in_the_current_folder(
     assert [json.loads(line)["id"] for line in out.splitlines()][:2] == ["d1", "d3"]
     code, out, err = run(capsys, folder, "--query", "Vistla", "--retriever", "my_retriever:Trigram")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "module my_retriever has no Trigram; did you mean Trigrams?" in err
+    assert "module my_retriever has no Retriever Trigram; did you mean Trigrams?" in err
 
 
 def test_a_damaged_corpus_is_one_sentence(capsys: pytest.CaptureFixture[str], folder: Path) -> None:

@@ -128,7 +128,7 @@ def test_pitfall_29_a_part_that_returns_no_number_is_named(pool: VerifierPool) -
     ],
 )
 def test_a_part_that_cannot_be_found_is_named(kind: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"reward={kind}: {message}"):
+    with pytest.raises(ConfigError, match=f"type={kind}: {message}"):
         registry.find("reward", kind)
 
 

@@ -177,7 +177,7 @@ def test_a_split_without_any_gold_is_an_error(tmp_path: Path, copy: Callable) ->
 
 
 def test_an_unknown_family_of_models_is_an_error_before_the_data_is_read() -> None:
-    with pytest.raises(ConfigError, match=r"\+markers\.families\.gpt9=SET"):
+    with pytest.raises(ConfigError, match=r"add markers\.families\.gpt9=SET"):
         make(task(Path("/nowhere")), family="gpt9")
 
 

@@ -144,7 +144,7 @@ def test_a_placeholder_alone_uses_markers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "remedy"), [("gpt9", r"\+markers\.families\.gpt9=SET"), (None, r"prompt\.markers=SET")]
+    ("family", "remedy"), [("gpt9", r"add markers\.families\.gpt9=SET"), (None, r"prompt\.markers=SET")]
 )
 def test_a_family_without_markers_is_an_error_with_a_remedy(family: str | None, remedy: str) -> None:
     with pytest.raises(ConfigError, match=remedy):

@@ -321,7 +321,11 @@ def test_a_users_expression_is_checked() -> None:
         ("complexity_range", {"complexity_range": (3, 1)}, "the fewest operators come first; write [1,3]"),
         ("complexity_weights", {"complexity_weights": (1, 2)}, "one weight for each number .* complexity_range=[1,3]"),
         ("eval_complexity_weights", {"eval_complexity_weights": (1,)}, "needs one weight for each .* or null"),
-        ("max_prompt_tokens", {"max_prompt_tokens": 8}, "too short for complexity_range=[1,3], .* has 9 tokens; raise"),
+        (
+            "max_prompt_tokens",
+            {"max_prompt_tokens": 8},
+            "too short for task.complexity_range=[1,3], .* 9 tokens; raise",
+        ),
         ("operand_range", {"operand_range": (4, 2)}, "the smallest operand comes first; write [2,4]"),
         ("operand_range", {"operand_range": (0, 7)}, "within 0..6, the numbers of task.modulus=7; narrow it"),
         ("operand_range", {"operand_range": (-1, 6)}, "within 0..6, the numbers of task.modulus=7; narrow it"),

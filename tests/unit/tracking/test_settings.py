@@ -58,7 +58,7 @@ def test_whether_the_model_is_kept_is_up_to_the_reported_trackers() -> None:
         ({"report_to": ["wndb"]}, r"tracker.report_to=wndb: there is no such tracker; did you mean wandb\?"),
         ({"report_to": ["no_such_module:Csv"]}, "module no_such_module cannot be imported"),
         ({"report_to": ["half:Csv"]}, r"has no method log, which every Tracker needs"),
-        ({"report_to": ["half:Csw"]}, r"module half has no Csw; did you mean Csv\?"),
+        ({"report_to": ["half:Csw"]}, r"module half has no Tracker Csw; did you mean Csv\?"),
         ({"report_to": ["half:Group"]}, r"tracker.group is taken"),
         (
             {"mlflow": {"tracking_uri": "postgresql://me:secret@db/x"}},

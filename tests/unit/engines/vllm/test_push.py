@@ -197,8 +197,9 @@ def test_large_weights_are_several_files_in_the_servers_precision(
 ) -> None:
     monkeypatch.setattr("rlvr.engines.vllm.weights.MAX_FILE_BYTES", 10_000)
     policy = make_policy()
-    folder = WeightsFolder(tmp_path).write(1, full_weights(policy), torch.bfloat16)
-    files = sorted(folder.iterdir())
+    weights = WeightsFolder(tmp_path)
+    weights.write(1, full_weights(policy), torch.bfloat16)
+    files = sorted(weights.of(1).iterdir())
     assert len(files) > 3
     found = {name: value for file in files for name, value in load_file(file).items()}
     own = dict(policy.model.named_parameters())
@@ -292,9 +293,10 @@ def test_pitfall_30_a_request_that_is_read_after_a_push_still_finds_its_adapter(
 def test_an_adapter_is_written_as_peft_reads_it(tmp_path: Path) -> None:
     policy = lora_policy()
     train_a_step(policy)
-    folder = WeightsFolder(tmp_path).write_adapter(4, policy)
+    weights = WeightsFolder(tmp_path)
+    weights.write_adapter(4, policy)
     read = tiny_model().eval()
-    read.load_adapter(str(folder))
+    read.load_adapter(str(weights.of(4)))
     ids = torch.tensor([prompt(9)])
     with torch.no_grad():
         torch.testing.assert_close(read(input_ids=ids).logits, policy.model(input_ids=ids).logits)
