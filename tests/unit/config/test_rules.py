@@ -80,7 +80,7 @@ task=gsm8k -> task=gsm8k: model=scratch has a tokenizer of the task's words, and
 model=scratch_bpe -> model=scratch_bpe: task=rpn is made of words, one token each; choose model=scratch
 task=mix task.parts={gsm8k:1} HF reward=numeric -> reward: task=mix scores its episodes by itself; leave out reward=
 prompt=math_reasoning -> prompt: task=rpn writes its prompts by itself, so these settings would have no effect
-task=mix task.parts={gsm8k:1} HF prompt.few_shot=1 -> prompt.few_shot=1: has no effect; it needs a task that does not write
+task=mix task.parts={gsm8k:1} HF prompt.few_shot=1 -> prompt.few_shot=1: has no effect; it needs a task that does not
 task=gsm8k HF reward=rpn -> reward: a part of type rpn_boxed reads the words <eoe> and =, which task=gsm8k does not have
 task=gsm8k HF prompt=boxed -> prompt.answer_in=boxed: the reward has a part of type format_exact, which reads markers
 task=gsm8k HF reward=finqa_program -> finqa_program scores programs, which task=gsm8k does not ask for
