@@ -24,7 +24,7 @@ from rlvr.cli.main import main
 from tests.system.harness import SMALL, Command, Finished, Ran, metrics, once, pretrained, run_train, wait_until
 from tests.system.tracker_readers import Kept, Numbers, from_mlflow, from_tensorboard, from_wandb
 
-pytestmark = pytest.mark.trackers
+pytestmark = [pytest.mark.trackers, pytest.mark.filterwarnings("ignore")]  # the libraries' warnings
 
 ALL = ("tracker.report_to=[mlflow,wandb,tensorboard]", "tracker.wandb.mode=offline")
 TENSORBOARD = "tracker.report_to=tensorboard"
