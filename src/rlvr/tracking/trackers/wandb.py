@@ -40,8 +40,9 @@ class Wandb(Tracker):
         return self.log_model
 
     def load(self) -> None:
-        """Without reports of errors to W&B."""
+        """Without reports of errors to W&B; a run that is killed loses the last second."""
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        os.environ.setdefault("WANDB__TRANSACTION_LOG_FLUSH_INTERVAL", "1")
         super().load()
 
     def start(self, run: RunFacts) -> Started:
@@ -68,7 +69,7 @@ class Wandb(Tracker):
             config=run.config,
             allow_val_change=True,
             reinit="create_new",  # the user may have a run in this process
-            settings=wandb.Settings(init_timeout=run.timeout_s, finish_timeout=run.timeout_s, console="off"),
+            settings=wandb.Settings(init_timeout=run.timeout_s, console="off"),
         )
         sys.exit, sys.excepthook = hooks  # W&B's would tell how the process ends; `finish` does
         where = self._run.url if mode == "online" else f"offline; wandb sync {Path(self._run.dir).parent}"
