@@ -107,11 +107,11 @@ class Trackers:
         """Hand over the files and the model, and wait, for a limited time, until all is there."""
         self._ended = True
         for tracker in self._all:
-            tracker.end(status, self._files(), self._model(tracker, status))
+            tracker.end(status)
         since = time.monotonic()
         for tracker in self._all:
             self._say()
-            tracker.join(since=since, with_model=self._model(tracker, status) is not None)
+            tracker.join(since=since)
         self._say()
 
     def _leave(self) -> None:
@@ -120,14 +120,6 @@ class Trackers:
         deadline = time.monotonic() + (LEAVE_S if self._begun else 0.0)
         for tracker in self._all:
             tracker.abandon(deadline)
-
-    def _files(self) -> list[Path]:
-        names = ("config.yaml", "metrics.jsonl", "report.html")
-        return [path for name in names if (path := self._folder / name).is_file()]
-
-    def _model(self, thread: TrackerThread, status: Status) -> Path | None:
-        model = self._folder / "final"
-        return model if thread.tracker.keeps_model and status == "finished" and model.is_dir() else None
 
     def _say(self) -> None:
         """Notes of the trackers' threads."""

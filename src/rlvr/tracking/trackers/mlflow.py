@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -72,11 +71,12 @@ class Mlflow(Tracker):
         import mlflow
 
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(run.timeout_s))))
-        self._uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or _default_store(run.folder)
+        beside = f"sqlite:///{Path(run.folder).parent / 'mlflow.db'}"
+        self._uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or beside
         self._client = mlflow.MlflowClient(tracking_uri=self._uri)
         if (database := _database(self._uri)) is not None:
-            with _alone(database):
-                self._client.search_experiments(max_results=1)
+            database.parent.mkdir(parents=True, exist_ok=True)
+            self._client.search_experiments(max_results=1)
 
     def start(self, run: RunFacts) -> Started:
         """Begin a run, or go on with the known one if its store still has it."""
@@ -158,7 +158,8 @@ class Mlflow(Tracker):
         tags |= {"group": run.group} if run.group else {}
         tags |= dict(split_tag(tag) for tag in run.tags)
         there = self._client.get_run(self._run_id).data.params
-        params = {allowed(name): _text(value)[:MAX_PARAM] for name, value in flatten(run.config).items()}
+        texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in flatten(run.config).items()}
+        params = {allowed(name): text[:MAX_PARAM] for name, text in texts.items()}
         self._client.log_batch(
             self._run_id,
             params=[Param(name, value) for name, value in params.items() if name not in there],
@@ -178,14 +179,6 @@ def split_tag(tag: str) -> tuple[str, str]:
     return (name, value) if sign and name and value else (tag, "true")
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _default_store(folder: str) -> str:
-    return f"sqlite:///{Path(folder).parent / 'mlflow.db'}"
-
-
 def _database(uri: str) -> Path | None:
     """The file of a store that is one on this machine."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
@@ -195,13 +188,3 @@ def _artifacts(uri: str) -> str | None:
     """Beside the database; else where the server wants them. MLflow would choose the working directory."""
     database = _database(uri)
     return None if database is None else (database.absolute().parent / "mlflow_artifacts").as_uri()
-
-
-@contextmanager
-def _alone(database: Path) -> Iterator[None]:
-    """Two runs that begin at once must not both make the tables of a new database."""
-    database.parent.mkdir(parents=True, exist_ok=True)
-    with (database.parent / f".{database.name}.lock").open("a") as file:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -41,13 +41,12 @@ class TrackerThread:
         self, tracker: Tracker, run: RunFacts, folder: Path, note: Callable[[str], None], *, upload_timeout_s: float
     ) -> None:
         self.tracker = tracker.model_copy()  # what it keeps in private attributes belongs to this run
-        self._run, self._note, self._timeout_s = run, note, run.timeout_s
-        self._upload_timeout_s, self._folder = upload_timeout_s, folder
+        self._run, self._folder, self._note, self._upload_timeout_s = run, folder, note, upload_timeout_s
         self._metrics, self._state = folder / "metrics.jsonl", folder / "trackers" / f"{tracker.label}.json"
         self._log_path = self._state.with_suffix(".log")
-        self._queue: queue.SimpleQueue[tuple[Callable[..., None], Sequence[Any]]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._call: tuple[str, float] | None = None  # what the tracker does, and until when it may
-        self._started = Started()
+        self._started, self._model = Started(), None
         self._loaded_at, self._position, self._dropped = 0.0, 0, 0
         self._dead, self._lock = False, threading.Lock()
         self._thread = threading.Thread(target=self._serve, name=f"tracker {tracker.label}", daemon=True)
@@ -57,29 +56,31 @@ class TrackerThread:
 
     def begin(self, first_step: int) -> None:
         """Start the tracker's run, or go on with it."""
-        self._put(self._start, replace(self._run, known=self._known(), first_step=first_step))
+        self._queue.put((self._start, replace(self._run, known=self._known(), first_step=first_step)))
 
     def log(self, step: int) -> None:
         """metrics.jsonl has the numbers of a step."""
         self._check()
         if self._queue.qsize() < MAX_WAITING:
-            self._put(self._send_numbers, step)
+            self._queue.put((self._send_numbers, step))
 
     def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
         """Sampled completions of a step; not empty, all with the same keys."""
         if self._queue.qsize() < MAX_WAITING:
-            self._put(self._send_completions, step, rows)
+            self._queue.put((self._send_completions, step, rows))
         else:
             self._dropped += 1
 
-    def end(self, status: Status, files: Sequence[Path], model: Path | None) -> None:
+    def end(self, status: Status) -> None:
         """The last thing: files, the model, and how the run ended."""
-        self._put(self._send_files, files, model)
-        self._put(self._finish, status)
+        final = Path(self._run.folder, "final")
+        self._model = str(final) if self.tracker.keeps_model and status == "finished" and final.is_dir() else None
+        self._queue.put((self._send_files,))
+        self._queue.put((self._finish, status))
 
-    def join(self, *, since: float, with_model: bool) -> None:
+    def join(self, *, since: float) -> None:
         """Wait until all is sent, for a limited time from `since` (of `time.monotonic`) on."""
-        limit = self._timeout_s + (self._upload_timeout_s if with_model else 0.0)
+        limit = self._limit("finish") + (self._limit("model") if self._model else 0.0)
         while self._thread.is_alive() and not self._dead:
             self._thread.join(POLL_S)
             self._check()
@@ -96,15 +97,12 @@ class TrackerThread:
         with suppress(queue.Empty):
             while True:
                 self._queue.get_nowait()
-        self._put(self._finish, "killed")
+        self._queue.put((self._finish, "killed"))
 
     def abandon(self, deadline: float) -> None:
         """Wait no longer than until `deadline` (of `time.monotonic`)."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         self._dead = True
-
-    def _put(self, job: Callable[..., None], *arguments: Any) -> None:
-        self._queue.put((job, arguments))
 
     def _check(self) -> None:
         """Give up a tracker whose call takes too long."""
@@ -125,7 +123,7 @@ class TrackerThread:
             file.write(f"{details}given up: {reason}\n")
 
     def _limit(self, what: str) -> float:
-        return {"load": LOAD_S, "prepare": LOAD_S, "model": self._upload_timeout_s}.get(what, self._timeout_s)
+        return {"load": LOAD_S, "prepare": LOAD_S, "model": self._upload_timeout_s}.get(what, self._run.timeout_s)
 
     # ------------------------------------------------------------------------------------------------- the thread
 
@@ -135,7 +133,7 @@ class TrackerThread:
                 self._ask("load")
                 job = None
                 while job != self._finish:
-                    job, arguments = self._queue.get()
+                    job, *arguments = self._queue.get()
                     job(*arguments)
         except (Exception, SystemExit) as error:  # of the tracker, of its files, of metrics.jsonl: never the run's
             self._give_up(sentence(error), without_password(traceback.format_exc()))
@@ -182,12 +180,13 @@ class TrackerThread:
             self._send_numbers(step - 1)  # first: the steps of W&B never go back
             self._ask("completions", step, rows)
 
-    def _send_files(self, files: Sequence[Path], model: Path | None) -> None:
+    def _send_files(self) -> None:
         if self._metrics.exists():
             self._send_numbers(float("inf"))
-        self._ask("files", [str(path.absolute()) for path in files])
-        if model is not None:
-            self._ask("model", str(model.absolute()))
+        paths = [Path(self._run.folder, name) for name in ("config.yaml", "metrics.jsonl", "report.html")]
+        self._ask("files", [str(path) for path in paths if path.is_file()])
+        if self._model:
+            self._ask("model", self._model)
 
     def _finish(self, status: Status) -> None:
         if self._loaded_at:
