@@ -1,4 +1,4 @@
-"""A tracker of the user's own that never comes back: the run ends all the same, in time and with its own exit status."""
+"""A tracker of the user's own that never comes back: the run ends all the same, in time and with its own status."""
 
 from __future__ import annotations
 

@@ -179,11 +179,11 @@ def read_records(
                 except ValueError as error:
                     torn = "" if line.endswith(b"\n") else ", its end is missing"
                     problems.append(f"{name}, line {number}, is damaged ({_one_line(error)}{torn}): it is left out")
-                else:
-                    if not tokens:
-                        turns = tuple(replace(turn, token_ids=(), logprobs=()) for turn in record.turns)
-                        record = replace(record, turns=turns)
-                    records[record.model, record.task, record.split, record.retriever, *record.key] = record
+                    continue
+                if not tokens:
+                    turns = tuple(replace(turn, token_ids=(), logprobs=()) for turn in record.turns)
+                    record = replace(record, turns=turns)
+                records[record.model, record.task, record.split, record.retriever, *record.key] = record
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror or error}.") from error
     return list(records.values()), problems

@@ -32,7 +32,7 @@ class Wandb(Tracker):
     )
     log_model: bool = setting(False, "also keep the final model there, as an artifact of type `model`")
     _run: Any = None
-    _variables: list[str] = []  # of the environment
+    _variables: Any = ()  # of the environment
 
     @property
     def keeps_model(self) -> bool:
@@ -52,9 +52,9 @@ class Wandb(Tracker):
         mode = self.mode if self.mode != "auto" else _default_mode()
         store = f"{mode}:{self.entity or ''}/{self.project}"
         known = run.known if run.known and run.known.store == store else None
-        for name in {"WANDB_DATA_DIR", "WANDB_CACHE_DIR"} - os.environ.keys():
-            os.environ[name] = str(Path(run.folder) / "wandb")  # what waits for `wandb sync` belongs to the run
-            self._variables.append(name)
+        self._variables = {"WANDB_DATA_DIR", "WANDB_CACHE_DIR"} - os.environ.keys()
+        for name in self._variables:  # what waits for `wandb sync` belongs to the run
+            os.environ[name] = str(Path(run.folder) / "wandb")
         hooks = sys.exit, sys.excepthook
         self._run = wandb.init(
             project=self.project,
