@@ -1,8 +1,9 @@
-"""`metrics.jsonl`: one JSON object a line, one line a step."""
+"""Files of one JSON object a line: `metrics.jsonl`, one line a step, and records of anything."""
 
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,27 @@ def _complete_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
             ) from error
         rows.append((row, line + b"\n"))
     return rows
+
+
+def to_json(record: Any) -> str:
+    """A record, a dataclass, as one line without its end; a number that is not finite is null."""
+    return json.dumps(_fields(record), ensure_ascii=False, default=_fields, allow_nan=False)
+
+
+def to_line(record: Any) -> bytes:
+    """One line of a file, with its end. A lone surrogate in a decoded text must not lose the file."""
+    return (to_json(record) + "\n").encode("utf-8", errors="backslashreplace")
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple) and any(isinstance(item, float) and not math.isfinite(item) for item in value):
+        return [_plain(item) for item in value]
+    return value

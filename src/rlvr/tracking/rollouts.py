@@ -11,12 +11,13 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
+from rlvr.tracking.jsonl import to_line
 from rlvr.types import Episode, Example, Group, Message, StopReason, TokenBatch, ToolCall, ToolSchema, TraceStep, Turn
 
 if TYPE_CHECKING:
@@ -243,17 +244,9 @@ def write_rollouts(path: Path, records: Sequence[EpisodeRecord]) -> None:
     Raises:
         UserError: no space, or not writable.
     """
-    lines = [json.dumps(record, default=_fields, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    # a lone surrogate in a decoded text must not lose the file of a whole step
-    data = "".join(lines).encode("utf-8", errors="backslashreplace")
-    write_atomically(path, gzip.compress(data, compresslevel=6, mtime=0))
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    """A record as a JSON object. `dataclasses.asdict` does the same but copies every number of every list."""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    write_atomically(path, gzip.compress(b"".join(map(to_line, records)), compresslevel=6, mtime=0))
 
 
 def read_rollouts(path: Path) -> list[EpisodeRecord]:

@@ -60,16 +60,11 @@ class TrackerThread:
 
     def log(self, step: int) -> None:
         """metrics.jsonl has the numbers of a step."""
-        self._check()
-        if self._queue.qsize() < MAX_WAITING:
-            self._queue.put((self._send_numbers, step))
+        self._offer(self._send_numbers, step)
 
     def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
         """Sampled completions of a step; not empty, all with the same keys."""
-        if self._queue.qsize() < MAX_WAITING:
-            self._queue.put((self._send_completions, step, rows))
-        else:
-            self._dropped += 1
+        self._dropped += not self._offer(self._send_completions, step, rows)
 
     def end(self, status: Status) -> None:
         """The last thing: files, the model, and how the run ended."""
@@ -103,6 +98,14 @@ class TrackerThread:
         """Wait no longer than until `deadline` (of `time.monotonic`)."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         self._dead = True
+
+    def _offer(self, *job: Any) -> bool:
+        """Whether there is room in the queue, and somebody to take from it."""
+        self._check()
+        if self._dead or self._queue.qsize() >= MAX_WAITING:
+            return False
+        self._queue.put(job)
+        return True
 
     def _check(self) -> None:
         """Give up a tracker whose call takes too long."""
@@ -245,7 +248,7 @@ class _Stream:
 def separate_prints() -> Iterator[None]:
     """In the block, what the thread of a tracker prints goes to its log."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Stream(before[0]), _Stream(before[1])  # type: ignore[assignment]
+    sys.stdout, sys.stderr = (stream and _Stream(stream) for stream in before)  # type: ignore[assignment]
     try:
         yield
     finally:

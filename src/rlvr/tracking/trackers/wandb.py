@@ -56,22 +56,24 @@ class Wandb(Tracker):
         for name in self._variables:  # what waits for `wandb sync` belongs to the run
             os.environ[name] = str(Path(run.folder) / "wandb")
         hooks = sys.exit, sys.excepthook
-        self._run = wandb.init(
-            project=self.project,
-            entity=self.entity,
-            name=run.name,
-            group=run.group,
-            tags=run.tags or None,
-            id=run.known.id if run.known else None,
-            resume="allow" if mode == "online" else None,
-            dir=run.folder,
-            mode=mode,  # pyright: ignore[reportArgumentType]  # what WANDB_MODE says is W&B's to judge
-            config=run.config,
-            allow_val_change=True,
-            reinit="create_new",  # the user may have a run in this process
-            settings=wandb.Settings(init_timeout=run.timeout_s, console="off"),
-        )
-        sys.exit, sys.excepthook = hooks  # W&B's would tell how the process ends; `finish` does
+        try:
+            self._run = wandb.init(
+                project=self.project,
+                entity=self.entity,
+                name=run.name,
+                group=run.group,
+                tags=run.tags or None,
+                id=run.known.id if run.known else None,
+                resume="allow" if mode == "online" else None,
+                dir=run.folder,
+                mode=mode,  # pyright: ignore[reportArgumentType]  # what WANDB_MODE says is W&B's to judge
+                config=run.config,
+                allow_val_change=True,
+                reinit="create_new",  # the user may have a run in this process
+                settings=wandb.Settings(init_timeout=run.timeout_s, console="off"),
+            )
+        finally:  # W&B's would tell how the process ends; `finish` does
+            sys.exit, sys.excepthook = hooks
         where = self._run.url if mode == "online" else f"offline; wandb sync {Path(self._run.dir).parent}"
         return Started(id=self._run.id, store=store, where=str(where), last_step=known.last_step if known else -1)
 
