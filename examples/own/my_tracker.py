@@ -4,7 +4,7 @@
     rlvr train --config-name rpn_test tracker.report_to=[my_tracker:Csv] tracker.csv.path=numbers.csv
 
 The fields of the class are its settings, `tracker.csv.*`: the section is named after the class. rlvr calls the methods
-in a process of its own; other methods that a tracker may have are listed in `rlvr.tracking.trackers.base`.
+in a thread of its own; other methods that a tracker may have are listed in `rlvr.tracking.trackers.base`.
 """
 
 from __future__ import annotations
