@@ -21,13 +21,13 @@ from rlvr.rewards.settings import RewardSettings
 from rlvr.types import Attempt, Score
 
 if TYPE_CHECKING:
-    from rlvr.rewards.pool import VerifierPool
+    from rlvr.rewards.sandbox import Sandbox
 
 
 def make_verifier(
     reward: RewardSettings,
     answer_format: AnswerFormat,
-    sandbox: VerifierPool,
+    sandbox: Sandbox,
     functions: Mapping[str, Callable[..., Any]] | None = None,
 ) -> PartsVerifier:
     """The weighted sum of the reward's parts. ConfigError for a function that is not found.
@@ -52,7 +52,7 @@ class PartsVerifier:
     name = "reward"
 
     def __init__(
-        self, parts: Mapping[str, Part], answer_format: AnswerFormat | None = None, sandbox: VerifierPool | None = None
+        self, parts: Mapping[str, Part], answer_format: AnswerFormat | None = None, sandbox: Sandbox | None = None
     ) -> None:
         self.parts = dict(parts)
         self._format, self._sandbox = answer_format, sandbox
