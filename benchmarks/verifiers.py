@@ -3,7 +3,7 @@
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/verifiers.py [--repeats 5] [--num-workers 2] [--pebble]
 
 Three tables, medians of the repeats. Cheap verifiers, one after another through the same asynchronous interface as in
-training, per second of CPU time (which other load moves less). math-verify in the killable pool, per second. The pool
+training, per second of CPU time (which other load moves less). math-verify in the sandbox, per second. The sandbox
 with 5 % of the answers hanging, against 1.3 x (0.05 n deadline / workers + n / rate), the rate measured just before;
 answers hang in Python, in C, and with SIGTERM ignored and a forked child. Processes left behind are counted in /proc
 (Linux), and ended. `--pebble` adds pebble's ProcessPool, which must be installed, to the third table.
@@ -37,8 +37,8 @@ from rlvr.rewards.math import MathEqual
 from rlvr.rewards.numeric import FinqaNumeric, Numeric
 from rlvr.rewards.official.gsm8k import is_correct
 from rlvr.rewards.parts import PartsVerifier
-from rlvr.rewards.sandbox import Sandbox
 from rlvr.rewards.rpn import RpnBoxed, RpnCorrect, RpnVerifier
+from rlvr.rewards.sandbox import Sandbox
 from rlvr.types import Attempt, Example, Message, StopReason
 
 MARK = "RLVR_BENCHMARK_MARK"

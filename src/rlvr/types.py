@@ -169,7 +169,7 @@ class Attempt:
     cited: tuple[str, ...] = ()
     state: Any = None
     format: Any = None  # AnswerFormat: where the prompt asks for the answer
-    sandbox: Any = None  # Sandbox: processes for code that can hang
+    sandbox: Any = None  # rewards.sandbox.Sandbox: processes for code that can hang
 
     @property
     def prompt(self) -> str:

@@ -18,7 +18,6 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import itertools
 import json
 import os
 import pickle
@@ -31,6 +30,7 @@ import struct
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -46,6 +46,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 _LOAD_TIMEOUT_S = 120.0
 """For importing a function's module, and for the start of a process: many times what a busy machine needs."""
 _MAX_REPLY_BYTES = 1 << 19
+_SWEEP_S = 1.0
 _MAX_SWEEPS = 100  # the children of a killed stray become strays in their turn
 _HEADER = struct.Struct("!QQ")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
@@ -67,9 +68,10 @@ class CallResult:
 
 
 _CLOSED = CallResult(status="closed", message="the sandbox was closed")
+_NO_START = CallResult(status="crash", message="no verifier process starts; stderr says why")
 
 
-def packed(function: Callable[..., Any]) -> bytes:
+def packed(function: object) -> bytes:
     """`function` for a process that may not be able to import it, or UserError."""
     try:
         return cloudpickle.dumps(function)
@@ -155,18 +157,21 @@ class Sandbox:
 
     def _send(self) -> None:
         """A thread, because a root that is busy importing takes no more than its socket holds."""
-        for number in itertools.count():
-            call = self._calls.get()
-            if call is None:
-                return
+        number = 0
+        while call := self._calls.get():
+            number += 1
             future, request = call
             if not future.set_running_or_notify_cancel():
                 continue
             with self._lock:
-                if self._closed:
-                    future.set_result(_CLOSED)
+                try:
+                    link = self._link = None if self._closed else self._link or self._start_root()
+                except OSError:  # there is no such program, or no memory for it
+                    traceback.print_exc()
+                    link = None
+                if link is None:
+                    future.set_result(_CLOSED if self._closed else _NO_START)
                     continue
-                self._link = link = self._link or self._start_root()
                 self._waiting[number] = future
             with contextlib.suppress(OSError):  # it has died, as the thread that receives will find
                 link.sendall(_HEADER.pack(number, len(request)) + request)
@@ -188,7 +193,7 @@ class Sandbox:
 
     def _receive(self, link: socket.socket, process: subprocess.Popen[bytes]) -> None:
         """A thread, as long as a root lives; the calls that it leaves undone have failed."""
-        failed = CallResult(status="crash", message="no verifier process starts; stderr says why")
+        failed = _NO_START
         link.settimeout(_LOAD_TIMEOUT_S)
         with link, link.makefile("rb") as lines, contextlib.suppress(OSError):
             while line := lines.readline():
@@ -216,12 +221,7 @@ def root(control_fd: int, preloads: list[str], num_workers: int, timeout_s: floa
     gc.collect()
     gc.freeze()  # a collection in a runner then leaves the pages of these objects shared
     workers = [_Worker(timeout_s, max_memory_mb) for _ in range(num_workers)]
-    try:
-        asyncio.run(_serve(socket.socket(fileno=control_fd), workers))
-    finally:
-        for worker in workers:
-            worker.end()
-        _end_strays(set())
+    asyncio.run(_serve(socket.socket(fileno=control_fd), workers))
 
 
 async def _serve(control: socket.socket, workers: Sequence[_Worker]) -> None:
@@ -234,15 +234,26 @@ async def _serve(control: socket.socket, workers: Sequence[_Worker]) -> None:
             number, request = await calls.get()
             reply = await worker.answer(request)
             writer.write(json.dumps({number: reply}).encode() + b"\n")
-            _end_strays({each.pid for each in workers})
 
-    async def listen() -> None:
+    async def sweep() -> None:
         while True:
-            number, size = _HEADER.unpack(await reader.readexactly(_HEADER.size))
-            calls.put_nowait((number, await reader.readexactly(size)))
+            await asyncio.sleep(_SWEEP_S)
+            _end_strays({worker.pid for worker in workers})
 
-    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        await asyncio.gather(listen(), *map(work, workers))
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(sweep())
+            for worker in workers:
+                group.create_task(work(worker))
+            while True:
+                number, size = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+                calls.put_nowait((number, await reader.readexactly(size)))
+    except* (EOFError, ConnectionError):
+        pass
+    finally:
+        for worker in workers:
+            worker.end()
+        _end_strays(set())
 
 
 class _Worker:
