@@ -183,6 +183,15 @@ class Attempt:
             return self.format.answer_of(self)
         return self.text.strip() or None if self.stop_reason is StopReason.STOP else None
 
+    def judged_by(self, answer_format: Any, sandbox: Any) -> Attempt:
+        """What `replace` would make of it with this `format` and `sandbox`, in half the time: it is done for each."""
+        copy = object.__new__(Attempt)
+        for name in self.__slots__:
+            object.__setattr__(copy, name, getattr(self, name))
+        object.__setattr__(copy, "format", answer_format)
+        object.__setattr__(copy, "sandbox", sandbox)
+        return copy
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceStep:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlvr.rewards.base import Grade, Part
@@ -65,7 +64,7 @@ class PartsVerifier:
 
     async def verify(self, attempt: Attempt) -> Score:
         """The weighted sum, or why there is none; RewardError if a part returns anything but one finite number."""
-        attempt = replace(attempt, format=self._format, sandbox=self._sandbox)
+        attempt = attempt.judged_by(self._format, self._sandbox)
         grades = {name: runner.grade_now(attempt) for name, runner in self._immediate.items()}
         if self._waiting:  # together
             found = await asyncio.gather(*(runner.grade(attempt) for runner in self._waiting.values()))
