@@ -43,11 +43,8 @@ from rlvr.errors import UserError
 _BOOT = "import json, sys; sys.path[:], *a = json.loads(sys.argv[1]); from rlvr.rewards.sandbox import root; root(*a)"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """A worker is one core's work; the buffers of more threads would also use up its address space."""
-_LOAD_TIMEOUT_S = 120.0
-"""For importing a function's module, and for the start of a process: many times what a busy machine needs."""
+_LOAD_TIMEOUT_S = 120.0  # to import a function's module, or start a process: many times what a busy machine needs
 _MAX_REPLY_BYTES = 1 << 19
-_SWEEP_S = 1.0
-_MAX_SWEEPS = 100  # the children of a killed stray become strays in their turn
 _HEADER = struct.Struct("!QQ")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
 
@@ -97,7 +94,7 @@ class Sandbox:
 
     def __init__(self, *, num_workers: int, timeout_s: float, max_memory_mb: int) -> None:
         self._limits = (num_workers, timeout_s, max_memory_mb)
-        self._preloads: list[str] = []
+        self._preloads: dict[str, None] = {}
         self._calls: queue.SimpleQueue[tuple[Future[CallResult], bytes] | None] = queue.SimpleQueue()
         self._lock, self._closed = threading.Lock(), False
         self._threads: list[threading.Thread] = []
@@ -106,8 +103,7 @@ class Sandbox:
 
     def preload(self, module: str) -> None:
         """Import `module` where workers are forked from, if none is yet."""
-        if module not in self._preloads:
-            self._preloads.append(module)
+        self._preloads[module] = None
 
     async def call(self, function: Callable[..., object] | bytes, *args: object) -> CallResult:
         """`function(*args)` in a worker; never raises for what the call does.
@@ -139,7 +135,7 @@ class Sandbox:
         with self._lock:
             self._closed = True
             if self._link is not None:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # it has died
                     self._link.shutdown(socket.SHUT_RDWR)
         self._calls.put(None)
         for thread in self._threads:
@@ -181,7 +177,13 @@ class Sandbox:
         path = [os.path.abspath(entry) for entry in [*sys.path, os.getcwd()]]
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-u", "-c", _BOOT, json.dumps([path, theirs.fileno(), self._preloads, *self._limits])],
+                [
+                    sys.executable,
+                    "-u",
+                    "-c",
+                    _BOOT,
+                    json.dumps([path, theirs.fileno(), list(self._preloads), *self._limits]),
+                ],
                 env=os.environ | _ONE_THREAD,
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a verifier prints must not mix with results on stdout
@@ -218,7 +220,6 @@ def root(control_fd: int, preloads: list[str], num_workers: int, timeout_s: floa
     for module in preloads:
         with contextlib.suppress(Exception):  # a call that needs the module will say what is wrong with it
             importlib.import_module(module)
-    gc.collect()
     gc.freeze()  # a collection in a runner then leaves the pages of these objects shared
     workers = [_Worker(timeout_s, max_memory_mb) for _ in range(num_workers)]
     asyncio.run(_serve(socket.socket(fileno=control_fd), workers))
@@ -237,7 +238,7 @@ async def _serve(control: socket.socket, workers: Sequence[_Worker]) -> None:
 
     async def sweep() -> None:
         while True:
-            await asyncio.sleep(_SWEEP_S)
+            await asyncio.sleep(1.0)
             _end_strays({worker.pid for worker in workers})
 
     try:
@@ -323,7 +324,7 @@ class _Worker:
 
 def _end_strays(runners: set[int]) -> None:
     """End what left its group and lost its parent. Linux only: elsewhere such a process is not found."""
-    for _ in range(_MAX_SWEEPS):
+    for _ in range(100):  # the children of a killed stray become strays in their turn
         try:
             with open(f"/proc/self/task/{os.getpid()}/children") as file:
                 strays = {int(word) for word in file.read().split()} - runners
@@ -381,14 +382,12 @@ def _reply(
         try:
             size = len(json.dumps(value))
         except (TypeError, ValueError) as error:
-            message = f"returned a {type(value).__name__} that is not plain data: {error}"[:500]
-            return {"status": "exception", "message": message}
-        if size <= _MAX_REPLY_BYTES:
-            return {"status": "ok", "value": value}
-        return {
-            "status": "exception",
-            "message": f"returned {size:,} bytes, more than the {_MAX_REPLY_BYTES:,} allowed",
-        }
+            problem = f"a {type(value).__name__} that is not plain data: {error}"[:500]
+        else:
+            if size <= _MAX_REPLY_BYTES:
+                return {"status": "ok", "value": value}
+            problem = f"{size:,} bytes, more than the {_MAX_REPLY_BYTES:,} allowed"
+        return {"status": "exception", "message": f"returned {problem}"}
     except MemoryError:
         return {"status": "memory"}
     except BaseException as error:  # SystemExit and KeyboardInterrupt of a call, too, are only that call's
