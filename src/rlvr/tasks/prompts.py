@@ -44,10 +44,11 @@ MarkerSet = Annotated[
     ),
 ]
 ToolFormat = Annotated[
-    Literal["auto", "hermes", "llama", "words"],
+    Literal["auto", "hermes", "llama", "words", "taught"],
     setting(
         description="how the model writes tool calls: hermes: <tool_call>{JSON}</tool_call>, as Qwen does; llama: the "
-        "JSON of Llama 3.1; words: <call> name word </call>, for tiny models; auto: by the chat template",
+        "JSON of Llama 3.1; words: <call> name word </call>, for tiny models; taught: as hermes, which demonstrations alone explain, for models "
+        "made from scratch; auto: by the chat template",
         only_if="task.has_tools",
     ),
 ]
