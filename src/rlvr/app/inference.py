@@ -31,6 +31,8 @@ Result = TypeVar("Result")
 
 MARKS_OF = "llama"
 """The type whose markers prompts for an endpoint have with prompt.markers=auto: they are text to any model."""
+NO_TRACKER = "~tracker"
+"""Nothing is reported here, so a tracker of the user's own need not be there any more."""
 UNKNOWN = (
     "the endpoint's model is not known here: no example is left out for the length of its prompt, and "
     "prompt.markers=auto means those of Llama"
@@ -118,12 +120,12 @@ def inference_config(
         raise _no_task(model)
     if root is None:
         return load_task_config(task or "", overrides, config_dir=config_dir)
-    own = load_config(overrides if task is None else [], config_name="config", config_dir=str(root))
+    own = load_config([*(overrides if task is None else []), NO_TRACKER], config_name="config", config_dir=str(root))
     if task is None:
         return own
     if task not in {**own.evaluation.also, **own.task.bundles}:
         return load_task_config(task, overrides, config_dir=config_dir)
-    config = load_config(overrides, config_name="config", config_dir=str(root))
+    config = load_config([*overrides, NO_TRACKER], config_name="config", config_dir=str(root))
     return config.with_bundle({**config.evaluation.also, **config.task.bundles}[task])
 
 
@@ -191,6 +193,16 @@ def _near(path: Path) -> str:
     names = [one.name for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
     near = nearest(path.name, names)
     return f" (did you mean {folder / near}?)" if near else ""
+
+
+def with_absolute_model(config: Config) -> Config:
+    """The folder that `model.name_or_path` stands for (of a run its `final/`), by its full name: `runs/latest` and
+    relative paths mean something else at a resume."""
+    if not isinstance(config.model, PretrainedModel) or not Path(config.model.name_or_path).is_dir():
+        return config
+    path = Path(config.model.name_or_path)
+    source = Path(weights_of(path, run_of(path))).resolve()
+    return config.model_copy(update={"model": config.model.model_copy(update={"name_or_path": str(source)})})
 
 
 def run_of(path: Path) -> Path | None:

@@ -1,8 +1,8 @@
 """Made questions of two hops, in MuSiQue's form: what a multi-hop run needs where there is no data.
 
-    question    Where was the builder of tower 17 born?                       answer   town 4
-    paragraphs  # tower 17: tower 17 was built by person 40.    # person 40: person 40 was born in town 4.
-                and another tower and another person, who support nothing
+question    Where was the builder of tower 17 born?                       answer   town 4
+paragraphs  # tower 17: tower 17 was built by person 40.    # person 40: person 40 was born in town 4.
+            and another tower and another person, who support nothing
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ AnswerIn = Annotated[
     Literal["solution", "hash", "boxed", "equals", "whole", "complete"],
     setting(
         description="solution: between the solution markers; hash: after #### on the last line; boxed: in the only "
-        "\\boxed{}; equals: the word between the last = and <eoe>; whole: the whole completion; complete: the argument "
+        "\\boxed{}; equals: the word between the last = and <eoe>, or the end; whole: the whole completion; complete: the argument "
         "final_answer of the tool `complete`",
         only_if=OWN_PROMPTS,
     ),

@@ -187,6 +187,7 @@ def test_the_resolved_yaml_gives_the_same_configuration(name: str, tmp_path: Pat
 
 
 def test_the_yaml_of_a_run_folder_repeats_the_run_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
     config = load_config([f"run_dir={tmp_path}", "resume=true", "name='007'", "algorithm=ppo"])
     (tmp_path / "config.yaml").write_text(to_run_yaml(config))
     again = load_config([], config_name="config", config_dir=str(tmp_path))
