@@ -13,7 +13,7 @@ from rlvr.app.chats import ChatTask, make_chat
 from rlvr.app.policies import context_tokens, set_threads
 from rlvr.app.tasks import Tasks, open_tasks
 from rlvr.config import Config
-from rlvr.config.compose import load_config, load_task_config
+from rlvr.config.compose import NO_TRACKER, load_config, load_task_config
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
 from rlvr.errors import UserError, nearest
@@ -31,8 +31,6 @@ Result = TypeVar("Result")
 
 MARKS_OF = "llama"
 """The type whose markers prompts for an endpoint have with prompt.markers=auto: they are text to any model."""
-NO_TRACKER = "~tracker"
-"""Nothing is reported here, so a tracker of the user's own need not be there any more."""
 UNKNOWN = (
     "the endpoint's model is not known here: no example is left out for the length of its prompt, and "
     "prompt.markers=auto means those of Llama"

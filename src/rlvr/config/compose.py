@@ -37,6 +37,8 @@ from rlvr.settings import Settings, dumped, plain, validated
 DEFAULT_CONFIG = "rpn"
 DATA_CONFIG = "gsm8k"  # what a task without a configuration of its own starts from
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # whose choices are components
+NO_TRACKER = "~tracker"
+"""For what reports nothing, so that a tracker of the user's own need not be there any more."""
 FOLLOWS_TASK = ("reward", "prompt")
 
 
@@ -73,7 +75,7 @@ def load_task_config(
 ) -> Config:
     """The configuration `name`, that of a run folder, or the one of the GSM8K run with the task `name` in its place."""
     if (Path(name) / "config.yaml").is_file():
-        return load_config(overrides, config_name="config", config_dir=name, option=option)
+        return load_config([*overrides, NO_TRACKER], config_name="config", config_dir=name, option=option)
     source = Source(name=name, folder=config_dir, option=option)
     if name not in source.configs and (":" in name or name in source.options("task")):
         overrides, name = [f"task={name}", *overrides], DATA_CONFIG
@@ -314,7 +316,7 @@ def _is_of_another(leaf: str, choice: str, fresh: DictConfig, said: Said) -> boo
         part = leaf.split(".")[2:3]
         return key.startswith("parts.") and part[0] not in fresh.parts and f"reward.parts.{part[0]}.type" not in said
     have = owners(group, key)
-    return bool(have) and ":" not in choice and choice not in have
+    return bool(have) and choice in registry.names(group) and choice not in have
 
 
 def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:

@@ -230,6 +230,30 @@ def test_a_choice_of_the_users_with_a_key_of_another_choice_is_an_error(tmp_path
         assert "algorithm.value_coef=0.5" in message("algorithm=mine", config_name=name, config_dir=str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("said", "line", "note"),
+    [
+        ("algorithm: {target_kl: 0.1}", "algorithm=reinforce_pp", "algorithm.target_kl=0.1"),
+        ("reward: {parts: {boxed: {weight: 0.7}}}", "reward=custom", "reward.parts.boxed.weight=0.7"),
+    ],
+)
+def test_what_the_users_file_says_of_a_choice_that_the_line_replaces_is_a_note(
+    said: str, line: str, note: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text(f"defaults:\n  - rpn_small\n  - _self_\n{said}\n")
+    lines = [line, "reward.parts.custom.function=my:f"] if line == "reward=custom" else [line]
+    config = load_config(lines, config_name="mine", config_dir=str(tmp_path))
+    assert f"{note}: has no effect with {line}" in config.notes
+
+
+def test_the_learning_rate_fits_what_is_trained() -> None:
+    given = ["task=gsm8k", "model=hf", "model.name_or_path=x"]
+    assert load_config([]).trainer.learning_rate == 4e-4
+    assert load_config(given).trainer.learning_rate == 1e-6
+    adapted = load_config([*given, "model.lora.enabled=true"])
+    assert (adapted.trainer.learning_rate, adapted.model.dtype) == (1e-5, "bfloat16")  # type: ignore[union-attr]
+
+
 def test_an_unknown_key_in_the_users_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("defaults:\n  - rpn\n  - _self_\ntrainer:\n  max_step: 3\n")
     assert "did you mean trainer.max_steps?" in message(config_name="mine", config_dir=str(tmp_path))
