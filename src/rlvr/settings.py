@@ -78,6 +78,12 @@ class Component(Settings):
     def check_run(self, config: Any) -> None:
         """Raise ConfigError for what the component cannot do in this run."""
 
+    def check_found(self, key: str) -> None:
+        """Raise ConfigError, before torch is loaded, for a file or function that it names and that is not there.
+
+        `key` is its own: `task`, `reward.parts.custom`.
+        """
+
 
 def label_of(name: str) -> str:
     """The `label` of the component that is chosen by a name."""

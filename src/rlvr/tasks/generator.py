@@ -124,15 +124,19 @@ class Generator(ExamplesTask):
     def load(self, context: TaskContext) -> Data:
         """ConfigError if there is no such function, or it does not take the settings; else as every `ExamplesTask`."""
         _check_vocabulary(self.vocabulary)
-        function = context.functions.get(self.source) or registry.imported(
-            f"task.source={self.source}", self.source, "function", callable
-        )
+        function = context.functions.get(self.source) or self._imported()
         place = f"task.source={self.source}"
         try:
             inspect.signature(function).bind(**self.settings)
         except TypeError as error:
             raise ConfigError(f"task.settings={dict(self.settings)}: {place} does not take them ({error}).") from None
         return _data(_Examples(task=self, call=partial(function, **self.settings), place=place), context.seed)
+
+    def check_found(self, key: str) -> None:
+        self._imported()
+
+    def _imported(self) -> Callable[..., Any]:
+        return registry.imported(f"task.source={self.source}", self.source, "function", callable)
 
 
 def _data(examples: _Examples, seed: int) -> Data:
