@@ -35,7 +35,6 @@ def price(item: str, state: dict[str, Any]) -> int:
 class Shop(ExamplesTask):
     """Prices that are drawn anew for each question."""
 
-    has_tools = True
     prompt = "boxed"  # what goes with the task, unless prompt=... and reward=... are said
     reward = "numeric"
     metric: str = "numeric"
