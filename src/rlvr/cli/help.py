@@ -34,8 +34,7 @@ def help_lines(key: str, config_dir: str | None = None) -> str:
     """Type, default, bounds and meaning of a key, of all keys of a section or choice (`algorithm=ppo`,
     `task=my_shop:Shop`, `reward.parts=numeric`, `tracker.report_to=my_tracker:Csv`), or of all sections. ConfigError if
     there is none."""
-    if config_dir is not None:
-        registry.look_in(str(Path(config_dir).resolve()))
+    registry.look_in(config_dir)
     place, equals, choice = key.partition("=")
     if not key:
         return "\n\n".join([_lines(_top()), *(_section_help(name) for name in SECTIONS)])
