@@ -1,12 +1,12 @@
-"""REINFORCE with the batch's mean reward as its baseline: an algorithm of your own, beside rlvr.
+"""An algorithm of your own: REINFORCE with the batch's mean reward as its baseline.
 
-In this folder:
+In the folder of this file:
 
     rlvr train algorithm=my_algorithm:Reinforce rollout.group_size=1 rollout.prompts_per_step=64
     rlvr train algorithm=my_algorithm:Reinforce algorithm.baseline=false
 
-It has every setting of `Algorithm` (KL, entropy, aggregation, mismatch correction, ...) and those that it adds. As no
-completion is compared with others of its prompt, a group may have one.
+It has every setting of `Algorithm` (KL, entropy, aggregation, mismatch correction, ...) and its own field. As it does
+not compare the completions of a prompt, a group may have one.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A retriever of your own: passages that share the most runs of three characters with the query.
 
-    cd examples/own
+In the folder of this file:
+
     rlvr retrieve CORPUS --retriever my_retriever:Trigrams --query "longest river of Poland"
     rlvr train --config-name musique task.retriever=my_retriever:Trigrams task.retrieval.own.width=4
 
-It works for a question's own paragraphs, for a corpus (task.retrieval.scope=corpus) and with `rlvr retrieve --serve`.
-The fields of the class are its settings, `task.retrieval.own.*`. A retriever that needs an index is a subclass of
-`IndexRetriever`; one that asks a service defines `async def search`, and connects in `load`.
+The fields of the class are its settings, `task.retrieval.own.*`. It searches a question's own paragraphs, a corpus
+(task.retrieval.scope=corpus), or serves one: `rlvr retrieve CORPUS --retriever my_retriever:Trigrams --serve`.
 """
 
 from __future__ import annotations

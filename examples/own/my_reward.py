@@ -1,26 +1,23 @@
-"""A reward of your own: pay for the share of words in CAPITALS, up to a limit.
+"""A part of a reward of your own: pay for brevity, beside the part that pays for the right answer.
 
-Start it in this folder, or name the folder with --config-dir:
+In the folder of this file:
 
-    rlvr train --config-name gsm8k_smoke reward.parts.shout.type=my_reward:Shout reward.parts.shout.limit=0.5
+    rlvr train --config-name rpn_test reward.parts.brief.type=my_reward:Brief reward.parts.brief.weight=0.2
 
-`metrics.jsonl` has it as reward/shout. It runs in a process of its own that is killed after reward.timeout_s; set
-`in_process = True` if it never blocks. What it raises is counted and named with file and line; None is an answer that
-it cannot read.
+The fields of the class are its settings, `reward.parts.brief.*`; `metrics.jsonl` has its value as `reward/brief`.
 """
 
 from rlvr.rewards.base import Part
-from rlvr.settings import Share, setting
-from rlvr.types import Attempt
+from rlvr.settings import PositiveInt, setting
+from rlvr.types import Attempt, StopReason
 
 
-class Shout(Part):
-    """The share of words in capitals, at most `limit`."""
+class Brief(Part):
+    """1 for an episode of at most `free_tokens` tokens, and less for a longer one."""
 
-    limit: Share = setting(1.0, "share of capital words that earns the most; more earns no more")
+    free_tokens: PositiveInt = setting(6, "sampled tokens that cost nothing, those of all turns together")
 
     def grade(self, attempt: Attempt) -> float | None:
-        words = [word for word in attempt.text.split() if word.isalpha()]
-        if not words:
-            return None
-        return min(self.limit, sum(word.isupper() for word in words) / len(words))
+        if attempt.stop_reason is StopReason.LENGTH:
+            return None  # cut off before its end: counted as invalid, with the value 0
+        return min(1.0, self.free_tokens / attempt.num_tokens)

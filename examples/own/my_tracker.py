@@ -1,10 +1,11 @@
 """A tracker of your own: every number of metrics.jsonl as a line `step,name,value` of a CSV file.
 
-    cd examples/own
-    rlvr train --config-name rpn_test tracker.report_to=[my_tracker:Csv] tracker.csv.path=numbers.csv
+In the folder of this file:
 
-The fields of the class are its settings, `tracker.csv.*`: the section is named after the class. rlvr calls the methods
-in a thread of its own; other methods that a tracker may have are listed in `rlvr.tracking.trackers.base`.
+    rlvr train --config-name rpn_test tracker.report_to=[my_tracker:Csv] tracker.csv.path=all.csv
+
+The fields of the class are its settings, `tracker.csv.*`: the section has the name of the class. Its methods are called
+in a thread of its own, so it may be slow or fail without harm to the run.
 """
 
 from __future__ import annotations

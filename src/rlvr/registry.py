@@ -86,10 +86,10 @@ def suggestion(name: str, known: list[str]) -> str:
     return f"did you mean {near[0]}? (there are {', '.join(known)})" if near else f"there are {', '.join(known)}."
 
 
-def look_in(folder: str) -> None:
-    """Also find modules of the user's own in this folder."""
-    if folder not in folders:
-        folders.append(folder)
+def look_in(folder: str | None) -> None:
+    """Also find modules of the user's own in this folder, `--config-dir`."""
+    if folder is not None and (path := str(Path(folder).resolve())) not in folders:
+        folders.append(path)
 
 
 @contextmanager

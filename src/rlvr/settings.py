@@ -10,7 +10,7 @@ A setting that has no default is written without one: `setting(description="..."
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
@@ -83,6 +83,10 @@ class Component(Settings):
 
         `key` is its own: `task`, `reward.parts.custom`.
         """
+
+    def remarks(self, config: Any) -> Iterable[str]:
+        """What the user should know about the component in this run, in sentences."""
+        return ()
 
 
 def label_of(name: str) -> str:

@@ -1,11 +1,10 @@
-"""Every block of docs/components.md is a file, a change or a command, and all of them work as they stand."""
+"""Every block of docs/components.md is a file or a command, and all of them work as they stand."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-import rlvr
 from rlvr.cli.main import main
+from rlvr.config.compose import load_config
+from rlvr.errors import ConfigError
 from tests.system.harness import ENVIRONMENT, metrics
 
 ROOT = Path(__file__).parents[2]
@@ -24,14 +24,22 @@ PAGE = ROOT / "docs" / "components.md"
 REPORTED = {
     "A folder of your own": ["eval/jsonl/accuracy", "reward/correct"],
     "A task from a function": ["eval/generator/accuracy", "reward/correct"],
-    "A reward of your own": ["eval/jsonl/accuracy", "reward/correct", "reward/brief", "reward/close"],
+    "A reward from a function": ["eval/jsonl/accuracy", "reward/correct", "reward/brief", "reward/close"],
     "A prompt and its markers": ["eval/jsonl/accuracy", "reward/correct", "reward/format", "reward/markers"],
     "One more set to evaluate": ["eval/jsonl/accuracy", "eval/harder/accuracy"],
     "From Python": ["eval/jsonl/accuracy", "reward/custom"],
-    "An algorithm": ["eval/jsonl/accuracy", "loss/policy"],
-    "A part of a reward": ["eval/jsonl/accuracy", "reward/quiet"],
 }
 """What the last run of each section must have measured."""
+
+CLASSES = {
+    "A task": "my_shop.py",
+    "A part of a reward": "my_reward.py",
+    "An algorithm": "my_algorithm.py",
+    "A tracker": "my_tracker.py",
+    "A retriever": "my_retriever.py",
+}
+"""Sections that show a file of examples/own; test_own_components.py runs the commands in its docstring."""
+COMMON = "What all have in common"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,74 +65,83 @@ def blocks(page: str) -> list[Block]:
 BLOCKS = blocks(PAGE.read_text())
 
 
-def apply(patch: str, root: Path) -> None:
-    """A change as `git diff` shows it, without line numbers: the lines before must occur exactly once."""
-    for piece in re.split(r"^--- a/.*\n(?=\+\+\+ b/)", patch, flags=re.MULTILINE)[1:]:
-        head, *hunks = re.split(r"^@@.*\n", piece, flags=re.MULTILINE)
-        path = root / head.removeprefix("+++ b/").strip()
-        text = path.read_text()
-        for hunk in hunks:
-            lines = hunk.splitlines(keepends=True)
-            before = "".join(line[1:] for line in lines if line[0] in " -")
-            after = "".join(line[1:] for line in lines if line[0] in " +")
-            assert text.count(before) == 1, f"{path.name} does not have once:\n{before}"
-            text = text.replace(before, after)
-        path.write_text(text)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """All files of the page; `src/rlvr` is a copy with all of its changes. Modules of the page are forgotten again."""
-    shutil.copytree(Path(rlvr.__file__).parent, tmp_path / "src" / "rlvr", ignore=shutil.ignore_patterns("__pycache__"))
+    """All files of the page. Its modules are forgotten again."""
     for block in BLOCKS:
         if block.file:
             path = tmp_path / block.file
             assert not path.exists(), f"{block.file} exists already"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
-        elif block.language == "diff":
-            apply(block.text, tmp_path)
     yield tmp_path
     for block in BLOCKS:
         sys.modules.pop(block.file.removesuffix(".py"), None)
 
 
-def run(command: str, folder: Path, *, changed: bool) -> None:
-    """In a process of its own if rlvr is the changed copy, or if the command is no command of rlvr."""
+def run(command: str, folder: Path) -> str:
+    """A command of rlvr in this process, any other one in its own; what a program prints."""
     program, *words = shlex.split(command, comments=True)
-    if words[0] == "train" and "--cfg" not in words:
-        words.append("tracker.console=none")
-    if program == "rlvr" and not changed:
-        assert main(words) == 0, command
-        return
-    start = {"rlvr": [sys.executable, "-m", "rlvr"], "python": [sys.executable]}[program]
-    environment = os.environ | ENVIRONMENT | ({"PYTHONPATH": str(folder / "src")} if changed else {})
-    done = subprocess.run([*start, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if program == "rlvr":
+        more = ["tracker.console=none"] if words[0] == "train" and not {"--cfg", "--help-config"} & set(words) else []
+        assert main([*words, *more]) == 0, command
+        return ""
+    assert program == "python"
+    environment = os.environ | ENVIRONMENT
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stdout
+
+
+def commands(section: str) -> list[str]:
+    own = [block for block in BLOCKS if block.section == section]
+    return [line for block in own if block.language == "bash" for line in block.text.splitlines()]
 
 
 @pytest.mark.parametrize("section", REPORTED)
 def test_the_commands_of_the_section_work(section: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    own = [block for block in BLOCKS if block.section == section]
-    commands = [line for block in own if block.language == "bash" for line in block.text.splitlines()]
-    assert commands
-    for command in commands:
-        run(command, folder, changed=any(block.language == "diff" for block in own))
+    assert commands(section)
+    for command in commands(section):
+        run(command, folder)
     rows = metrics(folder / "runs" / "latest")
     assert [name for name in REPORTED[section] if not any(name in row for row in rows)] == []
 
 
+def test_what_all_components_have_in_common(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    *composed, tried = commands(COMMON)
+    for command in composed:
+        run(command, folder)
+    out = capsys.readouterr().out
+    assert "reward.parts.<name>.falloff   number >= 0, <= 1   default: 0.5" in out
+    assert "type: my_settings:Length" in out
+    printed = PAGE.read_text().partition(f"```bash\n{tried}\n```\n\n```\n")[2].partition("```")[0]
+    assert run(tried, folder) == printed
+
+
+def test_the_settings_of_the_page_are_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    length = "reward.parts.length.type=my_settings:Length"
+    with pytest.raises(ConfigError, match=r"reward\.parts\.length\.least=30: is more than most=20; lower it\."):
+        load_config([length, "reward.parts.length.least=30"], config_name="rpn_test")
+    with pytest.raises(ConfigError, match=r"reward\.parts\.length\.falloff=0\.1: has no effect; it needs"):
+        load_config([length, "reward.parts.length.falloff=0.1"], config_name="rpn_test")
+    with pytest.raises(ConfigError, match="most is above"):
+        load_config([length, "reward.parts.length.most=99"], config_name="rpn_test")
+
+
+@pytest.mark.parametrize(("section", "file"), CLASSES.items())
+def test_a_class_is_shown_as_it_is_in_the_examples(section: str, file: str) -> None:
+    (block,) = [block for block in BLOCKS if block.section == section]
+    assert (block.file, block.text) == (file, (ROOT / "examples" / "own" / file).read_text())
+
+
 def test_every_block_is_run_or_used() -> None:
-    assert {block.section for block in BLOCKS} == set(REPORTED)
+    assert {block.section for block in BLOCKS} == {COMMON, *CLASSES, *REPORTED}
     for block in BLOCKS:
-        assert bool(block.file) != (block.language in ("bash", "diff")), block.text
-
-
-def test_a_change_that_fits_nowhere_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("one\ntwo\n")
-    patch = "--- a/a.py\n+++ b/a.py\n@@\n one\n-two\n+three\n"
-    apply(patch, tmp_path)
-    assert (tmp_path / "a.py").read_text() == "one\nthree\n"
-    with pytest.raises(AssertionError, match="does not have once"):
-        apply(patch, tmp_path)
+        assert bool(block.file) != (block.language == "bash"), block.text

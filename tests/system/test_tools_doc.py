@@ -1,55 +1,100 @@
-"""Every block of docs/tools.md is a file, a change, a command or what it prints, and all of them work as they stand."""
+"""What docs/tools.md shows works: files, commands and what they print."""
 
 from __future__ import annotations
 
+import importlib
 import os
-import shutil
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rlvr
-from tests.system.harness import ENVIRONMENT, metrics
-from tests.system.test_components_doc import ROOT, apply, blocks, run
+from rlvr.cli.main import main
+from rlvr.tracking.rollouts import read_rollouts
+from tests.system.harness import DATA, ENVIRONMENT, metrics
+from tests.system.test_components_doc import ROOT, blocks
+from tests.system.test_own_components import commands
+from tests.system.tool_qwen import save_tool_qwen
 
-BLOCKS = blocks((ROOT / "docs" / "tools.md").read_text())
+PAGE = (ROOT / "docs" / "tools.md").read_text()
+BLOCKS = blocks(PAGE)
+FIRST, SHOP, MUSIQUE = (block.text.strip() for block in BLOCKS if block.language == "bash")
+SHORT = {
+    "prompt.system": "Answer with tools.",
+    "task.max_turns": 3,
+    "rollout.prompts_per_step": 2,
+    "rollout.group_size": 4,
+    "rollout.max_completion_tokens": 32,
+    "trainer.max_steps": 1,
+    "trainer.warmup_steps": 0,
+    "trainer.checkpoint_every": None,
+    "evaluation.num_examples": 4,
+    "model.lora.enabled": False,
+    "tracker.console": "none",
+    "tracker.rollouts_every": 1,
+    "run_dir": "run",
+}
+NAMED = '"name": "difference", "description": "Subtract one number from another."'
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """All files of the page; `src/rlvr` is a copy with all of its changes."""
-    shutil.copytree(Path(rlvr.__file__).parent, tmp_path / "src" / "rlvr", ignore=shutil.ignore_patterns("__pycache__"))
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of the page."""
     for block in BLOCKS:
         if block.file:
-            path = tmp_path / block.file
-            assert not path.exists(), f"{block.file} exists already"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text)
-        elif block.language == "diff":
-            apply(block.text, tmp_path)
+            (tmp_path / block.file).write_text(block.text)
+            sys.modules.pop(block.file.removesuffix(".py"), None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLVR_DATA", str(DATA))
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def tool_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tool_qwen(tmp_path_factory.mktemp("tool_qwen") / "model")
+
+
 def test_the_first_tools_print_what_the_page_says(folder: Path) -> None:
-    page = (ROOT / "docs" / "tools.md").read_text()
-    printed = page.partition("python first_tools.py\n```\n\n```\n")[2].partition("```")[0]
-    command = [sys.executable, "first_tools.py"]
+    printed = PAGE.partition(f"{FIRST}\n```\n\n```\n")[2].partition("```")[0]
+    command = [sys.executable, *shlex.split(FIRST)[1:]]
     environment = os.environ | ENVIRONMENT
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
 
 
-def test_a_task_with_a_tool_is_trained(folder: Path) -> None:
-    (command,) = [block.text for block in BLOCKS if block.language == "bash" and "rlvr" in block.text]
-    run(command, folder, changed=True)
-    first, *_, last = metrics(folder / "runs" / "latest")
-    assert "eval/shop/accuracy" in first
-    assert "reward/correct" in last
+def test_the_task_with_a_tool_is_started_as_its_file_says() -> None:
+    assert shlex.split(SHOP)[1:] == commands("my_shop")[0]
+
+
+def check_episodes(part: str, most: int) -> None:
+    """The model was shown the tool, and the reward's function has seen the calls of the episodes."""
+    episodes = [one for file in sorted(Path("run/rollouts").iterdir()) for one in read_rollouts(file)]
+    assert all(NAMED in one.turns[0].prompt for one in episodes)
+    few = [float(one.diagnostics["tool_calls"] or 0) <= most for one in episodes]
+    assert [(one.reward_parts[part] or 0) >= 0.5 for one in episodes] == few
+    assert len(set(few)) == (2 if most == 1 else 1)
+
+
+def test_a_tool_and_a_reward_of_ones_own_in_musique(folder: Path, tool_qwen: Path) -> None:
+    words = [f"{key}={'null' if value is None else value}" for key, value in SHORT.items()]
+    model = f"model.name_or_path={tool_qwen}"
+    assert main([*shlex.split(MUSIQUE)[1:], *words, model]) == 0
+    assert "reward/effort" in metrics(Path("run"))[-1]
+    check_episodes("effort", most=1)
+
+
+def test_the_same_from_python(folder: Path, tool_qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    own: Any = importlib.import_module("my_tools")
+    rlvr.train(config_name="musique", model=tool_qwen, tools=[own.difference], reward=own.effort, **SHORT)
+    check_episodes("custom", most=6)
 
 
 def test_every_block_is_used() -> None:
     kinds = [(block.language, bool(block.file)) for block in BLOCKS]
-    assert kinds.count(("bash", False)) == 2
-    assert {kind for kind in kinds if kind[1] is False} == {("bash", False), ("diff", False)}
+    assert kinds.count(("bash", False)) == 3
+    assert {kind for kind in kinds if kind[1] is False} == {("bash", False), ("python", False)}

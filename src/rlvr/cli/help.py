@@ -18,27 +18,32 @@ from rlvr.config.keys import ANY_NAME, inner, keys
 from rlvr.config.messages import shown
 from rlvr.config.spellings import spellings
 from rlvr.errors import ConfigError, nearest
-from rlvr.settings import Component, Settings, plain
+from rlvr.settings import Component, Settings, label_of, plain
 
 CONF = Path(__file__).parents[1] / "conf"
 REWARD_PARTS = "reward.parts"
+NAMED = {group: (group, group) for group in CHOICES} | {
+    REWARD_PARTS: ("reward", f"{REWARD_PARTS}.{ANY_NAME}"),
+    "tracker.report_to": ("tracker", "tracker.{label}"),
+    "task.retriever": ("retriever", "task.retrieval.own"),
+}
+"""Keys that name a component -> its group, and where its settings stand."""
 
 
 def help_lines(key: str, config_dir: str | None = None) -> str:
     """Type, default, bounds and meaning of a key, of all keys of a section or choice (`algorithm=ppo`,
-    `task=my_shop:Shop`, `reward.parts=numeric`), or of all sections. ConfigError if there is none."""
-    if config_dir is not None:
-        registry.look_in(str(Path(config_dir).resolve()))
-    section, equals, choice = key.partition("=")
+    `task=my_shop:Shop`, `reward.parts=numeric`, `tracker.report_to=my_tracker:Csv`), or of all sections. ConfigError if
+    there is none."""
+    registry.look_in(config_dir)
+    place, equals, choice = key.partition("=")
     if not key:
         return "\n\n".join([_lines(_top()), *(_section_help(name) for name in SECTIONS)])
     if equals:
-        group = "reward" if section == REWARD_PARTS else section
-        if section not in (*CHOICES, REWARD_PARTS):
-            raise ConfigError(f"--help-config {key}: there are choices of {', '.join(CHOICES)}, and {REWARD_PARTS}.")
-        component = registry.find(group, choice)
-        prefix = f"{REWARD_PARTS}.{ANY_NAME}" if section == REWARD_PARTS else section
-        return f"{key}: {_doc(component)}\n\n{_lines(_rows(component, prefix))}"
+        if place not in NAMED:
+            raise ConfigError(f"--help-config {key}: there are choices of {', '.join(NAMED)}.")
+        (group, prefix), name = NAMED[place], choice.strip("[]")
+        component = registry.find(group, name)
+        return f"{key}: {_doc(component)}\n\n{_lines(_rows(component, prefix.format(label=label_of(name))))}"
     if key in SECTIONS:
         return _section_help(key)
     found = [row for row in [*_top(), *_all_rows()] if row[0] == key or row[0].startswith(f"{key}.")]

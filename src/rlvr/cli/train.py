@@ -9,6 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.world import check_launch, launcher, num_processes, said_once, speaks
 
@@ -115,18 +116,19 @@ def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> C
     from rlvr.config.compose import DEFAULT_CONFIG, load_config, parse_overrides
     from rlvr.config.config import CHOICES
 
-    if name is not None or folder is not None:
-        return load_config(overrides, config_name=name or DEFAULT_CONFIG, config_dir=folder)
+    if name is not None:
+        return load_config(overrides, config_name=name, config_dir=folder)
     values = {override.key_or_group: override.value() for override in parse_overrides(overrides)}
     choices = [f"{key}={value}" for key, value in values.items() if key in CHOICES and isinstance(value, str)]
     run = _resumed_run(values)
     if run is None:
-        return load_config(overrides)
+        return load_config(overrides, config_name=DEFAULT_CONFIG, config_dir=folder)
+    registry.look_in(folder)
     if not choices:
         return load_config(overrides, config_name="config", config_dir=run)
     if all(choice.startswith("engine=") for choice in choices):
         return _with_another_engine(overrides, run)
-    return _repeated(overrides, choices, run)
+    return _repeated(overrides, choices, run, folder)
 
 
 def _with_another_engine(overrides: Sequence[str], run: str) -> Config:
@@ -147,13 +149,13 @@ def _with_another_engine(overrides: Sequence[str], run: str) -> Config:
         return load_config(overrides, config_name="config", config_dir=folder)
 
 
-def _repeated(overrides: Sequence[str], choices: Sequence[str], run: str) -> Config:
+def _repeated(overrides: Sequence[str], choices: Sequence[str], run: str, folder: str | None) -> Config:
     """The whole command of a run of the default configuration again; ConfigError if the run is of another one."""
     from rlvr.config.compose import load_config
 
     started = load_config([], config_name="config", config_dir=run)
     try:
-        repeated = load_config(overrides)
+        repeated = load_config(overrides, config_dir=folder)
     except ConfigError:
         repeated = None
     if repeated is None or repeated.task.name != started.task.name:

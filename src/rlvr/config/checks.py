@@ -66,9 +66,10 @@ def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
                     errors.append(f"{sentence}.")
     if errors:
         raise ConfigError(" ".join(errors))
-    for _, settings in inside:
+    for path, settings in inside:
         if isinstance(settings, Component):
             settings.check_run(config)
+            yield from (f"{prefix}{path}: {remark}" for remark in settings.remarks(config))
     for rule in TASK_RULES:
         rule(config)
 

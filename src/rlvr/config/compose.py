@@ -53,7 +53,7 @@ def load_config(
     if config_dir is not None:
         if not Path(config_dir).is_dir():
             raise ConfigError(f"--config-dir {config_dir}: there is no such folder.")
-        registry.look_in(str(Path(config_dir).resolve()))
+        registry.look_in(config_dir)
     source = Source(name=config_name.removesuffix(".yaml"), folder=config_dir, option=option)
     if source.name not in source.configs:
         hint = registry.suggestion(source.name, source.configs)

@@ -26,6 +26,7 @@ class Problem:
     message: str = ""
     context: Mapping[str, Any]
     description: str = ""
+    near: str | None = None  # the nearest key of the component that has no such key
 
 
 def shown(value: Any) -> str:
@@ -62,10 +63,13 @@ def problems(errors: Sequence[Any], settings: type[Any], prefix: str = "") -> It
         elif path not in seen:  # a union says of each of its types that the value is another one
             seen.add(path)
             description = field.description if field is not None else ""
+            known = settings.model_fields if error["type"] == "extra_forbidden" and len(error["loc"]) == 1 else ()
+            near = nearest(str(error["loc"][0]), known) if known else None
             several = _several([one for one in errors if _path(one["loc"], settings, prefix)[0] == path])
             yield Problem(
                 path=path, value=error["input"], kind="several" if several else error["type"], context=context,
                 message=several or error["msg"], description=description or "",
+                near=near and f"{prefix}{near}",
             )  # fmt: skip
 
 
@@ -110,7 +114,7 @@ def sentence(problem: Problem, chosen: Mapping[str, str]) -> str:
         while isinstance(value, Mapping) and value:  # a section that there is not: `train.weight_decay`
             name, value = next(iter(value.items()))
             path = f"{path}.{name}"
-        return unknown_key(path, value, chosen)
+        return unknown_key(path, value, chosen, problem.near)
     if problem.kind == "missing":
         return f"{path}: has no default; say {path}=..."
     if problem.kind == "no_choice":
@@ -156,15 +160,15 @@ def _requirement(problem: Problem) -> str:
     return plain.get(kind) or said.replace("a valid ", "a ")
 
 
-def unknown_key(key: str, value: object, chosen: Mapping[str, str]) -> str:
-    """What is wrong with a key that there is not. `chosen`: the choice of each section."""
+def unknown_key(key: str, value: object, chosen: Mapping[str, str], near: str | None = None) -> str:
+    """What is wrong with a key that there is not. `chosen`: the choice of each section; `near`: a key like it."""
     written = f"{key}={shown(value)}"
     section, _, rest = key.partition(".")
     if have := owners(section, rest):
         choice = chosen.get(section, "?")
         return f"{written}: {section}={choice} has no such key; {' or '.join(f'{section}={one}' for one in have)} has."
     if section == "reward" and rest.count(".") == 2 and rest.startswith("parts."):
-        return _unknown_part_key(written, rest.rpartition(".")[2])
+        return _unknown_part_key(written, rest.rpartition(".")[2], near)
     spelling = find_spelling(key)
     if spelling is not None and key not in spelling.ours:
         return f"{written}: {translated(spelling)}"
@@ -172,19 +176,19 @@ def unknown_key(key: str, value: object, chosen: Mapping[str, str]) -> str:
     leaf = next((k for k in _prefixes(key) if k != "reward.parts" and any(matches(one, k) for one in known)), None)
     if leaf is not None:
         return f"{written}: {leaf} is a value, not a section; set {leaf} itself."
-    near = _nearest_key(key, known)
+    near = _nearest_key(key, known) or near
     return f"{written}: there is no key {key}; " + (
         f"did you mean {near}?" if near else "`rlvr train --help-config` prints all keys."
     )
 
 
-def _unknown_part_key(written: str, last: str) -> str:
+def _unknown_part_key(written: str, last: str, near: str | None) -> str:
     """A key that the type of a reward's part does not have: some types may."""
     fields = {name: registry.find("reward", name).model_fields for name in registry.names("reward")}
     have = [name for name, known in fields.items() if last in known]
     if 0 < len(have) < len(fields):
         return f"{written}: this type has no such key; {' and '.join(have)} {'has' if len(have) == 1 else 'have'}."
-    near = nearest(last, sorted({key for known in fields.values() for key in known}))
+    near = near or nearest(last, sorted({key for known in fields.values() for key in known}))
     return f"{written}: there is no such key; " + (
         f"did you mean {near}?" if near else "`rlvr train --help-config reward.parts=TYPE` prints those of a type."
     )

@@ -93,7 +93,10 @@ async def evaluate(
     """
     examples = task.eval_examples(num_examples)
     if not examples:
-        raise ConfigError(f"task {task.name} gives no held-out example for num_examples={num_examples}: ask for more.")
+        raise ConfigError(
+            f"task {task.name} gives no held-out example for num_examples={num_examples}: ask for more, or, where its "
+            "prompts are too long for the model, shorten them."
+        )
     sampling = SamplingParams(
         max_tokens=max_completion_tokens,
         stop_ids=player.stop_ids,

@@ -207,9 +207,11 @@ def find_retriever(name: str, retrieval: RetrievalSettings) -> Retriever:
         retriever = validated(component, retrieval.own)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(["task.retrieval.own", *map(str, first["loc"])])
-        has = ", ".join(component.model_fields) or "no fields"
-        raise ConfigError(f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}; {kind} has {has}.") from None
+        key, known = ".".join(map(str, first["loc"])), list(component.model_fields)
+        said = f"{first['msg'].replace('Input should', 'must')}; {kind} has {', '.join(known)}."
+        if key not in known:
+            said = f"there is no such key; {registry.suggestion(key, known) if known else f'{kind} has no settings.'}"
+        raise ConfigError(f"task.retrieval.own.{key}={retrieval.own.get(key)}: {said}") from None
     retriever._retrieval, retriever._model = retrieval, model or None
     return retriever
 

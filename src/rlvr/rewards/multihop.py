@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -171,6 +171,19 @@ class _DocumentPart(Part):
                 f"task={config.task.name}; use text."
             )
 
+    @property
+    def hop_rule(self) -> HopWeight:
+        """How its value grows with the hops of the question; see `hop_factor`."""
+        return "none"
+
+    def remarks(self, config: Any) -> Iterator[str]:
+        std = getattr(config.algorithm, "std_normalization", "none")
+        if self.weight and self.hop_rule != "none" and std != "none":
+            yield (
+                "all episodes of a question share its factor for hops, which "
+                f"algorithm.std_normalization={std} divides out again; algorithm=dr_grpo keeps it"
+            )
+
 
 @register("reward", "answer")
 class MultiHopAnswer(_DocumentPart):
@@ -183,6 +196,10 @@ class MultiHopAnswer(_DocumentPart):
         "standard deviation cancel it",
     )
     number_words: bool = setting(True, "true: two and 2, second and 2nd are equal, in answer and golds alike")
+
+    @property
+    def hop_rule(self) -> HopWeight:
+        return self.hop_weight
 
     def grade(self, attempt: Attempt) -> Grade:
         state, final = _state(attempt), final_answer(attempt)
@@ -259,6 +276,10 @@ class Combined(_DocumentPart):
         "0.6 citation recall + 0.1 format) / 4",
     )
     number_words: bool = setting(True, "true: two and 2, second and 2nd are equal, in answer and golds alike")
+
+    @property
+    def hop_rule(self) -> HopWeight:
+        return "linear" if self.formula == "later" else "none"
 
     def grade(self, attempt: Attempt) -> Grade:
         state, final = _state(attempt), final_answer(attempt)

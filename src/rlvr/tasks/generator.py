@@ -13,14 +13,15 @@ joined by spaces, and a word-level tokenizer made of the vocabulary gives back t
 from __future__ import annotations
 
 import inspect
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rlvr import registry
-from rlvr.envs.tools import make_tool
-from rlvr.errors import ConfigError
+from rlvr.envs.tools import Tool, make_tool
+from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
 from rlvr.settings import ImportPath, PositiveInt, Text, setting
 from rlvr.tasks.columns import answers
@@ -43,8 +44,8 @@ TOOLS = "has_tools # a task with tools"
 class ExamplesTask(MetricSettings):
     """A task that is made of what `examples` yields: the base of your own tasks.
 
-    Override `examples`, and where the model has tools `tools` (typed functions with docstrings; a parameter `state`
-    gets what `state` returns for the episode) and `has_tools = True`.
+    Override `examples`, and `tools` where the model has some: typed functions with docstrings, whose parameter `state`
+    gets what `state` returns for the episode.
     """
 
     metric: MetricName = "text"
@@ -52,6 +53,11 @@ class ExamplesTask(MetricSettings):
     max_turns: PositiveInt = setting(4, "completions of an episode, the answer included", only_if=TOOLS)
     tool_timeout_s: float = setting(10.0, "a call of a tool is given up after so long", gt=0, only_if=TOOLS)
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        cls.has_tools = cls.tools is not ExamplesTask.tools
+
+    @abstractmethod
     def examples(self) -> Iterable[Any]:
         """`(question, answer)`, `(question, answer, demonstration)` or a dict with these and `metadata`; an end is not
         needed. Every call must yield the same.
@@ -59,7 +65,6 @@ class ExamplesTask(MetricSettings):
         A demonstration is a whole completion, or, with tools, a list of what the model says in its turns: a call as
         `{"name": ..., "arguments": {...}}` and in the end a text; what the tools reply is found by running them.
         """
-        raise NotImplementedError
 
     def tools(self) -> Sequence[Callable[..., Any]]:
         """What the model may call."""
@@ -86,11 +91,21 @@ class ExamplesTask(MetricSettings):
     def origin(self) -> str:
         return self.name
 
+    def toolbox(self) -> list[Tool]:
+        """The tools. ConfigError for a function that cannot be one."""
+        try:
+            return [make_tool(function, timeout_s=self.tool_timeout_s) for function in self.tools()]
+        except UserError as error:
+            raise ConfigError(f"task={self.name}: {error}") from error
+
+    def check_run(self, config: Any) -> None:
+        super().check_run(config)
+        self.toolbox()
+
     def environments(self, context: TaskContext) -> ToolEnvironments | None:
         if not self.has_tools:
             return None
-        made = tuple(make_tool(function, timeout_s=self.tool_timeout_s) for function in self.tools())
-        return ToolEnvironments(made, context.verifier, state=self.state, max_turns=self.max_turns)
+        return ToolEnvironments(self.toolbox(), context.verifier, state=self.state, max_turns=self.max_turns)
 
     def load(self, context: TaskContext) -> Data:
         """Examples are read as they are needed.
@@ -120,6 +135,13 @@ class Generator(ExamplesTask):
     @property
     def origin(self) -> str:
         return self.source
+
+    def examples(self) -> Iterable[Any]:
+        """What the function yields."""
+        return self._imported()(**self.settings)
+
+    def _imported(self) -> Callable[..., Any]:
+        return registry.imported(f"task.source={self.source}", self.source, "function", callable)
 
     def load(self, context: TaskContext) -> Data:
         """ConfigError if there is no such function, or it does not take the settings; else as every `ExamplesTask`."""

@@ -219,7 +219,8 @@ class ReplaySource:
             if problem is None:
                 if known == 0:
                     raise UserError(
-                        "the generator gives no example to train on: let it yield more, or lower task.eval_share."
+                        "the generator gives no example to train on: let it yield more, lower task.eval_share, or, "
+                        "where its prompts are too long, raise task.max_prompt_tokens or the model's context."
                     )
                 self._size = known
                 return None

@@ -265,3 +265,32 @@ def test_a_headline_that_is_no_part_of_another_reward_goes_back_to_accuracy() ->
     config = load_config(["reward=numeric", "prompt=boxed", "prompt.user='{question}'"], config_name="gsm8k_smoke")
     assert config.evaluation.headline == "accuracy"
     assert "evaluation.headline=accuracy: the reward has no part format" in config.notes
+
+
+MUSIQUE = ("model.name_or_path=x",)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (("reward=musique_later", "algorithm=grpo"), "reward.parts.combined"),
+        (("reward.parts.em.hop_weight=linear", "algorithm=dapo"), "reward.parts.em"),
+    ],
+)
+def test_a_factor_for_hops_that_the_algorithm_cancels_is_noted(overrides: tuple[str, ...], key: str) -> None:
+    (note,) = load_config([*MUSIQUE, *overrides], config_name="musique").notes
+    assert note.startswith(f"{key}: all episodes of a question share its factor for hops, which algorithm.std_norm")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("reward=musique_later",),  # the configuration's own algorithm is dr_grpo
+        ("reward=musique_later", "algorithm=grpo", "algorithm.std_normalization=none"),
+        ("reward.parts.em.hop_weight=linear",),
+        ("algorithm=grpo",),
+        ("reward=musique_spec", "algorithm=grpo"),
+    ],
+)
+def test_a_factor_for_hops_that_counts_is_not_noted(overrides: tuple[str, ...]) -> None:
+    assert load_config([*MUSIQUE, *overrides], config_name="musique").notes == ()

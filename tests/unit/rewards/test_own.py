@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rlvr.rewards.parts import make_verifier
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import dumped, validated
-from rlvr.types import Score
+from rlvr.types import Score, StopReason
 from tests.unit.rewards.attempts import SOLUTION, WHOLE, attempt, judged, solved, wrong_settings
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "own"
@@ -137,14 +138,11 @@ def test_a_metric_is_found_too() -> None:
 
 
 def test_the_example_of_a_part_works(pool: Sandbox) -> None:
-    reward = validated(RewardSettings, {"parts": {"shout": {"type": "my_reward:Shout", "limit": 0.5}}})
-    assert dumped(reward)["parts"] == {"shout": {"type": "my_reward:Shout", "weight": 1.0, "limit": 0.5}}
+    reward = validated(RewardSettings, {"parts": {"brief": {"type": "my_reward:Brief", "free_tokens": 3}}})
+    assert dumped(reward)["parts"] == {"brief": {"type": "my_reward:Brief", "weight": 1.0, "free_tokens": 3}}
     verifier = make_verifier(reward, WHOLE, pool)
-    found = [asyncio.run(verifier.verify(attempt(said))) for said in ("I said NO twice", "YES SIR", "no", "18")]
-    assert [(score.value, score.status) for score in found] == [
-        (0.5, "scored"),
-        (0.5, "scored"),
-        (0.0, "scored"),
-        (0.0, "invalid"),
-    ]
-    assert [key for key, _ in wrong_settings(type(reward.parts["shout"]), {"limit": 2.0})] == ["limit"]
+    cut_off = replace(attempt("18", num_tokens=3), stop_reason=StopReason.LENGTH)
+    said = (attempt("18", num_tokens=3), attempt("18", num_tokens=12), cut_off)
+    found = [asyncio.run(verifier.verify(one)) for one in said]
+    assert [(score.value, score.status) for score in found] == [(1.0, "scored"), (0.25, "scored"), (0.0, "invalid")]
+    assert [key for key, _ in wrong_settings(type(reward.parts["brief"]), {"free_tokens": 0})] == ["free_tokens"]

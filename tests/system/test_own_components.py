@@ -1,0 +1,334 @@
+"""The files of `examples/own` as their docstrings say, from an empty folder, with the wheel that users install."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import DATA, ENVIRONMENT, Finished, check_equal, metrics, outcome, wait_until
+from tests.system.tool_qwen import save_tool_qwen
+
+ROOT = Path(__file__).parents[2]
+OWN = ROOT / "examples" / "own"
+FILES = sorted(OWN.glob("*.py"))
+
+SHORT = (
+    "trainer.max_steps=2",
+    "trainer.warmup_steps=0",
+    "trainer.checkpoint_every=1",
+    "evaluation.every=1",
+    "evaluation.num_examples=4",
+    "tracker.rollouts_every=1",
+    "tracker.console=none",
+    "run_dir=run",
+)
+TINY = (
+    "rollout.prompts_per_step=4",
+    "model.hidden_size=32",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "model.intermediate_size=32",
+    "warm_start.num_steps=30",
+    "warm_start.batch_size=16",
+    "warm_start.warmup_steps=0",
+    "warm_start.final_phase_steps=0",
+)
+MORE = {  # what makes the command of a docstring short
+    "my_shop": (*TINY, "rollout.group_size=4", "rollout.max_completion_tokens=32"),
+    "my_algorithm": TINY,
+    "my_reward": TINY,
+    "my_tracker": TINY,
+    "my_retriever": (
+        f"task.train_sets='{DATA / 'musique'},train'",
+        f"task.eval_sets='{DATA / 'musique'},dev'",
+        "prompt.system='Answer with tools.'",
+        "rollout.prompts_per_step=2",
+        "rollout.group_size=4",
+        "rollout.max_completion_tokens=32",
+        "task.max_turns=3",
+        "model.lora.enabled=false",
+    ),
+}
+MEASURED = {
+    "my_shop": "eval/shop/accuracy",
+    "my_algorithm": "loss/policy",
+    "my_reward": "reward/brief",
+    "my_tracker": "reward/mean",
+    "my_retriever": "eval/musique/paragraphs_recall",
+}
+
+
+def commands(module: str) -> list[list[str]]:
+    """The words of the indented commands in a file's docstring."""
+    text = (ast.get_docstring(ast.parse((OWN / f"{module}.py").read_text())) or "").replace("\\\n", "")
+    return [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("    rlvr ")]
+
+
+def training(module: str, *more: str) -> list[str]:
+    """The first training of a docstring, short; what is said twice is said last."""
+    words = [*next(words for words in commands(module) if words[0] == "train"), *SHORT, *MORE[module], *more]
+    last = {word.partition("=")[0]: word for word in words if "=" in word and not word.startswith("-")}
+    return [*(word for word in words if word not in last.values() and "=" not in word), *last.values()]
+
+
+# ----------------------------------------------------------------------------------------------------- the installed
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has nothing but the wheel of the package, installed."""
+    pytest.importorskip("hatchling", reason="the extra `test` has it")
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, ROOT], check=True)
+    (wheel,) = folder.glob("rlvr-*.whl")
+    packages = folder / "packages"
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", packages, wheel], check=True)
+    return packages
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """An empty folder to start in."""
+    return tmp_path
+
+
+RUN = """
+import contextlib, io, json, sys
+from rlvr.cli.main import main
+for words in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    print(json.dumps({"code": code, "out": out.getvalue(), "err": err.getvalue()}), file=sys.__stdout__)
+"""
+
+
+def run(installed: Path, folder: Path, *lines: Sequence[str]) -> list[Finished]:
+    """The commands, one after another in one process of the installed package: the imports take seconds."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        cwd=folder,
+        env=environment(installed),
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [Finished(**json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def environment(installed: Path) -> dict[str, str]:
+    return os.environ | ENVIRONMENT | {"PYTHONPATH": str(installed)}
+
+
+def copied(folder: Path, *modules: str) -> None:
+    for module in modules:
+        shutil.copy(OWN / f"{module}.py", folder)
+
+
+def well(finished: Sequence[Finished]) -> None:
+    for each in finished:
+        assert each.code == 0, each.err
+
+
+# --------------------------------------------------------------------------------------------------------- the files
+
+
+def test_each_file_is_short_and_says_how_it_is_started() -> None:
+    assert [file.stem for file in FILES] == ["my_algorithm", "my_retriever", "my_reward", "my_shop", "my_tracker"]
+    for file in FILES:
+        assert len(file.read_text().splitlines()) <= 60, file
+        assert commands(file.stem), file
+
+
+def test_the_wheel_is_what_is_imported(installed: Path, here: Path) -> None:
+    command = [sys.executable, "-c", "import rlvr; print(rlvr.__file__)"]
+    done = subprocess.run(command, cwd=here, env=environment(installed), capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()).is_relative_to(installed)
+
+
+@pytest.mark.parametrize("module", sorted(MORE))
+def test_a_run_that_is_resumed_equals_the_uninterrupted_one(
+    module: str, installed: Path, here: Path, request: pytest.FixtureRequest
+) -> None:
+    copied(here, module)
+    model = () if module != "my_retriever" else (f"model.name_or_path={request.getfixturevalue('tool_qwen')}",)
+    well(run(installed, here, training(module, *model)))
+    whole = outcome(here / "run")
+    assert any(MEASURED[module] in row for row in metrics(here / "run"))
+    shutil.rmtree(here / "run" / "final")
+    shutil.rmtree(here / "run" / "checkpoints" / "step_000002")
+    evaluate = ["eval", "run", "--num-examples", "2", "--json"]
+    resumed, evaluated = run(installed, here, ["train", "run_dir=run", "resume=true"], evaluate)
+    well([resumed, evaluated])
+    check_equal(whole, outcome(here / "run"))
+    assert any(name.endswith("/accuracy") for name in json.loads(evaluated.out.splitlines()[-1]))
+    if module == "my_shop":
+        check_served(installed, here)
+    if module == "my_tracker":
+        steps = [line.split(",")[0] for line in (here / "run" / "all.csv").read_text().splitlines()]
+        assert [step for step, before in zip(steps, [None, *steps], strict=False) if step != before] == [
+            "step", "0", "1", "2",
+        ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tool_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tool_qwen(tmp_path_factory.mktemp("tool_qwen") / "model")
+
+
+def test_the_other_commands_of_the_docstrings_work(installed: Path, here: Path) -> None:
+    copied(here, "my_retriever", "my_algorithm")
+    retrieve, search = commands("my_retriever")[0], str(DATA / "musique" / "corpus.jsonl")
+    compose = [[*words, "--cfg", "job"] for name in MORE for words in commands(name) if words[0] == "train"]
+    copied(here, *MORE)
+    found, *composed = run(installed, here, [search if word == "CORPUS" else word for word in retrieve], *compose)
+    well([found, *composed])
+    assert "passages searched" in found.err
+    assert len(found.out.splitlines()) > 2
+    assert [each.out.count("my_") for each in composed] == [1] * len(composed)  # each names the component once
+
+
+def check_served(installed: Path, folder: Path) -> None:
+    """`rlvr serve run` gives a completion."""
+    log = folder / "log"
+    command = [sys.executable, "-m", "rlvr", "serve", "run", "--port", "0"]
+    with log.open("w") as file:
+        server = subprocess.Popen(command, cwd=folder, env=environment(installed), stdout=file, stderr=file)
+    try:
+        wait_until(lambda: "http://" in log.read_text() or server.poll() is not None)
+        url = next(word for word in log.read_text().split() if word.startswith("http://"))
+        body = json.dumps({"model": "run", "prompt": "Customer 1 buys one fig.", "max_tokens": 3}).encode()
+        request = urllib.request.Request(f"{url}/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] > 0
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+# ------------------------------------------------------------------------------------------------------ what is wrong
+
+BROKEN = {
+    "missing.py": "import there_is_no_such_module\n",
+    "unfinished.py": """
+from rlvr.algorithms import Algorithm
+from rlvr.retrieval.retriever import Retriever
+from rlvr.rewards.base import Part
+from rlvr.tasks.generator import ExamplesTask
+from rlvr.tracking.trackers.base import Tracker
+
+class A(Algorithm): ...
+class P(Part): ...
+class R(Retriever): ...
+class E(ExamplesTask): ...
+class T(Tracker): ...
+
+class Undocumented(ExamplesTask):
+    def examples(self):
+        return [("?", "!")] * 20
+    def tools(self):
+        return (lambda item: item,)
+
+class Compares(A):
+    compares_groups = True
+    def advantages(self, batch, penalties, mask): ...
+    def surrogate(self, log_ratio, logprobs, advantages, mask): ...
+""",
+}
+TRIGRAMS = "--config-name musique task.retriever=my_retriever:Trigrams"
+WRONG = [
+    line.replace("TRIGRAMS", TRIGRAMS).split(" -> ")
+    for line in """
+task=my_shop:Shop model=scratch_bpe task.max_prise=3 -> task.max_prise; did you mean task.max_price?
+task=my_shop:Shop model=scratch_bpe task.max_price=0 -> task.max_price=0: must be greater than or equal to 1
+task=my_shop:Shop model=scratch -> model=scratch has a tokenizer of the task's words, and this task has none
+task=my_shop:Shp -> task=my_shop:Shp: module my_shop has no TaskSettings Shp; did you mean Shop?
+task=my_shop:price -> module my_shop has price, which is no TaskSettings; there are Shop.
+task=my_shp:Shop -> module my_shp cannot be imported (ModuleNotFoundError: No module named 'my_shp'); correct it,
+task=missing:Shop -> module missing cannot be imported (ModuleNotFoundError: No module named 'there_is_no_such_module')
+task=unfinished:E -> has no method examples
+task=unfinished:Undocumented model=scratch_bpe -> task=unfinished:Undocumented: the tool
+algorithm=my_algorithm:Renforce -> did you mean Reinforce?
+algorithm=my_algorithm:Reinforce algorithm.base=1 -> algorithm.base; did you mean algorithm.baseline?
+algorithm=my_algorithm:Reinforce algorithm.baseline=3 -> algorithm.baseline=3: must be true or false
+algorithm=my_algorithm:Reinforce algorithm.num_epochs=2 -> makes one update per batch
+algorithm=unfinished:A -> has no method advantages
+algorithm=unfinished:Compares rollout.group_size=1 -> algorithm=unfinished:Compares compares the completions
+reward.parts.brief.type=my_reward:Breif -> did you mean Brief?
+reward.parts.brief.type=my_reward:Brief reward.parts.brief.free_token=3 -> did you mean reward.parts.brief.free_tok
+reward.parts.brief.type=unfinished:P -> has no method grade
+tracker.report_to=[my_tracker:Cvs] -> did you mean Csv?
+tracker.report_to=[my_tracker:Csv] tracker.csv.pth=a -> tracker.csv.pth; did you mean tracker.csv.path?
+tracker.report_to=[unfinished:T] -> has no method log
+--config-name musique task.retriever=my_retriever:Trigrms -> did you mean Trigrams?
+TRIGRAMS task.retrieval.own.widt=4 -> task.retrieval.own.widt=4: there is no such key; did you mean width?
+TRIGRAMS task.retrieval.own.width=0 -> task.retrieval.own.width=0: must be greater
+--config-name musique task.retriever=unfinished:R -> has no method search
+""".strip().splitlines()
+]  # fmt: skip
+
+
+def test_what_is_wrong_is_one_sentence(installed: Path, here: Path) -> None:
+    copied(here, *MORE)
+    for name, text in BROKEN.items():
+        (here / name).write_text(text)
+    done = run(installed, here, *(["train", *shlex.split(line)] for line, _ in WRONG))
+    for (line, sentence), found in zip(WRONG, done, strict=True):
+        assert found.code == 2, (line, found.err)
+        assert sentence in found.err, line
+        assert found.err.startswith("rlvr: error: "), line
+        assert found.err.count("\n") == 1, (line, found.err)
+    assert not (here / "runs").exists()
+
+
+HELP = {
+    "task=my_shop:Shop": "task.max_price   int >= 1   default: 9",
+    "algorithm=my_algorithm:Reinforce": "algorithm.baseline   true or false   default: true",
+    "reward.parts=my_reward:Brief": "reward.parts.<name>.free_tokens   int >= 1   default: 6",
+    "tracker.report_to=[my_tracker:Csv]": "tracker.csv.path   text not empty   default: numbers.csv",
+    "task.retriever=my_retriever:Trigrams": "task.retrieval.own.width   int >= 1   default: 3",
+}
+
+
+def test_help_knows_their_settings(installed: Path, here: Path) -> None:
+    copied(here, *MORE)
+    done = run(installed, here, *(["train", "--help-config", key] for key in HELP))
+    well(done)
+    assert [line for line, found in zip(HELP.values(), done, strict=True) if line not in found.out] == []
+
+
+def test_an_installed_package_gives_short_names(installed: Path, here: Path) -> None:
+    packages = here / "packages"
+    shutil.copytree(installed, packages)
+    copied(packages, *MORE)
+    (packages / "shelf-1.0.dist-info").mkdir()
+    (packages / "shelf-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1.0\n")
+    (packages / "shelf-1.0.dist-info" / "entry_points.txt").write_text(
+        "[rlvr.components]\ntask.shop = my_shop:Shop\nalgorithm.reinforce = my_algorithm:Reinforce\n"
+        "reward.brief = my_reward:Brief\ntracker.csv = my_tracker:Csv\nretriever.trigrams = my_retriever:Trigrams\n"
+    )
+    names = ("task=shop", "algorithm=reinforce", "reward.parts.brief.type=brief", "tracker.report_to=[csv]")
+    words = [word for word in training("my_shop", *names) if not word.startswith("task=my_shop")]
+    misspelt = ["train", "task=shopp"]
+    search = ["retrieve", str(DATA / "musique" / "corpus.jsonl"), "--retriever", "trigrams", "--query", "Lyon"]
+    trained, evaluated, refused, found = run(
+        packages, here, words, ["eval", "run", "--num-examples", "2"], misspelt, search
+    )
+    well([trained, evaluated, found])
+    assert "reward/brief" in metrics(here / "run")[-1]
+    assert (here / "run" / "numbers.csv").is_file()
+    assert "shop, 2 held-out examples" in evaluated.out
+    assert (refused.code, "did you mean shop?" in refused.err) == (2, True)
