@@ -140,9 +140,6 @@ class Generator(ExamplesTask):
         """What the function yields."""
         return self._imported()(**self.settings)
 
-    def _imported(self) -> Callable[..., Any]:
-        return registry.imported(f"task.source={self.source}", self.source, "function", callable)
-
     def load(self, context: TaskContext) -> Data:
         """ConfigError if there is no such function, or it does not take the settings; else as every `ExamplesTask`."""
         _check_vocabulary(self.vocabulary)
