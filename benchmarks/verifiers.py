@@ -3,7 +3,7 @@
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/verifiers.py [--repeats 5] [--num-workers 2] [--pebble]
 
 Three tables, medians of the repeats. Cheap verifiers, one after another through the same asynchronous interface as in
-training, per second of CPU time (which other load moves less). math-verify in the killable pool, per second. The pool
+training, per second of CPU time (which other load moves less). math-verify in the sandbox, per second. The sandbox
 with 5 % of the answers hanging, against 1.3 x (0.05 n deadline / workers + n / rate), the rate measured just before;
 answers hang in Python, in C, and with SIGTERM ignored and a forked child. Processes left behind are counted in /proc
 (Linux), and ended. `--pebble` adds pebble's ProcessPool, which must be installed, to the third table.
@@ -37,8 +37,8 @@ from rlvr.rewards.math import MathEqual
 from rlvr.rewards.numeric import FinqaNumeric, Numeric
 from rlvr.rewards.official.gsm8k import is_correct
 from rlvr.rewards.parts import PartsVerifier
-from rlvr.rewards.pool import VerifierPool
 from rlvr.rewards.rpn import RpnBoxed, RpnCorrect, RpnVerifier
+from rlvr.rewards.sandbox import Sandbox
 from rlvr.types import Attempt, Example, Message, StopReason
 
 MARK = "RLVR_BENCHMARK_MARK"
@@ -179,7 +179,7 @@ def marked() -> Iterator[Callable[[], int]]:
 def hanging(num: int, deadline_s: float, num_workers: int, milliseconds: float) -> tuple[float, int, int, int]:
     """Seconds, right answers, timeouts, processes left behind."""
     with marked() as count:
-        with VerifierPool(num_workers=num_workers, timeout_s=deadline_s, max_memory_mb=1024) as pool:
+        with Sandbox(num_workers=num_workers, timeout_s=deadline_s, max_memory_mb=1024) as pool:
             pool.submit(judge, 0, 0.0).result()
             start = time.perf_counter()
             results = [future.result() for future in [pool.submit(judge, index, milliseconds) for index in range(num)]]
@@ -224,7 +224,7 @@ def hanging_in_pebble(
 
 def pool_rate(num: int, num_workers: int, milliseconds: float) -> float:
     """Answers a second of the pool where nothing hangs."""
-    with VerifierPool(num_workers=num_workers, timeout_s=60.0, max_memory_mb=1024) as pool:
+    with Sandbox(num_workers=num_workers, timeout_s=60.0, max_memory_mb=1024) as pool:
         for _ in range(num_workers):
             pool.submit(judge, 0, 0.0).result()
         start = time.perf_counter()
@@ -249,7 +249,7 @@ def print_math(repeats: int, num_workers: int) -> None:
     boxed = AnswerFormat(answer_in="boxed")
     cold, warm, lost = [], [], 0
     for _ in range(repeats):
-        with VerifierPool(num_workers=num_workers, timeout_s=10.0, max_memory_mb=1024) as pool:
+        with Sandbox(num_workers=num_workers, timeout_s=10.0, max_memory_mb=1024) as pool:
             attempts = [replace(one, format=boxed, sandbox=pool) for one in math_attempts(2000)]
             part = PartRunner("math", MathEqual())
             part.preload(pool)

@@ -56,7 +56,7 @@ from rlvr.tasks.base import Task
 from rlvr.tasks.rpn import RpnTask
 from rlvr.training.budget import cpu_tokens
 from rlvr.training.layout import choose_layout
-from rlvr.training.loop import Run, train
+from rlvr.training.loop import TrainingRun, train
 from rlvr.training.trainer import NonFiniteError, Trainer
 from rlvr.training.warm_start import warm_start
 from rlvr.types import Attempt, Completion, Example, SamplingParams, Score, TokenBatch
@@ -233,7 +233,7 @@ def no_evaluation() -> dict[str, float]:
     return {}
 
 
-def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: Turns, max_steps: int) -> Run:
+def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: Turns, max_steps: int) -> TrainingRun:
     """The product's parts, put together as `rlvr.app` does."""
     model, tokenizer = load_pretrained(str(model_folder))
     policy = Policy(model=model, tokenizer=tokenizer)
@@ -264,7 +264,7 @@ def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: 
         seed=config.seed,
         layout=choose_layout(policy),
     )
-    return Run(
+    return TrainingRun(
         start_step=0,
         max_steps=max_steps,
         evaluate_every=max_steps,

@@ -5,7 +5,7 @@ In the folder of this file:
     rlvr train --config-name rpn_test tracker.report_to=[my_tracker:Csv] tracker.csv.path=all.csv
 
 The fields of the class are its settings, `tracker.csv.*`: the section has the name of the class. Its methods are called
-in a process of its own, so it may be slow or fail without harm to the run.
+in a thread of its own, so it may be slow or fail without harm to the run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`python -m rlvr` is the command `rlvr`."""
 
-from rlvr.cli.main import main
+from rlvr.cli.main import program
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    program()

@@ -10,8 +10,6 @@ in the current folder, `--config-dir` or an installed package, which may also gi
     "algorithm.mine" = "my_algo:Reinforce"
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

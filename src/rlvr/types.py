@@ -169,7 +169,7 @@ class Attempt:
     cited: tuple[str, ...] = ()
     state: Any = None
     format: Any = None  # AnswerFormat: where the prompt asks for the answer
-    sandbox: Any = None  # VerifierPool: processes for code that can hang
+    sandbox: Any = None  # rewards.sandbox.Sandbox: processes for code that can hang
 
     @property
     def prompt(self) -> str:
@@ -182,6 +182,15 @@ class Attempt:
         if self.format is not None:
             return self.format.answer_of(self)
         return self.text.strip() or None if self.stop_reason is StopReason.STOP else None
+
+    def judged_by(self, answer_format: Any, sandbox: Any) -> Attempt:
+        """What `replace` would make of it with this `format` and `sandbox`, in half the time: it is done for each."""
+        copy = object.__new__(Attempt)
+        for name in self.__slots__:
+            object.__setattr__(copy, name, getattr(self, name))
+        object.__setattr__(copy, "format", answer_format)
+        object.__setattr__(copy, "sandbox", sandbox)
+        return copy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

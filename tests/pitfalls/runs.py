@@ -8,13 +8,13 @@ from typing import Any
 
 from rlvr.evaluation.intervals import Interval
 from rlvr.rewards.numbers import Answer, Number
-from rlvr.rewards.pool import CallResult
+from rlvr.rewards.sandbox import CallResult
 from rlvr.types import Score, StopReason
 from tests.pitfalls.planting import Planted, around, edit, without_filter
 
 REWARDS, TASKS = "tests/unit/rewards/", "tests/unit/tasks/"
 SCHEDULE = "tests/unit/rollout/test_schedule.py::test_pitfall_"
-POOL, EXTRACT = REWARDS + "test_pool.py::test_pitfall_", REWARDS + "test_extract.py::test_pitfall_"
+SANDBOX, EXTRACT = REWARDS + "test_sandbox.py::test_pitfall_", REWARDS + "test_extract.py::test_pitfall_"
 STATE = "tests/unit/training/test_state.py::test_pitfall_"
 EVALUATE = "tests/unit/evaluation/test_evaluate.py::test_pitfall_"
 
@@ -24,8 +24,9 @@ async def error_is_zero(original: Callable[..., Awaitable[Score]], *arguments: A
     return Score(value=0.0) if score.status == "error" else score
 
 
-def timeout_is_zero(original: Callable[..., None], manager: Any, call: Any, result: CallResult) -> None:
-    original(manager, call, CallResult(status="ok", value=0.0) if result.status == "timeout" else result)
+async def timeout_is_zero(original: Callable[..., Awaitable[CallResult]], *arguments: Any) -> CallResult:
+    result = await original(*arguments)
+    return CallResult(status="ok", value=0.0) if result.status == "timeout" else result
 
 
 def unsigned(original: Callable[..., Answer | None], text: str) -> Answer | None:
@@ -64,17 +65,17 @@ BUGS = [
     Planted(
         pitfall=27,
         name="a verifier that hangs scores 0",
-        plant=around("rlvr.rewards.pool_manager:PoolManager._complete", timeout_is_zero),
-        caught_by=POOL + "27_what_hangs_is_killed_at_its_deadline_and_the_rest_of_the_batch_finishes",
+        plant=around("rlvr.rewards.sandbox:Sandbox.call", timeout_is_zero),
+        caught_by=SANDBOX + "27_what_hangs_is_killed_at_its_deadline_and_the_rest_of_the_batch_finishes",
     ),
     Planted(
         pitfall=27,
         name="a call that hangs stalls the others",
         plant=around(
-            "rlvr.rewards.pool:VerifierPool.__init__",
+            "rlvr.rewards.sandbox:Sandbox.__init__",
             lambda original, self, **more: original(self, **{**more, "num_workers": 1}),
         ),
-        caught_by=POOL + "27_hanging_calls_wait_for_their_deadlines_at_the_same_time",
+        caught_by=SANDBOX + "27_hanging_calls_wait_for_their_deadlines_at_the_same_time",
     ),
     Planted(
         pitfall=28,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.rollout.batch import Row
+from rlvr.rollout.batch import TokenRow
 from tests.pitfalls.planting import Planted, around
 
 LOCAL = "tests/unit/engines/local/test_engine.py::test_pitfall_"
@@ -35,7 +35,7 @@ def leaking(original: Callable[..., Tensor | None], microbatch: Any) -> Tensor |
     return None if allowed is None else torch.ones_like(allowed).tril()
 
 
-def without_end(original: Callable[..., Iterator[Row]], episode: Any) -> list[Row]:
+def without_end(original: Callable[..., Iterator[TokenRow]], episode: Any) -> list[TokenRow]:
     return [replace(row, loss_mask=(*row.loss_mask[:-1], False)) for row in original(episode)]
 
 
@@ -46,7 +46,7 @@ def stop_ids_stay(original: Callable[..., Any], rows: Any, *arguments: Any) -> A
     return taken
 
 
-def replies_trained_on(original: Callable[..., Iterator[Row]], episode: Any) -> list[Row]:
+def replies_trained_on(original: Callable[..., Iterator[TokenRow]], episode: Any) -> list[TokenRow]:
     rows = list(original(episode))
     return [replace(row, loss_mask=tuple(i >= row.prompt_length for i in range(len(row.ids)))) for row in rows]
 

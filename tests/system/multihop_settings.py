@@ -219,7 +219,6 @@ def _of_task(name: str) -> list[DataCase]:
         case("train_sets", "'DATA,train'", "'DATA,train[:3]'", num_different),
         case("eval_sets", "'DATA,dev'", "'DATA,dev[2:5]'", held_out),
         case("retriever", "bm25", "golden", heard("town")),
-        case("retriever", "bm25", "rerank", heard("town"), *RERANK),
         case("top_n", 2, 3, num_found()),
         case("max_top_n", 5, 1, num_found(top_n=20), "task.top_n=1"),
         case("tools", "[retrieve_documents,get_document,list_documents,complete]", NO_LIST, tool_names),

@@ -20,10 +20,10 @@ from tests.system.small_qwen import save_questions, save_small_qwen
 from tests.unit.models.checkpoints import frozen_bytes
 
 KINDS: dict[str, tuple[str, ...]] = {
-    "float32": (),
-    "4bit": ("model.load_in_4bit=true", "algorithm.kl_coef=0.05"),
+    "float32": ("model.dtype=float32",),
+    "4bit": ("model.load_in_4bit=true", "model.dtype=float32", "algorithm.kl_coef=0.05"),
     "8bit_bfloat16": ("model.load_in_8bit=true", "model.dtype=bfloat16"),
-    "recomputed": ("model.gradient_checkpointing=true", "algorithm.num_epochs=2"),
+    "recomputed": ("model.dtype=float32", "model.gradient_checkpointing=true", "algorithm.num_epochs=2"),
 }
 SHORT = (
     "task=jsonl",

@@ -8,7 +8,7 @@ import pytest
 
 from rlvr.cli.main import main
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
-from tests.system.harness import DATA, Finished, metrics
+from tests.system.harness import DATA, Finished, metrics, once
 from tests.system.tool_qwen import save_tool_qwen
 
 SHORT = (
@@ -46,7 +46,7 @@ def run(
     def call(*words: str, short: tuple[str, ...] = SHORT) -> Finished:
         capsys.readouterr()
         more = [*short, f"model.name_or_path={tool_qwen}", "run_dir=run"] if words[0] == "train" else []
-        code = main([words[0], *more, *words[1:]])
+        code = main([words[0], *once(*more, *words[1:])])
         out, err = capsys.readouterr()
         return Finished(code=code, out=out, err=err)
 

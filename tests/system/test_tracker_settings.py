@@ -14,7 +14,7 @@ from tests.system.harness import SMALL, Finished, pretrained, run_train
 from tests.system.test_trackers import TENSORBOARD, hanging, refusing
 from tests.system.tracker_readers import Kept, from_mlflow, from_tensorboard, from_wandb
 
-pytestmark = pytest.mark.trackers
+pytestmark = [pytest.mark.trackers, pytest.mark.filterwarnings("ignore")]  # the libraries' warnings
 
 
 @dataclass(frozen=True, kw_only=True)

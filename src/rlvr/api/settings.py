@@ -111,7 +111,9 @@ def evaluation(call: Call, source: str, task: str | None) -> Config:
     assert not callable(call.data)
     if root is None:
         held_out = Call(**{**vars(call), "eval_data": call.data})
-        return _asked_plainly(call, held_out.lines(), partial(load_task_config, task or DATA_CONFIG))
+        return _asked_plainly(
+            call, held_out.lines(), partial(load_task_config, DATA_CONFIG if task in (None, "jsonl") else task)
+        )
     return _on_rows(call, call.data, root)
 
 

@@ -13,7 +13,7 @@ from rlvr.config import Config
 from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
 from rlvr.rewards.parts import make_verifier
-from rlvr.rewards.pool import VerifierPool
+from rlvr.rewards.sandbox import Sandbox
 from rlvr.tasks.base import Task
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.prompting import Prompter, resolve_markers
@@ -76,7 +76,7 @@ class TaskOpener:
         """The task called `name`, its data loaded."""
         reward, prompt = bundle.reward, bundle.prompt
         sandbox = self.stack.enter_context(
-            VerifierPool(num_workers=reward.num_workers, timeout_s=reward.timeout_s, max_memory_mb=reward.max_memory_mb)
+            Sandbox(num_workers=reward.num_workers, timeout_s=reward.timeout_s, max_memory_mb=reward.max_memory_mb)
         )
         markers = resolve_markers(prompt, self.config.markers, self.family)
         prompter = Prompter(prompt, markers, bundle.task.prompt_fields)

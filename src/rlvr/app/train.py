@@ -49,7 +49,7 @@ from rlvr.tracking.rollouts import Reader, cut_back
 from rlvr.tracking.trackers.fanout import Reported, Trackers
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.layout import choose_layout
-from rlvr.training.loop import Run
+from rlvr.training.loop import TrainingRun
 from rlvr.training.loop import train as run_loop
 from rlvr.training.recorder import FolderRecorder, SilentRecorder
 from rlvr.training.state import CheckpointSchedule
@@ -164,7 +164,7 @@ def assemble(
     trackers: Trackers,
     world: World = ALONE,
     stopped: Stopped = lambda: False,
-) -> Run:
+) -> TrainingRun:
     """Everything the loop needs, at the state of the last complete checkpoint if there is one."""
     task = tasks.own
     context = context_tokens(policy)
@@ -219,7 +219,7 @@ def assemble(
     if note := chat.note(task.train_example(0).messages):
         console.note(note)
     console.note(f"training in {trainer.precision} on {torch.get_num_threads()} thread(s)")
-    return Run(
+    return TrainingRun(
         start_step=start_step,
         max_steps=config.trainer.max_steps,
         evaluate_every=config.evaluation.every,

@@ -55,7 +55,7 @@ def help_lines(key: str, config_dir: str | None = None) -> str:
     return _lines(dict.fromkeys(found))
 
 
-Row = tuple[str, str, str, str]
+Line = tuple[str, str, str, str]
 """Key, type, default, meaning."""
 
 
@@ -81,7 +81,7 @@ def _choices(section: str) -> Iterator[tuple[str, str]]:
         yield name, _doc(registry.find(section, name))
 
 
-def _lines(rows: Iterable[Row]) -> str:
+def _lines(rows: Iterable[Line]) -> str:
     lines = []
     for path, kind, usual, text in rows:
         lines.append(f"{path}   {kind}   {'default: ' + usual if usual else 'no default'}")
@@ -89,11 +89,11 @@ def _lines(rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
-def _top() -> list[Row]:
+def _top() -> list[Line]:
     return [_row(name, field) for name, field in Config.model_fields.items() if inner(field.annotation)[0] is None]
 
 
-def _rows(settings: type[Settings], prefix: str) -> list[Row]:
+def _rows(settings: type[Settings], prefix: str) -> list[Line]:
     return [_row(path, field) for path, field in keys(settings, f"{prefix}.") if not _is_component(field)]
 
 
@@ -102,7 +102,7 @@ def _is_component(field: FieldInfo) -> bool:
     return found is not None and issubclass(found, Component)
 
 
-def _all_rows() -> Iterator[Row]:
+def _all_rows() -> Iterator[Line]:
     for section in SECTIONS:
         base = inner(Config.model_fields[section].annotation)[0]
         assert base is not None
@@ -112,7 +112,7 @@ def _all_rows() -> Iterator[Row]:
                 yield from _rows(registry.find(section, name), section)
 
 
-def _row(path: str, field: FieldInfo) -> Row:
+def _row(path: str, field: FieldInfo) -> Line:
     extra = field.json_schema_extra
     condition = str(extra.get("only_if") or "") if isinstance(extra, dict) else ""
     usual = "" if field.is_required() else shown(plain(field.get_default(call_default_factory=True)))
@@ -186,7 +186,7 @@ def page() -> str:
             parts += [f"- `type: {name}`: {_doc(registry.find(section, name))}" for name in registry.names(section)]
         if section in CHOICES:
             prefix = f"{REWARD_PARTS}.{ANY_NAME}" if section == "reward" else section
-            own: dict[Row, list[str]] = {}
+            own: dict[Line, list[str]] = {}
             for name in registry.names(section):
                 for row in _rows(registry.find(section, name), prefix):
                     own.setdefault(row, []).append(name)
@@ -201,7 +201,7 @@ def page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _table(rows: Iterable[Row], of: Mapping[Row, Sequence[str]] | None = None) -> list[str]:
+def _table(rows: Iterable[Line], of: Mapping[Line, Sequence[str]] | None = None) -> list[str]:
     """Rows of Markdown; `of`: the choices that have a row."""
     head = ["key", *(["of"] if of else []), "type", "default", "what it does"]
     lines = [head, ["---"] * len(head)]

@@ -7,6 +7,7 @@ import argparse
 import difflib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -60,6 +61,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code if isinstance(error, UserError) else 1
 
 
+def program() -> NoReturn:
+    """`rlvr` as a process of its own: a tracker that hangs does not keep it, nor does what its library does at exit."""
+    code = main()
+    if any(thread.name.startswith("tracker ") for thread in threading.enumerate()):
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
+
+
 def _run(argv: list[str]) -> int:
     parser, commands = _parsers()
     if argv and not argv[0].startswith("-") and argv[0] not in commands:
@@ -104,4 +115,4 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    program()

@@ -94,7 +94,7 @@ def _print(args: argparse.Namespace, records: Sequence[EvaluationRecord], *, rpn
     if args.output and (args.prompt is None and not args.json):
         return
     if args.json:
-        from rlvr.tracking.evaluations import to_line
+        from rlvr.tracking.jsonl import to_line
 
         lines = b"".join(map(to_line, records)).decode("utf-8", errors="replace")
         sys.stdout.write(lines)
@@ -105,7 +105,7 @@ def _print(args: argparse.Namespace, records: Sequence[EvaluationRecord], *, rpn
     elif args.prompt is not None:
         sys.stdout.write("\n".join(steps(record) if rpn else answer(record) for record in records))
     else:
-        from rlvr.tracking.evaluations import to_json
+        from rlvr.tracking.jsonl import to_json
 
         sys.stdout.writelines(to_json(record) + "\n" for record in records)
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from rlvr.errors import UserError
-from rlvr.tracking.evaluations import EvaluationRecord, read_records, to_line, write_jsonl
+from rlvr.tracking.evaluations import EvaluationRecord, read_records, write_jsonl
 from rlvr.tracking.files import writing
+from rlvr.tracking.jsonl import to_line
 
 
 class RecordFile:

@@ -15,7 +15,7 @@ from rlvr.evaluation.compare import Comparison
 from rlvr.evaluation.intervals import Interval
 from rlvr.tracking.evaluations import EvaluationRecord
 
-Row = tuple[str, ...]
+TableRow = tuple[str, ...]
 MAX_SHOWN = 300
 """Characters of a prompt or completion shown of an example."""
 
@@ -24,7 +24,7 @@ LONGEST_SCORE, LONGEST_WORD = len("100.0% (96.3 to 100.0)"), 12
 """Number columns up to these widths are never folded."""
 
 COLUMNS = 3
-"""Cells side by side on a terminal; more get another table."""
+"""TableRow side by side on a terminal; more get another table."""
 
 
 # ------------------------------------------------------------------------------------------------------- numbers
@@ -61,7 +61,7 @@ def score_name(name: str) -> str:
 # -------------------------------------------------------------------------------------------------------- tables
 
 
-def score_rows(cells: Sequence[Cell]) -> list[Row]:
+def score_rows(cells: Sequence[Cell]) -> list[TableRow]:
     """A row a score: its name, and its value with the interval for each cell."""
     counts = ("examples", *(f"{cell.num_examples:,}" for cell in cells))
     names = _names(*(cell.scores for cell in cells))
@@ -73,7 +73,7 @@ def _names(*mappings: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
 
 
-def _kind_rows(cells: Sequence[Cell]) -> list[Row]:
+def _kind_rows(cells: Sequence[Cell]) -> list[TableRow]:
     kinds = [{kind.tag: kind.accuracy for kind in cell.kinds} for cell in cells]
     tags = sorted(_names(*kinds), key=_natural)
     return [(readable(tag), *(percent(accuracy.get(tag)) for accuracy in kinds)) for tag in tags]
@@ -84,7 +84,7 @@ def _natural(tag: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", tag) if part)
 
 
-def _number_rows(cells: Sequence[Cell]) -> list[Row]:
+def _number_rows(cells: Sequence[Cell]) -> list[TableRow]:
     """A row a number that is no score: shares of failures, parts of the reward, facts of the verifier."""
     names = _names(*(cell.numbers for cell in cells))
     rows = [(readable(name), *(number(name, cell.numbers.get(name)) for cell in cells)) for name in names]
@@ -95,7 +95,7 @@ def _number_rows(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def summary_rows(cells: Sequence[Cell], *, full: bool = True) -> tuple[Row, list[Row]]:
+def summary_rows(cells: Sequence[Cell], *, full: bool = True) -> tuple[TableRow, list[TableRow]]:
     """The table of a benchmark: its head, and a row a cell. `full=False`: what fits on a terminal."""
     sampled = [name for name in _names(*(cell.scores for cell in cells)) if "part_" not in name and name != "accuracy"]
     scores = ["accuracy", *(name for name in sampled if full or name == "sampled_accuracy")]
@@ -150,7 +150,7 @@ def _of_cells(cells: Sequence[Cell], markdown: bool) -> str:
     return "\n".join(table((title, *names), rows, markdown=markdown) for title, rows in blocks.items() if rows)
 
 
-def table(head: Row, rows: Sequence[Row], *, markdown: bool) -> str:
+def table(head: TableRow, rows: Sequence[TableRow], *, markdown: bool) -> str:
     """Aligned columns under their heads; long words are folded on a terminal only."""
     from rich import box
     from rich.console import Console

@@ -10,7 +10,7 @@ from typing import Any
 from rlvr.report.page import finite
 from rlvr.tracking.metrics import describe
 
-Row = Mapping[str, float]
+Numbers = Mapping[str, float]
 
 MAX_POINTS = 2000
 """Per run; a chart is some hundred pixels wide."""
@@ -35,7 +35,7 @@ _SECTIONS = (  # title, whether it is open at first, pattern of its names; the f
 )
 
 
-def sections(runs: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
+def sections(runs: Sequence[Sequence[Numbers]]) -> list[dict[str, Any]]:
     """`{"title", "open", "names": [..], "still": [..]}` with at least one curve; `still` never change in any run.
 
     `x_low` and `x_high` are the band of an `x`, not curves. The first section is always drawn: a flat accuracy is news.
@@ -62,11 +62,11 @@ def band_of(name: str) -> str | None:
     return found[1] if found else None
 
 
-def _is_still(rows: Sequence[Row], name: str) -> bool:
+def _is_still(rows: Sequence[Numbers], name: str) -> bool:
     return len({row[name] for row in rows if name in row and math.isfinite(row[name])}) <= 1
 
 
-def series(rows: Sequence[Row]) -> dict[str, Any]:
+def series(rows: Sequence[Numbers]) -> dict[str, Any]:
     """`{"steps": [..], "series": {name: [..]}}` with None for a missing value.
 
     Of a long run every n-th step is kept, and every evaluated one.

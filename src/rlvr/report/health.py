@@ -12,7 +12,7 @@ from rlvr.report.page import finite
 from rlvr.tracking.health import WINDOW, checked, hints
 from rlvr.tracking.metrics import describe
 
-Row = Mapping[str, float]
+Numbers = Mapping[str, float]
 
 MAX_LOOKS_BACK = 20
 """Earlier steps at which the hints are evaluated again."""
@@ -41,7 +41,7 @@ _SOLVED_IS_FINE = ("reward/std", "policy/trained_tokens")
 _NEVER_FINE = r"loss/.*|reward/(mean|within_group_std)"
 
 
-def health(history: Sequence[Row], penalties: Collection[str] = ()) -> list[dict[str, Any]]:
+def health(history: Sequence[Numbers], penalties: Collection[str] = ()) -> list[dict[str, Any]]:
     """A row for each signal, the wrong ones first, then by name.
 
     `{"metric", "state", "value", "texts", "bad", "past"}`: `state` is `wrong` (a hint says so, in `texts`), `notice`
@@ -67,7 +67,7 @@ def _is_signal(name: str) -> bool:
     return metric is not None and metric.bad != "-" and band_of(name) is None and name.count("/") < 3
 
 
-def _row(history: Sequence[Row], name: str, texts: list[str], past: list[str]) -> dict[str, Any]:
+def _row(history: Sequence[Numbers], name: str, texts: list[str], past: list[str]) -> dict[str, Any]:
     metric = describe(name)
     bad = "" if metric is None else metric.bad
     values = [row[name] for row in history if name in row]
@@ -103,7 +103,7 @@ def _plain(values: Sequence[float]) -> str:
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
-def _solved(history: Sequence[Row]) -> bool:
+def _solved(history: Sequence[Numbers]) -> bool:
     """Whether the last evaluations leave little to learn (as in tracking.health)."""
     latest = {name: row[name] for row in history for name in row if re.fullmatch(r"eval/[^/]+/accuracy", name)}
     return bool(latest) and min(latest.values()) >= 0.9
@@ -119,7 +119,7 @@ def _metric_of(key: str) -> str:
     return checked()[key]
 
 
-def _past(history: Sequence[Row], penalties: Collection[str], now: Collection[str]) -> dict[str, list[str]]:
+def _past(history: Sequence[Numbers], penalties: Collection[str], now: Collection[str]) -> dict[str, list[str]]:
     """Hints of earlier steps that are gone by now (whose keys are not in `now`), with their first and last steps."""
     evaluated = [number for number, row in enumerate(history) if any(name.startswith("eval/") for name in row)]
     seen: dict[str, list[int]] = {}

@@ -51,13 +51,13 @@ class Custom(Part):
             ConfigError: there is no such function, or it cannot be called with what there is; begins with `key`.
             UserError: it cannot be sent to another process.
         """
-        from rlvr.rewards.pool import packed_function
+        from rlvr.rewards.sandbox import packed
 
         what = f"{key}={self.function}"
         function = functions.get(self.function) or imported(what, self.function, "function", callable)
         bound = self.model_copy()
         bound._function, bound._names = function, accepted_names(function, self.settings, what)
-        packed_function(function)
+        packed(function)
         return bound
 
     @property

@@ -15,16 +15,15 @@ import sysconfig
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import rlvr
 from rlvr import registry
 from rlvr.rewards.base import Grade, Part, RewardError
+from rlvr.rewards.sandbox import Sandbox, packed
 from rlvr.types import Attempt
-
-if TYPE_CHECKING:
-    from rlvr.rewards.pool import VerifierPool
 
 _FOREIGN = (
     "<frozen",
@@ -39,13 +38,16 @@ class PartRunner:
 
     def __init__(self, name: str, part: Part) -> None:
         self.part, self._name = part, name
-        self._remote = None if part.in_process else _Remote(part)
         self.waits = not part.in_process or inspect.iscoroutinefunction(part.grade)
 
-    def preload(self, sandbox: VerifierPool) -> None:
+    def preload(self, sandbox: Sandbox) -> None:
         """Let the processes start with what the part imports."""
-        for module in () if self._remote is None else (__name__, *self.part.preload):
+        for module in () if self.part.in_process else (__name__, *self.part.preload):
             sandbox.preload(module)
+
+    @cached_property
+    def _remote(self) -> bytes:
+        return packed(_Remote(self.part))
 
     async def grade(self, attempt: Attempt) -> Grade:
         """The grade; what goes wrong with the part is `error`, never a wrong answer.
@@ -55,10 +57,10 @@ class PartRunner:
         if not self.waits:
             return self.grade_now(attempt)
         try:
-            if self._remote is None:
+            if self.part.in_process:
                 grade = to_grade(await self.part.grade(attempt))
             else:
-                grade = await self._grade_elsewhere(attempt, self._remote)
+                grade = await self._grade_elsewhere(attempt)
         except Exception as error:
             return _failure(described(error))
         return self._accepted(grade, attempt)
@@ -79,42 +81,35 @@ class PartRunner:
             "number, or None for a completion that it cannot read."
         )
 
-    async def _grade_elsewhere(self, attempt: Attempt, remote: _Remote) -> Grade | str:
+    async def _grade_elsewhere(self, attempt: Attempt) -> Grade | str:
         example = attempt.example if self.part.reads_metadata else replace(attempt.example, metadata={})
-        result = await attempt.sandbox.call(remote, replace(attempt, example=example, state=None, sandbox=None))
+        result = await attempt.sandbox.call(self._remote, replace(attempt, example=example, state=None, sandbox=None))
         if result.status != "ok":
             return _failure(result.message)
         return result.value if isinstance(result.value, str) else to_grade(Grade(**result.value))
 
 
 class _Remote:
-    """Grades by a part in a process of a `VerifierPool`; what it returns is plain data."""
+    """Grades by a part in a process of a `Sandbox`; what it returns is plain data."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
 
     def __call__(self, attempt: Attempt) -> dict[str, Any] | str:
-        try:
-            found = self._part.grade(attempt)
-            grade = to_grade(asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found)
-        except MemoryError:
-            raise
-        except BaseException as error:  # SystemExit of a user's code, too, is only this call's
-            grade = _failure(described(error))
+        found = self._part.grade(attempt)
+        grade = to_grade(asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found)
         return grade if isinstance(grade, str) else asdict(grade)
 
     def __reduce__(self) -> tuple[Callable[..., _Remote], tuple[list[str], bytes]]:
-        import cloudpickle
-
-        return _loaded, (registry.folders, cloudpickle.dumps(self._part))
+        return _loaded, (registry.folders, packed(self._part))
 
 
-def _loaded(folders: Sequence[str], packed: bytes) -> _Remote:
+def _loaded(folders: Sequence[str], part: bytes) -> _Remote:
     sys.path.extend(folder for folder in folders if folder not in sys.path)
-    part: Part = pickle.loads(packed)
-    for module in part.preload:
+    found: Part = pickle.loads(part)
+    for module in found.preload:
         importlib.import_module(module)
-    return _Remote(part)
+    return _Remote(found)
 
 
 async def _awaited(found: Awaitable[Any]) -> Any:

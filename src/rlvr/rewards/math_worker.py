@@ -1,7 +1,7 @@
 """What `MathEqual` compares with; importing it loads math-verify and sympy.
 
 math-verify's own time limits are off: they use `signal.alarm`, which works on a main thread only and cannot stop C
-code. The pool's deadline can.
+code. The sandbox's deadline can.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlvr.rewards.base import Grade, Part
@@ -21,13 +20,13 @@ from rlvr.rewards.settings import RewardSettings
 from rlvr.types import Attempt, Score
 
 if TYPE_CHECKING:
-    from rlvr.rewards.pool import VerifierPool
+    from rlvr.rewards.sandbox import Sandbox
 
 
 def make_verifier(
     reward: RewardSettings,
     answer_format: AnswerFormat,
-    sandbox: VerifierPool,
+    sandbox: Sandbox,
     functions: Mapping[str, Callable[..., Any]] | None = None,
 ) -> PartsVerifier:
     """The weighted sum of the reward's parts. ConfigError for a function that is not found.
@@ -52,7 +51,7 @@ class PartsVerifier:
     name = "reward"
 
     def __init__(
-        self, parts: Mapping[str, Part], answer_format: AnswerFormat | None = None, sandbox: VerifierPool | None = None
+        self, parts: Mapping[str, Part], answer_format: AnswerFormat | None = None, sandbox: Sandbox | None = None
     ) -> None:
         self.parts = dict(parts)
         self._format, self._sandbox = answer_format, sandbox
@@ -65,7 +64,7 @@ class PartsVerifier:
 
     async def verify(self, attempt: Attempt) -> Score:
         """The weighted sum, or why there is none; RewardError if a part returns anything but one finite number."""
-        attempt = replace(attempt, format=self._format, sandbox=self._sandbox)
+        attempt = attempt.judged_by(self._format, self._sandbox)
         grades = {name: runner.grade_now(attempt) for name, runner in self._immediate.items()}
         if self._waiting:  # together
             found = await asyncio.gather(*(runner.grade(attempt) for runner in self._waiting.values()))

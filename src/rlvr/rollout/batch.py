@@ -12,7 +12,7 @@ from rlvr.types import Episode, Group, StopReason, TokenBatch, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TokenRow:
     """One token sequence with its sampled spans; arrays are as long as ids."""
 
     ids: tuple[int, ...]
@@ -27,12 +27,12 @@ class Row:
         return self.loss_mask.index(True) if any(self.loss_mask) else len(self.ids)
 
 
-def _append(row: Row | None, turn: Turn, potential: float) -> Row:
+def _append(row: TokenRow | None, turn: Turn, potential: float) -> TokenRow:
     """The row with the turn's new prompt tokens (mask 0) and its completion (mask 1) behind it."""
-    row = row or Row(ids=(), loss_mask=(), behavior_logprobs=(), policy_versions=(), potentials=())
+    row = row or TokenRow(ids=(), loss_mask=(), behavior_logprobs=(), policy_versions=(), potentials=())
     fresh = turn.prompt_ids[len(row.ids) :]
     sampled = turn.completion.token_ids
-    return Row(
+    return TokenRow(
         ids=row.ids + fresh + sampled,
         loss_mask=row.loss_mask + (False,) * len(fresh) + (True,) * len(sampled),
         behavior_logprobs=row.behavior_logprobs + (0.0,) * len(fresh) + turn.completion.behavior_logprobs,
@@ -41,14 +41,14 @@ def _append(row: Row | None, turn: Turn, potential: float) -> Row:
     )
 
 
-def episode_rows(episode: Episode) -> Iterator[Row]:
+def episode_rows(episode: Episode) -> Iterator[TokenRow]:
     """Merge turns into as few rows as the tokens allow.
 
     Turns (P1 C1), (P1 C1 R1 C2), (Q C3): the second prompt extends the first turn, so they share the row
     P1 C1 R1 C2 with mask 0 1 0 1; the third starts over (a template rewrote history), so it is a row of its own.
     """
     potentials = episode.score.potentials or (0.0,) * len(episode.turns)
-    row: Row | None = None
+    row: TokenRow | None = None
     for turn, potential in zip(episode.turns, potentials, strict=True):
         if row is not None and turn.prompt_ids[: len(row.ids)] != row.ids:
             yield row
@@ -58,7 +58,7 @@ def episode_rows(episode: Episode) -> Iterator[Row]:
         yield row
 
 
-def _with_tool_tokens(row: Row) -> Row:
+def _with_tool_tokens(row: TokenRow) -> TokenRow:
     """Everything after the first prompt counts as sampled; nobody knows with which probability."""
     first = row.prompt_length
     return replace(
@@ -76,7 +76,7 @@ def to_batch(groups: Sequence[Group], *, train_on_tool_tokens: bool = False) -> 
 
     `train_on_tool_tokens` is wrong, and there to show what it does (docs/tools.md).
     """
-    rows: list[Row] = []
+    rows: list[TokenRow] = []
     owners: list[tuple[int, int, Episode]] = []
     numbered = [(index, episode) for index, group in enumerate(groups) for episode in group.episodes]
     for number, (index, episode) in enumerate(numbered):

@@ -20,7 +20,7 @@ from rlvr.tasks.prompts import Prompt
 if TYPE_CHECKING:
     from rlvr.rewards.base import Verifier
     from rlvr.rewards.metrics import Metric
-    from rlvr.rewards.pool import VerifierPool
+    from rlvr.rewards.sandbox import Sandbox
     from rlvr.tasks.base import Task
     from rlvr.tasks.dataset import Data, Environments
     from rlvr.tasks.prompting import Prompter
@@ -40,7 +40,7 @@ class TaskContext:
     prompt: Prompt
     prompter: Prompter
     reward: Verifier | None  # its parts; None where the task scores its episodes itself
-    sandbox: VerifierPool  # processes for what can hang
+    sandbox: Sandbox  # processes for what can hang
     functions: Functions
     open: Callable[[TaskBundle, str, int], Task]  # opens a task inside this one: bundle, name, seed
 

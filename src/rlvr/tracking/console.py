@@ -107,7 +107,7 @@ class Console:
         if self._progress is not None:
             self._bar = self._progress.add_task(name, total=self._total, completed=done, numbers="", eta="")
         else:
-            self._print(f"{name}: {self._total - done} steps")
+            self.note(f"{name}: {self._total - done} steps")
 
     def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """Move the stage's bar to `step` of its total; `metrics` as in `summarize` ("loss" for the warm start)."""
@@ -126,17 +126,16 @@ class Console:
                 self._said.add(hint.key)
                 self.note(f"step {step}: {hint.text}")
 
-    def note(self, text: str) -> None:
-        """One sentence, above the live line."""
-        self._print(text)
-
     def show(self, lines: Sequence[Sequence[tuple[str, str]]]) -> None:
         """Lines of (text, rich style); the styles are left out where there is no live terminal."""
+        if self._rich is None:
+            for line in lines:
+                self.note("".join(text for text, _ in line).rstrip())
+            return
+        from rich.text import Text
+
         for line in lines:
-            if self._rich is None:
-                self._print("".join(text for text, _ in line).rstrip())
-            else:
-                self._print(_styled(line))
+            self.note(Text.assemble(*line))  # what the text says is never read as markup
 
     def diagnose(self) -> None:
         """What looks wrong with the steps so far, however few they are."""
@@ -166,9 +165,10 @@ class Console:
             self._progress.update(self._bar, completed=step, numbers=numbers, eta=eta and f"eta {eta}")
         elif due:
             parts = [f"{self._name} {step}/{self._total}", numbers, eta and f"eta {eta}"]
-            self._print("  ".join(part for part in parts if part))
+            self.note("  ".join(part for part in parts if part))
 
-    def _print(self, text: str | Text) -> None:
+    def note(self, text: str | Text) -> None:
+        """One sentence, above the live line."""
         if self._mode == "none":
             return
         try:
@@ -186,13 +186,6 @@ def _resolve(mode: Mode, stream: TextIO | None) -> Mode:
     if mode == "auto":
         return "live" if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb" else "plain"
     return mode
-
-
-def _styled(line: Sequence[tuple[str, str]]) -> Text:
-    """What the text says is never read as markup."""
-    from rich.text import Text
-
-    return Text.assemble(*line)
 
 
 def _live(stream: TextIO) -> tuple[RichConsole, Progress]:

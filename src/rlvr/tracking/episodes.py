@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 
-from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, RowRecord, TurnRecord
+from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, TurnRecord
 from rlvr.types import Group, StopReason, Verdict
 
 Span = tuple[str, str]
@@ -139,25 +141,18 @@ def _masked_turns(record: EpisodeRecord) -> Iterator[tuple[TurnRecord, Masked, M
         if place == len(row.ids):  # the row was full: the template rewrote history, and another one began
             row, place = next(rows), 0
         start, end = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.completion_ids)
-        yield turn, _cut(row, place, start), _cut(row, start, end)
+        tokens = list(zip(row.ids, row.loss_mask, strict=True))
+        yield turn, tokens[place:start], tokens[start:end]
         place = end
-
-
-def _cut(row: RowRecord, start: int, end: int) -> Masked:
-    return list(zip(row.ids[start:end], row.loss_mask[start:end], strict=True))
 
 
 def _spans(tokens: Masked, decode: Decode, limit: int, *, tail: bool = False) -> Line:
     """The text of the tokens, in brackets where the mask is 0."""
     spans: Line = []
-    start = 0
-    for end in range(1, len(tokens) + 1):
-        if end < len(tokens) and tokens[end][1] == tokens[start][1]:
-            continue
-        text = decode([token for token, _ in tokens[start:end]])
+    for is_trained, run in groupby(tokens, key=itemgetter(1)):
+        text = decode([token for token, _ in run])
         text = visible(_tail(text, limit) if tail else text, 2 * limit)
-        spans.append((text, TRAINED) if tokens[start][1] else (f"[{text}]", MASKED))
-        start = end
+        spans.append((text, TRAINED) if is_trained else (f"[{text}]", MASKED))
     return spans
 
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
+from rlvr.tracking.jsonl import to_line
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
 
@@ -107,30 +108,6 @@ MAX_LINE_BYTES = 64 << 20
 """A longer line is no record of ours."""
 
 
-def to_json(record: EvaluationRecord) -> str:
-    """One line without its end; an infinite or missing number is null."""
-    return json.dumps(_fields(record), ensure_ascii=False, default=_fields, allow_nan=False)
-
-
-def to_line(record: EvaluationRecord) -> bytes:
-    """One line of a file, with its end. A lone surrogate in a decoded text must not lose the file."""
-    return (to_json(record) + "\n").encode("utf-8", errors="backslashreplace")
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple) and any(isinstance(item, float) and not math.isfinite(item) for item in value):
-        return [_plain(item) for item in value]
-    return value
-
-
 def from_json(line: str | bytes) -> EvaluationRecord:
     """The record of a line.
 
@@ -179,11 +156,11 @@ def read_records(
                 except ValueError as error:
                     torn = "" if line.endswith(b"\n") else ", its end is missing"
                     problems.append(f"{name}, line {number}, is damaged ({_one_line(error)}{torn}): it is left out")
-                else:
-                    if not tokens:
-                        turns = tuple(replace(turn, token_ids=(), logprobs=()) for turn in record.turns)
-                        record = replace(record, turns=turns)
-                    records[record.model, record.task, record.split, record.retriever, *record.key] = record
+                    continue
+                if not tokens:
+                    turns = tuple(replace(turn, token_ids=(), logprobs=()) for turn in record.turns)
+                    record = replace(record, turns=turns)
+                records[record.model, record.task, record.split, record.retriever, *record.key] = record
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror or error}.") from error
     return list(records.values()), problems

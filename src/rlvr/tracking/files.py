@@ -22,11 +22,6 @@ _REMEDIES = {
 }
 
 
-def write_error(path: Path, number: int, text: str) -> UserError:
-    """The sentence for a failed write of `path`; `number` is the errno."""
-    return UserError(f"Cannot write {path}: {_REMEDIES.get(number, text)}.")
-
-
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn an operating system error inside the block into a `UserError` that names the file and the remedy.
@@ -37,12 +32,13 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path
-        raise write_error(file, error.errno or 0, error.strerror or str(error)) from error
+        remedy = _REMEDIES.get(error.errno or 0, error.strerror or str(error))
+        raise UserError(f"Cannot write {file}: {remedy}.") from error
     except Exception as error:
         found = re.search(r"\(os error (\d+)\)", str(error))
         if not found:
             raise
-        raise write_error(path, int(found[1]), str(error)) from error
+        raise UserError(f"Cannot write {path}: {_REMEDIES.get(int(found[1]), str(error))}.") from error
 
 
 def sync_file(path: Path) -> None:

@@ -26,16 +26,13 @@ class _Rule:
     unless_solved: bool = False
     unless: Callable[[Metrics], bool] = lambda metrics: False
 
+    def found(self, metrics: Metrics) -> bool:
+        return self.metric in metrics and self.wrong(metrics[self.metric]) and not self.unless(metrics)
 
-def _above(name: str, share: float) -> Callable[[Metrics], bool]:
+
+def _above(share: float, *names: str) -> Callable[[Metrics], bool]:
     """Whether another number says more: two sentences about one thing are one too many."""
-    return lambda metrics: metrics.get(name, 0.0) > share
-
-
-def _said_better(metrics: Metrics) -> bool:
-    """Whether failed calls are mostly of one kind that has a sentence of its own."""
-    names = ("malformed_call_share", "unknown_tool_share", "tool_timeout_share")
-    return any(_above(f"rollout/{name}", 0.3)(metrics) for name in names)
+    return lambda metrics: any(metrics.get(name, 0.0) > share for name in names)
 
 
 def _learns_or_is_nothing(metrics: Metrics) -> bool:
@@ -64,7 +61,7 @@ _RULES = (  # causes before what they cause
         "invalid", "rollout/invalid_share", lambda x: x > 0.9,
         "Over 90 % of the answers could not be read in {steps} (rollout/invalid_share). Look at a few completions in "
         "rollouts/: the model does not know the answer format, or the prompt does not ask for it.",
-        unless=_above("rollout/truncated_share", 0.5),
+        unless=_above(0.5, "rollout/truncated_share"),
     ),
     _Rule(
         "no_reward", "reward/mean", lambda x: x == 0,
@@ -99,19 +96,19 @@ _RULES = (  # causes before what they cause
         "Over 30 % of the trained tokens had a mismatch weight beyond algorithm.mismatch_cap in {steps} "
         "(policy/mismatch_capped). Lower rollout.max_staleness, or weigh tokens instead of sequences "
         "(algorithm.mismatch_correction=truncate).",
-        unless=_above("policy/mismatch_kl", 0.05),
+        unless=_above(0.05, "policy/mismatch_kl"),
     ),
     _Rule(
         "weighted_away", "policy/mismatch_weight", lambda x: x < 0.3,
         "The mean weight of the mismatch correction was below 0.3 in {steps} (policy/mismatch_weight): most of the "
         "batch counts for little. Products over long completions vanish: set algorithm.mismatch_correction=truncate.",
-        unless=_above("policy/mismatch_kl", 0.05),
+        unless=_above(0.05, "policy/mismatch_kl"),
     ),
     _Rule(
         "no_gradient", "policy/grad_norm", lambda x: x == 0,
         "The gradient (policy/grad_norm) was exactly 0 in {steps}: the weights do not change. "
         "Look at the advantages in rollouts/: all 0 means that everything is masked.",
-        unless_solved=True, unless=_above("rollout/zero_advantage_share", 0.9),
+        unless_solved=True, unless=_above(0.9, "rollout/zero_advantage_share"),
     ),
     _Rule(
         "tiny_gradient", "policy/grad_norm", lambda x: 0 < x < 1e-5,
@@ -134,7 +131,7 @@ _RULES = (  # causes before what they cause
         "few_trained", "policy/trained_token_share", lambda x: x < 0.05,
         "Less than 5 % of the sampled tokens were trained on in {steps} (policy/trained_token_share), though rewards "
         "differ within groups. Look at loss_mask and advantages in rollouts/, and at algorithm.truncated.",
-        unless_solved=True, unless=_above("rollout/zero_advantage_share", 0.9),
+        unless_solved=True, unless=_above(0.9, "rollout/zero_advantage_share"),
     ),
     _Rule(
         "malformed_calls", "rollout/malformed_call_share", lambda x: x > 0.3,
@@ -155,7 +152,9 @@ _RULES = (  # causes before what they cause
         "tool_errors", "rollout/tool_error_share", lambda x: x > 0.5,
         "Over half of the tool calls failed in {steps} (rollout/tool_error_share). Look at what the tools replied "
         "(reply) in rollouts/, and at rollout/invalid_argument_share.",
-        unless=_said_better,
+        unless=_above(
+            0.3, "rollout/malformed_call_share", "rollout/unknown_tool_share", "rollout/tool_timeout_share"
+        ),  # which have sentences of their own
     ),
     _Rule(
         "no_calls", "rollout/tool_calls_mean", lambda x: x < 0.05,
@@ -187,13 +186,9 @@ def hints(history: Sequence[Metrics], *, window: int = WINDOW, penalties: Collec
     found = [
         Hint(key=rule.key, text=rule.text.format(steps=steps))
         for rule in _RULES
-        if not (rule.unless_solved and solved) and recent and all(_wrong(rule, metrics) for metrics in recent)
+        if not (rule.unless_solved and solved) and recent and all(map(rule.found, recent))
     ]
     return found + _silent_parts(recent, steps, penalties) + _gamed(history) + _got_worse(history)
-
-
-def _wrong(rule: _Rule, metrics: Metrics) -> bool:
-    return rule.metric in metrics and rule.wrong(metrics[rule.metric]) and not rule.unless(metrics)
 
 
 def _silent_parts(recent: Sequence[Metrics], steps: str, penalties: Collection[str]) -> list[Hint]:
@@ -201,13 +196,14 @@ def _silent_parts(recent: Sequence[Metrics], steps: str, penalties: Collection[s
 
     An error that hides in the reading of answers looks just so: exact match is silently 0, the rest is trained on.
     """
-    whole = {"reward/mean", "reward/std", "reward/within_group_std"}
-    candidates = sorted({name for metrics in recent for name in metrics if _is_part(name)} - whole)
-    parts = [name for name in candidates if name.rpartition("/")[2] not in penalties]
+    names = {name for metrics in recent for name in metrics}
+    named = {name for name in names if name.startswith("reward/") or name == "episode/answer_em"}
+    named -= {"reward/mean", "reward/std", "reward/within_group_std"}
+    parts = sorted(name for name in named if name.rpartition("/")[2] not in penalties)
     silent = [name for name in parts if all(metrics.get(name) == 0 for metrics in recent)]
     if len(silent) > 1 and "episode/answer_em" in silent:
         silent.remove("episode/answer_em")  # the part of the reward says it
-    if not any(metrics[name] > 0 for metrics in recent for name in metrics if name in parts):
+    if not any(metrics.get(name, 0.0) > 0 for metrics in recent for name in parts):
         return []
     return [
         Hint(
@@ -217,10 +213,6 @@ def _silent_parts(recent: Sequence[Metrics], steps: str, penalties: Collection[s
         )
         for name in silent
     ]
-
-
-def _is_part(name: str) -> bool:
-    return name.startswith("reward/") or name == "episode/answer_em"
 
 
 def _accuracies(metrics: Metrics, end: str) -> dict[str, float]:
@@ -239,12 +231,12 @@ def _gamed(history: Sequence[Metrics]) -> list[Hint]:
     """One hint a task whose reward went up since its best evaluation, while its accuracy fell by more than chance."""
     found = []
     for task in sorted({task for metrics in history for task in _accuracies(metrics, "accuracy")}):
-        rows = [m for m in history if task in _accuracies(m, "accuracy") and f"eval/{task}/reward" in m]
+        accuracy, reward = f"eval/{task}/accuracy", f"eval/{task}/reward"
+        rows = [metrics for metrics in history if accuracy in metrics and reward in metrics]
         if not rows:
             continue
-        best, last = max(rows, key=lambda m: m[f"eval/{task}/accuracy"]), rows[-1]
-        fell = last[f"eval/{task}/accuracy_high"] < best[f"eval/{task}/accuracy_low"]
-        if fell and last[f"eval/{task}/reward"] > best[f"eval/{task}/reward"]:
+        best, last = max(rows, key=lambda metrics: metrics[accuracy]), rows[-1]
+        if last[f"{accuracy}_high"] < best[f"{accuracy}_low"] and last[reward] > best[reward]:
             text = (
                 f"Reward rises while held-out accuracy falls on {task}, by more than chance: it is being gamed. "
                 "Read the newest rollouts/, and give the parts of the reward that are not the answer less weight; "
@@ -256,13 +248,11 @@ def _gamed(history: Sequence[Metrics]) -> list[Hint]:
 
 def _got_worse(history: Sequence[Metrics]) -> list[Hint]:
     """One hint a task whose last evaluation lies below the first by more than chance explains."""
-    lows = [_accuracies(m, "accuracy_low") for m in history]
-    highs = [_accuracies(m, "accuracy_high") for m in history]
     found = []
-    for task in sorted({task for low in lows for task in low}):
-        first = next(low[task] for low in lows if task in low)
-        last = next((high[task] for high in reversed(highs) if task in high), first)
-        if last < first:
+    for task in sorted({task for metrics in history for task in _accuracies(metrics, "accuracy_low")}):
+        first = next(metrics[name] for metrics in history if (name := f"eval/{task}/accuracy_low") in metrics)
+        highs = [metrics[name] for metrics in history if (name := f"eval/{task}/accuracy_high") in metrics]
+        if highs and highs[-1] < first:
             text = (
                 f"Held-out accuracy on {task} is now lower than before training, by more than chance. "
                 "Lower trainer.learning_rate, and compare the reward with the metric: the reward may be gamed."

@@ -1,9 +1,11 @@
-"""`metrics.jsonl`: one JSON object a line, one line a step."""
+"""Files of one JSON object a line: `metrics.jsonl`, one line a step, and records of anything."""
 
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import sync_file, write_atomically, writing
@@ -50,11 +52,11 @@ class MetricsFile:
 
     def cut_back(self, step: int) -> None:
         """Drop the lines after `step` and a half-written last line; atomic. `cut_back(-1)` drops everything."""
-        lines = _complete_lines(self.path) if self.path.exists() else []
-        kept = {number: line for line, number in lines if number <= step}
+        rows = _complete_lines(self.path) if self.path.exists() else []
+        kept = {int(row["step"]): line for row, line in rows if int(row["step"]) <= step}
         self._last_step = max(kept, default=-1)
         if self.path.exists():
-            write_atomically(self.path, "".join(kept.values()).encode())
+            write_atomically(self.path, b"".join(kept.values()))
 
     def sync(self) -> None:
         """Wait until all lines are on the disk: a checkpoint must not outlive the lines before it."""
@@ -69,29 +71,44 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     Raises:
         UserError: a line inside the file is not a JSON object with a step.
     """
-    rows = [json.loads(line) for line, _ in _complete_lines(path)]
+    rows = [row for row, _ in _complete_lines(path)]
     return [{name: math.nan if value is None else value for name, value in row.items()} for row in rows]
 
 
-def _complete_lines(path: Path) -> list[tuple[str, int]]:
-    """Each complete line with its step. What follows the last line feed was cut off by a kill and is left out."""
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [(_decode(line, path, number), _step(line, path, number)) for number, line in enumerate(lines, start=1)]
+def _complete_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
+    """Each complete line, read and as it is. What follows the last line feed was cut off by a kill and is left out."""
+    rows = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            row = json.loads(line.decode())
+            int(row["step"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(
+                f"{path}, line {number}, is damaged (not a JSON object with a step): delete that line."
+            ) from error
+        rows.append((row, line + b"\n"))
+    return rows
 
 
-def _decode(line: bytes, path: Path, number: int) -> str:
-    try:
-        return line.decode() + "\n"
-    except UnicodeDecodeError as error:
-        raise _damaged(path, number) from error
+def to_json(record: Any) -> str:
+    """A record, a dataclass, as one line without its end; a number that is not finite is null."""
+    return json.dumps(_fields(record), ensure_ascii=False, default=_fields, allow_nan=False)
 
 
-def _step(line: bytes, path: Path, number: int) -> int:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise _damaged(path, number) from error
+def to_line(record: Any) -> bytes:
+    """One line of a file, with its end. A lone surrogate in a decoded text must not lose the file."""
+    return (to_json(record) + "\n").encode("utf-8", errors="backslashreplace")
 
 
-def _damaged(path: Path, number: int) -> UserError:
-    return UserError(f"{path}, line {number}, is damaged (not a JSON object with a step): delete that line.")
+def _fields(record: Any) -> dict[str, Any]:
+    return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple) and any(isinstance(item, float) and not math.isfinite(item) for item in value):
+        return [_plain(item) for item in value]
+    return value

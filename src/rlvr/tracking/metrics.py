@@ -17,7 +17,17 @@ class Metric:
     bad: str
 
 
-_LOW, _HIGH = "lower end of its 95 % interval", "upper end of its 95 % interval"
+def _interval(
+    name: str, called: str = "", *, unit: str = "share", low: str = "as accuracy_low"
+) -> tuple[Metric, Metric]:
+    """The rows of the ends of an interval."""
+    return (
+        Metric(f"eval/<task>/{name}_low", unit, f"{called or name}: lower end of its 95 % interval", low),
+        Metric(
+            f"eval/<task>/{name}_high", unit, f"{called or name}: upper end of its 95 % interval", "as accuracy_low"
+        ),
+    )
+
 
 CATALOGUE: tuple[Metric, ...] = (
     Metric("step", "count", "updates made when the line was written; 0 is before the first update", "-"),
@@ -82,18 +92,15 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("critic/explained_variance", "share", "1 - variance of (return - value) / variance of the return; 0 where the return is constant (ppo)", "below 0 after many steps: the critic hurts; in a short run it explains nothing"),
     # evaluation
     Metric("eval/<task>/accuracy", "share", "the task's headline metric on held-out examples, greedy", "falling while reward/mean rises: the reward is being gamed"),
-    Metric("eval/<task>/accuracy_low", "share", f"accuracy: {_LOW}", "an interval wider than the gain you look for: raise evaluation.num_examples"),
-    Metric("eval/<task>/accuracy_high", "share", f"accuracy: {_HIGH}", "as accuracy_low"),
+    *_interval("accuracy", low="an interval wider than the gain you look for: raise evaluation.num_examples"),
     Metric("eval/<task>/accuracy_<tag>", "share", "greedy accuracy on held-out examples of one kind: so many operators (rpn), hops or steps", "rising for the easy kinds only: no generalization"),
-    Metric("eval/<task>/accuracy_<tag>_low", "share", f"accuracy_<tag>: {_LOW}", "as accuracy_low"),
-    Metric("eval/<task>/accuracy_<tag>_high", "share", f"accuracy_<tag>: {_HIGH}", "as accuracy_low"),
+    *_interval("accuracy_<tag>"),
     Metric("eval/<task>/num_examples", "count", "held-out examples judged, always the same ones", "-"),
     Metric("eval/<task>/reward", "reward", "mean reward of the greedy completions; not the metric", "rising while accuracy does not: the reward is being gamed"),
     Metric("eval/<task>/part_<part>", "reward", "mean of one named part of the reward over greedy completions, before its weight", "rising while accuracy does not: the model learns the form only"),
     Metric("eval/<task>/part_<part>_<tag>", "reward", "the same on held-out examples of one kind", "as accuracy_<tag>"),
     Metric("eval/<task>/sampled_part_<part>", "reward", "the same over sampled completions", "as part_<part>"),
-    Metric("eval/<task>/sampled_part_<part>_low", "reward", f"sampled_part_<part>: {_LOW}", "as accuracy_low"),
-    Metric("eval/<task>/sampled_part_<part>_high", "reward", f"sampled_part_<part>: {_HIGH}", "as accuracy_low"),
+    *_interval("sampled_part_<part>", unit="reward"),
     Metric("eval/<task>/valid_steps", "share", "rpn: written reduction steps that are right, mean over greedy completions that write any", "falling while accuracy rises: the steps are decoration"),
     Metric("eval/<task>/valid_steps_<tag>", "share", "the same on held-out examples of one kind", "as valid_steps"),
     Metric("eval/<task>/<fact>", "share", "as episode/<fact>, over greedy episodes", "answer_em far below answer_f1: right, but not in the words asked for"),
@@ -104,14 +111,11 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("eval/<task>/truncated_share", "share", "greedy completions cut off for length", "above a few percent: raise max_completion_tokens"),
     Metric("eval/<task>/error_share", "share", "greedy completions whose verifier failed, in the reward or the metric; where the metric failed they are in no other number", "anything above 0"),
     Metric("eval/<task>/sampled_accuracy", "share", "accuracy of sampled completions, mean over samples (avg@k)", "far below accuracy: right answers are luck of the mode"),
-    Metric("eval/<task>/sampled_accuracy_low", "share", f"sampled accuracy: {_LOW}", "as accuracy_low"),
-    Metric("eval/<task>/sampled_accuracy_high", "share", f"sampled accuracy: {_HIGH}", "as accuracy_low"),
+    *_interval("sampled_accuracy", "sampled accuracy"),
     Metric("eval/<task>/pass_at_<k>", "share", "unbiased estimate of the chance that at least one of k samples is right", "falling while accuracy rises: diversity is lost"),
-    Metric("eval/<task>/pass_at_<k>_low", "share", f"pass_at_<k>: {_LOW}", "as accuracy_low"),
-    Metric("eval/<task>/pass_at_<k>_high", "share", f"pass_at_<k>: {_HIGH}", "as accuracy_low"),
+    *_interval("pass_at_<k>"),
     Metric("eval/<task>/maj_at_<k>", "share", "examples whose most frequent answer among k samples is right, ties shared", "below sampled_accuracy: the model agrees on wrong answers"),
-    Metric("eval/<task>/maj_at_<k>_low", "share", f"maj_at_<k>: {_LOW}", "as accuracy_low"),
-    Metric("eval/<task>/maj_at_<k>_high", "share", f"maj_at_<k>: {_HIGH}", "as accuracy_low"),
+    *_interval("maj_at_<k>"),
     Metric("eval/<task>/samples_per_example", "count", "samples behind sampled_accuracy, pass_at_<k> and maj_at_<k>", "-"),
     # clock and machine: everything that may differ between two equal runs
     Metric("time/step_s", "seconds", "wall clock of the whole step", "rising: completions grow, or the machine is shared"),

@@ -11,12 +11,13 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
+from rlvr.tracking.jsonl import to_line
 from rlvr.types import Episode, Example, Group, Message, StopReason, TokenBatch, ToolCall, ToolSchema, TraceStep, Turn
 
 if TYPE_CHECKING:
@@ -102,29 +103,25 @@ class EpisodeRecord:
     rows: list[RowRecord]
 
 
-def make_records(
-    groups: Sequence[Group], batch: TokenBatch, reader: Reader, *, trainer_logprobs: Tensor | None = None
-) -> list[EpisodeRecord]:
+def make_records(groups: Sequence[Group], batch: TokenBatch, reader: Reader) -> list[EpisodeRecord]:
     """The records of `groups`; `batch.episodes` says which rows are those of the i-th episode over all groups.
 
-    `batch` may have more rows: they belong to groups that are not recorded. `trainer_logprobs` [B, T] are the policy's
-    before the update; without it `batch.old_logprobs` are taken (None when the algorithm needed none).
+    `batch` may have more rows: they belong to groups that are not recorded.
     """
-    num_episodes = sum(len(group.episodes) for group in groups)
-    rows: list[list[int]] = [[] for _ in range(num_episodes)]
+    rows: list[list[RowRecord]] = [[] for group in groups for _ in group.episodes]
     for row, number in enumerate(batch.episodes.tolist()):
-        if number < num_episodes:
-            rows[number].append(row)
+        if number < len(rows):
+            rows[number].append(_row_record(batch, row))
     if not all(rows):
-        raise ValueError(f"{num_episodes} episodes, but the batch has rows of {sum(map(bool, rows))} of them")
-    logprobs = batch.old_logprobs if trainer_logprobs is None else trainer_logprobs
-    row_records = iter([[_row_record(batch, row, logprobs) for row in own] for own in rows])
-    return [
-        _episode_record(index, group.example, episode, _turn_records(episode, tools, reader), next(row_records))
-        for index, group in enumerate(groups)
-        for tools in [reader.tools(group.example)]
-        for episode in group.episodes
-    ]
+        raise ValueError(f"{len(rows)} episodes, but the batch has rows of {sum(map(bool, rows))} of them")
+    own_rows, records = iter(rows), []
+    for index, group in enumerate(groups):
+        tools = reader.tools(group.example)
+        for episode in group.episodes:
+            following = [*episode.turns[1:], None]
+            turns = [_turn_record(*pair, tools, reader) for pair in zip(episode.turns, following, strict=True)]
+            records.append(_episode_record(index, group.example, episode, turns, next(own_rows)))
+    return records
 
 
 def _episode_record(
@@ -150,11 +147,6 @@ def _episode_record(
         turns=turns,
         rows=rows,
     )
-
-
-def _turn_records(episode: Episode, tools: Sequence[ToolSchema], reader: Reader) -> list[TurnRecord]:
-    following = [*episode.turns[1:], None]
-    return [_turn_record(turn, after, tools, reader) for turn, after in zip(episode.turns, following, strict=True)]
 
 
 def _turn_record(turn: Turn, following: Turn | None, tools: Sequence[ToolSchema], reader: Reader) -> TurnRecord:
@@ -204,29 +196,27 @@ def _json(value: Any, depth: int) -> Any:
     return value if isinstance(value, str | int | None) else f"<{type(value).__name__}>"
 
 
-def _row_record(batch: TokenBatch, row: int, logprobs: Tensor | None) -> RowRecord:
+def _row_record(batch: TokenBatch, row: int) -> RowRecord:
     length, versions = int(batch.lengths[row]), batch.policy_versions
 
     def numbers(tensor: Tensor | None) -> Numbers | None:
-        return None if tensor is None else _short_floats(tensor[row, :length])
+        """In their shortest exact form: 0.3, not 0.30000001192092896; exact again once cast to float32."""
+        if tensor is None:
+            return None
+        array = tensor[row, :length].detach().float().cpu().numpy()
+        return [float(str(value)) if math.isfinite(value) else None for value in array]
 
     return RowRecord(
         ids=batch.ids[row, :length].tolist(),
         loss_mask=batch.loss_mask[row, :length].int().tolist(),
-        behavior_logprobs=_short_floats(batch.behavior_logprobs[row, :length]),
-        trainer_logprobs=numbers(logprobs),
+        behavior_logprobs=numbers(batch.behavior_logprobs) or [],
+        trainer_logprobs=numbers(batch.old_logprobs),  # before the update
         reference_logprobs=numbers(batch.reference_logprobs),
         values=numbers(batch.values),
         advantages=numbers(batch.advantages),
         returns=numbers(batch.returns),
         policy_versions=None if versions is None else versions[row, :length].tolist(),
     )
-
-
-def _short_floats(tensor: Tensor) -> Numbers:
-    """Float32 numbers in their shortest exact form: 0.3, not 0.30000001192092896; exact again once cast to float32."""
-    array = tensor.detach().float().cpu().numpy()
-    return [float(str(value)) if math.isfinite(value) else None for value in array]
 
 
 def _finite(value: float) -> float | None:
@@ -254,17 +244,9 @@ def write_rollouts(path: Path, records: Sequence[EpisodeRecord]) -> None:
     Raises:
         UserError: no space, or not writable.
     """
-    lines = [json.dumps(record, default=_fields, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    # a lone surrogate in a decoded text must not lose the file of a whole step
-    data = "".join(lines).encode("utf-8", errors="backslashreplace")
-    write_atomically(path, gzip.compress(data, compresslevel=6, mtime=0))
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    """A record as a JSON object. `dataclasses.asdict` does the same but copies every number of every list."""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    write_atomically(path, gzip.compress(b"".join(map(to_line, records)), compresslevel=6, mtime=0))
 
 
 def read_rollouts(path: Path) -> list[EpisodeRecord]:
@@ -280,11 +262,10 @@ def read_rollouts(path: Path) -> list[EpisodeRecord]:
         raise UserError(f"{path} is damaged or not a rollout file ({error}): delete it.") from error
 
 
-def _episode_from(data: Mapping[str, Any]) -> EpisodeRecord:
-    turns = [TurnRecord(**{**turn, "calls": [CallRecord(**call) for call in turn["calls"]]}) for turn in data["turns"]]
-    rows = [RowRecord(**row) for row in data["rows"]]
-    trace = [TraceStep(**step) for step in data["trace"]]
-    return EpisodeRecord(**{**data, "trace": trace, "turns": turns, "rows": rows})
+def _episode_from(data: dict[str, Any]) -> EpisodeRecord:
+    turns = [TurnRecord(**turn | {"calls": [CallRecord(**call) for call in turn["calls"]]}) for turn in data["turns"]]
+    rows, trace = [RowRecord(**row) for row in data["rows"]], [TraceStep(**step) for step in data["trace"]]
+    return EpisodeRecord(**data | {"trace": trace, "turns": turns, "rows": rows})
 
 
 def cut_back(folder: Path, step: int) -> None:

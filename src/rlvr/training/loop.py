@@ -44,7 +44,7 @@ class Checkpoints(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TrainingRun:
     """Everything the loop calls. `start_step` updates are already made."""
 
     start_step: int
@@ -58,7 +58,7 @@ class Run:
     checkpoints: Checkpoints
 
 
-def train(run: Run, stopped: Callable[[], bool]) -> int:
+def train(run: TrainingRun, stopped: Callable[[], bool]) -> int:
     """Train until max_steps or until `stopped()`, which is asked after each step; returns the number of updates made.
 
     Line `step` of the metrics tells of update number `step`, so line 0 holds the evaluation before the first one.
@@ -94,7 +94,7 @@ def train(run: Run, stopped: Callable[[], bool]) -> int:
     return run.max_steps
 
 
-def _evaluate(run: Run, step: int, clock: Clock) -> dict[str, float]:
+def _evaluate(run: TrainingRun, step: int, clock: Clock) -> dict[str, float]:
     """Metrics of the evaluation after `step` updates; empty where none is due."""
     every = run.evaluate_every
     if every is None or (step % every and step != run.max_steps):
@@ -103,7 +103,7 @@ def _evaluate(run: Run, step: int, clock: Clock) -> dict[str, float]:
         return run.evaluate()
 
 
-def _update(run: Run, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:
+def _update(run: TrainingRun, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:
     try:
         return run.trainer.update(batch, step)
     except NonFiniteError as error:

@@ -61,7 +61,7 @@ class FolderRecorder:
         """One line of metrics.jsonl, the same numbers to the trackers, and the console."""
         self._metrics_file.append(step, metrics)
         if self._trackers is not None:
-            self._trackers.log(step, metrics)
+            self._trackers.log(step)
         self._console.log(step, metrics)
 
     def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:

@@ -80,7 +80,7 @@ WARM = "enabled and model.from_scratch"
 class WarmStartSettings(Settings):
     """Supervised training on the task's demonstrations before RL; only for models made from scratch."""
 
-    enabled: bool = setting(True, "false: RL starts from random weights", only_if="model.from_scratch")
+    enabled: bool = setting(True, "false: RL starts from random weights")
     loss_on: Literal["completion", "all"] = setting(
         "completion",
         "completion: only what follows the prompt; all: the prompt too, as in pretraining",

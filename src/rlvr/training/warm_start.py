@@ -29,7 +29,7 @@ from rlvr.training.settings import WarmStartSettings
 PROGRESS_EVERY = 100
 """Steps between two reports of the loss."""
 
-Row = tuple[list[int], ...]
+Parts = tuple[list[int], ...]
 """Token ids of prompt, completion, reply, completion, ...: every second part is the model's, its end included."""
 
 
@@ -98,7 +98,7 @@ def _demonstrations(task: Demonstrator, settings: WarmStartSettings, step: int) 
     return (task.demonstration(index, share) for index in range(first, first + settings.batch_size))
 
 
-def _encode(policy: Policy, task: Demonstrator, texts: Sequence[tuple[str, ...]]) -> list[Row]:
+def _encode(policy: Policy, task: Demonstrator, texts: Sequence[tuple[str, ...]]) -> list[Parts]:
     end = [] if task.stop_words else [_end_id(policy)]
     flat = [text for parts in texts for text in parts]
     encoded = policy.tokenizer(flat, add_special_tokens=False, padding=False, return_attention_mask=False)["input_ids"]
@@ -116,7 +116,7 @@ def _end_id(policy: Policy) -> int:
     return end
 
 
-def _backward(policy: Policy, rows: Sequence[Row], loss_on: str, microbatch_tokens: int) -> float:
+def _backward(policy: Policy, rows: Sequence[Parts], loss_on: str, microbatch_tokens: int) -> float:
     """Add the gradient of the mean negative logprob of all trained tokens, and return that mean."""
     num_tokens = sum(len(_trained(row, loss_on)) for row in rows)
     total = 0.0
@@ -127,14 +127,14 @@ def _backward(policy: Policy, rows: Sequence[Row], loss_on: str, microbatch_toke
     return total
 
 
-def _microbatches(rows: Sequence[Row], max_tokens: int) -> list[list[Row]]:
+def _microbatches(rows: Sequence[Parts], max_tokens: int) -> list[list[Parts]]:
     """Rows of about equal length together, so that little of a rectangle of at most `max_tokens` is padding.
 
     One rectangle in the given order if all rows fit into it.
     """
     if len(rows) * max(map(_length, rows)) <= max_tokens:
         return [list(rows)]
-    parts: list[list[Row]] = [[]]
+    parts: list[list[Parts]] = [[]]
     for row in sorted(rows, key=_length, reverse=True):  # the first row of a part is its longest
         if parts[-1] and (len(parts[-1]) + 1) * _length(parts[-1][0]) > max_tokens:
             parts.append([])
@@ -142,11 +142,11 @@ def _microbatches(rows: Sequence[Row], max_tokens: int) -> list[list[Row]]:
     return parts
 
 
-def _length(row: Row) -> int:
+def _length(row: Parts) -> int:
     return sum(map(len, row))
 
 
-def _trained(row: Row, loss_on: str) -> list[int]:
+def _trained(row: Parts, loss_on: str) -> list[int]:
     """Places of the trained tokens; nothing predicts the very first one."""
     if loss_on == "all":
         return list(range(1, _length(row)))
@@ -154,7 +154,7 @@ def _trained(row: Row, loss_on: str) -> list[int]:
     return [place for i in range(1, len(row), 2) for place in range(ends[i - 1], ends[i])]
 
 
-def _loss_sum(policy: Policy, rows: Sequence[Row], loss_on: str) -> Tensor:
+def _loss_sum(policy: Policy, rows: Sequence[Parts], loss_on: str) -> Tensor:
     """Sum of the negative logprobs of the trained tokens; right-padded, longest row sets the width."""
     width = max(map(_length, rows))
     ids = torch.tensor([[*chain(*row), *[0] * (width - _length(row))] for row in rows])

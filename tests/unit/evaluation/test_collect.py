@@ -10,7 +10,8 @@ import pytest
 
 from rlvr.errors import UserError
 from rlvr.evaluation.collect import collect
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, to_json
+from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+from rlvr.tracking.jsonl import to_json
 from tests.unit.evaluation.records import greedy
 
 

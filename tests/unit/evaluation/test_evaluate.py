@@ -22,7 +22,8 @@ from rlvr.evaluation.summary import EvaluationResult
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.rollout.episode import Sampling, run_episode
 from rlvr.tasks.rpn import Rpn, RpnTask
-from rlvr.tracking.evaluations import EvaluationRecord, from_json, to_json
+from rlvr.tracking.evaluations import EvaluationRecord, from_json
+from rlvr.tracking.jsonl import to_json
 from rlvr.types import (
     Completion,
     Episode,

@@ -10,7 +10,8 @@ import pytest
 
 from rlvr.errors import UserError
 from rlvr.evaluation.records import RecordFile
-from rlvr.tracking.evaluations import EvaluationRecord, read_records, to_line
+from rlvr.tracking.evaluations import EvaluationRecord, read_records
+from rlvr.tracking.jsonl import to_line
 from tests.unit.evaluation.test_summary import record
 
 

@@ -106,7 +106,7 @@ def test_weights_are_a_function_of_the_seed_and_leave_the_global_one_alone() -> 
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ((16, 3, "null"), r"model\.num_heads=3: model.hidden_size=16 does not split .*multiple of 2 x num_heads"),
+        ((16, 3, "null"), r"model\.num_heads=3: model.hidden_size=16 does not split .*multiple of 2 x model.num_heads"),
         ((12, 4, "null"), r"model\.num_heads=4: model.hidden_size=12 "),
         ((16, 16, "null"), r"model\.num_heads=16: model.hidden_size=16 "),
         ((16, 3, 32), r"model\.num_heads=3: model.hidden_size=16 "),

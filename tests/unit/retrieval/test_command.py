@@ -69,8 +69,8 @@ def test_without_sentence_transformers_the_rest_is_shown(
     assert out.startswith("bm25\n")
     assert "semantic" not in out
     assert [line.partition(":")[2].split(":")[0] for line in err.splitlines()[1:]] == [
-        " without semantic",
         " without hybrid",
+        " without semantic",
     ]
     assert "pip install 'rlvr[semantic]'" in err
     code, out, err = run(capsys, folder, "--query", "Seine", "--retriever", "hybrid")

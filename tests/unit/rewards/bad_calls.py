@@ -138,23 +138,20 @@ def crash() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def kill_the_nursery() -> None:
+def kill_the_root() -> None:
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(10)
 
 
-def write_into_every_socket() -> None:
+def write_into_every_socket(text: bytes = b"[]\n{}\n") -> None:
     for name in os.listdir("/proc/self/fd"):
-        if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-            os.write(int(name), b"\x00\x00\x00\x02[]" * 3)
+        if Path(f"/proc/self/fd/{name}").is_socket():
+            os.write(int(name), text)
     time.sleep(10)
 
 
 def claim_a_huge_reply() -> None:
-    for name in os.listdir("/proc/self/fd"):
-        if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-            os.write(int(name), b"\xff\xff\xff\xff")
-    time.sleep(10)
+    write_into_every_socket(b"0" * (2 << 20))
 
 
 def leave_by_exit() -> None:

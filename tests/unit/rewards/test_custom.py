@@ -12,7 +12,7 @@ from rlvr.rewards.base import Grade, RewardError
 from rlvr.rewards.custom import OFFERED, Custom
 from rlvr.rewards.grading import PartRunner
 from rlvr.rewards.parts import PartsVerifier, make_verifier
-from rlvr.rewards.pool import VerifierPool
+from rlvr.rewards.sandbox import Sandbox
 from rlvr.rewards.settings import RewardSettings
 from rlvr.types import Attempt, Example, Message, StopReason, ToolCall, TurnText
 from tests.unit.rewards import user_rewards
@@ -22,8 +22,8 @@ MODULE = "tests.unit.rewards.user_rewards"
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[VerifierPool]:
-    with VerifierPool(num_workers=2, timeout_s=1.0, max_memory_mb=1024) as pool:
+def pool() -> Iterator[Sandbox]:
+    with Sandbox(num_workers=2, timeout_s=1.0, max_memory_mb=1024) as pool:
         yield pool
 
 
@@ -39,24 +39,24 @@ def bound(function: str | Callable[..., Any], **settings: Any) -> Custom:
     return Custom(function=path, settings=settings).bound("reward.parts.mine.function", functions)
 
 
-def grade(pool: VerifierPool, function: str | Callable[..., Any], text: str, **settings: Any) -> Grade:
+def grade(pool: Sandbox, function: str | Callable[..., Any], text: str, **settings: Any) -> Grade:
     runner = PartRunner("mine", bound(function, **settings))
     return asyncio.run(runner.grade(replace(attempt(text), sandbox=pool)))
 
 
-def test_a_function_gets_prompt_text_answer_metadata_and_settings(pool: VerifierPool) -> None:
+def test_a_function_gets_prompt_text_answer_metadata_and_settings(pool: Sandbox) -> None:
     assert grade(pool, f"{MODULE}:full", "a") == Grade(value=3.0)
     assert grade(pool, f"{MODULE}:full", "a", bonus=0.5) == Grade(value=3.5)
     assert grade(pool, f"{MODULE}:full", "b") == Grade(value=2.0)
     assert grade(pool, f"{MODULE}:full", "") == Grade(value=0.0, status="invalid")
 
 
-def test_a_function_gets_only_what_it_names(pool: VerifierPool) -> None:
+def test_a_function_gets_only_what_it_names(pool: Sandbox) -> None:
     assert grade(pool, f"{MODULE}:short", "a") == Grade(value=1.0)
     assert grade(pool, f"{MODULE}:anything", "a", extra=1) == Grade(value=len(OFFERED) + 1.0)
 
 
-def test_a_function_sees_the_whole_episode(pool: VerifierPool) -> None:
+def test_a_function_sees_the_whole_episode(pool: Sandbox) -> None:
     turn = TurnText(prompt="", completion="", text="one", stop_reason=StopReason.STOP, num_tokens=1)
     calls = (ToolCall(id="c", name="search", arguments={"query": "Oslo"}),)
     made = replace(attempt("two"), turns=(turn, replace(turn, text="two")), calls=calls, sandbox=pool)
@@ -70,25 +70,25 @@ def test_settings_are_optional() -> None:
     assert Custom(function="my_rewards:close").settings == {}
 
 
-def test_a_function_may_be_a_callable(pool: VerifierPool) -> None:
+def test_a_function_may_be_a_callable(pool: Sandbox) -> None:
     assert grade(pool, user_rewards.short, "a") == Grade(value=1.0)
     weight = 0.25
     assert grade(pool, lambda completion: weight * len(completion), "abcd") == Grade(value=1.0)
 
 
 def test_a_module_of_the_current_directory_is_found(
-    pool: VerifierPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_own_rewards.py").write_text("def half(completion):\n    return 0.5\n")
     monkeypatch.chdir(tmp_path)
-    with VerifierPool(num_workers=1, timeout_s=1.0, max_memory_mb=512) as local:
+    with Sandbox(num_workers=1, timeout_s=1.0, max_memory_mb=512) as local:
         assert grade(local, "my_own_rewards:half", "a") == Grade(value=0.5)
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("int", 1.0), ("bool", 1.0), ("numpy", 0.5), ("array 0-d", 0.5), ("fraction", 0.25)]
 )
-def test_any_kind_of_number_will_do(pool: VerifierPool, name: str, value: float) -> None:
+def test_any_kind_of_number_will_do(pool: Sandbox, name: str, value: float) -> None:
     found = grade(pool, f"{MODULE}:chosen", name)
     assert found == Grade(value=value)
     assert type(found.value) is float
@@ -96,14 +96,14 @@ def test_any_kind_of_number_will_do(pool: VerifierPool, name: str, value: float)
 
 @pytest.mark.parametrize("name", ["nan", "inf", "huge", "text", "list", "array"])
 def test_pitfall_29_a_value_that_is_not_one_finite_number_ends_the_run_naming_the_reward(
-    pool: VerifierPool, name: str
+    pool: Sandbox, name: str
 ) -> None:
     verifier = PartsVerifier({"mine": bound(f"{MODULE}:chosen")}, WHOLE, pool)
     with pytest.raises(RewardError, match=r"reward\.parts\.mine returned .* for example 'e7': it must return one"):
         asyncio.run(verifier.verify(attempt(name)))
 
 
-def test_pitfall_29_every_completion_gets_its_own_value_in_order(pool: VerifierPool) -> None:
+def test_pitfall_29_every_completion_gets_its_own_value_in_order(pool: Sandbox) -> None:
     runner = PartRunner("mine", bound(f"{MODULE}:late"))
 
     async def run() -> list[Grade]:
@@ -130,7 +130,7 @@ FILE = "tests/unit/rewards/user_rewards.py"
     ],
 )
 def test_pitfall_26_a_function_that_fails_is_an_error_and_no_wrong_answer(
-    pool: VerifierPool, name: str, message: str
+    pool: Sandbox, name: str, message: str
 ) -> None:
     found = grade(pool, f"{MODULE}:{name}", "a")
     assert found.status == "error"
@@ -158,7 +158,7 @@ def test_pitfall_26_a_function_that_fails_is_an_error_and_no_wrong_answer(
     ],
 )
 def test_a_function_that_cannot_be_called_is_a_wrong_setting_named_at_the_start(
-    pool: VerifierPool, function: str, settings: dict[str, Any], message: str
+    pool: Sandbox, function: str, settings: dict[str, Any], message: str
 ) -> None:
     reward = RewardSettings(parts={"mine": Custom(function=function, settings=settings)})
     with pytest.raises(ConfigError, match=rf"reward\.parts\.mine\.function={function}: .*{message}"):

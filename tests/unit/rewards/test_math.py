@@ -13,19 +13,19 @@ from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.grading import PartRunner
 from rlvr.rewards.math import MathEqual
 from rlvr.rewards.math_worker import _parsed_answer, differ_in_value
-from rlvr.rewards.pool import VerifierPool
+from rlvr.rewards.sandbox import Sandbox
 from rlvr.types import Attempt, Example, StopReason
 
 RIGHT, WRONG, INVALID = Grade(value=1.0), Grade(value=-0.25), Grade(value=-0.5, status="invalid")
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[VerifierPool]:
-    with VerifierPool(num_workers=2, timeout_s=5.0, max_memory_mb=1024) as pool:
+def pool() -> Iterator[Sandbox]:
+    with Sandbox(num_workers=2, timeout_s=5.0, max_memory_mb=1024) as pool:
         yield pool
 
 
-def attempt(gold: str, text: str, pool: VerifierPool, answer_in: Any = "whole") -> Attempt:
+def attempt(gold: str, text: str, pool: Sandbox, answer_in: Any = "whole") -> Attempt:
     example = Example(id="e7", messages=(), answer=gold)
     return Attempt(
         example=example,
@@ -41,7 +41,7 @@ def attempt(gold: str, text: str, pool: VerifierPool, answer_in: Any = "whole") 
 WHOLE = PartRunner("math", MathEqual(wrong_value=-0.25, invalid_value=-0.5))
 
 
-def grades(pool: VerifierPool, *pairs: tuple[str, str]) -> list[Grade]:
+def grades(pool: Sandbox, *pairs: tuple[str, str]) -> list[Grade]:
     WHOLE.preload(pool)
 
     async def run() -> list[Grade]:
@@ -132,7 +132,7 @@ UNREADABLE = [
 ]
 
 
-def test_pitfall_28_equivalent_expressions_are_equal_and_others_are_not(pool: VerifierPool) -> None:
+def test_pitfall_28_equivalent_expressions_are_equal_and_others_are_not(pool: Sandbox) -> None:
     found = grades(pool, *EQUAL, *DIFFERENT)
     expected = [RIGHT] * len(EQUAL) + [WRONG] * len(DIFFERENT)
     assert [
@@ -140,7 +140,7 @@ def test_pitfall_28_equivalent_expressions_are_equal_and_others_are_not(pool: Ve
     ] == []
 
 
-def test_pitfall_28_what_cannot_be_read_is_invalid_and_matches_nothing(pool: VerifierPool) -> None:
+def test_pitfall_28_what_cannot_be_read_is_invalid_and_matches_nothing(pool: Sandbox) -> None:
     found = grades(pool, *(("18", text) for text in UNREADABLE))
     assert [text for text, grade in zip(UNREADABLE, found, strict=True) if grade != INVALID] == []
 
@@ -163,7 +163,7 @@ def test_pitfall_28_the_quick_look_at_values_never_contradicts_math_verify() -> 
 
 @pytest.mark.parametrize("gold", ["", "?!", "{", "\\frac{1}{0}", "\\boxed{1} \\boxed{2}", "1" * 2000])
 def test_pitfall_28_a_gold_that_cannot_be_read_is_an_error_naming_the_example_even_if_the_answer_is_the_same(
-    pool: VerifierPool, gold: str
+    pool: Sandbox, gold: str
 ) -> None:
     for grade in grades(pool, (gold, gold), (gold, "18")):
         if grade != INVALID:  # there is no answer
@@ -172,20 +172,20 @@ def test_pitfall_28_a_gold_that_cannot_be_read_is_an_error_naming_the_example_ev
             assert grade.message.endswith("of example 'e7' is no expression")
 
 
-def test_the_answer_is_read_where_the_format_says(pool: VerifierPool) -> None:
+def test_the_answer_is_read_where_the_format_says(pool: Sandbox) -> None:
     text = "So 7 or \\boxed{\\frac{1}{2}}, I think."
     pairs = (("1/2", text), ("7", text), ("1/2", "1/2"))
     found = [asyncio.run(WHOLE.grade(attempt(gold, said, pool, "boxed"))) for gold, said in pairs]
     assert found == [RIGHT, WRONG, INVALID]
 
 
-def test_pitfall_28_an_answer_that_was_cut_off_is_invalid(pool: VerifierPool) -> None:
+def test_pitfall_28_an_answer_that_was_cut_off_is_invalid(pool: Sandbox) -> None:
     cut = replace(attempt("18", "\\boxed{18}", pool, "boxed"), stop_reason=StopReason.LENGTH)
     assert asyncio.run(WHOLE.grade(cut)) == INVALID
 
 
 def test_pitfall_27_an_expression_that_never_ends_is_an_error_and_spares_the_others() -> None:
-    with VerifierPool(num_workers=1, timeout_s=1.0, max_memory_mb=1024) as pool:
+    with Sandbox(num_workers=1, timeout_s=1.0, max_memory_mb=1024) as pool:
         found = grades(pool, ("\\log 3", "10^{10}"), ("18", "18"), ("18", "19"))
     assert found[0].status == "error"
     assert math.isnan(found[0].value)

@@ -13,7 +13,7 @@ from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.rewards.base import RewardError
 from rlvr.rewards.parts import make_verifier
-from rlvr.rewards.pool import VerifierPool
+from rlvr.rewards.sandbox import Sandbox
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import dumped, validated
 from rlvr.types import Score, StopReason
@@ -65,8 +65,8 @@ LINE = 1 + CODE.splitlines().index('                return json.loads("{")')
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[VerifierPool]:
-    with VerifierPool(num_workers=1, timeout_s=1.0, max_memory_mb=1024) as pool:
+def pool() -> Iterator[Sandbox]:
+    with Sandbox(num_workers=1, timeout_s=1.0, max_memory_mb=1024) as pool:
         yield pool
 
 
@@ -79,14 +79,14 @@ def _own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setattr(registry, "folders", [str(folder), str(EXAMPLES)])
 
 
-def scored(pool: VerifierPool, said: str, kind: str = "own_rewards:Acts", **metadata: object) -> Score:
+def scored(pool: Sandbox, said: str, kind: str = "own_rewards:Acts", **metadata: object) -> Score:
     reward = validated(RewardSettings, {"parts": {"own": {"type": kind}}})
     assert reward.uses_sandbox
     verifier = make_verifier(reward, WHOLE, pool)
     return asyncio.run(verifier.verify(attempt(said, **metadata)))
 
 
-def test_a_part_runs_in_another_process(pool: VerifierPool) -> None:
+def test_a_part_runs_in_another_process(pool: Sandbox) -> None:
     found = scored(pool, "process")
     assert found.value > 1
     assert found == scored(pool, "process")  # the same worker, and not this process
@@ -104,16 +104,14 @@ def test_a_part_runs_in_another_process(pool: VerifierPool) -> None:
         ("else", "own: KeyError: 'level' ("),
     ],
 )
-def test_pitfall_26_what_goes_wrong_in_a_part_is_an_error_with_its_line(
-    pool: VerifierPool, said: str, message: str
-) -> None:
+def test_pitfall_26_what_goes_wrong_in_a_part_is_an_error_with_its_line(pool: Sandbox, said: str, message: str) -> None:
     found = scored(pool, said)
     assert found.status == "error"
     assert math.isnan(found.value)
     assert message in str(found.diagnostics["error"])
 
 
-def test_pitfall_29_a_part_that_returns_no_number_is_named(pool: VerifierPool) -> None:
+def test_pitfall_29_a_part_that_returns_no_number_is_named(pool: Sandbox) -> None:
     with pytest.raises(RewardError, match=r"reward\.parts\.own returned list \[1\.0\] for example 'e1'"):
         scored(pool, "list")
 
@@ -139,7 +137,7 @@ def test_a_metric_is_found_too() -> None:
     assert {"numeric", "math", "text", "exact"} <= set(registry.names("metric"))
 
 
-def test_the_example_of_a_part_works(pool: VerifierPool) -> None:
+def test_the_example_of_a_part_works(pool: Sandbox) -> None:
     reward = validated(RewardSettings, {"parts": {"brief": {"type": "my_reward:Brief", "free_tokens": 3}}})
     assert dumped(reward)["parts"] == {"brief": {"type": "my_reward:Brief", "weight": 1.0, "free_tokens": 3}}
     verifier = make_verifier(reward, WHOLE, pool)

@@ -12,15 +12,15 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Grade
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.grading import PartRunner
-from rlvr.rewards.pool import VerifierPool
 from rlvr.rewards.reasoning_gym import ReasoningGym, require_reasoning_gym
+from rlvr.rewards.sandbox import Sandbox
 from rlvr.types import Attempt, Example, StopReason
 from tests.unit.rewards.attempts import run as a_run
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[VerifierPool]:
-    with VerifierPool(num_workers=1, timeout_s=10.0, max_memory_mb=2048) as pool:
+def pool() -> Iterator[Sandbox]:
+    with Sandbox(num_workers=1, timeout_s=10.0, max_memory_mb=2048) as pool:
         PART.preload(pool)
         yield pool
 
@@ -32,7 +32,7 @@ def generated(dataset: str, **settings: Any) -> dict[str, Any]:
     return {"dataset": dataset, "entry": reasoning_gym.create_dataset(dataset, size=1, seed=3, **settings)[0]}
 
 
-def attempt(pool: VerifierPool, metadata: dict[str, Any], text: str) -> Attempt:
+def attempt(pool: Sandbox, metadata: dict[str, Any], text: str) -> Attempt:
     return Attempt(
         example=Example(id="e7", messages=(), answer="", metadata=metadata),
         completion=text,
@@ -44,7 +44,7 @@ def attempt(pool: VerifierPool, metadata: dict[str, Any], text: str) -> Attempt:
     )
 
 
-def grades(pool: VerifierPool, metadata: dict[str, Any], *texts: str) -> list[Grade]:
+def grades(pool: Sandbox, metadata: dict[str, Any], *texts: str) -> list[Grade]:
     async def run() -> list[Grade]:
         return await asyncio.gather(*(PART.grade(attempt(pool, metadata, text)) for text in texts))
 
@@ -52,7 +52,7 @@ def grades(pool: VerifierPool, metadata: dict[str, Any], *texts: str) -> list[Gr
 
 
 @pytest.mark.parametrize("dataset", ["basic_arithmetic", "leg_counting", "arc_1d", "prime_factorization", "countdown"])
-def test_the_gold_gets_full_marks_and_other_answers_do_not(pool: VerifierPool, dataset: str) -> None:
+def test_the_gold_gets_full_marks_and_other_answers_do_not(pool: Sandbox, dataset: str) -> None:
     metadata = generated(dataset)
     right, wrong, missing = grades(
         pool, metadata, f"So \\boxed{{{metadata['entry']['answer']}}}", "So \\boxed{999983}", "So 999983"
@@ -62,7 +62,7 @@ def test_the_gold_gets_full_marks_and_other_answers_do_not(pool: VerifierPool, d
     assert missing == Grade(value=0.0, status="invalid")
 
 
-def test_pitfall_28_an_answer_that_was_cut_off_is_invalid(pool: VerifierPool) -> None:
+def test_pitfall_28_an_answer_that_was_cut_off_is_invalid(pool: Sandbox) -> None:
     metadata = generated("leg_counting")
     text = f"\\boxed{{{metadata['entry']['answer']}}}"
     ended = attempt(pool, metadata, text)
@@ -71,14 +71,14 @@ def test_pitfall_28_an_answer_that_was_cut_off_is_invalid(pool: VerifierPool) ->
     assert asyncio.run(PART.grade(cut)) == Grade(value=0.0, status="invalid")
 
 
-def test_many_right_answers_are_known_to_the_verifier(pool: VerifierPool) -> None:
+def test_many_right_answers_are_known_to_the_verifier(pool: Sandbox) -> None:
     metadata = generated("prime_factorization")
     answer = metadata["entry"]["answer"]
     found = grades(pool, metadata, f"\\boxed{{{answer}}}", f"\\boxed{{{' × '.join(reversed(answer.split(' × ')))}}}")
     assert found == [Grade(value=1.0)] * 2
 
 
-def test_a_verifier_knows_the_settings_of_its_data_set(pool: VerifierPool) -> None:
+def test_a_verifier_knows_the_settings_of_its_data_set(pool: Sandbox) -> None:
     settings = {"min_word_length": 5, "max_word_length": 5}
     metadata = generated("word_ladder", **settings)
     text = f"\\boxed{{{metadata['entry']['answer']}}}"
@@ -86,11 +86,11 @@ def test_a_verifier_knows_the_settings_of_its_data_set(pool: VerifierPool) -> No
     assert grades(pool, metadata, text)[0].status == "error"  # the defaults have words of four letters
 
 
-def test_an_answer_that_the_verifier_fails_on_is_invalid(pool: VerifierPool) -> None:
+def test_an_answer_that_the_verifier_fails_on_is_invalid(pool: Sandbox) -> None:
     assert grades(pool, generated("prime_factorization"), "\\boxed{zzz}") == [Grade(value=0.0, status="invalid")]
 
 
-def test_pitfall_26_a_verifier_that_fails_on_its_own_gold_is_an_error(pool: VerifierPool) -> None:
+def test_pitfall_26_a_verifier_that_fails_on_its_own_gold_is_an_error(pool: Sandbox) -> None:
     broken = {"dataset": "prime_factorization", "entry": {"question": "?", "answer": "2 x 3", "metadata": {}}}
     (found,) = grades(pool, broken, "\\boxed{zzz}")
     assert found.status == "error"
@@ -98,7 +98,7 @@ def test_pitfall_26_a_verifier_that_fails_on_its_own_gold_is_an_error(pool: Veri
     assert found.message
 
 
-def test_an_example_of_another_task_is_an_error_that_names_it(pool: VerifierPool) -> None:
+def test_an_example_of_another_task_is_an_error_that_names_it(pool: Sandbox) -> None:
     (found,) = grades(pool, {}, "\\boxed{1}")
     assert found.status == "error"
     assert found.message.startswith("example 'e7' has no metadata dataset and entry")

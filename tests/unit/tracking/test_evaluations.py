@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, from_json, read_records, to_json, to_line
+from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, from_json, read_records
+from rlvr.tracking.jsonl import to_json, to_line
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
 

@@ -127,7 +127,7 @@ def test_a_record_holds_what_was_sampled_and_what_was_trained_on() -> None:
 def test_numbers_of_the_trainer_are_the_same_float32_bits() -> None:
     generator = torch.Generator().manual_seed(0)
     logprobs = torch.randn(2, 6, generator=generator) * 10.0 ** torch.randint(-30, 30, (2, 6), generator=generator)
-    records = make_records([group()], batch(), READER, trainer_logprobs=logprobs)
+    records = make_records([group()], dataclasses.replace(batch(), old_logprobs=logprobs), READER)
     for record, expected in zip(records, logprobs, strict=True):
         assert torch.equal(torch.tensor(record.rows[0].trainer_logprobs), expected[:4])
 

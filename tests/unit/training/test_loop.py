@@ -8,7 +8,7 @@ import torch
 
 from rlvr.algorithms.grpo import Grpo
 from rlvr.rollout.schedule import Rollouts
-from rlvr.training.loop import Run, train
+from rlvr.training.loop import TrainingRun, train
 from rlvr.training.trainer import NonFiniteError
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, TokenBatch, Turn
 
@@ -100,8 +100,8 @@ class Parts:
         self.note(f"save {step}" + (" now" if now else ""))
 
 
-def make_run(parts: Any, *, start: int = 0, steps: int = 3, every: int = 2) -> Run:
-    return Run(
+def make_run(parts: Any, *, start: int = 0, steps: int = 3, every: int = 2) -> TrainingRun:
+    return TrainingRun(
         start_step=start,
         max_steps=steps,
         evaluate_every=every,

@@ -1,5 +1,5 @@
 """Experiment trackers, a class each: MLflow, Weights & Biases, TensorBoard, and the user's own.
 
-Each works in a process of its own (`worker`), so whatever its library does (print, hang, crash, catch signals) stays
-there; a thread of the run (`remote`) talks to it and gives it up when it takes too long. `fanout` is what a run uses.
+Each is served by a thread of its own (`thread`), which the run never waits for and gives up when it fails or takes too
+long. `fanout` is what a run uses.
 """

@@ -6,8 +6,8 @@
 
         def log(self, rows: Sequence[Row]) -> None: ...
 
-The instance in the run's process holds settings only. `worker` makes another one in a process of its own and calls its
-methods there, so a tracker may block, print or crash.
+The instance of the configuration holds settings only. Every run copies it, and calls the methods of the copy in one
+thread (`thread`), where a tracker may block, print or raise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import importlib.util
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from rlvr.errors import ConfigError
@@ -61,22 +61,12 @@ class RunFacts:
     known: Started | None
     first_step: int
 
-    def to_json(self) -> dict[str, Any]:
-        """For the tracker's process."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> RunFacts:
-        """The inverse of `to_json`."""
-        known = values.pop("known")
-        return cls(**values, known=known and Started(**known))
-
 
 class Tracker(Component, ABC):
     """An experiment tracker. An exception of any method ends the reporting, never the run.
 
-    What it needs while it runs is kept in private attributes (`_file: Any = None`). Methods are called in this order:
-    load, prepare, start; log and completions; files, model, finish.
+    What it needs while it runs is kept in private attributes (`_file: Any = None`). Methods are called in this order,
+    all in the same thread: load, prepare, start; log and completions; files, model, finish.
     """
 
     group: ClassVar[str] = "tracker"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +13,13 @@ from typing import Any, Self
 
 from rlvr import __version__
 from rlvr.tracking.files import writing
-from rlvr.tracking.jsonl import metrics_line
 from rlvr.tracking.rollouts import EpisodeRecord
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.base import RunFacts, Status
-from rlvr.tracking.trackers.remote import RemoteTracker, finite
+from rlvr.tracking.trackers.thread import TrackerThread, separate_prints
+
+LEAVE_S = 2.0
+"""How long a run that is being killed waits for its trackers to note it."""
 
 MAX_TEXT = 10_000
 """Characters of a prompt or completion that trackers get; the rollout files have all."""
@@ -42,41 +44,16 @@ class Trackers:
     def __init__(self, settings: TrackerSettings, about: Reported, folder: Path, note: Callable[[str], None]) -> None:
         self._settings, self._about, self._folder, self._note = settings, about, folder, note
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._all: list[RemoteTracker] = []
+        self._all: list[TrackerThread] = []
         self._begun = self._ended = False
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        settings = self._settings
-        if settings.report_to:
-            folder = self._folder / "trackers"
-            with writing(folder):
-                folder.mkdir(exist_ok=True)
-            self._all = [
-                RemoteTracker(
-                    tracker,
-                    folder=folder,
-                    note=self._notes.put,
-                    timeout_s=settings.timeout_s,
-                    upload_timeout_s=settings.upload_timeout_s,
-                )
-                for tracker in settings.reported
-            ]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._ended:
-            return
-        if error is None or isinstance(error, Exception):
-            self.end("killed" if error is None else "failed")
-        else:  # SystemExit, KeyboardInterrupt: at once
-            for tracker in self._all:
-                tracker.leave()
-
-    def begin(self, first_step: int) -> None:
-        """Start the trackers' runs, or go on with them; metrics.jsonl has the lines before `first_step`."""
         settings, folder = self._settings, self._folder.absolute()
+        if settings.report_to:
+            with writing(folder / "trackers"):
+                (folder / "trackers").mkdir(exist_ok=True)
+            self._open.enter_context(separate_prints())
         facts = RunFacts(
             name=settings.run_name or folder.resolve().name,
             experiment=self._about.experiment,
@@ -87,19 +64,36 @@ class Trackers:
             timeout_s=settings.timeout_s,
             version=__version__,
             known=None,
-            first_step=first_step,
+            first_step=0,
         )
+        self._all = [
+            TrackerThread(tracker, facts, self._folder, self._notes.put, upload_timeout_s=settings.upload_timeout_s)
+            for tracker in settings.reported
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._open:
+            if self._ended:
+                return
+            if self._begun and (error is None or isinstance(error, Exception)):
+                self.end("killed" if error is None else "failed")
+            else:  # before the first number, or SystemExit, KeyboardInterrupt: at once
+                self._leave()
+
+    def begin(self, first_step: int) -> None:
+        """Start the trackers' runs, or go on with them; metrics.jsonl has the lines before `first_step`."""
         for tracker in self._all:
-            tracker.begin(facts, self._folder / "metrics.jsonl")
+            tracker.begin(first_step)
         self._begun = True
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The numbers of a step, as they stand in metrics.jsonl."""
-        if self._all:
-            values = finite(json.loads(metrics_line(step, metrics)))
-            for tracker in self._all:
-                tracker.log(step, values)
-            self._say()
+    def log(self, step: int) -> None:
+        """The numbers of a step are in metrics.jsonl."""
+        for tracker in self._all:
+            tracker.log(step)
+        self._say()
 
     def completions(self, step: int, records: Sequence[EpisodeRecord]) -> None:
         """What was sampled at a step, as it stands in the rollout file."""
@@ -113,23 +107,19 @@ class Trackers:
         """Hand over the files and the model, and wait, for a limited time, until all is there."""
         self._ended = True
         for tracker in self._all:
-            if not self._begun:  # stopped before the first number
-                tracker.leave()
-                continue
-            tracker.end(status, self._files(), self._model(tracker, status))
+            tracker.end(status)
         since = time.monotonic()
-        for tracker in self._all if self._begun else ():
+        for tracker in self._all:
             self._say()
-            tracker.join(since=since, with_model=self._model(tracker, status) is not None)
+            tracker.join(since=since)
         self._say()
 
-    def _files(self) -> list[Path]:
-        names = ("config.yaml", "metrics.jsonl", "report.html")
-        return [path for name in names if (path := self._folder / name).is_file()]
-
-    def _model(self, tracker: RemoteTracker, status: Status) -> Path | None:
-        model = self._folder / "final"
-        return model if tracker.keeps_model and status == "finished" and model.is_dir() else None
+    def _leave(self) -> None:
+        for tracker in self._all:
+            tracker.leave()
+        deadline = time.monotonic() + (LEAVE_S if self._begun else 0.0)
+        for tracker in self._all:
+            tracker.abandon(deadline)
 
     def _say(self) -> None:
         """Notes of the trackers' threads."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -38,6 +37,7 @@ class Mlflow(Tracker):
     experiment: Text | None = setting(None, "experiment that the run belongs to; null: the configuration's name")
     log_model: bool = setting(True, "also keep the final model there, as the artifact `final`")
     _uri: str = ""
+    _artifacts: str | None = None  # beside a database, where MLflow would choose the working directory
     _client: Any = None
     _run_id: str = ""
 
@@ -72,20 +72,23 @@ class Mlflow(Tracker):
         import mlflow
 
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(run.timeout_s))))
-        self._uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or _default_store(run.folder)
+        beside = f"sqlite:///{Path(run.folder).parent / 'mlflow.db'}"
+        self._uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or beside
         self._client = mlflow.MlflowClient(tracking_uri=self._uri)
-        if (database := _database(self._uri)) is not None:
-            with _alone(database):
-                self._client.search_experiments(max_results=1)
+        if self._uri.startswith("sqlite:///"):
+            folder = Path(self._uri.removeprefix("sqlite:///")).absolute().parent
+            folder.mkdir(parents=True, exist_ok=True)
+            self._artifacts = (folder / "mlflow_artifacts").as_uri()
+            self._client.search_experiments(max_results=1)
 
     def start(self, run: RunFacts) -> Started:
         """Begin a run, or go on with the known one if its store still has it."""
-        uri, store = self._uri, without_password(self._uri)
-        experiment = self._experiment(self.experiment or run.experiment, uri)
+        store = without_password(self._uri)
+        experiment = self._experiment(self.experiment or run.experiment)
         known = self._known(run, store)
         self._run_id = known.id if known else self._client.create_run(experiment, run_name=run.name).info.run_id
         self._describe(run)
-        if uri.startswith("http"):
+        if self._uri.startswith("http"):
             where = f"{store.rstrip('/')}/#/experiments/{experiment}/runs/{self._run_id}"
         else:
             where = f"mlflow ui --backend-store-uri {store}"
@@ -119,14 +122,14 @@ class Mlflow(Tracker):
         """FINISHED, KILLED or FAILED."""
         self._client.set_terminated(self._run_id, STATUSES[status])
 
-    def _experiment(self, name: str, uri: str) -> str:
+    def _experiment(self, name: str) -> str:
         from mlflow import MlflowException
 
         found = self._client.get_experiment_by_name(name)
         if found is not None:
             return found.experiment_id
         try:
-            return self._client.create_experiment(name, _artifacts(uri))
+            return self._client.create_experiment(name, self._artifacts)
         except MlflowException:  # another run has made it meanwhile
             found = self._client.get_experiment_by_name(name)
             if found is None:
@@ -158,7 +161,8 @@ class Mlflow(Tracker):
         tags |= {"group": run.group} if run.group else {}
         tags |= dict(split_tag(tag) for tag in run.tags)
         there = self._client.get_run(self._run_id).data.params
-        params = {allowed(name): _text(value)[:MAX_PARAM] for name, value in flatten(run.config).items()}
+        texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in flatten(run.config).items()}
+        params = {allowed(name): text[:MAX_PARAM] for name, text in texts.items()}
         self._client.log_batch(
             self._run_id,
             params=[Param(name, value) for name, value in params.items() if name not in there],
@@ -176,32 +180,3 @@ def split_tag(tag: str) -> tuple[str, str]:
     """`team:nlp` is a name with a value; a plain tag has the value `true`."""
     name, sign, value = tag.partition(":")
     return (name, value) if sign and name and value else (tag, "true")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _default_store(folder: str) -> str:
-    return f"sqlite:///{Path(folder).parent / 'mlflow.db'}"
-
-
-def _database(uri: str) -> Path | None:
-    """The file of a store that is one on this machine."""
-    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
-
-
-def _artifacts(uri: str) -> str | None:
-    """Beside the database; else where the server wants them. MLflow would choose the working directory."""
-    database = _database(uri)
-    return None if database is None else (database.absolute().parent / "mlflow_artifacts").as_uri()
-
-
-@contextmanager
-def _alone(database: Path) -> Iterator[None]:
-    """Two runs that begin at once must not both make the tables of a new database."""
-    database.parent.mkdir(parents=True, exist_ok=True)
-    with (database.parent / f".{database.name}.lock").open("a") as file:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker,
 
 @register("tracker", "tensorboard")
 class Tensorboard(Tracker):
-    """TensorBoard: event files on this machine, written with its own writer; torch is not loaded for it."""
+    """TensorBoard: event files on this machine."""
 
     title: ClassVar[str] = "TensorBoard"
     needs_package: ClassVar[str] = "tensorboard"
@@ -24,37 +23,35 @@ class Tensorboard(Tracker):
     _writer: Any = None
 
     def load(self) -> None:
-        """The writer and the records, which take seconds."""
-        import tensorboard.plugins.hparams.summary_v2
-        import tensorboard.plugins.text.metadata
-        import tensorboard.summary.writer.event_file_writer  # noqa: F401
+        """The writer, which takes seconds."""
+        import torch.utils.tensorboard  # noqa: F401
 
     def start(self, run: RunFacts) -> Started:
         """A new event file; one of an earlier part of the run loses its steps from `first_step` on."""
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from torch.utils.tensorboard import SummaryWriter
 
         folder = Path(self.folder or Path(run.folder) / "tensorboard").absolute()
         known = run.known if run.known and run.known.store == str(folder) else None
-        self._writer = EventFileWriter(str(folder))
-        if known:
-            log = _proto("event").SessionLog
-            self._add(run.first_step, session_log=log(status=log.START))
+        self._writer = SummaryWriter(str(folder), purge_step=run.first_step if known else None)
         facts = {"name": run.name, "group": run.group, "tags": run.tags, "folder": run.folder, "rlvr": run.version}
         self._write_text("run", 0, json.dumps(facts, indent=2))
         self._write_text("config", 0, json.dumps(run.config, indent=2))
-        values = {name: _scalar(value) for name, value in flatten(run.config).items()}
-        self._add(0, summary=hparams_pb(values, trial_id=run.name, start_time_secs=time.time()))
+        values = {
+            name: value if isinstance(value, str | bool | int | float) else json.dumps(value)
+            for name, value in flatten(run.config).items()
+        }
+        summary = hparams_pb(values, trial_id=run.name, start_time_secs=time.time())
+        self._writer.file_writer.add_summary(summary, 0)
         self._writer.flush()
         last_step = min(known.last_step, run.first_step - 1) if known else -1
         return Started(id=run.name, store=str(folder), where=f"tensorboard --logdir {folder}", last_step=last_step)
 
     def log(self, rows: Sequence[Row]) -> None:
         """float32, as TensorBoard keeps scalars."""
-        summary = _proto("summary").Summary
         for step, values in rows:
-            scalars = [summary.Value(tag=name, simple_value=number) for name, number in values.items()]
-            self._add(step, summary=summary(value=scalars))
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
@@ -70,27 +67,9 @@ class Tensorboard(Tracker):
         self._write_text("status", 0, status)
         self._writer.close()
 
-    def _add(self, step: int, **what: Any) -> None:
-        self._writer.add_event(_proto("event").Event(wall_time=time.time(), step=step, **what))
-
     def _write_text(self, tag: str, step: int, text: str) -> None:
         """As a block of code: TensorBoard reads texts as Markdown, and a model may write anything."""
-        from tensorboard.plugins.text.metadata import create_summary_metadata
+        from tensorboard.plugins.text.summary_v2 import text_pb
 
         block = "\n".join(f"    {line}" for line in text.splitlines())
-        shape, summary = _proto("tensor_shape").TensorShapeProto, _proto("summary").Summary
-        tensor = _proto("tensor").TensorProto(
-            dtype=_proto("types").DT_STRING,
-            string_val=[block.encode("utf-8", errors="backslashreplace")],
-            tensor_shape=shape(dim=[shape.Dim(size=1)]),
-        )
-        metadata = create_summary_metadata(display_name=tag, description="")
-        self._add(step, summary=summary(value=[summary.Value(tag=tag, tensor=tensor, metadata=metadata)]))
-
-
-def _proto(name: str) -> Any:
-    return importlib.import_module(f"tensorboard.compat.proto.{name}_pb2")
-
-
-def _scalar(value: Any) -> str | bool | int | float:
-    return value if isinstance(value, str | bool | int | float) else json.dumps(value)
+        self._writer.file_writer.add_summary(text_pb(tag, block.encode("utf-8", errors="backslashreplace")), step)

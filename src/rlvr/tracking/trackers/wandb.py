@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -31,6 +32,7 @@ class Wandb(Tracker):
     )
     log_model: bool = setting(False, "also keep the final model there, as an artifact of type `model`")
     _run: Any = None
+    _variables: Any = ()  # of the environment
 
     @property
     def keeps_model(self) -> bool:
@@ -38,8 +40,9 @@ class Wandb(Tracker):
         return self.log_model
 
     def load(self) -> None:
-        """Without reports of errors to W&B."""
+        """Without reports of errors to W&B; a run that is killed loses the last second."""
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        os.environ.setdefault("WANDB__TRANSACTION_LOG_FLUSH_INTERVAL", "1")
         super().load()
 
     def start(self, run: RunFacts) -> Started:
@@ -49,22 +52,28 @@ class Wandb(Tracker):
         mode = self.mode if self.mode != "auto" else _default_mode()
         store = f"{mode}:{self.entity or ''}/{self.project}"
         known = run.known if run.known and run.known.store == store else None
-        for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):  # what waits for `wandb sync` belongs to the run
-            os.environ.setdefault(name, str(Path(run.folder) / "wandb"))
-        self._run = wandb.init(
-            project=self.project,
-            entity=self.entity,
-            name=run.name,
-            group=run.group,
-            tags=run.tags or None,
-            id=run.known.id if run.known else None,
-            resume="allow" if mode == "online" else None,
-            dir=run.folder,
-            mode=mode,  # pyright: ignore[reportArgumentType]  # what WANDB_MODE says is W&B's to judge
-            config=run.config,
-            allow_val_change=True,
-            settings=wandb.Settings(init_timeout=run.timeout_s, console="off", x_stats_pid=os.getppid()),
-        )
+        self._variables = {"WANDB_DATA_DIR", "WANDB_CACHE_DIR"} - os.environ.keys()
+        for name in self._variables:  # what waits for `wandb sync` belongs to the run
+            os.environ[name] = str(Path(run.folder) / "wandb")
+        hooks = sys.exit, sys.excepthook
+        try:
+            self._run = wandb.init(
+                project=self.project,
+                entity=self.entity,
+                name=run.name,
+                group=run.group,
+                tags=run.tags or None,
+                id=run.known.id if run.known else None,
+                resume="allow" if mode == "online" else None,
+                dir=run.folder,
+                mode=mode,  # pyright: ignore[reportArgumentType]  # what WANDB_MODE says is W&B's to judge
+                config=run.config,
+                allow_val_change=True,
+                reinit="create_new",  # the user may have a run in this process
+                settings=wandb.Settings(init_timeout=run.timeout_s, console="off"),
+            )
+        finally:  # W&B's would tell how the process ends; `finish` does
+            sys.exit, sys.excepthook = hooks
         where = self._run.url if mode == "online" else f"offline; wandb sync {Path(self._run.dir).parent}"
         return Started(id=self._run.id, store=store, where=str(where), last_step=known.last_step if known else -1)
 
@@ -94,7 +103,10 @@ class Wandb(Tracker):
 
         self._run.summary["status"] = status
         self._run.finish(exit_code=EXIT_CODES[status])
-        wandb.teardown()  # its service writes the last of an offline run only now
+        if wandb.run is None:  # no run of the user's
+            wandb.teardown()  # its service writes the last of an offline run only now
+        for name in self._variables:
+            os.environ.pop(name, None)
 
     def _artifact(self, kind: str, paths: Sequence[str]) -> None:
         import wandb

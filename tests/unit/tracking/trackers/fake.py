@@ -1,28 +1,32 @@
-"""A tracker that writes down what it is asked to do, and misbehaves on request; it runs in a worker process."""
+"""A tracker that writes down what it is asked to do, and misbehaves on request."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from rlvr.settings import validated
+from rlvr.tracking.jsonl import MetricsFile
+from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.base import RunFacts, Started, Tracker
+from rlvr.tracking.trackers.fanout import Reported, Trackers
 
-ROOT = Path(__file__).resolve().parents[4]
 NAME = "tests.unit.tracking.trackers.fake:Fake"
+GATE = threading.Event()
+"""What a fake with `does="log:wait"` waits for."""
 
 
 class Fake(Tracker):
-    """`FAKE_TRACKER=log:hang` misbehaves at `log`: hang, fail, exit, print, slow or late."""
+    """`does="log:hang"` misbehaves at `log`: hang, wait, fail, exit, print, slow or late."""
 
-    extra: str = "none"
+    file: str = ""
+    does: str = ""
     log_model: bool = True
 
     @property
@@ -30,8 +34,7 @@ class Fake(Tracker):
         return self.log_model
 
     def load(self) -> None:
-        own_session = os.getsid(0) == os.getpid()
-        self._note("load", {"own_session": own_session, "pid": os.getpid(), "extra": self.extra})
+        self._note("load", None)
 
     def prepare(self, run: RunFacts) -> None:
         self._note("prepare", run.name)
@@ -58,29 +61,27 @@ class Fake(Tracker):
         self._note("finish", status)
 
     def _note(self, what: str, value: Any) -> None:
-        where, _, how = os.environ.get("FAKE_TRACKER", "").partition(":")
+        where, _, how = self.does.partition(":")
         if what == where:
-            self._misbehave(what, how)
-        self._write(what, value)
-
-    def _write(self, what: str, value: Any) -> None:
-        with Path(os.environ["FAKE_FILE"]).open("a") as file:
+            self._misbehave(how)
+        with Path(self.file).open("a") as file:
             file.write(json.dumps([what, value]) + "\n")
 
-    def _misbehave(self, what: str, how: str) -> None:
+    def _misbehave(self, how: str) -> None:
         match how:
             case "hang":
                 time.sleep(600)
+            case "wait":
+                GATE.wait(30)
             case "slow":
                 time.sleep(0.01)
             case "late":
-                self._write("late", what)
-                time.sleep(1.0)
+                time.sleep(0.5)
             case "exit":
-                os._exit(3)
+                sys.exit(3)
             case "print":
-                print('{"error": "a line that looks like an answer"}', flush=True)
-                print("and another", file=sys.stderr, flush=True)
+                print("a line on stdout")
+                print("and another", file=sys.stderr)
             case "fail":
                 try:
                     raise ConnectionRefusedError("nobody is there")
@@ -88,15 +89,45 @@ class Fake(Tracker):
                     raise RuntimeError("the request failed") from None
 
 
-def prepare(monkeypatch: pytest.MonkeyPatch, file: Path, misbehavior: str = "") -> None:
-    """The environment in which a worker finds and configures the fake."""
-    found = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *([found] if found else [])]))
-    monkeypatch.setenv("FAKE_FILE", str(file))
-    monkeypatch.setenv("FAKE_TRACKER", misbehavior)
+class Run:
+    """A run in `folder` that reports to the fake, unless the settings say otherwise."""
+
+    def __init__(self, folder: Path, does: str = "", **settings: Any) -> None:
+        self.folder, self.notes, self.calls_file = folder, list[str](), folder / "calls.jsonl"
+        self.metrics = MetricsFile(folder / "metrics.jsonl")
+        fake = {"report_to": [NAME], "timeout_s": 20.0, "fake": {"file": str(self.calls_file), "does": does}}
+        values = validated(TrackerSettings, settings if "report_to" in settings else fake | settings)
+        about = Reported(experiment="rpn", config={"seed": 5, "run_dir": None})
+        self.trackers = Trackers(values, about, folder, self.notes.append)
+
+    def steps(self, *steps: int, values: Callable[[int], Mapping[str, float]] = lambda step: {"x/y": step / 7}) -> None:
+        """Make some steps."""
+        for step in steps:
+            self.metrics.append(step, values(step))
+            self.trackers.log(step)
+
+    def all(self, *steps: int, first_step: int = 0, before_end: Callable[[], None] = lambda: None) -> None:
+        """The whole run."""
+        with self.trackers as trackers:
+            trackers.begin(first_step)
+            self.steps(*steps)
+            before_end()
+            trackers.end("finished")
+
+    def calls(self, kind: str | None = None) -> list[Any]:
+        """What the fake was asked: `[kind, value]`, or the values of one kind."""
+        lines = self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
+        found = [json.loads(line) for line in lines]
+        return found if kind is None else [value for what, value in found if what == kind]
+
+    def warning(self) -> str:
+        """The only one."""
+        (warning,) = [note for note in self.notes if note.startswith("warning: ")]
+        return warning
 
 
-def calls(file: Path, kind: str | None = None) -> list[Any]:
-    """What the fake was asked: `[kind, value]`, or the values of one kind."""
-    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return lines if kind is None else [value for what, value in lines if what == kind]
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)

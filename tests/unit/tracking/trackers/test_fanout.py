@@ -1,31 +1,15 @@
 import json
 import threading
-from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlvr.settings import validated
-from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import EpisodeRecord, TurnRecord
-from rlvr.tracking.settings import TrackerSettings
-from rlvr.tracking.trackers.fanout import MAX_TEXT, Reported, Trackers, completion_rows
-from tests.unit.tracking.trackers.fake import NAME, calls, prepare
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the fake was asked."""
-    prepare(monkeypatch, tmp_path / "fake.jsonl")
-    return tmp_path / "fake.jsonl"
-
-
-def opened(folder: Path, note: Callable[[str], None] = lambda text: None, **values: Any) -> Trackers:
-    """Reported to the fake, unless the values say otherwise."""
-    settings = validated(TrackerSettings, {"report_to": [NAME]} | values)
-    return Trackers(settings, Reported(experiment="rpn", config={"seed": 5, "run_dir": None}), folder, note)
+from rlvr.tracking.trackers.fanout import MAX_TEXT, completion_rows
+from tests.unit.tracking.trackers.fake import Fake, Run
 
 
 def record(number: int = 0, **changes: Any) -> EpisodeRecord:
@@ -62,93 +46,87 @@ def record(number: int = 0, **changes: Any) -> EpisodeRecord:
     return EpisodeRecord(**values | changes)
 
 
-def test_pitfall_38_trackers_get_the_numbers_of_the_file(fake: Path, tmp_path: Path) -> None:
+def test_pitfall_38_trackers_get_the_numbers_of_the_file(tmp_path: Path) -> None:
     metrics = {"reward/mean": 0.1 + 0.2, "loss/kl": float("nan"), "policy/ratio": float("inf"), "rollout/episodes": 8}
-    file, notes = MetricsFile(tmp_path / "metrics.jsonl"), []
-    with opened(tmp_path, notes.append) as trackers:
+    run = Run(tmp_path)
+    with run.trackers as trackers:
         trackers.begin(0)
-        for step in range(3):
-            file.append(step, metrics)
-            trackers.log(step, metrics)
+        run.steps(0, 1, 2, values=lambda step: metrics)
         trackers.end("finished")
-    lines = [json.loads(line) for line in file.path.read_text().splitlines()]
+    lines = [json.loads(line) for line in run.metrics.path.read_text().splitlines()]
     expected = [[line.pop("step"), {k: v for k, v in line.items() if v is not None}] for line in lines]
-    assert calls(fake, "log") == expected
+    assert run.calls("log") == expected
     assert set(expected[0][1]) == {"reward/mean", "rollout/episodes"}
-    assert notes == ["Fake: look here"]
 
 
-def test_what_a_tracker_is_told(fake: Path, tmp_path: Path) -> None:
+def test_what_a_tracker_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "my-run"
     folder.mkdir()
     (folder / "config.yaml").write_text("a: 1\n")
     (folder / "final").mkdir()
-    values = {"group": "sweep", "run_name": "mine", "tags": ["a", "b"], "fake": {"extra": "some"}}
-    with opened(folder, **values) as trackers:
-        trackers.begin(0)
-        trackers.end("finished")
-    (told,) = calls(fake, "start")
+    run = Run(folder, group="sweep", run_name="mine", tags=["a", "b"])
+    run.all()
+    (told,) = run.calls("start")
     assert (told["name"], told["group"], told["tags"], told["experiment"]) == ("mine", "sweep", ["a", "b"], "rpn")
     assert told["config"] == {"seed": 5, "run_dir": None}
-    assert calls(fake, "load")[0]["extra"] == "some"
-    assert calls(fake, "files") == [[str(folder / "config.yaml")]]
-    assert calls(fake, "model") == [str(folder / "final")]
+    assert run.calls("files") == [[str(folder / "config.yaml")]]
+    assert run.calls("model") == [str(folder / "final")]
 
 
 @pytest.mark.parametrize(("error", "status"), [(None, "killed"), (ValueError("why"), "failed")])
-def test_pitfall_37_how_a_run_ended_is_told(error: Exception | None, status: str, fake: Path, tmp_path: Path) -> None:
+def test_pitfall_37_how_a_run_ended_is_told(error: Exception | None, status: str, tmp_path: Path) -> None:
     (tmp_path / "final").mkdir()  # of an earlier end
-
-    def run() -> None:
-        with opened(tmp_path, run_name="x") as trackers:
-            trackers.begin(0)
-            if error is not None:
-                raise error
-            trackers.end("killed")
-
-    if error is None:
-        run()
-    else:
-        with pytest.raises(ValueError, match=r"^why$"):
-            run()
-    assert calls(fake, "finish") == [status]
-    assert calls(fake, "model") == []
-
-
-def test_a_run_without_a_name_is_called_as_its_folder(fake: Path, tmp_path: Path) -> None:
-    with opened(tmp_path) as trackers:
+    run = Run(tmp_path)
+    with pytest.raises(ValueError, match=r"^why$") if error else nullcontext(), run.trackers as trackers:
         trackers.begin(0)
-        trackers.end("finished")
-    (told,) = calls(fake, "start")
-    assert told["name"] == tmp_path.name
+        if error is not None:
+            raise error
+        trackers.end("killed")
+    assert run.calls("finish") == [status]
+    assert run.calls("model") == []
 
 
-def test_a_run_that_ends_before_its_first_number_begins_nowhere(fake: Path, tmp_path: Path) -> None:
-    notes: list[str] = []
-    with opened(tmp_path, notes.append):
+def test_a_run_without_a_name_is_called_as_its_folder(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.all()
+    assert run.calls("start")[0]["name"] == tmp_path.name
+
+
+def test_a_run_that_ends_before_its_first_number_begins_nowhere(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    with run.trackers:
         pass
-    assert calls(fake, "start") == []
-    assert notes == []
+    assert run.calls("start") == []
+    assert run.notes == []
+
+
+def test_the_settings_of_a_run_keep_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep makes several runs, one after another, with trackers of one configuration."""
+    monkeypatch.setattr(Fake, "log", lambda tracker, rows: setattr(tracker, "_kept", rows))
+    monkeypatch.setattr(Fake, "_kept", None, raising=False)
+    run = Run(tmp_path)
+    run.all(0)
+    assert run.trackers._settings.reported[0]._kept is None
 
 
 def test_without_trackers_nothing_is_started_or_written(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    with opened(tmp_path, pytest.fail, report_to=[]) as trackers:
+    run = Run(tmp_path, report_to=[])
+    with run.trackers as trackers:
         trackers.begin(0)
-        trackers.log(0, {"x": 1.0})
+        trackers.log(0)
         trackers.completions(0, [record()])
         trackers.end("finished")
         assert set(threading.enumerate()) <= before
-    assert list(tmp_path.iterdir()) == []
+    assert (list(tmp_path.iterdir()), run.notes) == ([], [])
 
 
 @pytest.mark.parametrize(("limit", "count"), [(2, 2), (0, 0)])
-def test_only_so_many_completions_are_shown(limit: int, count: int, fake: Path, tmp_path: Path) -> None:
-    with opened(tmp_path, max_completions=limit) as trackers:
-        trackers.begin(0)
-        trackers.completions(1, [record(number) for number in range(5)])
-        trackers.end("finished")
-    assert [len(rows) for _, rows in calls(fake, "completions")] == ([count] if count else [])
+def test_only_so_many_completions_are_shown(limit: int, count: int, tmp_path: Path) -> None:
+    run = Run(tmp_path, max_completions=limit)
+    records = [record(number) for number in range(5)]
+    run.all(0, before_end=lambda: run.trackers.completions(1, records))
+    assert [len(rows) for _, rows in run.calls("completions")] == ([count] if count else [])
 
 
 def test_a_row_tells_what_was_said_and_what_it_was_worth() -> None:

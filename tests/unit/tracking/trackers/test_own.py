@@ -1,4 +1,4 @@
-"""The tracker in examples/own, in its own process."""
+"""The tracker in examples/own, in its own thread."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from rlvr.tracking.trackers.fanout import Reported, Trackers
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "own"
 
 
-def report(folder: Path, steps: range, last_step: int | None = None) -> list[str]:
+def report(folder: Path, steps: range) -> list[str]:
     """Report some steps, those before them from metrics.jsonl; the notes."""
     settings = validated(TrackerSettings, {"report_to": ["my_tracker:Csv"], "csv": {"path": "mine.csv"}})
     file, notes = MetricsFile(folder / "metrics.jsonl"), []
@@ -20,7 +20,7 @@ def report(folder: Path, steps: range, last_step: int | None = None) -> list[str
         trackers.begin(steps.start)
         for step in steps:
             file.append(step, {"loss/total": step / 4, "reward/mean": 1.0})
-            trackers.log(step, {"loss/total": step / 4, "reward/mean": 1.0})
+            trackers.log(step)
         trackers.end("finished")
     return notes
 

@@ -3,12 +3,26 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.tracking.trackers.base import Started
+from rlvr.tracking.trackers.base import RunFacts, Started
 from rlvr.tracking.trackers.tensorboard import Tensorboard
 from tests.system.tracker_readers import from_tensorboard
-from tests.unit.tracking.trackers.test_remote import facts
 
 pytestmark = pytest.mark.trackers
+
+
+def facts(folder: Path, first_step: int = 0) -> RunFacts:
+    return RunFacts(
+        name="run",
+        experiment="rpn",
+        group=None,
+        tags=[],
+        config={"seed": 0},
+        folder=str(folder),
+        timeout_s=5.0,
+        version="1",
+        known=None,
+        first_step=first_step,
+    )
 
 
 def part(folder: Path, steps: range, known: Started | None, *, end: bool = True) -> Started:

@@ -81,7 +81,7 @@ def test_an_account_is_one_in_the_environment_or_the_netrc(monkeypatch: pytest.M
 
 def test_no_library_is_imported_by_naming_a_tracker() -> None:
     code = (
-        "import sys, rlvr.tracking.trackers.fanout, rlvr.tracking.trackers.worker, rlvr.tracking.trackers.mlflow as m, "
+        "import sys, rlvr.tracking.trackers.fanout, rlvr.tracking.trackers.thread, rlvr.tracking.trackers.mlflow as m, "
     )
     code += "rlvr.tracking.trackers.wandb, rlvr.tracking.trackers.tensorboard; "
     code += "print([name for name in ('mlflow', 'wandb', 'tensorboard') if name in sys.modules])"

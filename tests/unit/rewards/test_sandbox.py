@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.rewards.pool import CallResult, VerifierPool
+from rlvr.rewards.sandbox import CallResult, Sandbox
 from tests.unit.rewards import bad_calls
 from tests.unit.rewards.bad_calls import MARK, alive, survivors
 
@@ -22,12 +22,12 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 DEADLINE_S = 1.0
 
 
-def make_pool(num_workers: int = 1, timeout_s: float = DEADLINE_S) -> VerifierPool:
-    return VerifierPool(num_workers=num_workers, timeout_s=timeout_s, max_memory_mb=768)
+def make_pool(num_workers: int = 1, timeout_s: float = DEADLINE_S) -> Sandbox:
+    return Sandbox(num_workers=num_workers, timeout_s=timeout_s, max_memory_mb=768)
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[VerifierPool]:
+def pool() -> Iterator[Sandbox]:
     with make_pool(num_workers=2) as pool:
         yield pool
 
@@ -42,14 +42,14 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         os.kill(pid, signal.SIGKILL)
 
 
-def gather(pool: VerifierPool, *calls: tuple[Any, ...]) -> list[CallResult]:
+def gather(pool: Sandbox, *calls: tuple[Any, ...]) -> list[CallResult]:
     async def run() -> list[CallResult]:
         return await asyncio.gather(*(pool.call(*call) for call in calls))
 
     return asyncio.run(run())
 
 
-def one(pool: VerifierPool, function: Callable[..., object] | str, *args: object) -> CallResult:
+def one(pool: Sandbox, function: Callable[..., object] | str, *args: object) -> CallResult:
     return gather(pool, (function, *args))[0]
 
 
@@ -61,12 +61,12 @@ def wait_until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def test_answers_come_back_in_the_order_of_the_questions(pool: VerifierPool) -> None:
+def test_answers_come_back_in_the_order_of_the_questions(pool: Sandbox) -> None:
     results = gather(pool, *((bad_calls.late_echo, number) for number in range(60)))
     assert results == [CallResult(status="ok", value=number) for number in range(60)]
 
 
-def test_it_serves_several_threads_and_event_loops(pool: VerifierPool) -> None:
+def test_it_serves_several_threads_and_event_loops(pool: Sandbox) -> None:
     found: dict[int, list[CallResult]] = {}
 
     def ask(base: int) -> None:
@@ -84,7 +84,7 @@ def test_it_serves_several_threads_and_event_loops(pool: VerifierPool) -> None:
 
 @pytest.mark.parametrize("hang", bad_calls.HANGS)
 def test_pitfall_27_what_hangs_is_killed_at_its_deadline_and_the_rest_of_the_batch_finishes(
-    pool: VerifierPool, hang: Callable[[], None]
+    pool: Sandbox, hang: Callable[[], None]
 ) -> None:
     found: list[CallResult] = []
     calls = [(hang,) if number == 3 else (bad_calls.echo, number) for number in range(30)]
@@ -96,7 +96,7 @@ def test_pitfall_27_what_hangs_is_killed_at_its_deadline_and_the_rest_of_the_bat
     assert [result.value for result in found] == [None if number == 3 else number for number in range(30)]
 
 
-def test_pitfall_27_hanging_calls_wait_for_their_deadlines_at_the_same_time(pool: VerifierPool) -> None:
+def test_pitfall_27_hanging_calls_wait_for_their_deadlines_at_the_same_time(pool: Sandbox) -> None:
     gather(pool, *((bad_calls.take_a_while,) for _ in range(2)))  # both workers have loaded what they need
     start = time.monotonic()
     results = gather(pool, *((bad_calls.spin,) for _ in range(4)))
@@ -163,12 +163,10 @@ def test_a_forked_child_that_returns_gives_no_second_answer(mark: str) -> None:
         (bad_calls.write_into_every_socket, "crash", "its process died"),
         (bad_calls.hang_up, "crash", "its process died"),
         (bad_calls.claim_a_huge_reply, "crash", "its process died"),
-        ("tests.unit.rewards.bad_calls:missing", "exception", "AttributeError"),
-        ("no_such_module_anywhere:f", "exception", "ModuleNotFoundError"),
     ],
 )
 def test_pitfall_26_a_failure_has_its_own_status_and_costs_only_itself(
-    pool: VerifierPool, bad: Callable[[], object] | str, status: str, message: str
+    pool: Sandbox, bad: Callable[[], object] | str, status: str, message: str
 ) -> None:
     calls = [(bad,) if number == 2 else (bad_calls.echo, number) for number in range(12)]
     results = gather(pool, *calls)
@@ -193,7 +191,7 @@ def test_pitfall_26_a_call_does_not_pay_for_a_crash_that_an_earlier_one_prepared
 @needs_proc
 def test_calls_that_kill_the_process_above_them_fail_and_leave_nothing_behind(mark: str) -> None:
     with make_pool(num_workers=2, timeout_s=20.0) as pool:
-        results = gather(pool, (bad_calls.kill_the_nursery,), *((bad_calls.echo, number) for number in range(10)))
+        results = gather(pool, (bad_calls.kill_the_root,), *((bad_calls.echo, number) for number in range(10)))
         assert results[0].status == "crash"
         assert gather(pool, *((bad_calls.echo, number) for number in range(10))) == [
             CallResult(status="ok", value=number) for number in range(10)
@@ -226,7 +224,7 @@ def test_calls_under_way_come_back_when_the_pool_is_closed() -> None:
         pool.submit(bad_calls.echo, 1)
 
 
-def test_a_canceled_call_takes_nobody_elses_place(pool: VerifierPool) -> None:
+def test_a_canceled_call_takes_nobody_elses_place(pool: Sandbox) -> None:
     async def run() -> list[CallResult]:
         tasks = [asyncio.ensure_future(pool.call(bad_calls.late_echo, number)) for number in range(30)]
         await asyncio.sleep(0)
@@ -237,12 +235,12 @@ def test_a_canceled_call_takes_nobody_elses_place(pool: VerifierPool) -> None:
     assert [result.value for result in asyncio.run(run())] == list(range(1, 30, 2))
 
 
-def test_functions_without_an_importable_name_are_sent_by_value(pool: VerifierPool) -> None:
+def test_functions_without_an_importable_name_are_sent_by_value(pool: Sandbox) -> None:
     offset = 5
     assert one(pool, lambda value: value + offset, 2).value == 7
 
 
-def test_a_function_that_cannot_be_sent_is_named(pool: VerifierPool) -> None:
+def test_a_function_that_cannot_be_sent_is_named(pool: Sandbox) -> None:
     lock = threading.Lock()
 
     def guarded() -> None:
@@ -255,18 +253,18 @@ def test_a_function_that_cannot_be_sent_is_named(pool: VerifierPool) -> None:
     assert result.message.startswith("its arguments cannot be sent")
 
 
-def test_large_arguments_arrive(pool: VerifierPool) -> None:
+def test_large_arguments_arrive(pool: Sandbox) -> None:
     text = "x" * 400_000
     assert [result.value for result in gather(pool, *((len, text) for _ in range(20)))] == [400_000] * 20
 
 
-def test_workers_load_nothing_heavy(pool: VerifierPool) -> None:
+def test_workers_load_nothing_heavy(pool: Sandbox) -> None:
     assert one(pool, bad_calls.loaded_modules).value == []
 
 
 SCRIPT = """
 import os, signal, sys, time
-from rlvr.rewards.pool import VerifierPool
+from rlvr.rewards.sandbox import Sandbox
 
 print("training", flush=True)
 
@@ -282,7 +280,7 @@ def twice(x):
 def spin():
     while True: pass
 
-pool = VerifierPool(num_workers=2, timeout_s=60.0, max_memory_mb=512)
+pool = Sandbox(num_workers=2, timeout_s=60.0, max_memory_mb=512)
 print(pool.submit(twice, 21).result(), flush=True)
 if len(sys.argv) > 1:
     futures = [pool.submit(spin) for _ in range(4)]
@@ -304,7 +302,7 @@ def test_a_script_without_a_main_guard_runs_once_and_its_verifier_prints_to_stde
     script = start_script(tmp_path)
     output, errors = script.communicate(timeout=60)
     assert output == "training\nCallResult(status='ok', value=42, message='')\n"
-    assert "the verifier talks" in errors
+    assert errors == "the verifier talks\n"
     assert script.returncode == 0
     assert wait_until(lambda: survivors(mark) == [])  # the pool was not closed
 
@@ -326,7 +324,7 @@ def test_pitfall_27_workers_end_with_the_program_however_it_ends(
 
 CHILDREN = """
 import os, pathlib, sys, time
-from rlvr.rewards.pool import VerifierPool
+from rlvr.rewards.sandbox import Sandbox
 
 def hang(path):
     pid = os.fork()
@@ -335,7 +333,7 @@ def hang(path):
     pathlib.Path(path).write_text(str(pid))
     time.sleep(1000)
 
-pool = VerifierPool(num_workers=4, timeout_s=60.0, max_memory_mb=512)
+pool = Sandbox(num_workers=4, timeout_s=60.0, max_memory_mb=512)
 for number in range(4):
     pool.submit(hang, f"{sys.argv[1]}/{number}")
 time.sleep(1000)

@@ -1,0 +1,67 @@
+"""A tracker of the user's own that never comes back: the run ends all the same, in time and with its own status."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import SMALL, Command, metrics, pretrained, rlvr, wait_until
+
+HANGING = """
+import atexit, threading, time
+from rlvr.tracking.trackers.base import Tracker
+
+def forever():
+    while True:
+        time.sleep(60)
+
+class Hang(Tracker):
+    at: str = "log"
+
+    def load(self):
+        print("chatter of a library")
+        atexit.register(forever)
+        threading.Thread(target=forever).start()
+
+    def log(self, rows):
+        if self.at == "log":
+            forever()
+
+    def finish(self, status):
+        forever()
+"""
+
+
+@pytest.fixture
+def words(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """A run that reports to it, in the current folder."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    monkeypatch.chdir(tmp_path)
+    return (*SMALL, *pretrained(model), "run_dir=run", "tracker.report_to=[hanging:Hang]", "tracker.timeout_s=0.5")
+
+
+@pytest.mark.parametrize("at", ["log", "finish"])
+def test_pitfall_37_a_tracker_that_hangs_does_not_keep_the_process(
+    at: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = rlvr("train", *words, f"tracker.hang.at={at}", "tracker.console=plain", cwd=tmp_path, timeout=120)
+    assert done.code == 0, done.err
+    assert [line.split(":")[0] for line in done.out.splitlines()] == ["rpn", "model", "try it"]
+    (warning,) = [line for line in done.err.splitlines() if line.startswith("warning: ")]
+    assert f"Hang is given up (no answer to `{at}` within 0.5 s)" in warning
+    assert "Traceback" not in done.err
+    assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
+    assert "chatter of a library" in (tmp_path / "run" / "trackers" / "hang.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_pitfall_37_a_signal_ends_a_run_whose_tracker_hangs(
+    number: signal.Signals, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    command = Command("train", *words, "trainer.max_steps=9999", log=tmp_path / "log")
+    wait_until(lambda: (tmp_path / "run" / "metrics.jsonl").exists() and len(metrics(tmp_path / "run")) >= 2)
+    command.send(number)
+    assert command.wait() == 128 + number, command.err
+    assert any((tmp_path / "run" / "checkpoints").iterdir())
