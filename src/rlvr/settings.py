@@ -82,6 +82,12 @@ class Component(Settings):
         """What the user should know about the component in this run, in sentences."""
         return ()
 
+    def check_found(self, key: str) -> None:
+        """Raise ConfigError, before torch is loaded, for a file or function that it names and that is not there.
+
+        `key` is its own: `task`, `reward.parts.custom`.
+        """
+
 
 def label_of(name: str) -> str:
     """The `label` of the component that is chosen by a name."""

@@ -24,9 +24,10 @@ def test_a_run_starts_from_the_latest_one_though_latest_moves(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for start in (model, "runs/latest/final"):
+    starts = (model, "runs/latest", "runs/latest/final", "runs/latest/checkpoints/step_000001")
+    for start in starts:
         assert main(once("train", *SMALL, *pretrained(start), "trainer.max_steps=1")) == 0
-    assert len([path for path in Path("runs").iterdir() if not path.is_symlink()]) == 2
+    assert len([path for path in Path("runs").iterdir() if not path.is_symlink()]) == len(starts)
 
 
 def test_a_start_that_fails_moves_nothing(

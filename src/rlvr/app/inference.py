@@ -14,7 +14,7 @@ from rlvr.app.chats import ChatTask, make_chat
 from rlvr.app.policies import context_tokens, set_threads
 from rlvr.app.tasks import Tasks, open_tasks
 from rlvr.config import Config
-from rlvr.config.compose import load_config, load_task_config
+from rlvr.config.compose import NO_TRACKER, load_config, load_task_config
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
 from rlvr.errors import UserError, nearest
@@ -120,12 +120,12 @@ def inference_config(
     if root is None:
         return load_task_config(task or "", overrides, config_dir=config_dir)
     registry.look_in(config_dir)
-    own = load_config(overrides if task is None else [], config_name="config", config_dir=str(root))
+    own = load_config([*(overrides if task is None else []), NO_TRACKER], config_name="config", config_dir=str(root))
     if task is None:
         return own
     if task not in {**own.evaluation.also, **own.task.bundles}:
         return load_task_config(task, overrides, config_dir=config_dir)
-    config = load_config(overrides, config_name="config", config_dir=str(root))
+    config = load_config([*overrides, NO_TRACKER], config_name="config", config_dir=str(root))
     return config.with_bundle({**config.evaluation.also, **config.task.bundles}[task])
 
 
@@ -193,6 +193,16 @@ def _near(path: Path) -> str:
     names = [one.name for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
     near = nearest(path.name, names)
     return f" (did you mean {folder / near}?)" if near else ""
+
+
+def with_absolute_model(config: Config) -> Config:
+    """The folder that `model.name_or_path` stands for (of a run its `final/`), by its full name: `runs/latest` and
+    relative paths mean something else at a resume."""
+    if not isinstance(config.model, PretrainedModel) or not Path(config.model.name_or_path).is_dir():
+        return config
+    path = Path(config.model.name_or_path)
+    source = Path(weights_of(path, run_of(path))).resolve()
+    return config.model_copy(update={"model": config.model.model_copy(update={"name_or_path": str(source)})})
 
 
 def run_of(path: Path) -> Path | None:

@@ -19,7 +19,7 @@ from rlvr.models.devices import choose_device, move
 from rlvr.models.loading import load_pretrained
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
-from rlvr.models.settings import PretrainedModel, ScratchBpeModel, ScratchModel
+from rlvr.models.settings import ScratchBpeModel, ScratchModel
 from rlvr.tasks.base import Task
 from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console
@@ -133,11 +133,3 @@ def save_atomically(save: Callable[[Path], None], final: Path, *, writes: bool =
         finally:
             if writes:
                 shutil.rmtree(temporary, ignore_errors=True)
-
-
-def with_absolute_model(config: Config) -> Config:
-    """A model folder by its full name: `runs/latest/final` and relative paths mean something else at a resume."""
-    if not isinstance(config.model, PretrainedModel) or not Path(config.model.name_or_path).is_dir():
-        return config
-    model = config.model.model_copy(update={"name_or_path": str(Path(config.model.name_or_path).resolve())})
-    return config.model_copy(update={"model": model})

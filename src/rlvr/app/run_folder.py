@@ -110,11 +110,8 @@ def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime 
 
 
 def _resume(config: Config) -> RunFolder:
-    if config.run_dir is None:
-        raise ConfigError("resume=true needs the folder of the run to go on with: add run_dir=FOLDER.")
+    assert config.run_dir is not None, "a rule of the configuration"
     root = Path(config.run_dir)
-    if not (root / "config.yaml").is_file():
-        raise ConfigError(f"run_dir={root} holds no run to resume (no config.yaml): remove resume=true to start one.")
     folder = RunFolder(root=root, lock=_lock(root))
     try:
         _check_unchanged(read_config(folder), config, root)

@@ -15,7 +15,7 @@ from rlvr.app.inference import open_model, run_of
 from rlvr.app.policies import ONE_THREAD_BELOW, context_tokens
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
-from rlvr.config.compose import load_config
+from rlvr.config.compose import NO_TRACKER, load_config
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.openai import PREFIX
 from rlvr.errors import ConfigError, UserError
@@ -45,7 +45,7 @@ def open_served(model: str, settings: ServeSettings) -> Iterator[tuple[Served, l
     if model.startswith(PREFIX):
         raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
     root = run_of(Path(model))
-    config = None if root is None else load_config([], config_name="config", config_dir=str(root))
+    config = None if root is None else load_config([NO_TRACKER], config_name="config", config_dir=str(root))
     kept = config.model if config is not None and isinstance(config.model, PretrainedModel) else None
     with open_model(model, kept) as loaded:
         policy = loaded.policy

@@ -16,6 +16,7 @@ from rlvr.app.chats import make_chat
 from rlvr.app.debugging import episode_printer
 from rlvr.app.engines import check_engine, make_engine
 from rlvr.app.evaluation import evaluate_all
+from rlvr.app.inference import with_absolute_model
 from rlvr.app.memory import fitted, plan_run
 from rlvr.app.plan import plan
 from rlvr.app.policies import (
@@ -25,7 +26,6 @@ from rlvr.app.policies import (
     initial_policy,
     save_atomically,
     set_threads,
-    with_absolute_model,
 )
 from rlvr.app.ranks import agreed, check_shares, one_voice, own_voice, quiet, shared_folder
 from rlvr.app.run_folder import RunFolder, open_run_folder

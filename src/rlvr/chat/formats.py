@@ -1,4 +1,4 @@
-"""Every tool-call format by its name. `prompt.tool_format` offers the first three; `auto` knows all.
+"""Every tool-call format by its name. `prompt.tool_format` offers the first four; `auto` knows all.
 
 The formats of model families here read back what the family's chat template renders.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from rlvr.chat.literals import LiteralReader
 from rlvr.chat.reasoning import Marks, pieces
 from rlvr.chat.tool_calls import BadJsonError, Reading, Tools, as_written, decode_json, schema_of, to_json
-from rlvr.chat.tool_formats import Hermes, Llama, ToolFormat, Words, bare
+from rlvr.chat.tool_formats import Hermes, Llama, Taught, ToolFormat, Words, bare
 from rlvr.types import Message, ToolCall
 
 
@@ -251,7 +251,7 @@ class Mistral(ToolFormat):
         return f"{self.open} {to_json(entries)}"
 
 
-_KINDS = (Hermes, Llama, Words, Xml, Glm, Atem, Harmony, DeepSeek, Gemma, Lfm, Mistral)
+_KINDS = (Hermes, Llama, Words, Taught, Xml, Glm, Atem, Harmony, DeepSeek, Gemma, Lfm, Mistral)
 FORMATS: Mapping[str, ToolFormat] = {kind.name: kind() for kind in _KINDS}
 
 

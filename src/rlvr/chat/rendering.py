@@ -74,7 +74,7 @@ class Chat:
         return None
 
     def encode_prompt(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[int, ...]:
-        """The first prompt, up to where the model speaks. In plain text `words` are not explained: they are learnt."""
+        """The first prompt, up to where the model speaks. In plain text a taught format is not explained."""
         if any(message.tool_calls for message in messages):
             return self._encode_prompt(messages, tools)
         # the episodes of a group share a prompt; schemas cannot be hashed, and stay alive as long as their ids
@@ -88,7 +88,7 @@ class Chat:
     def _encode_prompt(self, messages: Sequence[Message], tools: Tools) -> tuple[int, ...]:
         if self._template:
             return self._coder.encode(self._template.render(messages, tools=tools))
-        if tools and self.tool_format.name != "words":
+        if tools and not self.tool_format.is_taught:
             messages = described(messages, self.tool_format, tools)
         return self.encode_text(self._plain(messages, tools))
 

@@ -29,6 +29,8 @@ class ToolFormat:
     outer: tuple[str, str] = ("", "")
     """Marks before the first and behind the last call."""
     between = "\n"
+    is_taught = False
+    """Whether demonstrations alone explain it: plain prompts, without a chat template, say nothing of the tools."""
 
     def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
         """Read the calls in `text`, which holds no reasoning, and the text beside them.
@@ -173,6 +175,12 @@ class Llama(ToolFormat):
         )
 
 
+class Taught(Hermes):
+    """As `hermes`, for models made from scratch, whose short context needs no explanation that they cannot read."""
+
+    name, is_taught = "taught", True
+
+
 class Words(ToolFormat):
     """`<call> search alice </call>`: the words are the tool's arguments in their order, the last one takes the rest.
 
@@ -180,6 +188,7 @@ class Words(ToolFormat):
     """
 
     name, open, close, between = "words", "<call>", "</call>", " "
+    is_taught = True
 
     def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
         """One word to each parameter in order, the rest to the last."""

@@ -88,11 +88,25 @@ def _run(argv: list[str]) -> int:
     dashed = [word for word in rest if word.startswith("-")]
     if rest and (dashed or not hasattr(args, "overrides")):
         word = (dashed or rest)[0]
-        hint = f"; an override has no dashes: {word.lstrip('-')}" if dashed and "=" in word else ""
-        commands[args.command].error(f"unknown argument {word}{hint}")
+        commands[args.command].error(f"unknown argument {word}{_flag_hint(word, commands[args.command], args.command)}")
     if rest:
         args.overrides += rest
     return args.run(args)
+
+
+def _flag_hint(word: str, parser: Parser, command: str) -> str:
+    """What somebody means who writes `--learning-rate 1e-5` as for another program."""
+    flag = word.partition("=")[0]
+    if command == "train":
+        from rlvr.config.spellings import find_spelling, translated
+
+        spelling = find_spelling(flag.lstrip("-").replace("-", "_"))
+        if spelling is not None:
+            return f"; {translated(spelling).rstrip('.')}"
+    near = difflib.get_close_matches(flag, parser._option_string_actions, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; an override has no dashes: {word.lstrip('-')}" if flag != word and flag.startswith("-") else ""
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -73,6 +73,10 @@ def run(args: argparse.Namespace) -> int:
         config = _config(args.overrides, args.config_name, args.config_dir)
         if not args.cfg:  # here, too: the libraries that training needs take seconds to load
             check_launch(config.trainer.strategy, config.trainer.world_size)
+            for bundle in config.bundles.values():
+                bundle.task.check_found("task")
+                for name, part in bundle.reward.parts.items():
+                    part.check_found(f"reward.parts.{name}")
     if args.cfg:
         if speaks():
             sys.stdout.write(to_yaml(config))

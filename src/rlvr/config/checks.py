@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -179,6 +180,10 @@ def _evaluated_tasks_do_not_train(c: Config) -> None:
 def _resume_has_a_folder(c: Config) -> None:
     if c.resume and c.run_dir is None:
         raise ConfigError("resume=true: needs the folder of the run to go on with; add run_dir=FOLDER.")
+    if c.resume and not (Path(str(c.run_dir)) / "config.yaml").is_file():
+        raise ConfigError(
+            f"run_dir={c.run_dir}: holds no run to resume (no config.yaml); remove resume=true to start one."
+        )
 
 
 def _warm_up_ends(c: Config) -> None:

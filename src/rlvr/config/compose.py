@@ -27,6 +27,7 @@ from yaml import YAMLError
 from rlvr import registry
 from rlvr.config import bundles, checks, debugging, messages
 from rlvr.config.config import CHOICES, Config
+from rlvr.config.keys import owners
 from rlvr.config.said import Said, Source, included_files, is_choice, leaf_values
 from rlvr.config.spellings import upgraded
 from rlvr.errors import ConfigError
@@ -36,6 +37,8 @@ from rlvr.settings import Settings, dumped, plain, validated
 DEFAULT_CONFIG = "rpn"
 DATA_CONFIG = "gsm8k"  # what a task without a configuration of its own starts from
 GROUPS = tuple(group for group in CHOICES if group != "reward")  # whose choices are components
+NO_TRACKER = "~tracker"
+"""For what reports nothing, so that a tracker of the user's own need not be there any more."""
 FOLLOWS_TASK = ("reward", "prompt")
 
 
@@ -58,11 +61,13 @@ def load_config(
     parsed = parse_overrides(overrides)
     _check_overrides(parsed, source)
     said = Said.of(parsed, source)
-    values = _compose(source, parsed, said)
+    values, notes = _compose(source, parsed, said)
     if values.get("debug") is True:
         debugging.shrink(values, said.beside_debug)
     inside = bundles.expand(values, lambda lines: _compose_bundle(lines, source))
-    return checks.checked(_validated(values), replace(said, line=said.line | inside))
+    config = checks.checked(_validated(values), replace(said, line=said.line | inside))
+    config._notes = (*notes, *config.notes)
+    return config
 
 
 def load_task_config(
@@ -70,7 +75,7 @@ def load_task_config(
 ) -> Config:
     """The configuration `name`, that of a run folder, or the one of the GSM8K run with the task `name` in its place."""
     if (Path(name) / "config.yaml").is_file():
-        return load_config(overrides, config_name="config", config_dir=name, option=option)
+        return load_config([*overrides, NO_TRACKER], config_name="config", config_dir=name, option=option)
     source = Source(name=name, folder=config_dir, option=option)
     if name not in source.configs and (":" in name or name in source.options("task")):
         overrides, name = [f"task={name}", *overrides], DATA_CONFIG
@@ -246,8 +251,8 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
     return f"{source.option} {source.name}: {' '.join(str(error).split())}"
 
 
-def _compose(source: Source, parsed: Sequence[Override], said: Said) -> dict[str, Any]:
-    """The composed and resolved values, not yet validated."""
+def _compose(source: Source, parsed: Sequence[Override], said: Said) -> tuple[dict[str, Any], list[str]]:
+    """The composed and resolved values, not yet validated, and notes on what was left out."""
     lines = [_added(override) for override in parsed]
     composed, chosen = _hydra(source, source.name, lines)
     missing = [group for group in FOLLOWS_TASK if "task" in chosen and group not in chosen]
@@ -257,8 +262,8 @@ def _compose(source: Source, parsed: Sequence[Override], said: Said) -> dict[str
         composed, chosen = _hydra(source, source.name, lines)
     if source.folder is not None and any(one.key_or_group == "task" for one in parsed):
         _check_pinned(chosen, {one.key_or_group for one in parsed}, source)
-    _leave_out_replaced(composed, chosen, said, source)
-    return _resolved(composed)
+    notes = _leave_out_replaced(composed, chosen, said, source)
+    return _resolved(composed), notes
 
 
 def _added(override: Override) -> str:
@@ -279,8 +284,12 @@ def _check_pinned(chosen: Mapping[str, str], given: set[str], source: Source) ->
             )
 
 
-def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: Said, source: Source) -> None:
-    """`--config-name gsm8k model=scratch_bpe`: what a preset says of its own choice goes with that choice."""
+def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: Said, source: Source) -> list[str]:
+    """`--config-name gsm8k model=scratch_bpe`: what a preset says of its own choice goes with that choice.
+
+    So does, with a note, what the user's file says of a choice that the command line replaces.
+    """
+    notes = []
     preset = source.preset_choices(source.name)
     if "task" in preset:
         task = registry.find("task", preset["task"])
@@ -290,9 +299,24 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
             continue
         fresh, _ = _hydra(source, None, [f"+{group}={choice}"])
         for leaf, value in leaf_values(_plain_values(composed[group], resolve=False), group):
-            if leaf in said and leaf != f"{group}.name":
+            if leaf not in said or leaf == f"{group}.name":
+                continue
+            if not said.on_line(leaf) and _is_of_another(leaf, choice, fresh[group], said):
+                notes.append(f"{leaf}={messages.shown(value)}: has no effect with {group}={choice}")
+            else:
                 OmegaConf.update(fresh, leaf, value, force_add=True)
         composed[group] = fresh[group]
+    return notes
+
+
+def _is_of_another(leaf: str, choice: str, fresh: DictConfig, said: Said) -> bool:
+    """Whether other choices have this key, or this part of a reward, and `choice` has not."""
+    group, _, key = leaf.partition(".")
+    if group == "reward":
+        part = leaf.split(".")[2:3]
+        return key.startswith("parts.") and part[0] not in fresh.parts and f"reward.parts.{part[0]}.type" not in said
+    have = owners(group, key)
+    return bool(have) and choice in registry.names(group) and choice not in have
 
 
 def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:

@@ -93,7 +93,8 @@ class Part(Component, ABC):
         if self.needs_markers and config.prompt.answer_in != "solution":
             raise ConfigError(
                 f"prompt.answer_in={config.prompt.answer_in}: the reward has a part of type {self.name}, which reads "
-                "markers; set prompt.answer_in=solution, or leave the part out."
+                "markers; choose a reward without it, e.g. reward=numeric or reward=text, or set "
+                "prompt.answer_in=solution."
             )
 
 

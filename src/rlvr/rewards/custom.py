@@ -60,6 +60,9 @@ class Custom(Part):
         packed(function)
         return bound
 
+    def check_found(self, key: str) -> None:
+        self.bound(f"{key}.function", {})
+
     @property
     def reads_metadata(self) -> bool:
         return "metadata" in self._names

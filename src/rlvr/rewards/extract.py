@@ -6,7 +6,8 @@
     boxed       in the one `\\boxed{...}`, braces balanced; text may follow, but no other box
     whole       the whole text
     complete    the argument `final_answer` of the tool `complete`, whose call may be in any turn
-    equals      the one word between the last `=`, which may end the prompt, and the first `<eoe>`:   4 1 + = 5 <eoe>
+    equals      the one word between the last `=`, which may end the prompt, and the first `<eoe>`, or, of models that
+                do not have that word, the end:   4 1 + = 5 <eoe>
 
 Nothing is guessed: a block that is not closed, two solution blocks, two boxes (even of one answer) or two `####` give
 no answer, and neither does a number after the solution block. A completion that was cut off has no answer: its last
@@ -120,13 +121,15 @@ class AnswerFormat:
 
     def answer_of(self, attempt: Attempt) -> str | None:
         """The answer, stripped and not blank, or None if it is not where it should be or the completion was cut off."""
-        if self.answer_in == "equals":  # <eoe> says that it was not cut off
+        if self.answer_in == "equals" and END in attempt.completion.split():  # which says that it was not cut off
             return after_equals(attempt.prompt, attempt.completion)
         if attempt.stop_reason is not StopReason.STOP:
             return None
         if self.answer_in == "complete":
             completed = completion_of(attempt)
             return None if completed is None else completed.answer.strip() or None
+        if self.answer_in == "equals":
+            return after_equals(attempt.prompt, f"{attempt.text} {END}")
         return self.extract(attempt.text)
 
     def extract(self, text: str) -> str | None:

@@ -11,7 +11,7 @@ from rlvr.rewards.numbers import parse_answer
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.readers import read_file, read_split, split_names
+from rlvr.tasks.readers import check_file, read_file, read_split, split_names
 from rlvr.tasks.rows import MAX_FIELD_CHARS, DataError, Row, clean, number_text
 from rlvr.tasks.settings import ColumnSettings, HeldOutShare, SplitSettings, TaskContext
 from rlvr.tasks.splits import Part, by_hash, joined, make_data, parse_rows
@@ -32,6 +32,10 @@ class Jsonl(ColumnSettings):
     @property
     def origin(self) -> str:
         return self.path
+
+    def check_found(self, key: str) -> None:
+        for path in filter(None, (self.path, self.eval_path)):
+            check_file(Path(path).expanduser())
 
     def load(self, context: TaskContext) -> Data:
         """One file, cut by hash, or one to train on and another to hold out."""

@@ -154,6 +154,12 @@ class Generator(ExamplesTask):
             raise ConfigError(f"task.settings={dict(self.settings)}: {place} does not take them ({error}).") from None
         return _data(_Examples(task=self, call=partial(function, **self.settings), place=place), context.seed)
 
+    def check_found(self, key: str) -> None:
+        self._imported()
+
+    def _imported(self) -> Callable[..., Any]:
+        return registry.imported(f"task.source={self.source}", self.source, "function", callable)
+
 
 def _data(examples: _Examples, seed: int) -> Data:
     settings = examples.task

@@ -92,7 +92,7 @@ def make_tools(settings: MultiHopSettings, functions: Functions) -> tuple[Tool, 
     """The tools that the settings name, in their order; `module:function` is one of the user's own."""
     timeout_s = settings.tool_timeout_s
     # the oracle gives all that it may: with the first two of four documents it would be none
-    default = settings.max_top_n if settings.retriever == "golden" else settings.top_n
+    default = settings.max_top_n if settings.gives_all else settings.top_n
     made = {
         "retrieve_documents": make_tool(
             _retrieve(default, settings.max_top_n), timeout_s=timeout_s, max_output_chars=MAX_OUTPUT_CHARS
@@ -292,7 +292,6 @@ def to_problem(question: Question, noise_rate: float, seed: int, tools: Collecti
         metadata={
             "aliases": tuple(others),
             "documents": noisy.documents,
-            "documents_key": fingerprint(noisy.id, *(document.id for document in noisy.documents)).hex(),
             "support": noisy.support,
             "wanted": noisy.wanted,
             "num_support": noisy.num_support,

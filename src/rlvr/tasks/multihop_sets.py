@@ -3,7 +3,7 @@
     train_sets: bdsaglam/musique,answerable,train[:256];my/folder,,train;more.jsonl.gz
 
 Of each set: a Hub id with its configuration and a split; a folder and a split (with or without an empty name between
-them); or one file. A split may be a slice of its first rows, or of rows in the middle.
+them); one file; or `made`, see `rlvr.tasks.made_rows`. Each may be a slice of its first rows, or of rows in the middle.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.retrieval.base import Document
+from rlvr.tasks import made_rows
 from rlvr.tasks.readers import ENDINGS, read_file, read_split
 from rlvr.tasks.rows import MAX_FIELD_CHARS, DataError, Row, ascii_text, clean
 
@@ -154,6 +155,8 @@ def _rows(key: str, one: NamedSet, fields: Collection[str]) -> Iterator[Row]:
 def _all_rows(key: str, one: NamedSet, fields: Collection[str]) -> Sequence[Row]:
     if one.split is not None:
         return read_split(one.path, one.split, subset=one.subset, fields=fields)
+    if one.path == made_rows.NAME:
+        return made_rows.made_rows()
     if not one.path.endswith(ENDINGS):
         raise ConfigError(f"{key}: {ascii_text(one.path)!r} names no split and is no file; write path,name,split.")
     return list(read_file(Path(one.path).expanduser()))

@@ -31,8 +31,8 @@ AnswerIn = Annotated[
     Literal["solution", "hash", "boxed", "equals", "whole", "complete"],
     setting(
         description="solution: between the solution markers; hash: after #### on the last line; boxed: in the only "
-        "\\boxed{}; equals: the word between the last = and <eoe>; whole: the whole completion; complete: the argument "
-        "final_answer of the tool `complete`",
+        "\\boxed{}; equals: the word between the last = and <eoe>, or the end; whole: the whole completion; complete: "
+        "the argument final_answer of the tool `complete`",
         only_if=OWN_PROMPTS,
     ),
 ]
@@ -44,10 +44,11 @@ MarkerSet = Annotated[
     ),
 ]
 ToolFormat = Annotated[
-    Literal["auto", "hermes", "llama", "words"],
+    Literal["auto", "hermes", "llama", "words", "taught"],
     setting(
         description="how the model writes tool calls: hermes: <tool_call>{JSON}</tool_call>, as Qwen does; llama: the "
-        "JSON of Llama 3.1; words: <call> name word </call>, for tiny models; auto: by the chat template",
+        "JSON of Llama 3.1; words: <call> name word </call>, for tiny models; taught: as hermes, which demonstrations "
+        "alone explain, for models made from scratch; auto: by the chat template",
         only_if="task.has_tools",
     ),
 ]

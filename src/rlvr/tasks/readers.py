@@ -86,8 +86,7 @@ def read_file(path: Path, limits: Limits | None = None) -> Iterator[Row]:
     """
     limits = limits or Limits()
     kind = path.name.removesuffix(".gz")
-    if not path.is_file():
-        raise ConfigError(f"there is no file {_shown(path)}: name one that exists.")
+    check_file(path)
     if not kind.endswith((".jsonl", ".json")):
         raise ConfigError(f"{_shown(path)}: data files end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; rename it.")
     num_rows = 0
@@ -98,6 +97,12 @@ def read_file(path: Path, limits: Limits | None = None) -> Iterator[Row]:
             yield row
     if num_rows == 0:
         raise DataError(f"{_shown(path)} is empty: it has no row.")
+
+
+def check_file(path: Path) -> None:
+    """ConfigError if there is no such file."""
+    if not path.is_file():
+        raise ConfigError(f"there is no file {_shown(path)}: name one that exists.")
 
 
 def _split_file(folder: Path, split: str) -> Path | None:

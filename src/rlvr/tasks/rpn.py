@@ -14,7 +14,7 @@ import random
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,9 +22,10 @@ from rlvr.envs.base import Env
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.rewards.base import Verifier
+from rlvr.rewards.base import AnswerPart, Verifier
 from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate, parse
 from rlvr.rewards.rpn import BEGIN, END, EQUALS, RpnVerifier
+from rlvr.rewards.text import TextMatch
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveFloat, PositiveInt, setting, wrong
 from rlvr.tasks import rpn_metric
@@ -129,6 +130,15 @@ class Rpn(TaskSettings):
         count = self.complexity_range[1] - self.complexity_range[0] + 1
         given = getattr(self, key) or ()
         return given if len(given) == count else (1.0,) * count
+
+    def check_run(self, config: Any) -> None:
+        super().check_run(config)
+        for part in config.reward.parts.values():
+            if isinstance(part, AnswerPart | TextMatch):
+                raise ConfigError(
+                    f"reward: a part of type {part.name} reads the whole completion, and task=rpn writes its steps, "
+                    "then `= answer`; choose reward=rpn."
+                )
 
     def open(self, context: TaskContext) -> RpnTask:
         return RpnTask(self, context.seed, context.verifier, name=context.name)

@@ -50,7 +50,7 @@ def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -
 
     async def play() -> list[str]:
         opening = await env.start()
-        if written.name != "words":  # which tiny models learn instead
+        if not written.is_taught:
             opening = tuple(described(opening, written, env.tools))
         parts = [_text(opening)]
         for number, turn in enumerate(turns):

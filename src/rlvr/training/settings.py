@@ -14,7 +14,7 @@ class TrainerSettings(Settings):
 
     max_steps: PositiveInt = setting(60, "steps of the run: rollouts, then update", le=10**9)
     learning_rate: PositiveFloat | Literal["auto"] = setting(
-        4.0e-4,
+        "auto",
         "peak learning rate of AdamW; auto: 1e-6 for a pretrained model, 1e-5 for its adapters, 4e-4 for a model made "
         "from scratch",
     )

@@ -106,14 +106,6 @@ def test_a_latest_that_is_not_ours_is_left_alone(base: Config, tmp_path: Path) -
 # --------------------------------------------------------------------------------------------------------- resume
 
 
-def test_resume_needs_a_run(base: Config, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"add run_dir=FOLDER\.$"):
-        open_run_folder(with_values(base, resume=True))
-    with pytest.raises(ConfigError, match=r"holds no run to resume .*: remove resume=true to start one"):
-        open_run_folder(with_values(base, resume=True, run_dir=str(tmp_path / "absent")))
-    assert not (tmp_path / "absent").exists()
-
-
 def test_resume_with_the_same_settings(base: Config, tmp_path: Path) -> None:
     with finished(base, tmp_path) as config:
         before = (tmp_path / "config.yaml").read_bytes()

@@ -187,6 +187,7 @@ def test_the_resolved_yaml_gives_the_same_configuration(name: str, tmp_path: Pat
 
 
 def test_the_yaml_of_a_run_folder_repeats_the_run_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
     config = load_config([f"run_dir={tmp_path}", "resume=true", "name='007'", "algorithm=ppo"])
     (tmp_path / "config.yaml").write_text(to_run_yaml(config))
     again = load_config([], config_name="config", config_dir=str(tmp_path))
@@ -227,6 +228,30 @@ def test_a_choice_of_the_users_with_a_key_of_another_choice_is_an_error(tmp_path
     (tmp_path / "algorithm" / "mine.yaml").write_text("defaults:\n  - grpo\nvalue_coef: 0.5\n")
     for name in ("rpn", "rpn_ppo"):
         assert "algorithm.value_coef=0.5" in message("algorithm=mine", config_name=name, config_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("said", "line", "note"),
+    [
+        ("algorithm: {target_kl: 0.1}", "algorithm=reinforce_pp", "algorithm.target_kl=0.1"),
+        ("reward: {parts: {boxed: {weight: 0.7}}}", "reward=custom", "reward.parts.boxed.weight=0.7"),
+    ],
+)
+def test_what_the_users_file_says_of_a_choice_that_the_line_replaces_is_a_note(
+    said: str, line: str, note: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text(f"defaults:\n  - rpn_small\n  - _self_\n{said}\n")
+    lines = [line, "reward.parts.custom.function=my:f"] if line == "reward=custom" else [line]
+    config = load_config(lines, config_name="mine", config_dir=str(tmp_path))
+    assert f"{note}: has no effect with {line}" in config.notes
+
+
+def test_the_learning_rate_fits_what_is_trained() -> None:
+    given = ["task=gsm8k", "model=hf", "model.name_or_path=x"]
+    assert load_config([]).trainer.learning_rate == 4e-4
+    assert load_config(given).trainer.learning_rate == 1e-6
+    adapted = load_config([*given, "model.lora.enabled=true"])
+    assert (adapted.trainer.learning_rate, adapted.model.dtype) == (1e-5, "bfloat16")  # type: ignore[union-attr]
 
 
 def test_an_unknown_key_in_the_users_file_is_an_error(tmp_path: Path) -> None:

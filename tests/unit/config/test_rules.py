@@ -82,6 +82,7 @@ task=mix task.parts={gsm8k:1} HF reward=numeric -> reward: task=mix scores its e
 prompt=math_reasoning -> prompt: task=rpn writes its prompts by itself, so these settings would have no effect
 task=mix task.parts={gsm8k:1} HF prompt.few_shot=1 -> prompt.few_shot=1: has no effect; it needs a task that does not
 task=gsm8k HF reward=rpn -> reward: a part of type rpn_boxed reads the words <eoe> and =, which task=gsm8k does not have
+reward=numeric -> a part of type numeric reads the whole completion, and task=rpn writes its steps
 task=gsm8k HF prompt=boxed -> prompt.answer_in=boxed: the reward has a part of type format_exact, which reads markers
 task=gsm8k HF reward=finqa_program -> finqa_program scores programs, which task=gsm8k does not ask for
 task=gsm8k HF reward=reasoning_gym -> reasoning_gym scores task=reasoning_gym, not task=gsm8k
@@ -93,6 +94,7 @@ task=gsm8k HF evaluation.also={a:{task:finqa,set:['reward.max_error_share=1']}} 
 evaluation.headline=part_format -> evaluation.headline=part_format: the reward has no such part
 evaluation.headline=sampled_part_boxed -> evaluation.headline=sampled_part_boxed: nothing is sampled
 resume=true -> resume=true: needs the folder of the run to go on with; add run_dir=FOLDER
+resume=true run_dir=/absent -> run_dir=/absent: holds no run to resume (no config.yaml); remove resume=true to start one
 # what the prompt asks for
 task=finqa HF task.answer=program -> choose prompt=financial_program
 task=finqa HF prompt=financial_program -> task.answer=number: the prompt asks for a program

@@ -143,7 +143,8 @@ def test_pitfall_28_a_completion_that_was_cut_off_has_no_answer(name: str | None
         ("<boe> 3 4 + =", "3 4 + = 7 <eoe>", "7"),
         ("reverse: a b =", "b <eoe> = c <eoe>", "b"),
         ("a = b", "c = d <eoe>", "d"),
-        ("<boe> 3 4 + =", "7", None),  # cut off
+        ("3 + 4 =", "3 + 4 = 7", "7"),  # a model that has no <eoe>
+        ("3 + 4 =", "7 7", None),
         ("<boe> 3 4 + =", "7 7 <eoe>", None),
         ("<boe> 3 4 + =", "<eoe>", None),
         ("<boe> 3 4 + =", "= <eoe>", None),
@@ -154,6 +155,7 @@ def test_pitfall_28_the_one_word_after_the_last_equals(prompt: str, completion: 
     example = Example(id="e", messages=(Message(role="user", content=prompt),), answer="7")
     made = replace(attempt(completion), example=example, format=AnswerFormat(answer_in="equals"))
     assert made.answer == answer
+    assert replace(made, stop_reason=StopReason.LENGTH).answer == (answer if "<eoe>" in completion else None)
     assert made.format.extract(completion) is None
 
 

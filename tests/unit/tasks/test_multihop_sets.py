@@ -342,14 +342,6 @@ def _fields(found: Question) -> dict[str, Any]:
     return {name: getattr(found, name) for name in Question.__slots__}
 
 
-def test_the_same_documents_have_the_same_key_and_others_another() -> None:
-    keys = {
-        trained(make_qa(noise_rate=rate, seed=seed))["2hop__train0"].metadata["documents_key"]
-        for rate, seed in ((1.0, 0), (1.0, 1), (0.0, 0))
-    }
-    assert len(keys) == 2
-
-
 def hops(task: DatasetTask, indices: range) -> list[int]:
     return [task.train_example(index).metadata["hops"] for index in indices]
 

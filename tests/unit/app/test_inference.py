@@ -1,0 +1,30 @@
+"""Which settings a model is tried with."""
+
+from pathlib import Path
+
+import pytest
+
+from rlvr.app import inference_config
+from rlvr.config.compose import load_config, to_run_yaml
+
+TRACKER = """from rlvr.tracking.trackers.base import Tracker
+
+
+class Gone(Tracker):
+    def log(self, rows):
+        pass
+"""
+
+
+def test_a_run_whose_tracker_is_gone_can_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "gone_tracker.py").write_text(TRACKER)
+    config = load_config(["tracker.report_to=[gone_tracker:Gone]", "evaluation.num_examples=7"])
+    run = tmp_path / "run"
+    run.mkdir()
+    text = to_run_yaml(config).replace("gone_tracker", "never_a_module")
+    (run / "config.yaml").write_text(text)
+    assert "never_a_module:Gone" in text
+    for found in (inference_config(str(run), []), inference_config("model", [], task=str(run))):
+        assert found.evaluation.num_examples == 7
+        assert found.tracker.report_to == ()
