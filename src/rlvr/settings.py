@@ -78,15 +78,15 @@ class Component(Settings):
     def check_run(self, config: Any) -> None:
         """Raise ConfigError for what the component cannot do in this run."""
 
+    def remarks(self, config: Any) -> Iterable[str]:
+        """What the user should know about the component in this run, in sentences."""
+        return ()
+
     def check_found(self, key: str) -> None:
         """Raise ConfigError, before torch is loaded, for a file or function that it names and that is not there.
 
         `key` is its own: `task`, `reward.parts.custom`.
         """
-
-    def remarks(self, config: Any) -> Iterable[str]:
-        """What the user should know about the component in this run, in sentences."""
-        return ()
 
 
 def label_of(name: str) -> str:
