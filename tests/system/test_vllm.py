@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlvr.errors import UserError
 from rlvr.models.loading import load_for_inference
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
-from tests.system.harness import SCRATCH, SMALL, num_lines, numbers, pretrained, run_train, wait_until
+from tests.system.harness import SCRATCH, SMALL, num_lines, numbers, once, pretrained, run_train, wait_until
 from tests.system.served import Server, served
 from tests.system.torchrun import Job
 
@@ -84,7 +84,7 @@ def _is_zombie(pid: int) -> bool:
 def settings(server: Server, start: Path, *more: str) -> list[str]:
     """A run of a few steps on the server."""
     few = [f"trainer.max_steps={STEPS}", "evaluation.every=3"]
-    return [*SMALL, *pretrained(start), "engine=vllm", f"engine.urls=[{server.url}]", *few, *more]
+    return once(*SMALL, *pretrained(start), "engine=vllm", f"engine.urls=[{server.url}]", *few, *more)
 
 
 def sampled(folder: Path) -> dict[tuple[int, int, int], EpisodeRecord]:
