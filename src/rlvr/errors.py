@@ -10,6 +10,12 @@ def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     return found[0] if found else None
 
 
+def suggestion(name: str, known: list[str]) -> str:
+    """`did you mean grpo?`, or all that there are."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}? (there are {', '.join(known)})" if near else f"there are {', '.join(known)}."
+
+
 class UserError(Exception):
     """Something outside the program is wrong. The message names the thing, its value and the remedy."""
 

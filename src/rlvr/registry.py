@@ -11,17 +11,15 @@ in the current folder, `--config-dir` or an installed package, which may also gi
 """
 
 import importlib
-import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from difflib import get_close_matches
-from functools import cache, reduce
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, suggestion
+from rlvr.imports import imported
 
 PACKAGES = {  # group -> where ours are declared
     "task": "rlvr.tasks",
@@ -40,7 +38,6 @@ KEYS = {"tracker": "tracker.report_to", "retriever": "task.retriever", "reward":
 
 Class = TypeVar("Class", bound=type)
 _registered: dict[str, dict[str, type]] = {group: {} for group in PACKAGES}
-folders: list[str] = []  # where modules of the user's are found beside the current folder, see `look_in`
 
 
 def register(group: str, *names: str) -> Callable[[Class], Class]:
@@ -64,6 +61,15 @@ def names(group: str) -> list[str]:
     return [*_ours(group), *_entry_points(group)]
 
 
+def every(group: str) -> dict[str, Any]:
+    """All components of a group by name, but for those of installed packages that cannot be imported."""
+    found = dict(_ours(group))
+    for name in _entry_points(group):
+        with suppress(ConfigError):
+            found[name] = find(group, name)
+    return found
+
+
 def find(group: str, name: str) -> Any:
     """The class called `name`. ConfigError, one sentence, for a name, module or class that is none."""
     if name in _ours(group):
@@ -78,54 +84,6 @@ def find(group: str, name: str) -> Any:
     if path != name:
         component.registered_name = name
     return component
-
-
-def suggestion(name: str, known: list[str]) -> str:
-    """`did you mean grpo?`, or all that there are."""
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}? (there are {', '.join(known)})" if near else f"there are {', '.join(known)}."
-
-
-def look_in(folder: str | None) -> None:
-    """Also find modules of the user's own in this folder, `--config-dir`."""
-    if folder is not None and (path := str(Path(folder).resolve())) not in folders:
-        folders.append(path)
-
-
-@contextmanager
-def importable() -> Iterator[None]:
-    """The current folder and `look_in`'s can be imported from; last, so that no file there hides a package."""
-    added = [os.getcwd(), *folders]
-    sys.path.extend(added)
-    try:
-        yield
-    finally:
-        for folder in added:
-            sys.path.remove(folder)
-
-
-def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> Any:
-    """The object at `module:name`, a `kind` as `fits` tells. ConfigError that begins with `what`, `key=value`."""
-    module_name, _, name = path.partition(":")
-    if module_name == "__main__" or "_lambda_" in name or "_locals_" in name:  # as `rlvr.train` names them
-        raise ConfigError(
-            f"{what}: is a {kind} that was given in Python, which no other program can import: give it again to "
-            "rlvr.train or rlvr.evaluate, or put it into a module."
-        )
-    with importable():
-        try:
-            module = importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:  # foreign code
-            raise ConfigError(
-                f"{what}: module {module_name} cannot be imported ({type(error).__name__}: {error}); correct it, "
-                "install it, or start rlvr in the folder that contains it."
-            ) from error
-    found = reduce(lambda owner, attribute: getattr(owner, attribute, None), name.split("."), module)
-    if fits(found):
-        return found
-    problem = f"has no {kind} {name}" if found is None else f"has {name}, which is no {kind}"
-    own = [key for key, value in vars(module).items() if getattr(value, "__module__", 0) == module_name and fits(value)]
-    raise ConfigError(f"{what}: module {module_name} {problem}; {suggestion(name, own) if own else f'add a {kind}.'}")
 
 
 @cache

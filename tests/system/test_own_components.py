@@ -318,17 +318,19 @@ def test_an_installed_package_gives_short_names(installed: Path, here: Path) -> 
     (packages / "shelf-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1.0\n")
     (packages / "shelf-1.0.dist-info" / "entry_points.txt").write_text(
         "[rlvr.components]\ntask.shop = my_shop:Shop\nalgorithm.reinforce = my_algorithm:Reinforce\n"
-        "reward.brief = my_reward:Brief\ntracker.csv = my_tracker:Csv\nretriever.trigrams = my_retriever:Trigrams\n"
+        "reward.brief = my_reward:Brief\ntask.broken = gone:Shop\n"
+        "tracker.csv = my_tracker:Csv\nretriever.trigrams = my_retriever:Trigrams\n"
     )
     names = ("task=shop", "algorithm=reinforce", "reward.parts.brief.type=brief", "tracker.report_to=[csv]")
     words = [word for word in training("my_shop", *names) if not word.startswith("task=my_shop")]
-    misspelt = ["train", "task=shopp"]
+    misspelt, broken = ["train", "task=shopp"], ["train", "task=broken"]
     search = ["retrieve", str(DATA / "musique" / "corpus.jsonl"), "--retriever", "trigrams", "--query", "Lyon"]
-    trained, evaluated, refused, found = run(
-        packages, here, words, ["eval", "run", "--num-examples", "2"], misspelt, search
+    trained, evaluated, refused, unloaded, found = run(
+        packages, here, words, ["eval", "run", "--num-examples", "2"], misspelt, broken, search
     )
     well([trained, evaluated, found])
     assert "reward/brief" in metrics(here / "run")[-1]
     assert (here / "run" / "numbers.csv").is_file()
     assert "shop, 2 held-out examples" in evaluated.out
     assert (refused.code, "did you mean shop?" in refused.err) == (2, True)
+    assert (unloaded.code, "task=broken: module gone cannot be imported" in unloaded.err) == (2, True), unloaded.err

@@ -10,7 +10,8 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("errors", "seeding"),
-    ("registry", "lines"),
+    ("imports", "lines"),
+    ("registry",),
     ("settings",),
     ("types",),
     ("world",),

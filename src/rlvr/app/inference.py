@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlvr import registry
+from rlvr import imports
 from rlvr.app.chats import ChatTask, make_chat
 from rlvr.app.policies import context_tokens, set_threads
 from rlvr.app.tasks import Tasks, open_tasks
@@ -119,7 +119,7 @@ def inference_config(
         raise _no_task(model)
     if root is None:
         return load_task_config(task or "", overrides, config_dir=config_dir)
-    registry.look_in(config_dir)
+    imports.look_in(config_dir)
     own = load_config([*(overrides if task is None else []), NO_TRACKER], config_name="config", config_dir=str(root))
     if task is None:
         return own

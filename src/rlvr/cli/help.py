@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from rlvr import registry
+from rlvr import imports, registry
 from rlvr.config.checks import in_words
 from rlvr.config.config import CHOICES, SECTIONS, Config
 from rlvr.config.keys import ANY_NAME, inner, keys
@@ -34,7 +34,7 @@ def help_lines(key: str, config_dir: str | None = None) -> str:
     """Type, default, bounds and meaning of a key, of all keys of a section or choice (`algorithm=ppo`,
     `task=my_shop:Shop`, `reward.parts=numeric`, `tracker.report_to=my_tracker:Csv`), or of all sections. ConfigError if
     there is none."""
-    registry.look_in(config_dir)
+    imports.look_in(config_dir)
     place, equals, choice = key.partition("=")
     if not key:
         return "\n\n".join([_lines(_top()), *(_section_help(name) for name in SECTIONS)])
@@ -68,7 +68,7 @@ def _section_help(section: str) -> str:
     lines += ["", _lines(_rows(base, section))]
     if section == "reward":
         lines += ["", f"types of {REWARD_PARTS}.{ANY_NAME} (--help-config {REWARD_PARTS}=TYPE):"]
-        lines += [f"  {name:<20} {_doc(registry.find('reward', name))}" for name in registry.names("reward")]
+        lines += [f"  {name:<20} {_doc(part)}" for name, part in registry.every("reward").items()]
     return "\n".join(lines)
 
 
@@ -77,8 +77,8 @@ def _choices(section: str) -> Iterator[tuple[str, str]]:
         for file in sorted((CONF / section).glob("*.yaml")):
             yield file.stem, _comment(file)
         return
-    for name in registry.names(section):
-        yield name, _doc(registry.find(section, name))
+    for name, one in registry.every(section).items():
+        yield name, _doc(one)
 
 
 def _lines(rows: Iterable[Line]) -> str:
@@ -108,8 +108,8 @@ def _all_rows() -> Iterator[Line]:
         assert base is not None
         yield from _rows(base, section)
         if section in CHOICES and section != "reward":
-            for name in registry.names(section):
-                yield from _rows(registry.find(section, name), section)
+            for one in registry.every(section).values():
+                yield from _rows(one, section)
 
 
 def _row(path: str, field: FieldInfo) -> Line:
@@ -183,12 +183,12 @@ def page() -> str:
         parts += ["", *_table(common)] if common else []
         if section == "reward":
             parts += [f"\nTypes of `{REWARD_PARTS}.{ANY_NAME}`:\n"]
-            parts += [f"- `type: {name}`: {_doc(registry.find(section, name))}" for name in registry.names(section)]
+            parts += [f"- `type: {name}`: {_doc(one)}" for name, one in registry.every(section).items()]
         if section in CHOICES:
             prefix = f"{REWARD_PARTS}.{ANY_NAME}" if section == "reward" else section
             own: dict[Line, list[str]] = {}
-            for name in registry.names(section):
-                for row in _rows(registry.find(section, name), prefix):
+            for name, one in registry.every(section).items():
+                for row in _rows(one, prefix):
                     own.setdefault(row, []).append(name)
             own = {row: of for row, of in own.items() if row not in common}
             parts += ["\nKeys and defaults of some choices alone:\n", *_table(own, of=own)] if own else []

@@ -102,8 +102,7 @@ def run(args: argparse.Namespace) -> int:
 def _local_names() -> list[str]:
     """Of the retrievers that search any corpus, each once; bm25 first, which needs nothing."""
     names: dict[type, str] = {}
-    for name in registry.names("retriever"):
-        component = registry.find("retriever", name)
+    for name, component in registry.every("retriever").items():
         if component.is_local:
             names.setdefault(component, name)
     return list(names.values())

@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from rlvr import registry
+from rlvr import imports
 from rlvr.errors import ConfigError
 from rlvr.world import check_launch, launcher, num_processes, said_once, speaks
 
@@ -123,7 +123,7 @@ def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> C
     run = _resumed_run(values)
     if run is None:
         return load_config(overrides, config_name=DEFAULT_CONFIG, config_dir=folder)
-    registry.look_in(folder)
+    imports.look_in(folder)
     if not choices:
         return load_config(overrides, config_name="config", config_dir=run)
     if all(choice.startswith("engine=") for choice in choices):

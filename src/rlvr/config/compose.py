@@ -24,13 +24,13 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from rlvr import registry
+from rlvr import imports, registry
 from rlvr.config import bundles, checks, debugging, messages
 from rlvr.config.config import CHOICES, Config
 from rlvr.config.keys import owners
 from rlvr.config.said import Said, Source, included_files, is_choice, leaf_values
 from rlvr.config.spellings import upgraded
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import Settings, dumped, plain, validated
 
@@ -53,10 +53,10 @@ def load_config(
     if config_dir is not None:
         if not Path(config_dir).is_dir():
             raise ConfigError(f"--config-dir {config_dir}: there is no such folder.")
-        registry.look_in(config_dir)
+        imports.look_in(config_dir)
     source = Source(name=config_name.removesuffix(".yaml"), folder=config_dir, option=option)
     if source.name not in source.configs:
-        hint = registry.suggestion(source.name, source.configs)
+        hint = suggestion(source.name, source.configs)
         raise ConfigError(f"{option} {source.name}: there is no such configuration; {hint}")
     parsed = parse_overrides(overrides)
     _check_overrides(parsed, source)
@@ -178,10 +178,10 @@ def _check_overrides(parsed: Sequence[Override], source: Source) -> None:
 
 
 def _check_choice(group: str, value: object, options: list[str]) -> None:
-    if group in GROUPS and isinstance(value, str) and ":" in value:
+    if group in GROUPS and isinstance(value, str) and (":" in value or value in registry.names(group)):
         registry.find(group, value)
     elif value not in options:
-        hint = registry.suggestion(str(value), options)
+        hint = suggestion(str(value), options)
         raise ConfigError(f"{group}={messages.shown(value)}: there is no such {group}; {hint}")
 
 
@@ -190,7 +190,7 @@ def _check_choice(group: str, value: object, options: list[str]) -> None:
 
 def _offer(source: Source, lines: Sequence[str]) -> None:
     """Store a choice for every component of the registry, and for each `module:Class` that lines or files name."""
-    choices = [(group, name) for group in GROUPS for name in registry.names(group)]
+    choices = [(group, name) for group in GROUPS for name in registry.every(group)]
     choices += [(m[1], m[2]) for line in lines if (m := re.fullmatch(r"\+?(\w+)=([\w.]+:[\w.]+)", line))]
     for file in Path(source.folder).glob("*.yaml") if source.folder else ():
         with suppress(ConfigError):  # of another file than the one that is asked for, which Hydra reads itself

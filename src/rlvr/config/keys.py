@@ -35,8 +35,8 @@ def keys(settings: type[Settings], prefix: str = "") -> Iterator[tuple[str, Fiel
         found, is_mapping = inner(field.annotation)
         path = f"{prefix}{name}"
         if name == settings.flat_field:
-            for label in registry.names("tracker"):
-                yield from keys(registry.find("tracker", label), f"{prefix}{label}.")
+            for label, tracker in registry.every("tracker").items():
+                yield from keys(tracker, f"{prefix}{label}.")
         elif found is None or issubclass(found, (Component, TaskBundle)):
             yield path, field
         else:
@@ -61,7 +61,7 @@ def owners(section: str, key: str) -> list[str]:
     def has(path: str, field: FieldInfo) -> bool:  # also a section, `lora`, and what is inside of a mapping
         return f"{path}.".startswith(f"{key}.") or (path in parents and "Mapping" in str(field.annotation))
 
-    return [n for n in registry.names(section) if any(has(*item) for item in keys(registry.find(section, n)))]
+    return [name for name, one in registry.every(section).items() if any(has(*item) for item in keys(one))]
 
 
 def matches(pattern: str, path: str) -> bool:

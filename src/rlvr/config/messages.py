@@ -184,7 +184,7 @@ def unknown_key(key: str, value: object, chosen: Mapping[str, str], near: str | 
 
 def _unknown_part_key(written: str, last: str, near: str | None) -> str:
     """A key that the type of a reward's part does not have: some types may."""
-    fields = {name: registry.find("reward", name).model_fields for name in registry.names("reward")}
+    fields = {name: part.model_fields for name, part in registry.every("reward").items()}
     have = [name for name, known in fields.items() if last in known]
     if 0 < len(have) < len(fields):
         return f"{written}: this type has no such key; {' and '.join(have)} {'has' if len(have) == 1 else 'have'}."

@@ -29,7 +29,7 @@ from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, Validati
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict
 
-from rlvr import registry
+from rlvr import imports
 from rlvr.envs.threads import TimeIsUpError, ToolThreads
 from rlvr.errors import ConfigError, UserError
 from rlvr.types import ToolSchema
@@ -130,7 +130,7 @@ def load_tool(path: str, *, timeout_s: float) -> Tool:
     Raises ConfigError, one sentence, for a module, function, docstring or type that is missing.
     """
     said = f"task.tools={path}"
-    function = registry.imported(said, path, "function", inspect.isfunction)
+    function = imports.imported(said, path, "function", inspect.isfunction)
     try:
         return make_tool(function, timeout_s=timeout_s)
     except UserError as error:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from pydantic import PrivateAttr, ValidationError
 
 from rlvr import registry
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.retrieval.base import Corpus, Document, Index, RetrievalError, Search
 from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.retrieval.text import bounded, has_words
@@ -210,7 +210,7 @@ def find_retriever(name: str, retrieval: RetrievalSettings) -> Retriever:
         key, known = ".".join(map(str, first["loc"])), list(component.model_fields)
         said = f"{first['msg'].replace('Input should', 'must')}; {kind} has {', '.join(known)}."
         if key not in known:
-            said = f"there is no such key; {registry.suggestion(key, known) if known else f'{kind} has no settings.'}"
+            said = f"there is no such key; {suggestion(key, known) if known else f'{kind} has no settings.'}"
         raise ConfigError(f"task.retrieval.own.{key}={retrieval.own.get(key)}: {said}") from None
     retriever._retrieval, retriever._model = retrieval, model or None
     return retriever

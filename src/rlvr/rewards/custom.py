@@ -14,7 +14,8 @@ from typing import Any, Self
 from pydantic import PrivateAttr
 
 from rlvr.errors import ConfigError
-from rlvr.registry import imported, register
+from rlvr.imports import imported
+from rlvr.registry import register
 from rlvr.rewards.base import Part
 from rlvr.settings import ImportPath, setting
 from rlvr.types import Attempt

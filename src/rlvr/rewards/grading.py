@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import rlvr
-from rlvr import registry
+from rlvr import imports
 from rlvr.rewards.base import Grade, Part, RewardError
 from rlvr.rewards.sandbox import Sandbox, packed
 from rlvr.types import Attempt
@@ -101,7 +101,7 @@ class _Remote:
         return grade if isinstance(grade, str) else asdict(grade)
 
     def __reduce__(self) -> tuple[Callable[..., _Remote], tuple[list[str], bytes]]:
-        return _loaded, (registry.folders, packed(self._part))
+        return _loaded, (imports.folders, packed(self._part))
 
 
 def _loaded(folders: Sequence[str], part: bytes) -> _Remote:

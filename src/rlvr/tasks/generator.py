@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlvr import registry
+from rlvr import imports
 from rlvr.envs.tools import Tool, make_tool
 from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
@@ -155,7 +155,7 @@ class Generator(ExamplesTask):
         self._imported()
 
     def _imported(self) -> Callable[..., Any]:
-        return registry.imported(f"task.source={self.source}", self.source, "function", callable)
+        return imports.imported(f"task.source={self.source}", self.source, "function", callable)
 
 
 def _data(examples: _Examples, seed: int) -> Data:

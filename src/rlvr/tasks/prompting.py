@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from rlvr import registry
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, suggestion
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.extract import Markers as AnswerMarkers
 from rlvr.tasks.problems import Problem
@@ -107,7 +106,7 @@ def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None
     name = _set_of_family(markers, family) if prompt.markers == "auto" else prompt.markers
     if name not in markers.sets:
         key = "prompt.markers" if prompt.markers != "auto" else f"markers.families.{family}"
-        hint = registry.suggestion(name, list(markers.sets))
+        hint = suggestion(name, list(markers.sets))
         raise ConfigError(f"{key}={name}: there is no such set in markers.sets; {hint}")
     found = markers.sets[name]
     try:

@@ -12,8 +12,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
-from rlvr import registry
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, suggestion
 from rlvr.registry import register
 from rlvr.rewards.metrics import Metric, ReasoningGymMetric
 from rlvr.rewards.reasoning_gym import require_reasoning_gym
@@ -127,5 +126,5 @@ def _check(settings: ReasoningGymTask) -> None:
         if name in OWN:
             raise ConfigError(f"task.settings.{name}: is chosen by rlvr, from the run's seed; leave it out.")
         if name not in known:
-            hint = registry.suggestion(name, known)
+            hint = suggestion(name, known)
             raise ConfigError(f"task.settings.{name}: {settings.dataset} has no such setting; {hint}")

@@ -101,7 +101,7 @@ class TrackerSettings(Settings):
         if isinstance(values.get("report_to"), str):
             values["report_to"] = (values["report_to"],)
         reported = values.get("report_to", ())
-        names = [*registry.names("tracker"), *(reported if isinstance(reported, tuple) else ())]
+        names = [*registry.every("tracker"), *(reported if isinstance(reported, tuple) else ())]
         found = {}
         for label, name in {label_of(name): name for name in names if isinstance(name, str)}.items():
             if label in cls.model_fields:

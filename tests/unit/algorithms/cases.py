@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr import registry
+from rlvr import imports, registry
 from rlvr.algorithms.objective import Objective
 from rlvr.settings import validated
 from rlvr.types import TokenBatch
@@ -32,7 +32,7 @@ OWN: dict[str, dict[str, Any]] = {
     OWN_NAME: {},
 }
 
-registry.look_in(str(ROOT / "examples" / "own"))
+imports.look_in(str(ROOT / "examples" / "own"))
 
 
 def algorithm(name: str, **overrides: Any) -> Objective:

@@ -116,14 +116,14 @@ class TrackerThread:
         with self._lock:
             if self._dead:
                 return
-            self._dead = True
-        self._note(
-            f"warning: {self.tracker.shown} is given up ({reason}); the run goes on, metrics.jsonl has all numbers, "
-            f"and `rlvr train run_dir={self._folder} resume=true` sends what is missing "
-            f"(details: {self._log_path})"
-        )
-        with suppress(OSError), self._log_path.open("a") as file:
-            file.write(f"{details}given up: {reason}\n")
+            self._note(
+                f"warning: {self.tracker.shown} is given up ({reason}); the run goes on, metrics.jsonl has all "
+                f"numbers, and `rlvr train run_dir={self._folder} resume=true` sends what is missing "
+                f"(details: {self._log_path})"
+            )
+            with suppress(OSError), self._log_path.open("a") as file:
+                file.write(f"{details}given up: {reason}\n")
+            self._dead = True  # last: the run waits for no dead tracker, and this may be the tracker's own thread
 
     def _limit(self, what: str) -> float:
         return {"load": LOAD_S, "prepare": LOAD_S, "model": self._upload_timeout_s}.get(what, self._run.timeout_s)

@@ -1,0 +1,56 @@
+"""Modules of the user's own: found in the current folder, in `--config-dir`, or among installed packages."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from rlvr.errors import ConfigError, suggestion
+
+folders: list[str] = []  # where modules are found beside the current folder, see `look_in`
+
+
+def look_in(folder: str | None) -> None:
+    """Also find modules of the user's own in this folder, `--config-dir`."""
+    if folder is not None and (path := str(Path(folder).resolve())) not in folders:
+        folders.append(path)
+
+
+@contextmanager
+def importable() -> Iterator[None]:
+    """The current folder and `look_in`'s can be imported from; last, so that no file there hides a package."""
+    added = [os.getcwd(), *folders]
+    sys.path.extend(added)
+    try:
+        yield
+    finally:
+        for folder in added:
+            sys.path.remove(folder)
+
+
+def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> Any:
+    """The object at `module:name`, a `kind` as `fits` tells. ConfigError that begins with `what`, `key=value`."""
+    module_name, _, name = path.partition(":")
+    if module_name == "__main__" or "_lambda_" in name or "_locals_" in name:  # as `rlvr.train` names them
+        raise ConfigError(
+            f"{what}: is a {kind} that was given in Python, which no other program can import: give it again to "
+            "rlvr.train or rlvr.evaluate, or put it into a module."
+        )
+    with importable():
+        try:
+            module = importlib.import_module(module_name)
+        except (Exception, SystemExit) as error:  # foreign code
+            raise ConfigError(
+                f"{what}: module {module_name} cannot be imported ({type(error).__name__}: {error}); correct it, "
+                "install it, or start rlvr in the folder that contains it."
+            ) from error
+    found = reduce(lambda owner, attribute: getattr(owner, attribute, None), name.split("."), module)
+    if fits(found):
+        return found
+    problem = f"has no {kind} {name}" if found is None else f"has {name}, which is no {kind}"
+    own = [key for key, value in vars(module).items() if getattr(value, "__module__", 0) == module_name and fits(value)]
+    raise ConfigError(f"{what}: module {module_name} {problem}; {suggestion(name, own) if own else f'add a {kind}.'}")
