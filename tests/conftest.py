@@ -4,6 +4,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """`pytest -m pitfalls` does not import the thousands of other tests."""
     elsewhere = Path(__file__).parent / "pitfalls" not in collection_path.parents
     return True if config.option.markexpr == "pitfalls" and collection_path.is_file() and elsewhere else None
+
+
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders that a test has modules of its own imported from are no other test's."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 @pytest.fixture(scope="session")

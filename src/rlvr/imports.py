@@ -3,8 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,6 @@ def look_in(folder: str | None) -> None:
         folders.append(path)
 
 
-@contextmanager
-def importable() -> Iterator[None]:
-    """The current folder and `look_in`'s can be imported from; last, so that no file there hides a package."""
-    added = [os.getcwd(), *folders]
-    sys.path.extend(added)
-    try:
-        yield
-    finally:
-        for folder in added:
-            sys.path.remove(folder)
-
-
 def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> Any:
     """The object at `module:name`, a `kind` as `fits` tells. ConfigError that begins with `what`, `key=value`."""
     module_name, _, name = path.partition(":")
@@ -40,14 +27,15 @@ def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> An
             f"{what}: is a {kind} that was given in Python, which no other program can import: give it again to "
             "rlvr.train or rlvr.evaluate, or put it into a module."
         )
-    with importable():
-        try:
-            module = importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:  # foreign code
-            raise ConfigError(
-                f"{what}: module {module_name} cannot be imported ({type(error).__name__}: {error}); correct it, "
-                "install it, or start rlvr in the folder that contains it."
-            ) from error
+    # last, so that no file there hides a package; and for good, because methods of its classes import, too
+    sys.path.extend(folder for folder in [os.getcwd(), *folders] if folder not in sys.path)
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # foreign code
+        raise ConfigError(
+            f"{what}: module {module_name} cannot be imported ({type(error).__name__}: {error}); correct it, "
+            "install it, or start rlvr in the folder that contains it."
+        ) from error
     found = reduce(lambda owner, attribute: getattr(owner, attribute, None), name.split("."), module)
     if fits(found):
         return found

@@ -41,9 +41,14 @@ _registered: dict[str, dict[str, type]] = {group: {} for group in PACKAGES}
 
 
 def register(group: str, *names: str) -> Callable[[Class], Class]:
-    """Make a class the component `names` of a group; the first name is the one that is shown."""
+    """Make a class of ours the component `names` of a group; the first name is the one that is shown.
+
+    A class of the user's is found by `module:Class` or an entry point, with or without this line above it.
+    """
 
     def add(component: Class) -> Class:
+        if not component.__module__.startswith(f"{PACKAGES[group]}."):
+            return component
         _registered[group] |= dict.fromkeys(names, component)
         component.registered_name = names[0]  # type: ignore[attr-defined]
         return component

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlvr.api.files import import_path
 from rlvr.config import Config
+from rlvr.config.checks import check_resumes
 from rlvr.config.compose import DATA_CONFIG, DEFAULT_CONFIG, load_config, load_task_config
 from rlvr.config.config import SECTIONS
 from rlvr.errors import ConfigError
@@ -85,7 +86,9 @@ def training(call: Call, config_name: str | None, config_dir: str | Path | None)
             lines = [f"name={'generator' if callable(call.data) else 'jsonl'}", *lines]
     folder = None if config_dir is None else str(config_dir)
     load = partial(load_config, config_name=config_name or DEFAULT_CONFIG, config_dir=folder)
-    return _asked_plainly(call, lines, load)
+    config = _asked_plainly(call, lines, load)
+    check_resumes(config)
+    return config
 
 
 def _asked_plainly(call: Call, lines: list[str], load: Callable[[list[str]], Config]) -> Config:

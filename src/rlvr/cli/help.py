@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from rlvr import imports, registry
 from rlvr.config.checks import in_words
 from rlvr.config.config import CHOICES, SECTIONS, Config
-from rlvr.config.keys import ANY_NAME, inner, keys
+from rlvr.config.keys import ANY_NAME, inner, keys, matches
 from rlvr.config.messages import shown
 from rlvr.config.spellings import spellings
 from rlvr.errors import ConfigError, nearest
@@ -46,11 +46,12 @@ def help_lines(key: str, config_dir: str | None = None) -> str:
         return f"{key}: {_doc(component)}\n\n{_lines(_rows(component, prefix.format(label=label_of(name))))}"
     if key in SECTIONS:
         return _section_help(key)
-    found = [row for row in [*_top(), *_all_rows()] if row[0] == key or row[0].startswith(f"{key}.")]
+    found = [row for row in [*_top(), *_all_rows()] if row[0].startswith(f"{key}.") or matches(row[0], key)]
     if not found:
         near = nearest(key, [row[0] for row in _all_rows()])
         raise ConfigError(
-            f"--help-config {key}: there is no such key; " + (f"did you mean {near}?" if near else "say none.")
+            f"--help-config {key}: there is no such key; "
+            + (f"did you mean {near}?" if near else "`rlvr train --help-config` prints all.")
         )
     return _lines(dict.fromkeys(found))
 
@@ -107,9 +108,8 @@ def _all_rows() -> Iterator[Line]:
         base = inner(Config.model_fields[section].annotation)[0]
         assert base is not None
         yield from _rows(base, section)
-        if section in CHOICES and section != "reward":
-            for one in registry.every(section).values():
-                yield from _rows(one, section)
+        for one in registry.every(section).values() if section in CHOICES else ():
+            yield from _rows(one, f"{REWARD_PARTS}.{ANY_NAME}" if section == "reward" else section)
 
 
 def _row(path: str, field: FieldInfo) -> Line:

@@ -91,7 +91,12 @@ def _run(argv: list[str]) -> int:
         commands[args.command].error(f"unknown argument {word}{_flag_hint(word, commands[args.command], args.command)}")
     if rest:
         args.overrides += rest
-    return args.run(args)
+    try:
+        return args.run(args)
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            raise
+        raise UserError("code that was called, a component's or a library's, ended the program by sys.exit.") from stop
 
 
 def _flag_hint(word: str, parser: Parser, command: str) -> str:

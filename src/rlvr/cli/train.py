@@ -56,6 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Train; the exit status."""
     from rlvr.cli.multirun import run_sweep
+    from rlvr.config.checks import check_resumes
     from rlvr.config.compose import DEFAULT_CONFIG, to_yaml
 
     if args.help_config is not None:
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     with said_once():
         config = _config(args.overrides, args.config_name, args.config_dir)
         if not args.cfg:  # here, too: the libraries that training needs take seconds to load
+            check_resumes(config)
             check_launch(config.trainer.strategy, config.trainer.world_size)
             for bundle in config.bundles.values():
                 bundle.task.check_found("task")

@@ -84,7 +84,7 @@ def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, A
         if (
             condition
             and value != field.get_default(call_default_factory=True)
-            and not holds(condition, settings, config)
+            and not _holds(condition, f"{path}.{name}", settings, config)
         ):
             yield f"{path}.{name}", value, _with_whole_keys(condition, path, settings)
 
@@ -96,6 +96,15 @@ def holds(condition: str, settings: Settings, config: Config) -> bool:
         name: getattr(settings if name in own or name not in SECTIONS else config, name) for name in _names(condition)
     }
     return bool(eval(code, {"__builtins__": {}}, found))
+
+
+def _holds(condition: str, key: str, settings: Settings, config: Config) -> bool:
+    try:
+        return holds(condition, settings, config)
+    except (AttributeError, NameError, SyntaxError, TypeError) as error:
+        raise ConfigError(
+            f"{key}: its class says only_if={condition!r}, which cannot be evaluated ({error}); correct it."
+        ) from error
 
 
 @cache
@@ -180,6 +189,10 @@ def _evaluated_tasks_do_not_train(c: Config) -> None:
 def _resume_has_a_folder(c: Config) -> None:
     if c.resume and c.run_dir is None:
         raise ConfigError("resume=true: needs the folder of the run to go on with; add run_dir=FOLDER.")
+
+
+def check_resumes(c: Config) -> None:
+    """ConfigError if this one run is to go on and there is none; a sweep's `run_dir` is the folder of its runs."""
     if c.resume and not (Path(str(c.run_dir)) / "config.yaml").is_file():
         raise ConfigError(
             f"run_dir={c.run_dir}: holds no run to resume (no config.yaml); remove resume=true to start one."

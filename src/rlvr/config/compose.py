@@ -26,7 +26,7 @@ from yaml import YAMLError
 
 from rlvr import imports, registry
 from rlvr.config import bundles, checks, debugging, messages
-from rlvr.config.config import CHOICES, Config
+from rlvr.config.config import CHOICES, SECTIONS, Config
 from rlvr.config.keys import owners
 from rlvr.config.said import Said, Source, included_files, is_choice, leaf_values
 from rlvr.config.spellings import upgraded
@@ -169,8 +169,10 @@ def _check_overrides(parsed: Sequence[Override], source: Source) -> None:
         section, _, last = key.partition(".")
         if last == "name" and section in GROUPS and not override.is_delete():
             raise ConfigError(f"{line}: the name only says what was chosen; choose with {section}={override.value()}.")
-        if key == "tracker" and isinstance(override.value(), str):
+        if key == "tracker" and override.value() not in ("default", "none") and isinstance(override.value(), str):
             raise ConfigError(f"{line}: name trackers with tracker.report_to=[{override.value()}].")
+        if key in SECTIONS and key not in CHOICES and isinstance(override.value(), str):
+            raise ConfigError(f"{line}: {key} is a section, and nothing to choose; set its keys, {key}.KEY=VALUE.")
         if override.package is not None and key not in CHOICES:  # data_component@data=default, of other projects
             raise ConfigError(messages.unknown_key(key, override.value(), {}))
         if is_choice(override):
@@ -180,6 +182,8 @@ def _check_overrides(parsed: Sequence[Override], source: Source) -> None:
 def _check_choice(group: str, value: object, options: list[str]) -> None:
     if group in GROUPS and isinstance(value, str) and (":" in value or value in registry.names(group)):
         registry.find(group, value)
+    elif group in FOLLOWS_TASK and value in registry.names("task") and value not in options:
+        raise ConfigError(f"{group}={value}: task={value} brings its own {group}; leave {group}={value} out.")
     elif value not in options:
         hint = suggestion(str(value), options)
         raise ConfigError(f"{group}={messages.shown(value)}: there is no such {group}; {hint}")
@@ -263,7 +267,7 @@ def _compose(source: Source, parsed: Sequence[Override], said: Said) -> tuple[di
     if source.folder is not None and any(one.key_or_group == "task" for one in parsed):
         _check_pinned(chosen, {one.key_or_group for one in parsed}, source)
     notes = _leave_out_replaced(composed, chosen, said, source)
-    return _resolved(composed), notes
+    return _resolved(composed, is_run=said.is_resolved), notes
 
 
 def _added(override: Override) -> str:
@@ -324,12 +328,13 @@ def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
     parsed = parse_overrides(lines)
     _check_overrides(parsed, source)
     choices = [f"+{one.input_line}" if one.key_or_group == "task" else _added(one) for one in parsed]
-    return _resolved(_hydra(source, None, choices)[0])
+    return _resolved(_hydra(source, None, choices)[0], is_run=False)
 
 
-def _resolved(composed: DictConfig) -> dict[str, Any]:
+def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
     """Plain values over the defaults, so that `${rollout.group_size}` finds what nobody said."""
-    values = upgraded(_plain_values(composed, resolve=False))
+    values = _plain_values(composed, resolve=False)
+    values = upgraded(values) if is_run else values
     names = {group: str(values[group]["name"]) for group in GROUPS if "name" in (values.get(group) or ())}
     chosen = {group: registry.find(group, name) for group, name in names.items()} | {"reward": RewardSettings}
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}

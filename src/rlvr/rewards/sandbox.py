@@ -34,6 +34,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Self
 
 import cloudpickle
@@ -162,7 +163,7 @@ class Sandbox:
             with self._lock:
                 try:
                     link = self._link = None if self._closed else self._link or self._start_root()
-                except OSError:  # there is no such program, or no memory for it
+                except (OSError, RuntimeError):  # there is no such program, or no memory for it or a thread
                     traceback.print_exc()
                     link = None
                 if link is None:
@@ -198,7 +199,7 @@ class Sandbox:
         failed = _NO_START
         link.settimeout(_LOAD_TIMEOUT_S)
         with link, link.makefile("rb") as lines, contextlib.suppress(OSError):
-            while line := lines.readline():
+            while (line := lines.readline()).endswith(b"\n"):  # else it died, maybe in the middle of a line
                 link.settimeout(None)
                 failed = CallResult(status="crash", message="its process died")
                 for number, reply in json.loads(line).items():
@@ -261,7 +262,8 @@ class _Worker:
     """Has calls run by a runner, which it trusts in nothing.
 
     The runner says `"loading"` and `"loaded"` of a function that it does not know, then how the call ended: the fields
-    of a `CallResult`, with `"last": true` if no further call should run in that process. All in lines of JSON.
+    of a `CallResult`, with `"last": true` if no further call should run in that process. All in lines of JSON, with the
+    call's own random token: what another call wrote there is no answer.
     """
 
     def __init__(self, timeout_s: float, max_memory_mb: int) -> None:
@@ -280,8 +282,9 @@ class _Worker:
             if self.pid == 0:
                 await self._start()
                 seconds = _LOAD_TIMEOUT_S
-            self._writer.write(request)
-            while isinstance(found := await self._next(seconds), str):
+            token = os.urandom(8).hex()
+            self._writer.write(token.encode() + request)
+            while isinstance(found := await self._next(token, seconds), str):
                 seconds = {"loading": _LOAD_TIMEOUT_S, "loaded": self._timeout_s}[found]
             is_last = found.get("last", False)
             return {"status": found["status"], "value": found.get("value"), "message": found.get("message", "")}
@@ -294,9 +297,12 @@ class _Worker:
             if is_last:
                 self.end()
 
-    async def _next(self, seconds: float) -> Any:
+    async def _next(self, token: str, seconds: float) -> Any:
         async with asyncio.timeout(seconds):
-            return json.loads(await self._reader.readline())
+            whose, message = json.loads(await self._reader.readline())
+        if whose != token:
+            raise ValueError("an answer to no call")
+        return message
 
     async def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -359,7 +365,9 @@ def _run(link: socket.socket, max_memory_mb: int) -> None:
     own_pid = os.getpid()
     with open(link.fileno(), "rb", closefd=False) as requests:
         while True:
-            reply = _reply(link, functions, *pickle.load(requests))
+            token = requests.read(16).decode()
+            say = partial(_say, link, token)
+            reply = _reply(say, functions, *pickle.load(requests))
             if reply["status"] == "memory":
                 reply |= {"message": f"needed more than {max_memory_mb} MB of memory", "last": True}
             if os.getpid() != own_pid:  # the call forked, and this is the child that came back
@@ -367,17 +375,17 @@ def _run(link: socket.socket, max_memory_mb: int) -> None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(-1, os.WNOHANG)
                 reply["last"] = True  # the call left a process of its own
-            _say(link, reply)
+            say(reply)
 
 
 def _reply(
-    link: socket.socket, functions: dict[bytes, Callable[..., object]], function: bytes, arguments: bytes
+    say: Callable[[str], None], functions: dict[bytes, Callable[..., object]], function: bytes, arguments: bytes
 ) -> dict[str, Any]:
     try:
         if function not in functions:
-            _say(link, "loading")
+            say("loading")
             functions[function] = pickle.loads(function)
-            _say(link, "loaded")
+            say("loaded")
         value = functions[function](*pickle.loads(arguments))
         try:
             size = len(json.dumps(value))
@@ -396,5 +404,5 @@ def _reply(
         return {"status": "exception", "message": described(error)}
 
 
-def _say(link: socket.socket, message: object) -> None:
-    link.sendall(json.dumps(message).encode() + b"\n")
+def _say(link: socket.socket, token: str, message: object) -> None:
+    link.sendall(json.dumps([token, message]).encode() + b"\n")

@@ -12,6 +12,9 @@ from rlvr.settings import PositiveFloat, PositiveInt, Settings, Share, chosen, s
 
 _SANDBOX = "uses_sandbox or task.metric_uses_sandbox"
 
+METRICS = ("mean", "std", "within_group_std")
+"""What `reward/...` has in metrics.jsonl beside the parts."""
+
 
 class RewardSettings(Settings):
     """The weighted sum of named parts; without parts, the task's environment scores its episodes itself."""
@@ -33,6 +36,8 @@ class RewardSettings(Settings):
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:
+        if taken := [name for name in self.parts if name in METRICS]:
+            raise wrong("parts", f"reward/{taken[0]} is a metric of the whole reward; give the part another name")
         if self.parts and not any(part.weight for part in self.parts.values()):
             raise wrong("parts", "have weights of 0 only, so every reward would be 0; give one part a weight")
         return self

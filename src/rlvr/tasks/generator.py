@@ -95,7 +95,7 @@ class ExamplesTask(MetricSettings):
         """The tools. ConfigError for a function that cannot be one."""
         try:
             return [make_tool(function, timeout_s=self.tool_timeout_s) for function in self.tools()]
-        except UserError as error:
+        except (UserError, TypeError) as error:  # or `tools` gives no list
             raise ConfigError(f"task={self.name}: {error}") from error
 
     def check_run(self, config: Any) -> None:

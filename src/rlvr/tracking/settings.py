@@ -104,7 +104,7 @@ class TrackerSettings(Settings):
         names = [*registry.every("tracker"), *(reported if isinstance(reported, tuple) else ())]
         found = {}
         for label, name in {label_of(name): name for name in names if isinstance(name, str)}.items():
-            if label in cls.model_fields:
+            if label in cls.model_fields or (":" in name and label in registry.every("tracker")):
                 raise ConfigError(f"tracker.report_to={name}: tracker.{label} is taken; give the class another name.")
             found[label] = _section(cls, label, registry.find("tracker", name), values.pop(label, {}))
         return {**values, _TRACKERS: found}

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +119,15 @@ def test_idle_threads_do_not_spin(monkeypatch: pytest.MonkeyPatch, training: Fak
     training.act = lambda config: seen.append(os.environ["OMP_WAIT_POLICY"])
     main(["train"])
     assert seen == ["PASSIVE"]
+
+
+def test_code_that_ends_the_program_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "leaves.py").write_text(
+        "import sys\nfrom rlvr.tasks.generator import ExamplesTask\n\n"
+        "class Leaves(ExamplesTask):\n    def examples(self):\n        sys.exit(0)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "task=leaves:Leaves", "model=scratch_bpe"]) == 1
+    assert "ended the program by sys.exit" in capsys.readouterr().err

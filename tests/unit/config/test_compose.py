@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 import rlvr
-from rlvr.config.compose import load_config, to_run_yaml, to_yaml
+from rlvr.config.compose import load_config, read_yaml, to_run_yaml, to_yaml
 from rlvr.config.config import CHOICES
 from rlvr.errors import ConfigError
 from rlvr.registry import names
@@ -262,3 +263,20 @@ def test_an_unknown_key_in_the_users_file_is_an_error(tmp_path: Path) -> None:
 def test_a_value_without_effect_in_the_users_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("defaults:\n  - rpn\n  - _self_\nalgorithm:\n  clip_low: 0.1\n")
     assert "algorithm.clip_low=0.1: has no effect" in message(config_name="mine", config_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights"), [("combined", (0.3, 0.7)), ("boxed", (1.0, 0.0)), ("correct", (0.0, 1.0))]
+)
+def test_the_reward_of_a_run_of_0_1_0_keeps_its_weights(kind: str, weights: tuple[float, float]) -> None:
+    values = yaml.safe_load(to_yaml(load_config([])))
+    values["prompt"].pop("name")
+    values["reward"] = {key: value for key, value in values["reward"].items() if key == "max_error_share"}
+    values["reward"] |= {"name": "rpn", "type": kind, "boxed_weight": 0.3, "correct_weight": 0.7}
+    parts = read_yaml(yaml.safe_dump(values)).reward.parts
+    assert tuple(parts[name].weight for name in ("boxed", "correct")) == weights
+
+
+def test_an_old_name_of_a_reward_is_refused_where_it_would_do_nothing() -> None:
+    with pytest.raises(ConfigError, match=r"^reward\.name=foo: "):
+        load_config(["reward.name=foo"])

@@ -87,6 +87,9 @@ task=gsm8k HF prompt=boxed -> prompt.answer_in=boxed: the reward has a part of t
 task=gsm8k HF reward=finqa_program -> finqa_program scores programs, which task=gsm8k does not ask for
 task=gsm8k HF reward=reasoning_gym -> reasoning_gym scores task=reasoning_gym, not task=gsm8k
 task=gsm8k HF reward=musique prompt=boxed -> scores tasks with documents (musique, hotpotqa, wiki2), not task=gsm8k
+task=gsm8k HF reward.parts.mean.type=numeric -> reward/mean is a metric of the whole reward; give the part another
+task=rpn tracker=none -> tracker=none: tracker is a section, and nothing to choose
+task=rpn prompt=gsm8k -> prompt=gsm8k: task=gsm8k brings its own prompt
 task=gsm8k HF reward=numeric reward.parts.correct.weight=0 -> have weights of 0 only, so every reward would be 0
 task=gsm8k HF reward.parts.correct.wrong_value=2.0 -> reward.parts.correct.wrong_value=2.0: must be less than or equal
 task=gsm8k HF evaluation.also=[gsm8k] -> evaluation.also: names a task that this run evaluates anyway, gsm8k
@@ -94,7 +97,6 @@ task=gsm8k HF evaluation.also={a:{task:finqa,set:['reward.max_error_share=1']}} 
 evaluation.headline=part_format -> evaluation.headline=part_format: the reward has no such part
 evaluation.headline=sampled_part_boxed -> evaluation.headline=sampled_part_boxed: nothing is sampled
 resume=true -> resume=true: needs the folder of the run to go on with; add run_dir=FOLDER
-resume=true run_dir=/absent -> run_dir=/absent: holds no run to resume (no config.yaml); remove resume=true to start one
 # what the prompt asks for
 task=finqa HF task.answer=program -> choose prompt=financial_program
 task=finqa HF prompt=financial_program -> task.answer=number: the prompt asks for a program

@@ -1,0 +1,67 @@
+"""Finding components: whose name counts, and what installed packages and files in the current folder can not do."""
+
+import colorsys
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlvr import registry
+from rlvr.algorithms.grpo import Grpo
+from rlvr.errors import ConfigError
+from rlvr.imports import imported
+from rlvr.registry import register
+
+MODULE = """
+from rlvr.algorithms.grpo import Grpo
+from rlvr.registry import register
+
+@register("algorithm", "rloo")
+class Mine(Grpo): ...
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package that calls an algorithm `mine`, another one as ours is called, and a module that there is not."""
+    (tmp_path / "of_a_package.py").write_text(MODULE)
+    info = tmp_path / "shelf-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1.0\n")
+    names = {"mine": "of_a_package:Mine", "grpo": "of_a_package:Mine", "broken": "gone_from_here:Mine"}
+    lines = [f"algorithm.{name} = {path}" for name, path in names.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[rlvr.components]", *lines]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry._entry_points.cache_clear()
+    yield
+    registry._entry_points.cache_clear()
+
+
+def test_an_installed_package_adds_names_and_takes_none_of_ours(installed: None) -> None:
+    assert registry.find("algorithm", "mine").__name__ == "Mine"
+    assert registry.name_of(registry.find("algorithm", "mine")) == "mine"
+    assert registry.find("algorithm", "grpo") is Grpo
+
+
+def test_a_package_that_cannot_be_imported_stops_only_who_chooses_it(installed: None) -> None:
+    assert "broken" not in registry.every("algorithm")
+    assert {"mine", "grpo"} <= registry.every("algorithm").keys()
+    with pytest.raises(ConfigError, match=r"^algorithm=broken: module gone_from_here cannot be imported"):
+        registry.find("algorithm", "broken")
+
+
+def test_a_class_of_the_users_is_never_saved_under_a_name_of_ours() -> None:
+    class Child(Grpo): ...
+
+    named = register("algorithm", "rloo")(Child)
+    assert registry.name_of(named) == f"{__name__}:{Child.__qualname__}"
+    assert registry.find("algorithm", "rloo").__name__ == "Rloo"
+
+
+def test_a_file_in_the_current_folder_hides_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "colorsys.py").write_text("rgb_to_hsv = print")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "colorsys")
+    found = imported("key=value", "colorsys:rgb_to_hsv", "function", callable)
+    assert found.__code__.co_filename == colorsys.rgb_to_hsv.__code__.co_filename
