@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import entry_points
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,9 +87,25 @@ def find(group: str, name: str) -> Any:
     component = imported(what, path, base.__name__, lambda value: base in getattr(value, "__mro__", ())[1:])
     for missing in sorted(getattr(component, "__abstractmethods__", ())):
         raise ConfigError(f"{what}: has no method {missing}, which every {base.__name__} needs; add it.")
+    _check_methods(what, component)
     if path != name:
         component.registered_name = name
     return component
+
+
+def _check_methods(what: str, component: type) -> None:
+    """ConfigError for a method that cannot be called with what the one that it replaces is called with."""
+    for name, own in vars(component).items():
+        replaced = next((vars(one)[name] for one in component.__mro__[1:] if name in vars(one)), None)
+        if name.startswith("_") or not (isfunction(own) and isfunction(replaced)):
+            continue
+        parameters = signature(replaced).parameters.values()
+        by_name = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+        try:
+            signature(own).bind(*[each for each in parameters if each.name not in by_name], **dict.fromkeys(by_name))
+        except TypeError:
+            asked = ", ".join(each.name for each in parameters)
+            raise ConfigError(f"{what}: its method {name} must take ({asked}); correct its parameters.") from None
 
 
 @cache

@@ -236,6 +236,14 @@ class R(Retriever): ...
 class E(ExamplesTask): ...
 class T(Tracker): ...
 
+class Unfit(Part):
+    def grade(self):
+        return 1.0
+
+class Deaf(A):
+    def advantages(self, batch): ...
+    def surrogate(self, log_ratio, logprobs, advantages, mask): ...
+
 class Undocumented(ExamplesTask):
     def examples(self):
         return [("?", "!")] * 20
@@ -266,6 +274,8 @@ algorithm=my_algorithm:Reinforce algorithm.base=1 -> algorithm.base; did you mea
 algorithm=my_algorithm:Reinforce algorithm.baseline=3 -> algorithm.baseline=3: must be true or false
 algorithm=my_algorithm:Reinforce algorithm.num_epochs=2 -> makes one update per batch
 algorithm=unfinished:A -> has no method advantages
+algorithm=unfinished:Deaf -> its method advantages must take (self, batch, penalties, mask); correct its parameters
+reward.parts.brief.type=unfinished:Unfit -> its method grade must take (self, attempt); correct its parameters
 algorithm=unfinished:Compares rollout.group_size=1 -> algorithm=unfinished:Compares compares the completions
 reward.parts.brief.type=my_reward:Breif -> did you mean Brief?
 reward.parts.brief.type=my_reward:Brief reward.parts.brief.free_token=3 -> did you mean reward.parts.brief.free_tok
