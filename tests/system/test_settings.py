@@ -344,7 +344,7 @@ TRAINER = [
     case("trainer.warmup_steps", 0, 2, metric("policy/learning_rate"), TWO),
     case("trainer.final_learning_rate_share", 0.1, 0.5, metric("policy/learning_rate", 2), *LINEAR),
     case("trainer.adam_beta1", 0.9, 0.5, weights),
-    case("trainer.adam_beta2", 0.95, 0.5, weights),
+    case("trainer.adam_beta2", 0.95, 0.5, weights, "trainer.learning_rate=1e-3"),
     case("trainer.weight_decay", 0.0, 5.0, weights),
     case("trainer.max_grad_norm", 1.0, 0.01, weights),
     case("trainer.microbatch_tokens", 16384, 64, lambda seen: seen.forward_passes),

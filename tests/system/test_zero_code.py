@@ -299,7 +299,7 @@ SPEC = {
     "data_component@data=default": "task here",
     "prompts@prompts=math_reasoning": "prompt here",
     "task.settings.max_terms=2": "task=gsm8k has no such key; task=generator or task=reasoning_gym has",
-    "reward.parts.correct.wieght=5.0": "did you mean weight?",
+    "reward.parts.correct.wieght=5.0": "did you mean reward.parts.correct.weight?",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlvr import registry
+from rlvr import imports, registry
 from rlvr.errors import ConfigError
 from rlvr.rewards.base import RewardError
 from rlvr.rewards.parts import make_verifier
@@ -76,7 +76,7 @@ def _own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     folder = tmp_path_factory.getbasetemp() / "own"
     folder.mkdir(exist_ok=True)
     (folder / "own_rewards.py").write_text(CODE)
-    monkeypatch.setattr(registry, "folders", [str(folder), str(EXAMPLES)])
+    monkeypatch.setattr(imports, "folders", [str(folder), str(EXAMPLES)])
 
 
 def scored(pool: Sandbox, said: str, kind: str = "own_rewards:Acts", **metadata: object) -> Score:
