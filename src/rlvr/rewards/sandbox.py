@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import cloudpickle
 
@@ -81,7 +81,7 @@ def packed(function: object) -> bytes:
         ) from error
 
 
-class Sandbox:
+class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
     """Runs functions in `num_workers` processes, at most `timeout_s` seconds and `max_memory_mb` of address space each.
 
         with Sandbox(num_workers=2, timeout_s=5.0, max_memory_mb=1024) as sandbox:
@@ -142,9 +142,6 @@ class Sandbox:
         for thread in self._threads:
             thread.join()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -176,15 +173,10 @@ class Sandbox:
     def _start_root(self) -> socket.socket:
         link, theirs = socket.socketpair()
         path = [os.path.abspath(entry) for entry in [*sys.path, os.getcwd()]]
+        arguments = json.dumps([path, theirs.fileno(), list(self._preloads), *self._limits])
         with theirs:
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-u",
-                    "-c",
-                    _BOOT,
-                    json.dumps([path, theirs.fileno(), list(self._preloads), *self._limits]),
-                ],
+                [sys.executable, "-u", "-c", _BOOT, arguments],
                 env=os.environ | _ONE_THREAD,
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a verifier prints must not mix with results on stdout
