@@ -3,12 +3,22 @@
 import importlib
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import rlvr
 from rlvr.errors import ConfigError, suggestion
+
+_FOREIGN = (
+    "<frozen",
+    f"{Path(rlvr.__file__).parent}/",
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")),
+)
+"""How the paths of files begin that are not the user's."""
 
 folders: list[str] = []  # where modules are found beside the current folder, see `look_in`
 
@@ -33,7 +43,7 @@ def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> An
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # foreign code
         raise ConfigError(
-            f"{what}: module {module_name} cannot be imported ({type(error).__name__}: {error}); correct it, "
+            f"{what}: module {module_name} cannot be imported ({described(error, own_only=True)}); correct it, "
             "install it, or start rlvr in the folder that contains it."
         ) from error
     found = reduce(lambda owner, attribute: getattr(owner, attribute, None), name.split("."), module)
@@ -41,4 +51,21 @@ def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> An
         return found
     problem = f"has no {kind} {name}" if found is None else f"has {name}, which is no {kind}"
     own = [key for key, value in vars(module).items() if getattr(value, "__module__", 0) == module_name and fits(value)]
-    raise ConfigError(f"{what}: module {module_name} {problem}; {suggestion(name, own) if own else f'add a {kind}.'}")
+    raise ConfigError(f"{what}: module {module_name} {problem}; {suggestion(name, own) if own else 'add one.'}")
+
+
+def described(error: BaseException, own_only: bool = False) -> str:
+    """`KeyError: 'level' (my_rewards.py, line 12)`: the last line of the user's code, if there is any.
+
+    If there is none it is the last line of all, or with `own_only` no line.
+    """
+    try:
+        text = str(error)
+    except Exception:  # its own __str__ fails
+        text = ""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [place for place in places if not place[0].startswith(_FOREIGN)]
+    own = own or ([] if own_only else places)
+    where = f" ({os.path.relpath(own[-1][0])}, line {own[-1][1]})" if own else ""
+    text = text.partition("\n\nFor further information visit")[0]  # pydantic's
+    return f"{type(error).__name__}: {text[:400]}{where}"

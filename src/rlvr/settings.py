@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError, PydanticUndefined
 
 from rlvr import registry
 from rlvr.errors import ConfigError
+from rlvr.imports import described
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -28,17 +29,20 @@ Text = Annotated[str, Field(min_length=1)]
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 
 
-def setting(default: Any = PydanticUndefined, description: str = "", *, only_if: str = "", **bounds: Any) -> Any:
+def setting(
+    default: Any = PydanticUndefined, description: str = "", *, only_if: str = "", debug: Any = ..., **bounds: Any
+) -> Any:
     """A field of a `Settings` class.
 
     Args:
-        default: its value where nobody says one; a list or dict is copied.
+        default: its value where none is set; a list or dict is copied.
         description: what it means, in one line for `rlvr train --help-config`.
         only_if: a Python expression over the fields beside it and the sections of the run, e.g. `"kl_coef > 0"` or
             `"enabled and model.from_scratch"`. Where it is false, a value that the user said is an error.
+        debug: its value with `debug=true`; a number that is smaller already stays.
         bounds: `ge`, `gt`, `le`, `lt`, `min_length`, `pattern`, ... as of `pydantic.Field`.
     """
-    return Field(default, description=description, json_schema_extra={"only_if": only_if}, **bounds)
+    return Field(default, description=description, json_schema_extra={"only_if": only_if, "debug": debug}, **bounds)
 
 
 def wrong(key: str, remedy: str) -> PydanticCustomError:
@@ -137,6 +141,15 @@ def chosen(group: str) -> Any:
             return validated(component, {key: item for key, item in value.items() if key != tag})
         except ValidationError as error:
             raise PydanticCustomError("inside", "inside", {"errors": error.errors(), "model": component}) from None
+        except ConfigError:
+            raise
+        except Exception as error:  # the user's code
+            sentence = (
+                f"{registry.KEYS.get(group, group)}={value[tag]}: its class raised {described(error)}; correct it."
+            )
+            if group != "reward":
+                raise ConfigError(sentence) from error
+            raise PydanticCustomError("no_component", "{sentence}", {"sentence": sentence}) from None
 
     return PlainValidator(validate)
 

@@ -199,7 +199,7 @@ class TraceStep:
 
     The steps of an episode stand in the order in which they were made; documents follow the query that found them.
     `step` is a line of a derivation, `cite` a document that was cited (`id`), `answer` what was answered. `ok` says
-    whether a step is right, a document supports the gold answer, an answer is correct; None where nobody knows.
+    whether a step is right, a document supports the gold answer, an answer is correct; None where it is unknown.
     """
 
     kind: Literal["query", "document", "cite", "answer", "step"]
@@ -218,7 +218,7 @@ class Score:
     - `error`: the verifier itself failed; `value` is NaN and the episode is left out of group mean, std and loss.
 
     `potentials`, if there are any, has one number a turn: how far the episode was before it. Algorithms that give each
-    token its own return shape their rewards with them; no optimum moves (`rlvr.algorithms.shaping`). `trace` is for
+    token its own return shape their rewards with them; no optimum moves (`rlvr.algorithms.gae`). `trace` is for
     people: how the answer was reached.
     """
 

@@ -121,27 +121,27 @@ def launcher() -> str:
     return f"torchrun {f'--standalone --nproc-per-node {size}' if here == size else '...'} -m rlvr"
 
 
-def speaks() -> bool:
-    """Whether this is the process of its machine that says what all of them know."""
+def is_local_main_process() -> bool:
+    """Whether this process has local rank 0: it reports what all processes of its machine know."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 @contextmanager
-def said_once() -> Iterator[None]:
-    """Around what fails alike in all processes before they know of each other: one of each machine says it."""
+def errors_once() -> Iterator[None]:
+    """Around what fails in all processes before they are connected: local rank 0 raises the error, the others wait."""
     try:
         yield
     except UserError:
-        if not speaks():
+        if not is_local_main_process():
             wait_for_the_end()
         raise
 
 
 def wait_for_the_end() -> None:
-    """Where another process is about to say why all fail: wait until the launcher sees it end, and ends this one.
+    """Where another process is about to report why all fail: wait until the launcher sees it end, and ends this one.
 
-    To leave first would make it end the other one instead, in the middle of its sentence. Returns only if nobody ends
-    this process: then the other has not failed, and this one has to speak.
+    To exit first would make the launcher end the other one before it has reported. Returns only if this process is not
+    ended: then the other has not failed, and this one has to report.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -10,7 +10,7 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("errors", "seeding"),
-    ("imports", "lines"),
+    ("imports", "lines", "threads"),
     ("registry",),
     ("settings",),
     ("types",),

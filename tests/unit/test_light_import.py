@@ -51,6 +51,14 @@ def test_help_of_every_command_loads_nothing_heavy() -> None:
     assert python(LIST_HEAVY.format(statement=statement)).split() == []
 
 
+def test_a_wrong_setting_is_told_before_anything_heavy_is_loaded() -> None:
+    statement = (
+        "from rlvr.cli.main import main; assert main(['eval', 'x', '--task', 'rpn', '--set', 'misspelt=1']) == 2"
+    )
+    heavy = python(LIST_HEAVY.format(statement=statement)).split()
+    assert not {"torch", "transformers"} & set(heavy)
+
+
 def test_a_run_loads_neither_the_report_nor_a_tracker_before_it_needs_them() -> None:
     code = "import sys, rlvr.app.train; print(*sys.modules)"
     late = ("rlvr.report.", "mlflow", "wandb", "tensorboard")

@@ -9,12 +9,14 @@ import pytest
 
 from rlvr import registry
 from rlvr.algorithms.grpo import Grpo
+from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 from rlvr.imports import imported
 from rlvr.registry import register
 
 MODULE = """
 from rlvr.algorithms.grpo import Grpo
+from rlvr.config.compose import load_config
 from rlvr.registry import register
 
 @register("algorithm", "rloo")
@@ -65,3 +67,25 @@ def test_a_file_in_the_current_folder_hides_no_package(tmp_path: Path, monkeypat
     monkeypatch.delitem(sys.modules, "colorsys")
     found = imported("key=value", "colorsys:rgb_to_hsv", "function", callable)
     assert found.__code__.co_filename == colorsys.rgb_to_hsv.__code__.co_filename
+
+
+@pytest.mark.filterwarnings("ignore:Field name")  # of pydantic, on a name that hides another
+@pytest.mark.parametrize(
+    ("field", "sentence"),
+    [
+        ("label: str = 'x'", "its field label hides one that Algorithm has"),
+        ("other: 'Nowhere' = None", "the type of a field cannot be found"),
+        ("raw: bytes = b'x'", "the default of Own.raw must be text, a number"),
+        ("words: set = {'x'}", "the default of Own.words must be text, a number"),
+        ("share: float = setting(3.0, 'x', le=1)", "algorithm.share=3.0: must be less than or equal to 1"),
+    ],
+)
+def test_a_field_that_cannot_be_a_setting_is_one_sentence(
+    field: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = "from rlvr.algorithms.grpo import Grpo\nfrom rlvr.settings import setting\n"
+    (tmp_path / "own_field.py").write_text(f"{head}class Own(Grpo):\n    {field}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_field", raising=False)
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(["algorithm=own_field:Own"])

@@ -7,7 +7,7 @@ import torch
 
 from rlvr import world as world_module
 from rlvr.errors import ConfigError
-from rlvr.world import ALONE, World, open_world, said_once
+from rlvr.world import ALONE, World, errors_once, open_world
 from tests.ranks import RankError, Ranks
 
 
@@ -77,7 +77,7 @@ def test_what_fails_alike_is_said_by_one_process_of_each_machine(monkeypatch: py
     for rank in ("0", "1", "2"):
         monkeypatch.setenv("LOCAL_RANK", rank)
         monkeypatch.setattr(world_module, "wait_for_the_end", partial(waiting.append, rank))
-        with pytest.raises(ConfigError, match="is bad"), said_once():
+        with pytest.raises(ConfigError, match="is bad"), errors_once():
             raise ConfigError("task.path=x: is bad.")
     assert waiting == ["1", "2"]
 

@@ -11,7 +11,11 @@ configuration says everything:
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
+from rlvr.config.keys import inner
 from rlvr.errors import ConfigError
+from rlvr.tasks.settings import TaskBundle
 
 Compose = Callable[[Sequence[str]], Mapping[str, Any]]
 """Overrides -> the values of a configuration with that task, reward and prompt."""
@@ -19,41 +23,32 @@ Compose = Callable[[Sequence[str]], Mapping[str, Any]]
 PARTS = ("task", "reward", "prompt")
 
 
-def expand(values: dict[str, Any], compose: Compose) -> frozenset[str]:
-    """Write `evaluation.also` and, for a mix, `task.parts` out in full, in place; the keys that their lists `set`."""
-    task, evaluation = values.get("task"), values.get("evaluation")
-    said = [
-        f"{place}.{name}.{line.partition('=')[0].lstrip('+~')}"
-        for place, entries in (
-            ("task.parts", task.get("parts") if isinstance(task, dict) else None),
-            ("evaluation.also", evaluation.get("also") if isinstance(evaluation, dict) else None),
-        )
-        for name, entry in (entries.items() if isinstance(entries, dict) else ())
-        if isinstance(entry, dict) and isinstance(lines := entry.get("set"), list)
-        for line in map(str, lines)
-    ]
-    if isinstance(task, dict) and task.get("name") == "mix":
-        task["parts"] = _expand("task.parts", task.get("parts"), compose, weighted=True)
-    if isinstance(evaluation, dict) and "also" in evaluation:
-        evaluation["also"] = _expand("evaluation.also", evaluation["also"], compose, weighted=False)
+def expand(values: dict[str, Any], fields: Mapping[str, FieldInfo], compose: Compose) -> frozenset[str]:
+    """Write each field that holds tasks out in full, in place; the keys that the lists `set` of the user's say."""
+    said: set[str] = set()
+    for key, field in fields.items():
+        kind, (section, _, name) = inner(field.annotation)[0], key.partition(".")
+        if kind is None or not issubclass(kind, TaskBundle) or not isinstance(values.get(section), dict):
+            continue
+        if name not in values[section] and field.is_required():
+            continue
+        entries = values[section].get(name) or {}
+        if isinstance(entries, str | list):
+            entries = dict.fromkeys([entries] if isinstance(entries, str) else map(str, entries))
+        if not isinstance(entries, dict):
+            raise ConfigError(f"{key}={entries}: must name tasks, e.g. [gsm8k,finqa] or {{gsm8k: 2, finqa: 1}}.")
+        weighted = "weight" in kind.model_fields
+        written = values[section][name] = {}
+        for label, entry in entries.items():
+            written[str(label)], lines = _entry(f"{key}.{label}", str(label), entry, compose, weighted)
+            said |= {f"{key}.{label}.{line.partition('=')[0].lstrip('+~')}" for line in lines}
     return frozenset(said)
 
 
-def _expand(key: str, entries: Any, compose: Compose, *, weighted: bool) -> dict[str, Any]:
-    if entries is None and not weighted:
-        return {}
-    if isinstance(entries, str):
-        entries = [entries]
-    if isinstance(entries, list):
-        entries = dict.fromkeys(entries)
-    if not isinstance(entries, dict):
-        raise ConfigError(f"{key}={entries}: must name tasks, e.g. [gsm8k,finqa] or {{gsm8k: 2, finqa: 1}}.")
-    return {str(name): _entry(f"{key}.{name}", str(name), entry, compose, weighted) for name, entry in entries.items()}
-
-
-def _entry(key: str, name: str, entry: Any, compose: Compose, weighted: bool) -> dict[str, Any]:
+def _entry(key: str, name: str, entry: Any, compose: Compose, weighted: bool) -> tuple[dict[str, Any], list[str]]:
+    """The task, reward and prompt of an entry in full, and its `set`."""
     if isinstance(entry, dict) and isinstance(entry.get("task"), dict):
-        return entry  # of a resolved configuration
+        return entry, []  # of a resolved configuration
     if isinstance(entry, int | float) and weighted:
         entry = {"weight": entry}
     entry = dict(entry or {}) if isinstance(entry, dict | None) else {"set": entry}
@@ -72,4 +67,4 @@ def _entry(key: str, name: str, entry: Any, compose: Compose, weighted: bool) ->
         values = compose([f"task={choice}", *overrides])
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from None
-    return weight | {part: values[part] for part in PARTS}
+    return weight | {part: values[part] for part in PARTS}, overrides

@@ -13,7 +13,8 @@ from rlvr.config.config import SECTIONS, Config
 from rlvr.config.keys import walk
 from rlvr.config.messages import shown
 from rlvr.config.said import Said
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
+from rlvr.imports import described
 from rlvr.settings import Component, Settings
 
 
@@ -26,7 +27,7 @@ def checked(config: Config, said: Said) -> Config:
     places = {"task.parts": config.task.bundles, "evaluation.also": config.evaluation.also}
     for key, bundles in places.items():
         for name, bundle in bundles.items():
-            inside = config.with_bundle(bundle)
+            inside = config.with_bundle(bundle, is_trained=key == "task.parts")
             try:
                 notes += _check_one(inside, f"{key}.{name}.", said)
             except ConfigError as error:
@@ -68,10 +69,16 @@ def _check_one(config: Config, prefix: str, said: Said) -> Iterator[str]:
         raise ConfigError(" ".join(errors))
     for path, settings in inside:
         if isinstance(settings, Component):
-            settings.check_run(config)
-            yield from (f"{prefix}{path}: {remark}" for remark in settings.remarks(config))
-    for rule in TASK_RULES:
-        rule(config)
+            try:
+                settings.check_run(config)
+                remarks = [f"{prefix}{path}: {remark}" for remark in settings.remarks(config)]
+            except UserError:
+                raise
+            except Exception as error:  # the user's code
+                raise ConfigError(
+                    f"{path}: check_run of {settings.name} raised {described(error)}; correct it."
+                ) from error
+            yield from remarks
 
 
 def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, Any, str]]:
@@ -93,7 +100,8 @@ def holds(condition: str, settings: Settings, config: Config) -> bool:
     """Evaluate an `only_if` over the attributes beside it and the sections of the run."""
     code, own = _compiled(condition), type(settings).model_fields
     found = {
-        name: getattr(settings if name in own or name not in SECTIONS else config, name) for name in _names(condition)
+        name: config if name == "run" else getattr(config if name in SECTIONS and name not in own else settings, name)
+        for name in _names(condition)
     }
     return bool(eval(code, {"__builtins__": {}}, found))
 
@@ -124,6 +132,9 @@ WORDS = {  # what conditions ask for beside keys
     "not task.writes_prompts": "a task that does not write its prompts itself",
     "task.shows_calls": "a task whose examples can be shown",
     "model.from_scratch": "a model made from scratch",
+    "run.is_trained or prompt.few_shot": "a task that is trained on",
+    "run.is_trained": "a task that is trained on",
+    "algorithm.returns_per_token": "algorithm=ppo or algorithm=reinforce_pp",
     "not has_split_files": "a repository with several configurations",
     "several_hops": "several numbers of hops",
     "uses_markers": "a prompt with markers",
@@ -176,16 +187,6 @@ def _also_is_another_task(c: Config) -> None:
         )
 
 
-def _evaluated_tasks_do_not_train(c: Config) -> None:
-    for name, bundle in c.evaluation.also.items():
-        limit = getattr(bundle.task, "max_train_examples", None)
-        if limit is not None and not bundle.prompt.few_shot:
-            raise ConfigError(
-                f"evaluation.also.{name}: task.max_train_examples={limit}: has no effect where a task is only "
-                "evaluated; leave it out."
-            )
-
-
 def _resume_has_a_folder(c: Config) -> None:
     if c.resume and c.run_dir is None:
         raise ConfigError("resume=true: needs the folder of the run to go on with; add run_dir=FOLDER.")
@@ -197,17 +198,6 @@ def check_resumes(c: Config) -> None:
         raise ConfigError(
             f"run_dir={c.run_dir}: holds no run to resume (no config.yaml); remove resume=true to start one."
         )
-
-
-def _warm_up_ends(c: Config) -> None:
-    for section, steps in ((c.trainer, c.trainer.max_steps), (c.warm_start, c.warm_start.num_steps)):
-        key, limit = ("trainer", "max_steps") if section is c.trainer else ("warm_start", "num_steps")
-        default = type(section).model_fields["warmup_steps"].default
-        if section.warmup_steps > steps and section.warmup_steps != default:
-            raise ConfigError(
-                f"{key}.warmup_steps={section.warmup_steps}: is more than {key}.{limit}={steps}, so the learning rate "
-                "would never be reached; lower it."
-            )
 
 
 def _phases_fit(c: Config) -> None:
@@ -228,61 +218,10 @@ def _one_way_to_call_tools(c: Config) -> None:
         )
 
 
-def _shaping_reaches_tokens(c: Config) -> None:
-    shaped = [bundle.task for bundle in c.trained.values() if getattr(bundle.task, "progress_coef", 0) > 0]
-    if shaped and not c.algorithm.returns_per_token:
-        raise ConfigError(
-            f"task.progress_coef: shapes the reward of each turn, and algorithm={c.algorithm.name} gives all tokens of "
-            "an episode one advantage; choose algorithm=ppo or algorithm=reinforce_pp, or set it to 0."
-        )
-    if any(getattr(bundle.task, "progress_coef", 0) > 0 for bundle in c.evaluation.also.values()):
-        raise ConfigError(
-            "evaluation.also: task.progress_coef has no effect on a task that is only evaluated; leave it out."
-        )
-
-
-PLACES = {"solution": r"\{solution_start\}|\{solution_end\}", "boxed": r"\\boxed", "hash": r"####"}
-"""prompt.answer_in: how a prompt asks for an answer there."""
-
-
-def _prompt_asks_for_what_is_read(c: Config) -> None:
-    """Models made from scratch follow no instruction: for them the prompt is a text like any other."""
-    asked = [place for place in ("solution", "boxed") if re.search(PLACES[place], c.prompt.text)]
-    place = c.prompt.answer_in
-    told = place in PLACES and re.search(PLACES[place], c.prompt.text)
-    if asked and not told and not c.model.from_scratch and not c.task.writes_prompts:
-        raise ConfigError(
-            f"prompt.answer_in={place}: the prompt asks for the answer in another place (prompt.answer_in={asked[0]} "
-            "reads that), so none could be read; choose another prompt, or change prompt.system and prompt.user to "
-            "ask for what is read."
-        )
-
-
-def untold(c: Config) -> Iterator[str]:
-    """Tasks whose prompt never says where the answer goes, for models that follow instructions; a note each."""
-    for name, bundle in {} if c.model.from_scratch else c.bundles.items():
-        prompt = bundle.prompt
-        written = prompt.answer_in == "solution" and any(
-            one.solution_start in prompt.text for one in c.markers.sets.values()
-        )
-        asks = prompt.answer_in in PLACES and re.search(PLACES[prompt.answer_in], prompt.text)
-        if prompt.answer_in in PLACES and not (prompt.few_shot or asks or written or bundle.task.writes_prompts):
-            yield (
-                f"{name}: neither prompt.system nor prompt.user says where the answer goes, and it is read from "
-                f"prompt.answer_in={prompt.answer_in} alone: a model that was not trained to it gives no valid answer"
-            )
-
-
-TASK_RULES = (_prompt_asks_for_what_is_read,)
-"""Those that hold inside a mix and for tasks that are evaluated beside it, too."""
-
 RUN_RULES = (
     _headline_is_a_part,
     _also_is_another_task,
-    _evaluated_tasks_do_not_train,
     _resume_has_a_folder,
     _phases_fit,
-    _warm_up_ends,
     _one_way_to_call_tools,
-    _shaping_reaches_tokens,
 )

@@ -7,27 +7,29 @@ said: by our presets, by the user's files and on the command line.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir, initialize_config_module
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from yaml import YAMLError
 
 from rlvr import imports, registry
-from rlvr.config import bundles, checks, debugging, messages
+from rlvr.config import bundles, checks, messages
 from rlvr.config.config import CHOICES, SECTIONS, Config
-from rlvr.config.keys import owners
+from rlvr.config.keys import all_keys, owners
+from rlvr.config.overrides import FOLLOWS_TASK, GROUPS, check_choice, check_overrides, parse_overrides
 from rlvr.config.said import Said, Source, included_files, is_choice, leaf_values
 from rlvr.config.spellings import upgraded
 from rlvr.errors import ConfigError, suggestion
@@ -36,10 +38,8 @@ from rlvr.settings import Settings, dumped, plain, validated
 
 DEFAULT_CONFIG = "rpn"
 DATA_CONFIG = "gsm8k"  # what a task without a configuration of its own starts from
-GROUPS = tuple(group for group in CHOICES if group != "reward")  # whose choices are components
 NO_TRACKER = "~tracker"
 """For what reports nothing, so that a tracker of the user's own need not be there any more."""
-FOLLOWS_TASK = ("reward", "prompt")
 
 
 def load_config(
@@ -59,12 +59,13 @@ def load_config(
         hint = suggestion(source.name, source.configs)
         raise ConfigError(f"{option} {source.name}: there is no such configuration; {hint}")
     parsed = parse_overrides(overrides)
-    _check_overrides(parsed, source)
+    check_overrides(parsed, source)
     said = Said.of(parsed, source)
     values, notes = _compose(source, parsed, said)
+    fields = all_keys(_chosen(values))
     if values.get("debug") is True:
-        debugging.shrink(values, said.beside_debug)
-    inside = bundles.expand(values, lambda lines: _compose_bundle(lines, source))
+        _shrink(values, fields, said.beside_debug)
+    inside = bundles.expand(values, fields, lambda lines: _compose_bundle(lines, source))
     config = checks.checked(_validated(values), replace(said, line=said.line | inside))
     config._notes = (*notes, *config.notes)
     return config
@@ -96,7 +97,7 @@ def read_yaml(text: str) -> Config:
     """What `to_run_yaml` wrote, also that of rlvr 0.1.0; the rules of a run are not checked again."""
     values = _plain_values(OmegaConf.create(text))
     if not values:
-        raise ConfigError("it has no keys")
+        raise ValueError("it has no keys")
     return read_values(values)
 
 
@@ -119,76 +120,6 @@ def _plain_values(composed: Any, *, resolve: bool = True) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
 
 
-# ----------------------------------------------------------------------------------------------------------- overrides
-
-
-def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Hydra's override grammar; a line it cannot read is a ConfigError."""
-    parser = OverridesParser.create()
-    parsed = []
-    for line in overrides:
-        try:
-            parsed.append(parser.parse_override(line))
-        except HydraException as error:
-            raise ConfigError(_unreadable(line, error)) from None
-    return parsed
-
-
-def _unreadable(line: str, error: HydraException) -> str:
-    key, equals, value = line.partition("=")
-    if not equals:
-        return f"{line}: an override is written key=value, e.g. trainer.max_steps=5."
-    named = re.sub(r"\[\w*\]", "", key)  # reward.reward_functions[0].params.correct_reward=5.0
-    if named != key:
-        return messages.unknown_key(named, value, {}).replace(named, key, 1)
-    hint = f"""put quotes around a text with special characters: '{key}="{value}"'"""
-    return f"{line}: Hydra cannot read this value ({str(error).splitlines()[0]}); {hint}."
-
-
-def inclusive_range(line: str) -> str:
-    """`seed=1..10` in Hydra's grammar: `seed=range(1,11)`; every other line as it is."""
-    match = re.fullmatch(r"([\w./@+]+)=(\d+)\.\.(\d+)", line)
-    return f"{match[1]}=range({match[2]},{int(match[3]) + 1})" if match else line
-
-
-def _check_overrides(parsed: Sequence[Override], source: Source) -> None:
-    """What Hydra would say at length, or not at all."""
-    seen: dict[str, str] = {}
-    for override in parsed:
-        key, line = override.key_or_group, override.input_line or ""
-        if override.is_sweep_override() or inclusive_range(line) != line:
-            text = f"""; a text with commas needs quotes in quotes, '{key}="a,b"'""" if "," in line else ""
-            raise ConfigError(
-                f"{line}: several values make a sweep; add --multirun, or write a list as {key}=[...]{text}."
-            )
-        if key == "hydra" or key.startswith(("hydra.", "hydra/")):
-            raise ConfigError(f"{line}: Hydra's own settings have no effect here; run_dir=... sets the run folder.")
-        if key in seen:
-            raise ConfigError(f"{line}: {key} was given before ({seen[key]}); give it once.")
-        seen[key] = line
-        section, _, last = key.partition(".")
-        if last == "name" and section in GROUPS and not override.is_delete():
-            raise ConfigError(f"{line}: the name only says what was chosen; choose with {section}={override.value()}.")
-        if key == "tracker" and override.value() not in ("default", "none") and isinstance(override.value(), str):
-            raise ConfigError(f"{line}: name trackers with tracker.report_to=[{override.value()}].")
-        if key in SECTIONS and key not in CHOICES and isinstance(override.value(), str):
-            raise ConfigError(f"{line}: {key} is a section, and nothing to choose; set its keys, {key}.KEY=VALUE.")
-        if override.package is not None and key not in CHOICES:  # data_component@data=default, of other projects
-            raise ConfigError(messages.unknown_key(key, override.value(), {}))
-        if is_choice(override):
-            _check_choice(key, override.value(), source.options(key))
-
-
-def _check_choice(group: str, value: object, options: list[str]) -> None:
-    if group in GROUPS and isinstance(value, str) and (":" in value or value in registry.names(group)):
-        registry.find(group, value)
-    elif group in FOLLOWS_TASK and value in registry.names("task") and value not in options:
-        raise ConfigError(f"{group}={value}: task={value} brings its own {group}; leave {group}={value} out.")
-    elif value not in options:
-        hint = suggestion(str(value), options)
-        raise ConfigError(f"{group}={messages.shown(value)}: there is no such {group}; {hint}")
-
-
 # ----------------------------------------------------------------------------------------------------------- composing
 
 
@@ -201,13 +132,19 @@ def _offer(source: Source, lines: Sequence[str]) -> None:
             choices += [(group, name) for name, group in included_files(source.load(file.stem)[0]) if ":" in name]
     for group, name in choices:
         if group == "task":
-            _offer_task(name, registry.find("task", name))
+            _offer_task(name, registry.find("task", name), source)
         elif group in GROUPS:
             _store(group, name, {"name": name})
 
 
-def _offer_task(name: str, task: Any) -> None:
+def _offer_task(name: str, task: Any, source: Source) -> None:
     reward, prompt = task.reward, task.prompt
+    for group, value in (("reward", reward), ("prompt", prompt)) if ":" in name else ():
+        if not isinstance(value, Mapping):
+            try:
+                check_choice(group, value, source.options(group))
+            except ConfigError as error:
+                raise ConfigError(f"task={name}: {task.__name__}.{error}") from None
     if not isinstance(reward, str):  # its own parts
         _store("reward", name, {"parts": plain(reward)})
         reward = name
@@ -224,15 +161,14 @@ def _store(group: str, name: str, node: dict[str, Any]) -> None:
 def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
     """What Hydra composes, and the choice of each group."""
     _offer(source, lines)
-    folder = Path(source.folder or "").resolve()
-    if source.folder is not None and (folder / f"{config_name}.yaml").is_file():
-        opened, more = initialize_config_dir(str(folder), version_base="1.3"), ["hydra.searchpath=[pkg://rlvr.conf]"]
-    else:
-        opened = initialize_config_module("rlvr.conf", version_base="1.3")
-        more = [] if source.folder is None else [f"hydra.searchpath=['file://{folder}']"]
+    first, *then = (
+        str(folder.resolve())
+        for folder in sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file())
+    )
+    path = ",".join(f"'file://{folder}'" for folder in then)
     try:
-        with opened:
-            composed = compose(config_name, overrides=[*lines, *more], return_hydra_config=True)
+        with initialize_config_dir(first, version_base="1.3"):
+            composed = compose(config_name, overrides=[*lines, f"hydra.searchpath=[{path}]"], return_hydra_config=True)
     except RecursionError:
         raise ConfigError(f"{source.option} {source.name}: includes itself; give your file another name.") from None
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
@@ -252,6 +188,19 @@ def _explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
                 f"{line}: {source.name} is a resolved configuration, whose choices are fixed; override values "
                 f"({key}.KEY=...), or choose on top of {source.option} {source.name} in a file of your own."
             )
+    for name, group in included_files(source.load(source.name)[0]):
+        if group in SECTIONS and group not in CHOICES:  # as in rlvr 0.1.0
+            instead = f"report_to: [{name}]" if group == "tracker" else "KEY: VALUE"
+            return (
+                f"{source.option} {source.name}: {group}: {name} in its defaults list; {group} is a section, and "
+                f"nothing to choose: take the line out, and write {group}: {{{instead}}} below the list."
+            )
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        written, kind = (f"{group}: {name}", group) if group else (name, "configuration")
+        known = list(error.options or ()) if group else [one for one in source.configs if one != source.name]
+        hint = suggestion(name, known) if known else "correct it."
+        return f"{source.option} {source.name}: {written} in a defaults list: there is no such {kind}; {hint}"
     return f"{source.option} {source.name}: {' '.join(str(error).split())}"
 
 
@@ -301,16 +250,25 @@ def _leave_out_replaced(composed: DictConfig, chosen: Mapping[str, str], said: S
     for group, choice in chosen.items():
         if preset.get(group, choice) == choice or group not in composed:
             continue
-        fresh, _ = _hydra(source, None, [f"+{group}={choice}"])
+        fresh = _alone(source, group, choice)
         for leaf, value in leaf_values(_plain_values(composed[group], resolve=False), group):
             if leaf not in said or leaf == f"{group}.name":
                 continue
-            if not said.on_line(leaf) and _is_of_another(leaf, choice, fresh[group], said):
+            if not said.on_line(leaf) and _is_of_another(leaf, choice, fresh, said):
                 notes.append(f"{leaf}={messages.shown(value)}: has no effect with {group}={choice}")
             else:
-                OmegaConf.update(fresh, leaf, value, force_add=True)
-        composed[group] = fresh[group]
+                OmegaConf.update(fresh, leaf.partition(".")[2], value, force_add=True)
+        composed[group] = fresh
     return notes
+
+
+def _alone(source: Source, group: str, choice: str) -> DictConfig:
+    """What a choice holds by itself; Hydra, which takes its time, is asked only about files that include others."""
+    values, _ = source.load(f"{group}/{choice}")
+    if (values and "defaults" not in values) or (not values and group in GROUPS):
+        return OmegaConf.create(values or {"name": choice})
+    found, _ = _hydra(source, None, [f"+{group}={choice}"])
+    return found[group]
 
 
 def _is_of_another(leaf: str, choice: str, fresh: DictConfig, said: Said) -> bool:
@@ -326,17 +284,16 @@ def _is_of_another(leaf: str, choice: str, fresh: DictConfig, said: Said) -> boo
 def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
     """The values of a task with the reward and the prompt that follow it, of the same folders as the configuration."""
     parsed = parse_overrides(lines)
-    _check_overrides(parsed, source)
+    check_overrides(parsed, source)
     choices = [f"+{one.input_line}" if one.key_or_group == "task" else _added(one) for one in parsed]
     return _resolved(_hydra(source, None, choices)[0], is_run=False)
 
 
 def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
-    """Plain values over the defaults, so that `${rollout.group_size}` finds what nobody said."""
+    """Plain values over the defaults, so that `${rollout.group_size}` finds values that were not set."""
     values = _plain_values(composed, resolve=False)
     values = upgraded(values) if is_run else values
-    names = {group: str(values[group]["name"]) for group in GROUPS if "name" in (values.get(group) or ())}
-    chosen = {group: registry.find(group, name) for group, name in names.items()} | {"reward": RewardSettings}
+    chosen = {group: registry.find(group, name) for group, name in _chosen(values).items()} | {"reward": RewardSettings}
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     try:
         merged = OmegaConf.create(_over(_literal(defaults), values))
@@ -350,7 +307,16 @@ def _resolved(composed: DictConfig, *, is_run: bool) -> dict[str, Any]:
 
 def _defaults(settings: type[Settings]) -> dict[str, Any]:
     given = {name: field for name, field in settings.model_fields.items() if not field.is_required()}
-    return {name: plain(field.get_default(call_default_factory=True)) for name, field in given.items()}
+    values = {name: plain(field.get_default(call_default_factory=True)) for name, field in given.items()}
+    for name, value in values.items():
+        try:
+            json.dumps(value)
+        except TypeError:
+            kinds = "text, a number, true or false, null, or a list or mapping of these"
+            raise ConfigError(
+                f"{name}={value!r:.80}: the default of {settings.__name__}.{name} must be {kinds}."
+            ) from None
+    return values
 
 
 def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -362,12 +328,27 @@ def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _shrink(values: dict[str, Any], fields: Mapping[str, FieldInfo], given: Collection[str]) -> None:
+    """What `debug=true` makes of a run: seconds long, every rollout written; `given`, what is said beside it, stays."""
+    for key, field in fields.items():
+        section, _, name = key.partition(".")
+        small: Any = field.json_schema_extra.get("debug", ...) if isinstance(field.json_schema_extra, dict) else ...
+        if small is not ... and key not in given and isinstance(values.get(section), dict):
+            value = values[section].get(name)
+            values[section][name] = min(value, small) if isinstance(value, int) and small is not None else small
+
+
 # ---------------------------------------------------------------------------------------------------------- validating
 
 
-def _validated(values: dict[str, Any]) -> Config:
+def _chosen(values: Mapping[str, Any]) -> dict[str, str]:
+    """The component of each group."""
     sections = {group: values[group] for group in GROUPS if isinstance(values.get(group), dict)}
-    chosen = {group: section["name"] for group, section in sections.items() if isinstance(section.get("name"), str)}
+    return {group: section["name"] for group, section in sections.items() if isinstance(section.get("name"), str)}
+
+
+def _validated(values: dict[str, Any]) -> Config:
+    chosen = _chosen(values)
     if isinstance(name := values.get("name"), str) and ":" in name:  # ${task.name} of a task of the user's own
         values["name"] = name.rpartition(":")[2].lower()
     try:

@@ -43,11 +43,17 @@ class Config(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     tracker: TrackerSettings = TrackerSettings()
     _notes: tuple[str, ...] = PrivateAttr(())
+    _is_trained: bool = PrivateAttr(True)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know about the settings, in sentences."""
         return self._notes
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether its task is trained on, and not evaluated alone."""
+        return self._is_trained
 
     @property
     def trained(self) -> Mapping[str, Config | TaskBundle]:
@@ -59,11 +65,13 @@ class Config(Settings):
         """What is trained on, and what is evaluated beside it."""
         return {**self.trained, **self.evaluation.also}
 
-    def with_bundle(self, bundle: TaskBundle) -> Config:
+    def with_bundle(self, bundle: TaskBundle, *, is_trained: bool = True) -> Config:
         """The run as if `bundle` were its only task."""
-        alone = self.evaluation.model_copy(update={"also": {}})
-        sections = {"task": bundle.task, "reward": bundle.reward, "prompt": bundle.prompt, "evaluation": alone}
-        return self.model_copy(update=sections)
+        evaluation = self.evaluation.model_copy(update={"also": {}})
+        sections = {"task": bundle.task, "reward": bundle.reward, "prompt": bundle.prompt, "evaluation": evaluation}
+        alone = self.model_copy(update=sections)
+        alone._is_trained = is_trained
+        return alone
 
 
 SECTIONS = tuple(name for name in Config.model_fields if name not in ("name", "seed", "run_dir", "resume", "debug"))

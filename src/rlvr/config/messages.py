@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,19 +16,6 @@ from rlvr.config.spellings import find_spelling, translated
 from rlvr.errors import nearest
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """One thing that is wrong: `Problem(path="trainer.max_step", value=5, kind="extra_forbidden")`."""
-
-    path: str
-    value: Any
-    kind: str
-    message: str = ""
-    context: Mapping[str, Any]
-    description: str = ""
-    near: str | None = None  # the nearest key of the component that has no such key
-
-
 def shown(value: Any) -> str:
     """A value as a user would write it: `null`, `true`, `[1,2]`, `grpo`; cut where it is long."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
@@ -37,40 +24,59 @@ def shown(value: Any) -> str:
 
 def invalid(error: ValidationError, chosen: Mapping[str, str]) -> str:
     """All that is wrong, a sentence each; `chosen` is the choice of each section."""
-    found = list(dict.fromkeys(sentence(problem, chosen) for problem in problems(error.errors(), Config)))
+    found = list(dict.fromkeys(_sentences(error.errors(), Config, "", chosen)))
     return found[0] if len(found) == 1 else f"{len(found)} settings are wrong. " + " ".join(found)
 
 
-def problems(errors: Sequence[Any], settings: type[Any], prefix: str = "") -> Iterator[Problem]:
+def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: Mapping[str, str]) -> Iterator[str]:
     """pydantic's errors, those inside of chosen components too, located by the keys that users write."""
-    seen: set[str] = set()
-    for error in errors:
-        inside = [one["loc"] for one in errors if one["loc"][:-1] == error["loc"]]
+    located: dict[str, list[Any]] = {}
+    for error in errors:  # a union says of each of its types that the value is another one
+        located.setdefault(_path(error["loc"], settings, prefix)[0], []).append(error)
+    for path, alike in located.items():
+        error, context = alike[0], alike[0].get("ctx", {})
+        inside = [one for one in errors if one["loc"][:-1] == error["loc"]]
         if error["type"] == "too_short" and inside:
             continue  # pydantic counts the right items only
-        path, field = _path(error["loc"], settings, prefix)
-        context = error.get("ctx", {})
         if error["type"] == "inside":
-            yield from problems(context["errors"], context["model"], f"{path}.")
+            yield from _sentences(context["errors"], context["model"], f"{path}.", chosen)
         elif error["type"] == "no_component":
-            yield Problem(path=path, value=None, kind="no_component", context=context)
+            yield f"{path}.{context['sentence']}"
         elif error["type"] == "wrong":
-            key = f"{path}.{context['key']}" if path else context["key"]
-            yield Problem(
-                path=key, value=_value(error["input"], context["key"]), kind="wrong", context=context,
-                message=context["remedy"],
-            )  # fmt: skip
-        elif path not in seen:  # a union says of each of its types that the value is another one
-            seen.add(path)
-            description = field.description if field is not None else ""
-            known = settings.model_fields if error["type"] == "extra_forbidden" and len(error["loc"]) == 1 else ()
-            near = nearest(str(error["loc"][0]), known) if known else None
-            several = _several([one for one in errors if _path(one["loc"], settings, prefix)[0] == path])
-            yield Problem(
-                path=path, value=error["input"], kind="several" if several else error["type"], context=context,
-                message=several or error["msg"], description=description or "",
-                near=near and f"{prefix}{near}",
-            )  # fmt: skip
+            for one in alike:
+                key, values = one["ctx"]["key"], one["input"]
+                value = values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)
+                yield f"{path}{'.' if path else ''}{key}={shown(value)}: {one['ctx']['remedy']}."
+        elif error["type"] == "extra_forbidden":
+            near = nearest(str(error["loc"][0]), settings.model_fields) if len(error["loc"]) == 1 else None
+            value = error["input"]
+            while isinstance(value, Mapping) and value:  # a section that there is not: `train.weight_decay`
+                name, value = next(iter(value.items()))
+                path = f"{path}.{name}"
+            yield unknown_key(path, value, chosen, near and f"{prefix}{near}")
+        elif error["type"] == "missing":
+            yield f"{path}: has no default; say {path}=..."
+        elif error["type"] == "no_choice":
+            yield _no_choice(path, error["input"], **context)
+        else:
+            field = _path(error["loc"], settings, prefix)[1]
+            yield f"{path}={_quoted(error)}: {_requirement(path, alike, field)}"
+
+
+def _quoted(error: Any) -> str:
+    """The value; a text that looks like the number it should be in quotes, as it was written."""
+    if isinstance(error["input"], str) and error["type"] in ("int_type", "float_type", "bool_type"):
+        with suppress(ValueError):
+            json.loads(error["input"])
+            return f'"{error["input"]}"'
+    return shown(error["input"])
+
+
+def _no_choice(path: str, value: Any, group: str, tag: str) -> str:
+    if isinstance(value, Mapping) and (near := nearest(tag, value)):
+        return f"{path}.{near}={shown(value[near])}: there is no such key; did you mean {path}.{tag}?"
+    how = f"choose with {path}=CHOICE" if path in CHOICES else f"say {path}.{tag}={tag.upper()}"
+    return f"{path}.{tag}: must be one of {', '.join(registry.names(group))}; {how}."
 
 
 def _path(location: Sequence[int | str], settings: type[Any] | None, prefix: str) -> tuple[str, Any]:
@@ -89,75 +95,51 @@ def _path(location: Sequence[int | str], settings: type[Any] | None, prefix: str
     return text, field
 
 
-def _several(alike: Sequence[Any]) -> str:
-    """What a value of several types must be, from the errors that pydantic has for each of them; one: nothing."""
+REQUIREMENTS = {
+    "string_type": "must be text (put quotes around it: key='\"123\"')",
+    "string_too_short": "must not be empty",
+    **dict.fromkeys(
+        ("model_type", "model_attributes_type", "dict_type", "mapping_type"), "must be a section with keys, not a value"
+    ),
+    **dict.fromkeys(("int_type", "int_from_float"), "must be a whole number"),
+}
+
+
+def _requirement(path: str, alike: Sequence[Any], field: Any) -> str:
+    """What the value must be, from the errors that pydantic has for each type that it may have."""
+    error, context = alike[0], alike[0].get("ctx", {})
+    kind, value = error["type"], error["input"]
+    if kind == "literal_error" and isinstance(value, str) and len(alike) == 1:
+        options = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
+        if near := nearest(value, options):
+            return f"must be {context['expected']}; did you mean {near}?"
+    if len(alike) > 1:
+        text = _one_of(alike)
+    elif kind in ("too_short", "too_long"):
+        limit = context["min_length"] if kind == "too_short" else context["max_length"]
+        text = f"needs {'at least' if kind == 'too_short' else 'at most'} {limit} item" + "s" * (limit > 1)
+    elif kind == "string_pattern_mismatch" and context["pattern"] == "^https?://":
+        text = "must begin with http:// or https://"
+    elif kind == "string_pattern_mismatch" and path == "name":
+        text = "must start with a letter or digit and have only letters, digits, `.`, `_` and `-`"
+    elif kind == "string_pattern_mismatch":
+        text = "is not of the right form"
+    elif kind in ("tuple_type", "list_type"):
+        text = f"must be a list, e.g. [{value if isinstance(value, str) else '1,3'}]"
+    else:
+        text = error["msg"].replace("Input should be", "must be").replace("a valid boolean", "true or false")
+        text = REQUIREMENTS.get(kind) or text.replace("a valid ", "a ")
+    return f"{text} ({field.description})." if field is not None and field.description else f"{text}."
+
+
+def _one_of(alike: Sequence[Any]) -> str:
     words = [error["ctx"]["expected"].strip("'") for error in alike if error["type"] == "literal_error"]
-    if len(alike) < 2:
-        return ""
+    kinds = " ".join(str(error["loc"][-1]) for error in alike)
     if words:
-        whole = any("int" in str(error["loc"][-1]) for error in alike)
-        return f"must be a positive {'whole' if whole else 'finite'} number or {words[0]}"
-    if any("bool" in str(error["loc"][-1]) for error in alike):
+        return f"must be a positive {'whole' if 'int' in kinds else 'finite'} number or {words[0]}"
+    if "bool" in kinds:
         return "must be true or false, a finite number or text"
     return "must be a whole number or a share between 0 and 1"
-
-
-def _value(values: Any, key: str) -> Any:
-    return values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)
-
-
-def sentence(problem: Problem, chosen: Mapping[str, str]) -> str:
-    """One problem in words."""
-    path, written = problem.path, f"{problem.path}={shown(problem.value)}"
-    if problem.kind == "extra_forbidden":
-        value = problem.value
-        while isinstance(value, Mapping) and value:  # a section that there is not: `train.weight_decay`
-            name, value = next(iter(value.items()))
-            path = f"{path}.{name}"
-        return unknown_key(path, value, chosen, problem.near)
-    if problem.kind == "missing":
-        return f"{path}: has no default; say {path}=..."
-    if problem.kind == "no_choice":
-        group, tag = problem.context["group"], problem.context["tag"]
-        how = f"choose with {path}=CHOICE" if path in CHOICES else f"say {path}.{tag}={tag.upper()}"
-        return f"{path}.{tag}: must be one of {', '.join(registry.names(group))}; {how}."
-    if problem.kind == "no_component":
-        return f"{path}.{problem.context['sentence']}"
-    if problem.kind == "wrong":
-        return f"{written}: {problem.message}."
-    if problem.kind == "literal_error" and isinstance(problem.value, str):
-        options = [w.strip("'") for w in problem.context["expected"].replace(" or ", ", ").split(", ")]
-        if near := nearest(problem.value, options):
-            return f"{written}: {_requirement(problem)}; did you mean {near}?"
-    return f"{written}: {_requirement(problem)}" + (f" ({problem.description})." if problem.description else ".")
-
-
-def _requirement(problem: Problem) -> str:
-    kind, context = problem.kind, problem.context
-    if kind in ("too_short", "too_long"):
-        limit = context["min_length"] if kind == "too_short" else context["max_length"]
-        return f"needs {'at least' if kind == 'too_short' else 'at most'} {limit} item" + "s" * (limit > 1)
-    if kind == "string_pattern_mismatch":
-        if context["pattern"] == "^https?://":
-            return "must begin with http:// or https://"
-        if problem.path == "name":
-            return "must start with a letter or digit and have only letters, digits, `.`, `_` and `-`"
-        return "is not of the right form"
-    if kind in ("tuple_type", "list_type"):
-        return f"must be a list, e.g. [{problem.value if isinstance(problem.value, str) else '1,3'}]"
-    plain = {
-        "string_type": "must be text (put quotes around it: key='\"123\"')",
-        "string_too_short": "must not be empty",
-        "model_type": "must be a section with keys, not a value",
-        "model_attributes_type": "must be a section with keys, not a value",
-        "dict_type": "must be a section with keys, not a value",
-        "mapping_type": "must be a section with keys, not a value",
-        "int_type": "must be a whole number",
-        "int_from_float": "must be a whole number",
-        "several": problem.message,
-    }
-    said = problem.message.replace("Input should be", "must be").replace("a valid boolean", "true or false")
-    return plain.get(kind) or said.replace("a valid ", "a ")
 
 
 def unknown_key(key: str, value: object, chosen: Mapping[str, str], near: str | None = None) -> str:
@@ -168,7 +150,7 @@ def unknown_key(key: str, value: object, chosen: Mapping[str, str], near: str | 
         choice = chosen.get(section, "?")
         return f"{written}: {section}={choice} has no such key; {' or '.join(f'{section}={one}' for one in have)} has."
     if section == "reward" and rest.count(".") == 2 and rest.startswith("parts."):
-        return _unknown_part_key(written, rest.rpartition(".")[2], near)
+        return _unknown_part_key(written, key, near)
     spelling = find_spelling(key)
     if spelling is not None and key not in spelling.ours:
         return f"{written}: {translated(spelling)}"
@@ -182,13 +164,15 @@ def unknown_key(key: str, value: object, chosen: Mapping[str, str], near: str | 
     )
 
 
-def _unknown_part_key(written: str, last: str, near: str | None) -> str:
+def _unknown_part_key(written: str, key: str, near: str | None) -> str:
     """A key that the type of a reward's part does not have: some types may."""
-    fields = {name: part.model_fields for name, part in registry.every("reward").items()}
+    part, _, last = key.rpartition(".")
+    fields = {name: component.model_fields for name, component in registry.every("reward").items()}
     have = [name for name, known in fields.items() if last in known]
     if 0 < len(have) < len(fields):
         return f"{written}: this type has no such key; {' and '.join(have)} {'has' if len(have) == 1 else 'have'}."
-    near = near or nearest(last, sorted({key for known in fields.values() for key in known}))
+    others = {key for known in fields.values() for key in known}
+    near = near or ((found := nearest(last, sorted({"type", *others}))) and f"{part}.{found}")
     return f"{written}: there is no such key; " + (
         f"did you mean {near}?" if near else "`rlvr train --help-config reward.parts=TYPE` prints those of a type."
     )

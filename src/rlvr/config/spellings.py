@@ -15,36 +15,30 @@ from typing import Any
 class Spelling:
     """`theirs` is a last component or a dotted key; `ours` are keys of rlvr; `note` says how they differ."""
 
+    project: str
     theirs: str
     ours: tuple[str, ...]
     note: str
     inside: bool  # so it is for every key inside `theirs`
-    project: str
 
 
 @cache
 def spellings() -> tuple[Spelling, ...]:
-    """All of them, in the order of the table."""
+    """All of them, in the order of the table, where `# ` begins a project; the more special ones come first."""
     found, project = [], ""
     for line in (Path(__file__).parent / "spellings.tsv").read_text(encoding="utf-8").splitlines():
+        theirs, ours, note = [*line.split("\t"), "", ""][:3]
         if line.startswith("#"):
             project = line.removeprefix("# ")
-            continue
-        theirs, ours, note = [*line.split("\t"), "", ""][:3]
-        found.append(
-            Spelling(
-                theirs=theirs.rstrip("*"), ours=tuple(ours.split()), note=note, inside=theirs.endswith("*"),
-                project=project,
-            )
-        )  # fmt: skip
+        else:
+            one = {"theirs": theirs.rstrip("*"), "ours": tuple(ours.split()), "inside": theirs.endswith("*")}
+            found.append(Spelling(project=project, note=note, **one))
     return tuple(found)
 
 
 def find_spelling(key: str) -> Spelling | None:
     """The entry for a whole foreign key, for its last component, or for what it is inside of."""
-    table: dict[str, Spelling] = {}
-    for one in spellings():  # the more special specifications come first
-        table.setdefault(one.theirs, one)
+    table = {one.theirs: one for one in reversed(spellings())}
     parts = key.split(".")
     tails = [".".join(parts[start:]) for start in range(len(parts))]
     found = next((table[tail] for tail in tails if tail in table), None)

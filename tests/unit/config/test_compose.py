@@ -113,6 +113,8 @@ ERRORS = {
         "evaluation.also.jsonl.task.path: has no default; say evaluation.also.jsonl.task.path=..."
     ],
     "trainer=3": ["trainer=3: must be a section with keys, not a value."],
+    "evaluation=null": ["evaluation=null: must be a section with keys, not a value."],
+    "evaluation.also=[[1]]": ["there is no such task"],
     "algorithm=null": ["algorithm=null", "grpo"],
     "algorithm.target_kl=1": ["algorithm.target_kl=1", "algorithm=grpo has no such key", "algorithm=ppo has"],
     "+algorithm.target_kl=1": ["algorithm.target_kl=1", "algorithm=ppo has"],
@@ -177,7 +179,13 @@ def test_errors_of_where_the_configuration_comes_from(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("name: [1\n")
     assert "broken" in message(config_name="broken", config_dir=str(tmp_path))
     (tmp_path / "wrong.yaml").write_text("defaults:\n  - rpn\n  - override algorithm: grp\n  - _self_\n")
-    assert "algorithm/grp" in message(config_name="wrong", config_dir=str(tmp_path))
+    wrong = "--config-name wrong: algorithm: grp in a defaults list: there is no such algorithm; did you mean grpo?"
+    assert message(config_name="wrong", config_dir=str(tmp_path)).startswith(wrong)
+    (tmp_path / "based.yaml").write_text("defaults:\n  - rpm\n")
+    based = "--config-name based: rpm in a defaults list: there is no such configuration; did you mean rpn?"
+    assert message(config_name="based", config_dir=str(tmp_path)).startswith(based)
+    assert message("=3").startswith("=3: has no key")
+    assert message("seed='1'").startswith('seed="1": must be a whole number')
 
 
 @pytest.mark.parametrize("name", CONFIGS)

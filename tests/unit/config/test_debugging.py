@@ -26,7 +26,8 @@ def test_a_debug_run_is_small_and_everything_of_it_is_logged() -> None:
     assert (config.tracker.rollouts_every, config.tracker.rollouts_max_groups, config.tracker.log_every) == (1, None, 1)
     assert config.trainer.warmup_steps == 0
     assert config.warm_start.num_steps == 300
-    assert config.warm_start.final_phase_steps == 200 * 300 // 1000
+    assert config.warm_start.final_phase_steps == 60
+    assert debug("algorithm=ppo").algorithm.num_minibatches == 2
     plain = load_config([])
     changed = {"debug", "trainer", "rollout", "evaluation", "tracker", "warm_start"}
     assert {name for name, value in dumped(config).items() if value != dumped(plain)[name]} <= changed
@@ -58,10 +59,11 @@ def test_pitfall_37_a_value_of_the_users_own_wins(line: str, value: str) -> None
     assert eval(value, {"config": debug(line)})
 
 
-def test_as_many_prompts_as_the_minibatches_need() -> None:
-    for parts, prompts in ((1, 2), (8, 2), (16, 4), (64, 16)):
-        assert debug(f"algorithm.num_minibatches={parts}").rollout.prompts_per_step == prompts
-    assert debug("algorithm.num_minibatches=16", "rollout.prompts_per_step=8").rollout.prompts_per_step == 8
+def test_several_minibatches_stay_several_so_that_the_clipping_of_a_file_has_an_effect(tmp_path: Path) -> None:
+    for parts, left in ((2, 2), (3, 2), (16, 2)):
+        text = f"defaults: [rpn, _self_]\nalgorithm: {{num_minibatches: {parts}, clip_low: 0.1}}\n"
+        (tmp_path / "mine.yaml").write_text(text)
+        assert debug(config_name="mine", config_dir=str(tmp_path)).algorithm.num_minibatches == left
 
 
 @pytest.mark.parametrize(

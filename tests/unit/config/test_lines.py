@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from rlvr.config.compose import load_config, parse_overrides
+from rlvr.config.compose import load_config
+from rlvr.config.overrides import parse_overrides
 from rlvr.errors import ConfigError
 from rlvr.lines import override_lines, quoted
 

@@ -53,7 +53,9 @@ def test_the_defaults_leave_a_service_the_time_of_all_its_retries() -> None:
     task = load_config([], config_name="musique").task
     assert isinstance(task, MultiHopSettings)
     service = find_retriever("rerank", task.retrieval)
-    assert service.patience_s == 4 * 10 + 0.25 + 0.5 + 1.0 < task.tool_timeout_s
+    service.check(task.tool_timeout_s)
+    with pytest.raises(ConfigError, match=r"its client tries for 41\.75 s"):  # 4 * 10 + 0.25 + 0.5 + 1.0
+        service.check(41.75)
 
 
 @pytest.mark.parametrize(

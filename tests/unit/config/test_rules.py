@@ -54,9 +54,9 @@ QA task.retrieval.scope=corpus -> needs a file of passages with task.retriever=b
 QA CORPUS task.retriever=rerank -> task.retriever=rerank: orders the question's own paragraphs
 QA task.retriever=search -> task.retriever=search: the service has documents of its own
 QA task.retriever=rerank task.tool_timeout_s=41 -> task.tool_timeout_s=41: a service that is down must end
-QA task.progress_coef=0.5 -> task.progress_coef: shapes the reward of each turn, and algorithm=grpo gives
-task=mix task.parts={musique:{set:['task.progress_coef=1']}} HF -> and algorithm=grpo gives all tokens
-task=gsm8k HF evaluation.also={musique:{set:['task.progress_coef=1']}} -> evaluation.also: task.progress_coef has no
+QA task.progress_coef=0.5 -> task.progress_coef=0.5: has no effect; it needs a task that
+task=mix task.parts={musique:{set:['task.progress_coef=1']}} HF -> it needs a task that is trained on and algorithm=ppo
+task=gsm8k HF evaluation.also={musique:{set:['task.progress_coef=1']}} -> task.progress_coef=1.0: has no effect
 # the model and its warm start
 model.max_context_tokens=39 -> model.max_context_tokens=39: too small for the longest prompt
 warm_start.num_steps=10 -> warm_start.final_phase_steps=200: is more than warm_start.num_steps=10; lower it
@@ -81,10 +81,10 @@ model=scratch_bpe -> model=scratch_bpe: task=rpn is made of words, one token eac
 task=mix task.parts={gsm8k:1} HF reward=numeric -> reward: task=mix scores its episodes by itself; leave out reward=
 prompt=math_reasoning -> prompt: task=rpn writes its prompts by itself, so these settings would have no effect
 task=mix task.parts={gsm8k:1} HF prompt.few_shot=1 -> prompt.few_shot=1: has no effect; it needs a task that does not
-task=gsm8k HF reward=rpn -> reward: a part of type rpn_boxed reads the words <eoe> and =, which task=gsm8k does not have
+task=gsm8k HF reward=rpn -> reward: a part of type rpn_boxed scores tasks with the words <eoe> and =, not task=gsm8k
 reward=numeric -> a part of type numeric reads the whole completion, and task=rpn writes its steps
 task=gsm8k HF prompt=boxed -> prompt.answer_in=boxed: the reward has a part of type format_exact, which reads markers
-task=gsm8k HF reward=finqa_program -> finqa_program scores programs, which task=gsm8k does not ask for
+task=gsm8k HF reward=finqa_program -> finqa_program scores tasks whose answers are programs
 task=gsm8k HF reward=reasoning_gym -> reasoning_gym scores task=reasoning_gym, not task=gsm8k
 task=gsm8k HF reward=musique prompt=boxed -> scores tasks with documents (musique, hotpotqa, wiki2), not task=gsm8k
 task=gsm8k HF reward.parts.mean.type=numeric -> reward/mean is a metric of the whole reward; give the part another
@@ -160,7 +160,6 @@ rollout.max_staleness=4 algorithm=ppo algorithm.mismatch_correction=truncate
 LORA model.lora.r=8 model.load_in_4bit=true model.dtype=bfloat16 trainer.precision=bf16
 LORA model.load_in_8bit=true model.lora.target_modules=[all-linear] model.lora.merge_final=true
 task=finqa HF task.answer=program reward=finqa_program prompt=financial_program
-task=gsm8k HF prompt.answer_in=boxed prompt.system=null reward=numeric
 task=gsm8k HF reward.parts.correct.wrong_value=-1 reward.parts.correct.invalid_value=-2
 task=gsm8k model=scratch_bpe prompt.answer_in=boxed reward=numeric
 task=mix HF task.parts={gsm8k:2,rpn:1} evaluation.also={a:{task:finqa,set:['prompt.few_shot=1']}}
@@ -242,9 +241,11 @@ def notes(*overrides: str, config_name: str = "gsm8k") -> list[str]:
 
 def test_a_prompt_that_does_not_say_where_the_answer_goes_is_noted() -> None:
     (note,) = notes("prompt.system=null")
-    assert "gsm8k: neither prompt.system nor prompt.user says where" in note
+    assert "prompt: neither prompt.system nor prompt.user says where" in note
     assert "prompt.answer_in=solution" in note
-    assert notes("evaluation.also={mine:{task:finqa,set:['prompt.system=null']}}")[0].startswith("note: mine: ")
+    assert notes("evaluation.also={mine:{task:finqa,set:['prompt.system=null']}}")[0].startswith(
+        "note: evaluation.also.mine.prompt: "
+    )
     assert len(notes("task=mix", "task.parts={gsm8k:1,finqa:{set:['prompt.system=null']}}")) == 1
 
 

@@ -1,0 +1,305 @@
+"""Tools that hang: the caller gets an answer in time, the event loop goes on, threads are few and end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from rlvr import threads
+from rlvr.envs.tools import ToolResult, make_tool
+from rlvr.errors import UserError
+from rlvr.threads import CallThreads
+
+
+def test_pitfall_27_a_tool_that_hangs_is_given_up_and_the_event_loop_goes_on_meanwhile() -> None:
+    wake = threading.Event()
+
+    def hang() -> str:
+        """Hang."""
+        wake.wait(30)
+        return "late"
+
+    async def beside() -> tuple[ToolResult, int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.005)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        result = await make_tool(hang, timeout_s=0.2).call({}, None)
+        ticking.cancel()
+        return result, ticks
+
+    result, ticks = asyncio.run(beside())
+    wake.set()
+    assert result == ToolResult(text="it took more than 0.2 s and was given up", failure="timeout")
+    assert ticks >= 5
+
+
+def test_an_asynchronous_tool_that_hangs_is_cancelled_and_leaves_no_task() -> None:
+    cleaned = []
+
+    async def hang() -> str:
+        """Hang."""
+        try:
+            await asyncio.sleep(30)
+        finally:
+            cleaned.append(True)
+        return "late"
+
+    async def alone() -> tuple[ToolResult, int]:
+        result = await make_tool(hang, timeout_s=0.05).call({}, None)
+        return result, len(asyncio.all_tasks())
+
+    result, num_tasks = asyncio.run(alone())
+    assert result.failure == "timeout"
+    assert cleaned == [True]
+    assert num_tasks == 1
+
+
+def test_pitfall_27_an_asynchronous_tool_that_refuses_to_be_cancelled_is_not_waited_for() -> None:
+    async def stubborn() -> str:
+        """Stay."""
+        end = time.monotonic() + 5.0
+        while time.monotonic() < end:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(1.0)
+        raise ValueError("nobody reads this")
+
+    async def alone() -> float:
+        start = time.monotonic()
+        result = await make_tool(stubborn, timeout_s=0.05).call({}, None)
+        assert result.failure == "timeout"
+        return time.monotonic() - start
+
+    assert asyncio.run(alone()) < 4.5
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_who_gives_up_waiting_is_cancelled_at_once(kind: str) -> None:
+    wake = threading.Event()
+
+    def hang() -> str:
+        """Hang."""
+        wake.wait(30)
+        return ""
+
+    async def hang_too() -> str:
+        """Hang."""
+        await asyncio.sleep(30)
+        return ""
+
+    async def give_up() -> int:
+        tool = make_tool(hang_too if kind == "async" else hang, timeout_s=20.0)
+        waiting = asyncio.create_task(tool.call({}, None))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(give_up()) == 1
+    wake.set()
+
+
+# ----------------------------------------------------------------------------------------------------------- threads
+
+
+def num_tool_threads() -> int:
+    return sum(thread.name == "rlvr-call" for thread in threading.enumerate())
+
+
+def test_few_calls_run_at_once_and_their_threads_end() -> None:
+    running, most = [0], [0]
+
+    def note(state: int) -> int:
+        """Note."""
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        time.sleep(0.001)
+        running[0] -= 1
+        return state
+
+    tool = make_tool(note, timeout_s=5.0, threads=CallThreads(max_threads=3))
+
+    async def many() -> list[ToolResult]:
+        return await asyncio.gather(*(tool.call({}, index) for index in range(100)))
+
+    assert [result.text for result in asyncio.run(many())] == [str(index) for index in range(100)]
+    assert 1 <= most[0] <= 4  # one that has answered may not have ended yet
+    wait_until(lambda: num_tool_threads() == 0)
+
+
+def test_threads_that_hang_are_replaced_and_what_waits_behind_them_runs() -> None:
+    wake = threading.Event()
+
+    def maybe(hangs: bool) -> str:
+        """Perhaps."""
+        if hangs:
+            wake.wait(30)
+        return "ok"
+
+    threads = CallThreads(max_threads=2)
+    tool = make_tool(maybe, timeout_s=0.1, threads=threads)
+
+    async def many() -> list[ToolResult]:
+        return await asyncio.gather(*(tool.call({"hangs": index < 6}, None) for index in range(20)))
+
+    results = asyncio.run(many())
+    assert [result.failure for result in results] == ["timeout"] * 6 + [None] * 14
+    wait_until(lambda: num_tool_threads() == 6)
+    wake.set()
+    wait_until(lambda: num_tool_threads() == 0)
+
+
+def test_pitfall_27_waiting_for_a_thread_does_not_count_towards_the_time_limit() -> None:
+    def slow() -> str:
+        """Take a while."""
+        time.sleep(0.06)
+        return "ok"
+
+    tool = make_tool(slow, timeout_s=0.2, threads=CallThreads(max_threads=1))
+
+    async def many() -> list[ToolResult]:
+        return await asyncio.gather(*(tool.call({}, None) for _ in range(8)))
+
+    assert [result.text for result in asyncio.run(many())] == ["ok"] * 8
+
+
+def test_pitfall_27_too_many_threads_that_hang_are_one_sentence_and_not_a_full_machine() -> None:
+    wake = threading.Event()
+
+    def hang() -> str:
+        """Hang."""
+        wake.wait(30)
+        return ""
+
+    threads = CallThreads(max_threads=2, max_hanging=4)
+    tool = make_tool(hang, timeout_s=0.02, threads=threads)
+
+    async def many() -> None:
+        for _ in range(10):
+            await tool.call({}, None)
+
+    with pytest.raises(UserError, match="4 calls, such as 'hang', hang in their threads"):
+        asyncio.run(many())
+    assert num_tool_threads() == 4
+    wake.set()
+    wait_until(lambda: num_tool_threads() == 0)
+
+
+def test_one_tool_serves_several_event_loops() -> None:
+    def echo(query: str) -> str:
+        """Echo."""
+        return query
+
+    tool = make_tool(echo, timeout_s=5.0)
+    for _ in range(3):
+        assert asyncio.run(tool.call({"query": "x"}, None)).text == "x"
+
+
+def test_an_event_loop_that_has_ended_is_not_kept() -> None:
+    calls, loops = CallThreads(max_threads=1), list[weakref.ref[asyncio.AbstractEventLoop]]()
+
+    async def at_once() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await asyncio.gather(*(calls.run("a", time.time) for _ in range(3)))
+
+    for _ in range(3):
+        asyncio.run(at_once())
+    gc.collect()
+    assert sum(loop() is not None for loop in loops) == 1  # the last one
+
+
+def test_a_result_that_comes_after_the_event_loop_has_ended_disturbs_nobody() -> None:
+    wake, done = threading.Event(), threading.Event()
+
+    def late() -> str:
+        """Late."""
+        wake.wait(30)
+        done.set()
+        return "late"
+
+    threads = CallThreads()
+    assert asyncio.run(make_tool(late, timeout_s=0.05, threads=threads).call({}, None)).failure == "timeout"
+    wake.set()
+    assert done.wait(5)
+    wait_until(lambda: num_tool_threads() == 0)
+    gc.collect()
+
+
+def test_pitfall_27_a_program_ends_although_a_tool_hangs() -> None:
+    program = """
+import asyncio, threading
+from rlvr.envs.tools import make_tool
+
+def hang() -> str:
+    '''Hang.'''
+    threading.Event().wait()
+
+print(asyncio.run(make_tool(hang, timeout_s=0.05).call({}, None)).failure)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "timeout\n", "")
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20.0
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_pitfall_27_a_call_that_nobody_waits_for_any_more_is_not_made() -> None:
+    made: list[str] = []
+
+    async def given_up() -> None:
+        threads, released = CallThreads(max_threads=1), threading.Event()
+        first = asyncio.create_task(threads.run("holds", released.wait, 10.0))
+        second = asyncio.create_task(threads.run("waits", lambda: made.append("waits"), 10.0))
+        await asyncio.sleep(0.05)
+        second.cancel()
+        await asyncio.wait({second})
+        released.set()
+        assert await first
+        await threads.run("last", lambda: made.append("last"), 5.0)
+
+    asyncio.run(given_up())
+    assert made == ["last"]
+
+
+def test_pitfall_37_a_quick_call_is_answered_before_anything_else_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the clock would decide which episodes are computed together, and with it the last bits of their logprobs."""
+
+    async def turns_of_others(call: Callable[[], object]) -> int:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(others())
+        await asyncio.sleep(0)
+        before = turns
+        await CallThreads().run("call", call, 10.0)
+        beside.cancel()
+        return turns - before
+
+    monkeypatch.setattr(threads, "QUICK_S", 20.0)
+    assert asyncio.run(turns_of_others(lambda: time.sleep(0.005))) <= 3
+    monkeypatch.setattr(threads, "QUICK_S", 0.01)
+    assert asyncio.run(turns_of_others(lambda: time.sleep(0.2))) > 3
