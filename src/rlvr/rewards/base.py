@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args
 
 from pydantic import Field
 
@@ -15,6 +15,10 @@ from rlvr.types import Attempt, Score
 
 AtMostRight = Annotated[float, Field(le=1)]
 """A value that is no more than that of a right answer."""
+
+
+Status = Literal["scored", "invalid", "error"]
+STATES: tuple[str, ...] = get_args(Status)
 
 
 class RewardError(UserError):
@@ -43,9 +47,17 @@ class Grade:
     """
 
     value: float
-    status: Literal["scored", "invalid", "error"] = "scored"
+    status: Status = "scored"
     message: str = ""
     bad_data: bool = False
+
+    @classmethod
+    def failed(cls, message: str, *, bad_data: bool = False) -> Grade:
+        """The part could not grade."""
+        return cls(value=math.nan, status="error", message=message, bad_data=bad_data)
+
+
+INVALID = Grade(value=0.0, status="invalid")
 
 
 class Part(Component, ABC):
@@ -65,6 +77,7 @@ class Part(Component, ABC):
         needs_markers: reads the markers around reasoning and solution.
         needs_metadata: scores only examples with the metadata of a certain task.
         preload: modules that process imports before it grades; the deadline starts after that.
+        scores, instead: in words, which tasks it `suits`, and what to use for others.
     """
 
     group = "reward"
@@ -73,6 +86,8 @@ class Part(Component, ABC):
     needs_markers: ClassVar[bool] = False
     needs_metadata: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = ()
+    scores: ClassVar[str] = "any task"
+    instead: ClassVar[str] = "another type"
 
     weight: float = setting(1.0, "the reward is the sum of weight x value over the parts")
 
@@ -88,8 +103,17 @@ class Part(Component, ABC):
         """If False, another process gets the example without its metadata, which may be large."""
         return True
 
+    def suits(self, task: Any) -> bool:
+        """Whether it can score a task."""
+        return True
+
     def check_run(self, config: Any) -> None:
-        """ConfigError if the prompt does not ask for what the part reads."""
+        """ConfigError if the task is of another kind, or the prompt does not ask for what the part reads."""
+        if not self.suits(config.task):
+            raise ConfigError(
+                f"reward: a part of type {self.name} scores {self.scores}, not task={config.task.name}; use "
+                f"{self.instead}."
+            )
         if self.needs_markers and config.prompt.answer_in != "solution":
             raise ConfigError(
                 f"prompt.answer_in={config.prompt.answer_in}: the reward has a part of type {self.name}, which reads "
@@ -114,6 +138,8 @@ def checked(name: str, score: object) -> Score:
     """
     if not isinstance(score, Score):
         raise RewardError(f"reward {name!r} returned {type(score).__name__} {score!r:.80} instead of one Score.")
+    if score.status not in STATES:
+        raise RewardError(f"reward {name!r} returned status={score.status!r}; it must be one of {', '.join(STATES)}.")
     numbers = {"value": score.value, **score.parts} if score.status != "error" else dict(score.parts)
     for key, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):

@@ -81,7 +81,9 @@ def read_completion(arguments: Mapping[str, Any]) -> FinalAnswer | None:
         cited = as_ids(arguments.get("cited_doc_ids", []))
     except ValueError:
         return None
-    right = (_is_said(arguments.get("reasoning")), _is_said(arguments["final_answer"]), _is_list(arguments))
+    said, ids = (arguments.get("reasoning"), arguments["final_answer"]), arguments.get("cited_doc_ids")
+    right = [isinstance(text, str) and bool(text.strip()) for text in said]
+    right.append(isinstance(ids, list | tuple) and all(isinstance(item, str) for item in ids))
     return FinalAnswer(
         reasoning=reasoning, answer=answer, cited=tuple(dict.fromkeys(cited)), form=sum(right) / len(right)
     )
@@ -113,12 +115,3 @@ def _listed(text: str) -> list[Any]:
         if isinstance(found, list):
             return found
     return stripped.split(",")
-
-
-def _is_said(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_list(arguments: Mapping[str, Any]) -> bool:
-    cited = arguments.get("cited_doc_ids")
-    return isinstance(cited, list | tuple) and all(isinstance(item, str) for item in cited)

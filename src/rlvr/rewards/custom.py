@@ -32,8 +32,6 @@ OFFERED: Mapping[str, Callable[[Attempt], Any]] = {
 }
 """What a function is called with. `completion` is the last turn's text, `turns` are the texts of all turns."""
 
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
 
 @register("reward", "custom")
 class Custom(Part):
@@ -79,25 +77,19 @@ def accepted_names(function: Callable[..., Any], settings: Mapping[str, Any], wh
         kind = "a class" if inspect.isclass(function) else "asynchronous"
         raise ConfigError(f"{what}: is {kind}; name an ordinary function.")
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{what}: has no signature to read; wrap it in an ordinary Python function.") from error
-    names = {parameter.name for parameter in parameters if parameter.kind in _BY_NAME}
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    for parameter in parameters:
-        optional = parameter.default is not parameter.empty or parameter.kind in (
-            parameter.VAR_KEYWORD,
-            parameter.VAR_POSITIONAL,
-        )
-        if not optional and (parameter.kind not in _BY_NAME or parameter.name not in {*OFFERED, *settings}):
-            raise ConfigError(
-                f"{what}: needs a parameter {parameter.name!r}, which nothing provides; it gets its settings, and by "
-                f"name {', '.join(OFFERED)}."
-            )
-    for name in settings:
-        if name in OFFERED or not (takes_any or name in names):
-            known = ", ".join(sorted(names - {*OFFERED})) or "no settings"
-            raise ConfigError(f"{what}: setting {name!r} would have no effect; it takes {known}.")
-    if not takes_any and not names & {*OFFERED}:
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    names = frozenset(OFFERED if takes_any else signature.parameters.keys() & OFFERED.keys())
+    if not names:
         raise ConfigError(f"{what}: takes none of {', '.join(OFFERED)}; name at least completion as a parameter.")
-    return frozenset(OFFERED if takes_any else names & {*OFFERED})
+    if taken := sorted(settings.keys() & OFFERED.keys()):
+        raise ConfigError(f"{what}: setting {taken[0]!r} would have no effect; rename it.")
+    try:
+        signature.bind(**dict.fromkeys([*names, *settings]))
+    except TypeError as error:
+        raise ConfigError(
+            f"{what}: cannot be called ({error}); it gets its settings, and by name those of {', '.join(OFFERED)}."
+        ) from None
+    return names

@@ -76,7 +76,10 @@ def evaluate(words: Sequence[str], arithmetic: Arithmetic) -> int:
         elif word in arithmetic.values:
             stack.append(arithmetic.values[word])
         else:
-            raise _error(words, _unknown(word, position, arithmetic))
+            known = (
+                f"operands are {arithmetic.smallest}..{arithmetic.largest}, operators {' '.join(arithmetic.operators)}"
+            )
+            raise _error(words, f"{word!r} (word {position}) is not in the vocabulary: {known}")
     if len(stack) != 1:
         raise _error(words, f"{len(stack)} values are left over, not 1" if stack else "it has no words")
     return stack[0]
@@ -116,15 +119,6 @@ def derivation(words: Sequence[str], arithmetic: Arithmetic) -> list[str]:
         words = reduced
         lines.append(" ".join(words))
     return lines
-
-
-def _unknown(word: str, position: int, arithmetic: Arithmetic) -> str:
-    operands = f"operands are {arithmetic.smallest}..{arithmetic.largest}"
-    if word in APPLY:
-        return f"operator {word!r} (word {position}) is not one of {' '.join(arithmetic.operators)}"
-    if word.removeprefix("-").isdecimal():
-        return f"operand {word!r} (word {position}) is not in the vocabulary: {operands}"
-    return f"unknown word {word!r} (word {position}): {operands}, operators {' '.join(arithmetic.operators)}"
 
 
 def _error(words: Sequence[str], reason: str) -> ExpressionError:

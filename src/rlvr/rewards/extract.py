@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rlvr.errors import ConfigError
 from rlvr.rewards.completion import completion_of
@@ -27,6 +27,7 @@ from rlvr.types import Attempt, StopReason
 HASH = "####"
 EQUALS, END = "=", "<eoe>"
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped one is no brace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,14 +44,12 @@ class Markers:
 
     def __post_init__(self) -> None:
         for index, marker in enumerate(self.in_order):
-            if not marker.strip():
-                raise ConfigError(f"marker {marker!r} is blank: give each of the four markers a text of its own.")
-            for other in self.in_order[:index]:
-                if marker in other or other in marker:
-                    raise ConfigError(
-                        f"marker {marker!r} and marker {other!r} contain one another: give each of the four markers a "
-                        "text that occurs in no other."
-                    )
+            others = self.in_order[:index] + self.in_order[index + 1 :]
+            if not marker.strip() or any(marker in other for other in others):
+                raise ConfigError(
+                    f"marker {marker!r} is blank or part of another one: give each of the four markers a text that "
+                    "occurs in no other."
+                )
 
     @property
     def in_order(self) -> tuple[str, str, str, str]:
@@ -58,8 +57,7 @@ class Markers:
         return self.reasoning_start, self.reasoning_end, self.solution_start, self.solution_end
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Blocks:
+class Blocks(NamedTuple):
     """A completion cut at its markers: before <r> reasoning </r> between <s> solution </s> after.
 
     Without reasoning markers `reasoning` is None and everything up to the solution is `before`.
@@ -81,22 +79,18 @@ class Blocks:
 def find_blocks(text: str, markers: Markers) -> Blocks | None:
     """The blocks of `text`; None unless the solution markers occur exactly once, the reasoning markers both once or
     not at all, and all of them in order."""
-    has_reasoning = text.count(markers.reasoning_start)
-    if text.count(markers.reasoning_end) != has_reasoning or has_reasoning > 1:
+    has_reasoning = markers.reasoning_start in text or markers.reasoning_end in text
+    found = markers.in_order if has_reasoning else markers.in_order[2:]
+    if any(text.count(marker) != 1 for marker in found):
         return None
-    if text.count(markers.solution_start) != 1 or text.count(markers.solution_end) != 1:
-        return None
-    head, _, tail = text.partition(markers.solution_start)
-    solution, closed, after = tail.partition(markers.solution_end)
-    if not closed:
-        return None
-    if not has_reasoning:
-        return Blocks(before=head, reasoning=None, between="", solution=solution, after=after)
-    before, opened, rest = head.partition(markers.reasoning_start)
-    reasoning, ended, between = rest.partition(markers.reasoning_end)
-    if not (opened and ended):
-        return None
-    return Blocks(before=before, reasoning=reasoning, between=between, solution=solution, after=after)
+    pieces = []
+    for marker in found:
+        piece, cut, text = text.partition(marker)
+        if not cut:
+            return None
+        pieces.append(piece)
+    before, reasoning, between, solution = pieces if has_reasoning else (pieces[0], None, "", pieces[1])
+    return Blocks(before, reasoning, between, solution, text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,20 +177,9 @@ def _in_box(text: str) -> str | None:
     boxes = list(_BOX.finditer(text))
     if len(boxes) != 1 or boxes[0][0] != "\\boxed":
         return None
-    opened = text[boxes[0].end() :].lstrip()
-    if not opened.startswith("{"):
-        return None
-    inside = opened[1:]
-    depth, escaped = 1, False
-    for position, character in enumerate(inside):
-        if escaped:
-            escaped = False
-        elif character == "\\":
-            escaped = True
-        elif character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return inside[:position].strip() or None
+    inside, depth = text[boxes[0].end() :].lstrip(), 0
+    for brace in _BRACE.finditer(inside) if inside.startswith("{") else ():
+        depth += (brace[0] == "{") - (brace[0] == "}")
+        if depth == 0:
+            return inside[1 : brace.start()].strip() or None
     return None

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade
 from rlvr.rewards.official.finqa import ProgramError, execute, is_correct_result, same_program, tokens
@@ -69,6 +68,8 @@ class FinqaProgram(AnswerPart):
     """
 
     needs_metadata = True
+    scores = "tasks whose answers are programs (task=finqa task.answer=program)"
+    instead = "finqa_numeric or numeric"
 
     mode: Literal["execution", "program"] = setting(
         "execution", "execution: its result is right; program: it is equivalent to the gold program"
@@ -78,7 +79,7 @@ class FinqaProgram(AnswerPart):
         example, program = attempt.example, attempt.answer
         missing = missing_metadata(example, (*FOR_EXECUTION, "program") if self.mode == "program" else FOR_EXECUTION)
         if missing is not None:
-            return Grade(value=math.nan, status="error", message=missing)
+            return Grade.failed(missing)
         found = None if program is None else readable_program(program, example)
         if found is None:
             return Grade(value=self.invalid_value, status="invalid")
@@ -88,14 +89,8 @@ class FinqaProgram(AnswerPart):
             try:
                 right = same_program(tokens(example.metadata["program"]), tokens(program))
             except ProgramError as error:
-                message = f"the gold program of example {example.id!r} cannot be read: {error}"
-                return Grade(value=math.nan, status="error", message=message[:500])
+                return Grade.failed(f"the gold program of example {example.id!r} cannot be read: {error}"[:500])
         return Grade(value=1.0 if right else self.wrong_value)
 
-    def check_run(self, config: Any) -> None:
-        """ConfigError where the answers are no programs."""
-        if config.task.answer_kind != "program":
-            raise ConfigError(
-                f"reward: a part of type finqa_program scores programs, which task={config.task.name} does not ask "
-                "for; use finqa_numeric or numeric, or set task=finqa task.answer=program."
-            )
+    def suits(self, task: Any) -> bool:
+        return task.answer_kind == "program"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade
 from rlvr.types import Attempt
@@ -38,7 +36,7 @@ class MathEqual(AnswerPart):
         found = "no gold" if len(example.answer) > MAX_ANSWER_CHARS else compare(example.answer, answer)
         if found == "no gold":
             message = f"the gold answer {example.answer!r:.80} of example {example.id!r} is no expression"
-            return Grade(value=math.nan, status="error", message=message, bad_data=True)
+            return Grade.failed(message, bad_data=True)
         if found == "no answer":
             return Grade(value=self.invalid_value, status="invalid")
         return Grade(value=1.0 if found == "equal" else self.wrong_value)

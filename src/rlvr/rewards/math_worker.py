@@ -17,7 +17,7 @@ from math_verify import parse, verify
 
 from rlvr.rewards.numbers import COUNT_WORDS
 
-Finding = Literal["equal", "different", "no gold", "no answer"]
+Comparison = Literal["equal", "different", "no gold", "no answer"]
 
 _WORDS = re.compile(r"[A-Za-z]{3,}(?:[ -][A-Za-z]+)*|[Nn][Oo]")
 _BOX = re.compile(r"\\boxed\s*\{(.*)\}")
@@ -32,7 +32,7 @@ _AT, _STEP = sympy.Rational(7351, 5000), sympy.Rational(4177, 10000)  # positive
 
 
 @lru_cache(maxsize=4096)
-def compare(gold: str, answer: str) -> Finding:
+def compare(gold: str, answer: str) -> Comparison:
     """Are they equivalent?"""
     golds = _parsed_answer(gold)
     if not golds:
@@ -101,9 +101,9 @@ def as_latex(answer: str) -> str | None:
     box = _BOX.fullmatch(body)
     body = (box[1] if box else body).removeprefix("$").strip()
     plain = _ESCAPED.sub("", body)  # what is left has no escaped characters
-    if not body or "$" in plain or "\\boxed" in body or not _is_balanced(plain):
-        return None
-    if _is_read_in_part(body):
+    depths = [0, *itertools.accumulate((character == "{") - (character == "}") for character in plain)]
+    is_balanced = min(depths) == depths[-1] == 0
+    if not body or "$" in plain or "\\boxed" in body or not is_balanced or _is_read_in_part(body):
         return None
     if _WORDS.fullmatch(body):
         return f"\\boxed{{\\text{{{body}}}}}"
@@ -120,15 +120,6 @@ def _is_read_in_part(body: str) -> bool:
         if len(rights) > 1 or (rights and left.strip() and not re.search("[A-Za-z]", _ARITHMETIC.sub("", left))):
             return True
     return any(not COUNT_WORDS.isdisjoint(text.lower().split()) for text in _TEXT.findall(body))
-
-
-def _is_balanced(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += (character == "{") - (character == "}")
-        if depth < 0:
-            return False
-    return depth == 0
 
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off

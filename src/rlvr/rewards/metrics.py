@@ -12,11 +12,11 @@ from typing import ClassVar
 from rlvr.errors import UserError
 from rlvr.registry import register
 from rlvr.rewards.finqa import missing_metadata, program_result
-from rlvr.rewards.grading import PartRunner
 from rlvr.rewards.math import MathEqual
 from rlvr.rewards.numbers import Answer, same_answer
 from rlvr.rewards.numeric import gold_answer, prediction_of, same_in_finqa, unreadable_gold
 from rlvr.rewards.official.finqa import is_correct_result
+from rlvr.rewards.parts import PartRunner
 from rlvr.rewards.reasoning_gym import ReasoningGym
 from rlvr.rewards.text import golds_of, is_match, normalize
 from rlvr.settings import Component

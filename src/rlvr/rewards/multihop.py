@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.rewards.base import Grade, Part, Verifier
+from rlvr.rewards.base import INVALID, Grade, Part, Verifier
 from rlvr.rewards.completion import FinalAnswer, completion_of
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.official import hotpotqa, musique
@@ -27,7 +26,7 @@ from rlvr.rewards.official.text import normalize_answer
 from rlvr.rewards.text import golds_of
 from rlvr.rewards.trace import MAX_CITES, Trace
 from rlvr.settings import setting
-from rlvr.types import Attempt, Example, Score, TraceStep
+from rlvr.types import Attempt, Score
 
 Rules = Literal["musique", "hotpotqa"]
 HopWeight = Literal["none", "capped", "linear"]
@@ -35,9 +34,8 @@ ShareName = Literal["recall", "precision", "f1"]
 
 _COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-_WORDS = {word: str(number) for number, word in enumerate(_COUNTS)}
-_SUFFIXES = {1: "st", 2: "nd", 3: "rd"}
-_WORDS |= {word: f"{number}{_SUFFIXES.get(number, 'th')}" for number, word in enumerate(_ORDINALS, start=1)}
+_PLACES = ("1st", "2nd", "3rd", "4th", "5th", "6th", "7th", "8th", "9th", "10th")
+_WORDS = {word: str(number) for number, word in enumerate(_COUNTS)} | dict(zip(_ORDINALS, _PLACES, strict=True))
 _NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_WORDS)})\b", re.IGNORECASE)
 _CITE = re.compile(r"<cite>([^<]*)</cite>")
 
@@ -162,14 +160,10 @@ def _state(attempt: Attempt) -> QaState:
 
 class _DocumentPart(Part):
     in_process = True
+    scores, instead = "tasks with documents (musique, hotpotqa, wiki2)", "text"
 
-    def check_run(self, config: Any) -> None:
-        """ConfigError for a task without documents."""
-        if not config.task.has_documents:
-            raise ConfigError(
-                f"reward: a part of type {self.name} scores tasks with documents (musique, hotpotqa, wiki2), not "
-                f"task={config.task.name}; use text."
-            )
+    def suits(self, task: Any) -> bool:
+        return task.has_documents
 
     @property
     def hop_rule(self) -> HopWeight:
@@ -204,7 +198,7 @@ class MultiHopAnswer(_DocumentPart):
     def grade(self, attempt: Attempt) -> Grade:
         state, final = _state(attempt), final_answer(attempt)
         if final is None:
-            return Grade(value=0.0, status="invalid")
+            return INVALID
         scores = answer_scores(state.rules, final.answer, golds_of(attempt.example), number_words=self.number_words)
         return Grade(value=getattr(scores, self.metric) * hop_factor(state.hops, self.hop_weight))
 
@@ -233,7 +227,7 @@ class Citation(_DocumentPart):
     def grade(self, attempt: Attempt) -> Grade:
         final = final_answer(attempt)
         if final is None:
-            return Grade(value=0.0, status="invalid")
+            return INVALID
         return Grade(value=getattr(_state(attempt).shares(final.cited), self.metric))
 
 
@@ -246,7 +240,7 @@ class CompletionForm(_DocumentPart):
 
     def grade(self, attempt: Attempt) -> Grade:
         final = final_answer(attempt)
-        return Grade(value=0.0, status="invalid") if final is None else Grade(value=final.form)
+        return INVALID if final is None else Grade(value=final.form)
 
 
 @register("reward", "hops")
@@ -317,30 +311,15 @@ class MultiHopVerifier:
         state, final = _state(attempt), final_answer(replace(attempt, format=self._format))
         cited = () if final is None else final.cited
         score = await self._verifier.verify(replace(attempt, retrieved=tuple(state.retrieved), cited=cited))
-        facts = measure(attempt.example, state, final)
-        trace = () if final is None else _ending(state, final, facts["answer_em"] == 1.0)
+        em, f1, trace = 0.0, 0.0, ()
+        if final is not None:
+            em, f1 = official_scores(state.rules, final.answer, golds_of(attempt.example))
+            named = [(name, state.title(name), name in state.support) for name in cited[:MAX_CITES]]
+            trace = state.trace.ending(named, final.answer, em == 1.0)
+        facts = {"hops": float(state.hops), "answer_em": em, "answer_f1": f1}
+        for name, ids in (("citation", cited), (state.scope, state.retrieved)):
+            facts |= {f"{name}_{metric}": share for metric, share in state.shares(ids)._asdict().items()}
         return replace(score, diagnostics={**score.diagnostics, **facts}, trace=trace)
-
-
-def measure(example: Example, state: QaState, final: FinalAnswer | None) -> dict[str, float]:
-    """The diagnostics of `MultiHopVerifier`."""
-    scores = AnswerScores(0.0, 0.0)
-    if final is not None:
-        scores = official_scores(state.rules, final.answer, golds_of(example))
-    cited = state.shares(final.cited if final is not None else ())
-    found = state.shares(state.retrieved)
-    named: dict[str, Shares] = {"citation": cited, state.scope: found}
-    return {
-        "hops": float(state.hops),
-        "answer_em": scores.em,
-        "answer_f1": scores.f1,
-        **{f"{name}_{metric}": getattr(each, metric) for name, each in named.items() for metric in Shares._fields},
-    }
-
-
-def _ending(state: QaState, final: FinalAnswer, correct: bool) -> tuple[TraceStep, ...]:
-    cited = [(name, state.title(name), name in state.support) for name in final.cited[:MAX_CITES]]
-    return state.trace.ending(cited, final.answer, correct)
 
 
 def potential(coef: float) -> Callable[[object], float]:

@@ -35,8 +35,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from decimal import Decimal, localcontext
+from decimal import Decimal, Inexact, localcontext
 from fractions import Fraction
 
 MAX_CHARS = 200  # of a text that is read at all
@@ -128,17 +129,12 @@ class Number:
     def __str__(self) -> str:
         """`1080`, `-0.5`, `1/3`: one spelling for each value, for votes."""
         numerator, denominator = self.value.as_integer_ratio()
-        if denominator == 1:
-            return str(numerator)
-        others = denominator
-        for prime in (2, 5):
-            while others % prime == 0:
-                others //= prime
-        if others > 1:
-            return f"{numerator}/{denominator}"
         with localcontext() as context:
             context.prec = 4 * (MAX_DIGITS + MAX_EXPONENT)  # exact: 1/2**132 has 132 decimals and is the longest
-            return f"{(Decimal(numerator) / denominator).normalize():f}"
+            context.traps[Inexact] = True
+            with suppress(Inexact):
+                return f"{(Decimal(numerator) / denominator).normalize():f}"
+        return f"{numerator}/{denominator}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +291,6 @@ def _all_units(words: list[str]) -> bool:
     """True for words that leave the number as it is; `a` is one of them, `5 dollars a day`, but not the last."""
     if len(words) > MAX_UNIT_WORDS or words[-1:] == ["a"]:
         return False
-    return all(word == "a" or _is_unit(word) for word in words)
-
-
-def _is_unit(word: str) -> bool:
-    return _UNIT.fullmatch(word) is not None and _NOT_UNITS.isdisjoint(_PIECES.split(word.lower()))
+    return all(
+        word == "a" or (_UNIT.fullmatch(word) and _NOT_UNITS.isdisjoint(_PIECES.split(word.lower()))) for word in words
+    )

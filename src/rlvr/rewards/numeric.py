@@ -6,14 +6,12 @@ example; it never equals anything.
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Self
 
 from pydantic import model_validator
 
-from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.base import AnswerPart, Grade, Part
 from rlvr.rewards.numbers import Answer, Number, YesNo, close, parse_answer, readings, same_answer
@@ -36,10 +34,6 @@ def prediction_of(attempt: Attempt) -> Answer | None:
 def unreadable_gold(example: Example) -> str:
     """What is wrong with the data, in one sentence."""
     return f"the gold answer {example.answer!r:.80} of example {example.id!r} is neither a number nor yes or no"
-
-
-def _gold_failure(example: Example) -> Grade:
-    return Grade(value=math.nan, status="error", message=unreadable_gold(example))
 
 
 @lru_cache(maxsize=1024)
@@ -78,8 +72,33 @@ def _shows(said: Fraction, gold: Fraction, prediction: Number) -> bool:
     return 2 * difference * abs(written) <= last_digit * abs(said)
 
 
+class _Compared(AnswerPart):
+    """Reads gold and prediction."""
+
+    def grade(self, attempt: Attempt) -> Grade:
+        gold = gold_answer(attempt.example.answer)
+        if gold is None:
+            return Grade.failed(unreadable_gold(attempt.example))
+        prediction = prediction_of(attempt)
+        if prediction is None:
+            return Grade(value=self.invalid_value, status="invalid")
+        if self.is_same(prediction, gold):
+            return RIGHT
+        if isinstance(prediction, Number) and isinstance(gold, Number):
+            return Grade(value=self.credit(prediction, gold))
+        return Grade(value=self.wrong_value)
+
+    def is_same(self, prediction: Answer, gold: Answer) -> bool:
+        """Whether the full value is paid."""
+        return same_answer(prediction, gold)
+
+    def credit(self, prediction: Number, gold: Number) -> float:
+        """The value of a wrong number."""
+        return self.wrong_value
+
+
 @register("reward", "numeric")
-class Numeric(AnswerPart):
+class Numeric(_Compared):
     """1 for an equal number (or the same yes/no).
 
     Shaping, off by default: a wrong number within 10 % of the gold gets `close_credit`, within 20 % `near_credit`.
@@ -94,24 +113,11 @@ class Numeric(AnswerPart):
             raise wrong("near_credit", "is more than close_credit, so a worse answer would earn more; lower it")
         return self
 
-    def grade(self, attempt: Attempt) -> Grade:
-        gold = gold_answer(attempt.example.answer)
-        if gold is None:
-            return _gold_failure(attempt.example)
-        prediction = prediction_of(attempt)
-        if prediction is None:
-            return Grade(value=self.invalid_value, status="invalid")
-        if same_answer(prediction, gold):
-            return RIGHT
-        return Grade(value=self._credit(prediction, gold))
-
-    def _credit(self, prediction: Answer, gold: Answer) -> float:
-        """The value of a wrong answer."""
-        if isinstance(prediction, Number) and isinstance(gold, Number):
-            if self.close_credit and close(prediction, gold, TEN_PERCENT):
-                return self.close_credit
-            if self.near_credit and close(prediction, gold, TWENTY_PERCENT):
-                return self.near_credit
+    def credit(self, prediction: Number, gold: Number) -> float:
+        if self.close_credit and close(prediction, gold, TEN_PERCENT):
+            return self.close_credit
+        if self.near_credit and close(prediction, gold, TWENTY_PERCENT):
+            return self.near_credit
         return self.wrong_value
 
 
@@ -129,17 +135,19 @@ class NumberCheck(Part):
     def grade(self, attempt: Attempt) -> Grade:
         gold = gold_answer(attempt.example.answer)
         if gold is None:
-            return _gold_failure(attempt.example)
+            return Grade.failed(unreadable_gold(attempt.example))
         prediction = prediction_of(attempt)
         return RIGHT if isinstance(prediction, Number) and same_answer(prediction, gold) else NOT_RIGHT
 
 
 @register("reward", "finqa_numeric")
-class FinqaNumeric(AnswerPart):
+class FinqaNumeric(_Compared):
     """1 for an equal number or the same yes/no, a share of it within a relative tolerance; 12% and 0.12 are equal.
 
     Equal is what `same_in_finqa` takes (34.7% for 0.34719). The gold, `example.answer`, is FinQA's `exe_ans`.
     """
+
+    scores, instead = "tasks whose answers are numbers (task.answer=number)", "finqa_program"
 
     relative_tolerance: NonNegativeFloat = setting(
         0.01,
@@ -148,29 +156,15 @@ class FinqaNumeric(AnswerPart):
     )
     approximate_credit: Share = setting(0.33, "value within the tolerance", only_if="relative_tolerance > 0")
 
-    def grade(self, attempt: Attempt) -> Grade:
-        gold = gold_answer(attempt.example.answer)
-        if gold is None:
-            return _gold_failure(attempt.example)
-        prediction = prediction_of(attempt)
-        if prediction is None:
-            return Grade(value=self.invalid_value, status="invalid")
-        if same_in_finqa(prediction, gold):
-            return RIGHT
-        return Grade(value=self.approximate_credit if self._is_close(prediction, gold) else self.wrong_value)
+    def is_same(self, prediction: Answer, gold: Answer) -> bool:
+        return same_in_finqa(prediction, gold)
 
-    def check_run(self, config: Any) -> None:
-        """ConfigError where the answers are programs."""
-        if config.task.answer_kind == "program":
-            raise ConfigError(
-                "reward: a part of type finqa_numeric scores numbers, and the answers of this task are programs; use "
-                "finqa_program, or set task.answer=number."
-            )
+    def credit(self, prediction: Number, gold: Number) -> float:
+        near = close(prediction, gold, _exact(self.relative_tolerance), stated_scale=True)
+        return self.approximate_credit if near else self.wrong_value
 
-    def _is_close(self, prediction: Answer, gold: Answer) -> bool:
-        if not (isinstance(prediction, Number) and isinstance(gold, Number)):
-            return False
-        return close(prediction, gold, _exact(self.relative_tolerance), stated_scale=True)
+    def suits(self, task: Any) -> bool:
+        return task.answer_kind != "program"
 
 
 @lru_cache(maxsize=64)

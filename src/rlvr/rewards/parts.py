@@ -8,19 +8,26 @@ correct 1.0, format 0.0   ->   Score(value=3.0, parts={"correct": 1.0, "format":
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
+import inspect
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import numbers
+import pickle
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from typing import Any, cast
 
-from rlvr.rewards.base import Grade, Part
+from rlvr import imports
+from rlvr.imports import described
+from rlvr.rewards.base import INVALID, STATES, Grade, Part, RewardError
 from rlvr.rewards.custom import Custom
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.grading import PartRunner
+from rlvr.rewards.sandbox import Sandbox, packed
 from rlvr.rewards.settings import RewardSettings
 from rlvr.types import Attempt, Score
-
-if TYPE_CHECKING:
-    from rlvr.rewards.sandbox import Sandbox
 
 
 def make_verifier(
@@ -89,3 +96,108 @@ class PartsVerifier:
             return Score(value=math.nan, status="error", parts=values, diagnostics=messages)
         value = sum([part.weight * values[name] for name, part in self.parts.items()])
         return Score(value=value, status=status, parts=values, diagnostics=messages)
+
+
+class PartRunner:
+    """Grades by the part called `name` of a reward: in this process, or in one that can be killed.
+
+    What goes wrong in the part is the grade `error`, never a wrong answer. RewardError if it returns what is no grade.
+    """
+
+    def __init__(self, name: str, part: Part) -> None:
+        self.part, self._name = part, name
+        self.waits = not part.in_process or inspect.iscoroutinefunction(part.grade)
+
+    def preload(self, sandbox: Sandbox) -> None:
+        """Let the processes start with what the part imports."""
+        for module in () if self.part.in_process else (__name__, *self.part.preload):
+            sandbox.preload(module)
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """The grade of a part of any kind."""
+        if not self.waits:
+            return self.grade_now(attempt)
+        try:
+            if self.part.in_process:
+                grade = to_grade(await self.part.grade(attempt))
+            else:
+                grade = await self._grade_elsewhere(attempt)
+        except Exception as error:
+            return Grade.failed(described(error))
+        return self._accepted(grade, attempt)
+
+    def grade_now(self, attempt: Attempt) -> Grade:
+        """The grade of a part that does not wait."""
+        try:
+            grade = to_grade(self.part.grade(attempt))
+        except Exception as error:
+            return Grade.failed(described(error))
+        return self._accepted(grade, attempt)
+
+    def _accepted(self, grade: Grade | str, attempt: Attempt) -> Grade:
+        if isinstance(grade, Grade):
+            return grade
+        raise RewardError(
+            f"reward.parts.{self._name} returned {grade} for example {attempt.example.id!r}: it must return one finite "
+            "number, or None for a completion that it cannot read. The status of a Grade is one of "
+            f"{', '.join(STATES)}."
+        )
+
+    @cached_property
+    def _remote(self) -> bytes:
+        return packed(_Remote(self.part))
+
+    async def _grade_elsewhere(self, attempt: Attempt) -> Grade | str:
+        example = attempt.example if self.part.reads_metadata else replace(attempt.example, metadata={})
+        result = await attempt.sandbox.call(self._remote, replace(attempt, example=example, state=None, sandbox=None))
+        if result.status != "ok":
+            return Grade.failed(result.message)
+        return result.value if isinstance(result.value, str) else to_grade(Grade(**result.value))
+
+
+class _Remote:
+    """Grades by a part in a process of a `Sandbox`; what it returns is plain data."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+
+    def __call__(self, attempt: Attempt) -> dict[str, Any] | str:
+        found = self._part.grade(attempt)
+        grade = to_grade(asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found)
+        return grade if isinstance(grade, str) else asdict(grade)
+
+    def __getstate__(self) -> tuple[list[str], bytes]:
+        return imports.folders, packed(self._part)
+
+    def __setstate__(self, state: tuple[Sequence[str], bytes]) -> None:
+        folders, part = state
+        sys.path.extend(folder for folder in folders if folder not in sys.path)
+        self._part: Part = pickle.loads(part)
+        for module in self._part.preload:
+            importlib.import_module(module)
+
+
+async def _awaited(found: Awaitable[Any]) -> Any:
+    return await found
+
+
+def to_grade(found: object) -> Grade | str:
+    """What a part returned as a `Grade`, or in words what it is instead of one.
+
+    1, True, 0.5, Fraction(1, 2), a 0-d array or tensor   Grade(value=...)
+    None                                                  Grade(value=0.0, status="invalid")
+    NaN, "1.0", [1.0], Grade(value=1.0, status="great")   "float nan", "str '1.0'", "list [1.0]", "status 'great'"
+    """
+    if found is None:
+        return INVALID
+    grade = found if isinstance(found, Grade) else Grade(value=found)  # type: ignore[arg-type]
+    if grade.status not in STATES:
+        return f"status {grade.status!r:.80}"
+    if grade.status == "error" or (type(grade.value) is float and math.isfinite(grade.value)):
+        return grade
+    value = cast(Any, grade.value)
+    number = value.item() if getattr(value, "ndim", None) == 0 else value
+    with contextlib.suppress(OverflowError):  # 10**400
+        if isinstance(number, numbers.Real) and math.isfinite(number):
+            return replace(grade, value=float(number))
+    return f"{type(value).__name__} {value!r:.80}"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import UserError
 from rlvr.registry import register
-from rlvr.rewards.base import Grade, Part
+from rlvr.rewards.base import INVALID, Grade, Part
 from rlvr.types import Attempt
 
 
@@ -26,26 +25,20 @@ class ReasoningGym(Part):
 
     needs_metadata = True
     preload = ("reasoning_gym",)
+    scores, instead = "task=reasoning_gym", "numeric or text"
 
     def grade(self, attempt: Attempt) -> Grade:
         example, metadata = attempt.example, attempt.example.metadata
         missing = [name for name in ("dataset", "entry") if name not in metadata]
         if missing:
-            message = (
-                f"example {example.id!r} has no metadata {' and '.join(missing)}: it is not one of reasoning_gym's"
-            )
-            return Grade(value=math.nan, status="error", message=message, bad_data=True)
+            message = f"example {example.id!r} has no metadata {' and '.join(missing)}: it is not reasoning_gym's"
+            return Grade.failed(message, bad_data=True)
         answer, settings = attempt.answer, json.dumps(dict(metadata.get("settings", {})))
         value = None if answer is None else score(metadata["dataset"], settings, answer, metadata["entry"])
-        return Grade(value=0.0, status="invalid") if value is None else Grade(value=value)
+        return INVALID if value is None else Grade(value=value)
 
-    def check_run(self, config: Any) -> None:
-        """ConfigError for a task whose examples have no verifier of their own."""
-        if not config.task.brings_verifier:
-            raise ConfigError(
-                f"reward: a part of type reasoning_gym scores task=reasoning_gym, not task={config.task.name}; use "
-                "numeric or text."
-            )
+    def suits(self, task: Any) -> bool:
+        return task.brings_verifier
 
 
 def require_reasoning_gym() -> None:

@@ -11,21 +11,18 @@ The direct answer `5 <eoe>` is boxed too: there e = 8, and word 6 is the prompt'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
-from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.rewards.base import Grade, Part, Verifier
+from rlvr.rewards.base import INVALID, Grade, Part, Verifier
 from rlvr.rewards.expressions import Arithmetic, reduce_once
 from rlvr.rewards.extract import END, EQUALS, after_equals
 from rlvr.rewards.trace import MAX_STEPS, make_step
-from rlvr.types import Attempt, Score, TraceStep
+from rlvr.types import Attempt, Score
 
 BEGIN = "<boe>"
-INVALID = Grade(value=0.0, status="invalid")
 
 
 def boxed_answer(prompt: str, completion: str, arithmetic: Arithmetic | None) -> str | None:
@@ -37,58 +34,36 @@ def boxed_answer(prompt: str, completion: str, arithmetic: Arithmetic | None) ->
     return word if arithmetic is None or word in arithmetic.values else None
 
 
-def _derivation(prompt: str, written: list[str], arithmetic: Arithmetic) -> tuple[list[list[str]], list[bool]] | None:
+class _Derivation(NamedTuple):
     """The prompt's expression, then the written lines, and of each of these: is it one pass of the line before?
 
-    Each line is checked against the line written before it, so one slip costs one. None for a direct answer, which
-    writes no step.
+    Each line is checked against the line written before it, so one slip costs one.
     """
+
+    lines: list[list[str]]
+    right: list[bool]
+
+
+def _derivation(prompt: str, written: list[str], arithmetic: Arithmetic) -> _Derivation | None:
+    """None for a direct answer, which writes no step."""
     if EQUALS not in written:
         return None
-    lines = _lines([word for word in prompt.split() if word != BEGIN] + written)
-    right = [len(after) < len(before) and reduce_once(before, arithmetic) == after for before, after in pairwise(lines)]
-    return lines, right
-
-
-def _share(derivation: tuple[list[list[str]], list[bool]] | None) -> float | None:
-    if derivation is None:
-        return None
-    _, right = derivation
-    return sum(right) / len(right)
-
-
-def _trace(
-    derivation: tuple[list[list[str]], list[bool]] | None, ended: bool, answer: str | None, correct: bool
-) -> tuple[TraceStep, ...]:
-    """The expression (nobody judges it), each written line, the answer. A line that was cut off is not judged."""
-    steps = () if answer is None else (make_step("answer", answer, correct),)
-    if derivation is None:
-        return steps
-    lines, right = derivation
-    judged = (None, *right) if ended else (None, *right[:-1], None)
-    return (*map(make_step, repeat("step", MAX_STEPS), map(" ".join, lines), judged), *steps)
-
-
-def _lines(words: Sequence[str]) -> list[list[str]]:
     lines: list[list[str]] = [[]]
-    for word in words:
+    for word in [word for word in prompt.split() if word != BEGIN] + written:
         if word == EQUALS:
             lines.append([])
         else:
             lines[-1].append(word)
-    return lines
+    right = [len(after) < len(before) and reduce_once(before, arithmetic) == after for before, after in pairwise(lines)]
+    return _Derivation(lines, right)
 
 
 class _WordsPart(Part):
     in_process = True
+    scores, instead = "tasks with the words <eoe> and =", "text, numeric or math"
 
-    def check_run(self, config: Any) -> None:
-        super().check_run(config)
-        if not config.task.made_of_words:
-            raise ConfigError(
-                f"reward: a part of type {self.name} reads the words <eoe> and =, which task={config.task.name} does "
-                "not have; use text, numeric or math."
-            )
+    def suits(self, task: Any) -> bool:
+        return task.made_of_words
 
 
 @register("reward", "rpn_boxed")
@@ -127,11 +102,15 @@ class RpnVerifier:
         """The reward's score; diagnostics has `valid_steps` where steps were written and the completion ended."""
         score = await self._verifier.verify(attempt)
         written, found = attempt.completion.split(), _boxed(attempt)
-        ended = END in written
+        ended, correct = END in written, found == attempt.example.answer
         derivation = _derivation(attempt.prompt, written[: written.index(END)] if ended else written, attempt.state)
-        steps = _share(derivation) if ended else None
-        return replace(
-            score,
-            diagnostics={**score.diagnostics, **({} if steps is None else {"valid_steps": steps})},
-            trace=_trace(derivation, ended, found, found == attempt.example.answer),
-        )
+        diagnostics, trace = dict(score.diagnostics), ()
+        if derivation is not None:  # nobody judges the expression, nor a line that was cut off
+            right = derivation.right
+            if ended:
+                diagnostics["valid_steps"] = sum(right) / len(right)
+            judged = (None, *right) if ended else (None, *right[:-1], None)
+            trace = tuple(map(make_step, repeat("step", MAX_STEPS), map(" ".join, derivation.lines), judged))
+        if found is not None:
+            trace = (*trace, make_step("answer", found, correct))
+        return replace(score, diagnostics=diagnostics, trace=trace)

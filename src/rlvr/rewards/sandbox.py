@@ -18,10 +18,10 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import itertools
 import json
 import os
 import pickle
-import queue
 import resource
 import signal
 import socket
@@ -34,12 +34,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import cloudpickle
 
 from rlvr.errors import UserError
+from rlvr.imports import described
 
 _BOOT = "import json, sys; sys.path[:], *a = json.loads(sys.argv[1]); from rlvr.rewards.sandbox import root; root(*a)"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -87,20 +87,18 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         with Sandbox(num_workers=2, timeout_s=5.0, max_memory_mb=1024) as sandbox:
             result = await sandbox.call(function, "an argument")   # CallResult(status="ok", value=...)
 
-    Lazy: nothing starts before the first call. It may be used from any thread and from several event loops; results
-    come back to the loop that asked. `close` leaves no process behind, and neither does the end of this program,
-    however it ends. Loading a function (importing its module) does not count towards its deadline. A process that a
-    call started is ended with it. What a worker prints goes to stderr. macOS enforces no limit of the address space.
+    Nothing starts before the first call, and no process outlives `close` or the end of this program, however it ends.
+    It may be used from any thread and several event loops. Loading a function (importing its module) does not count
+    towards its deadline. What a worker prints goes to stderr. macOS enforces no limit of the address space.
     """
 
     def __init__(self, *, num_workers: int, timeout_s: float, max_memory_mb: int) -> None:
         self._limits = (num_workers, timeout_s, max_memory_mb)
         self._preloads: dict[str, None] = {}
-        self._calls: queue.SimpleQueue[tuple[Future[CallResult], bytes] | None] = queue.SimpleQueue()
         self._lock, self._closed = threading.Lock(), False
-        self._threads: list[threading.Thread] = []
         self._link: socket.socket | None = None  # to the root
-        self._waiting: dict[int, Future[CallResult]] = {}
+        self._receiver = threading.Thread()
+        self._numbers, self._waiting = itertools.count(), dict[int, Future[CallResult]]()
 
     def preload(self, module: str) -> None:
         """Import `module` where workers are forked from, if none is yet."""
@@ -117,6 +115,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
     def submit(self, function: Callable[..., object] | bytes, *args: object) -> Future[CallResult]:
         """`call` for programs without an event loop."""
         future: Future[CallResult] = Future()
+        future.set_running_or_notify_cancel()
         name = function if isinstance(function, bytes) else packed(function)
         try:
             request = pickle.dumps((name, cloudpickle.dumps(args)))
@@ -126,9 +125,16 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         with self._lock:
             if self._closed:
                 raise RuntimeError("the sandbox is closed")
-            self._calls.put((future, request))
-            if not self._threads:
-                self._start_thread(self._send)
+            try:
+                self._link = self._link or self._start_root()
+            except (OSError, RuntimeError):  # there is no such program, or no memory for it or a thread
+                traceback.print_exc()
+                future.set_result(_NO_START)
+                return future
+            number = next(self._numbers)
+            self._waiting[number] = future
+            with contextlib.suppress(OSError):  # it has died, as the thread that receives will find
+                self._link.sendall(_HEADER.pack(number, len(request)) + request)
         return future
 
     def close(self) -> None:
@@ -138,37 +144,11 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             if self._link is not None:
                 with contextlib.suppress(OSError):  # it has died
                     self._link.shutdown(socket.SHUT_RDWR)
-        self._calls.put(None)
-        for thread in self._threads:
-            thread.join()
+        if self._receiver.ident is not None:
+            self._receiver.join()
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _start_thread(self, target: Callable[..., None], *args: object) -> None:
-        self._threads.append(threading.Thread(target=target, args=args, name="sandbox", daemon=True))
-        self._threads[-1].start()
-
-    def _send(self) -> None:
-        """A thread, because a root that is busy importing takes no more than its socket holds."""
-        number = 0
-        while call := self._calls.get():
-            number += 1
-            future, request = call
-            if not future.set_running_or_notify_cancel():
-                continue
-            with self._lock:
-                try:
-                    link = self._link = None if self._closed else self._link or self._start_root()
-                except (OSError, RuntimeError):  # there is no such program, or no memory for it or a thread
-                    traceback.print_exc()
-                    link = None
-                if link is None:
-                    future.set_result(_CLOSED if self._closed else _NO_START)
-                    continue
-                self._waiting[number] = future
-            with contextlib.suppress(OSError):  # it has died, as the thread that receives will find
-                link.sendall(_HEADER.pack(number, len(request)) + request)
 
     def _start_root(self) -> socket.socket:
         link, theirs = socket.socketpair()
@@ -183,7 +163,8 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C at the terminal does not reach it
             )
-        self._start_thread(self._receive, link, process)
+        self._receiver = threading.Thread(target=self._receive, args=(link, process), name="sandbox", daemon=True)
+        self._receiver.start()
         return link
 
     def _receive(self, link: socket.socket, process: subprocess.Popen[bytes]) -> None:
@@ -358,7 +339,10 @@ def _run(link: socket.socket, max_memory_mb: int) -> None:
     with open(link.fileno(), "rb", closefd=False) as requests:
         while True:
             token = requests.read(16).decode()
-            say = partial(_say, link, token)
+
+            def say(message: object, token: str = token) -> None:
+                link.sendall(json.dumps([token, message]).encode() + b"\n")
+
             reply = _reply(say, functions, *pickle.load(requests))
             if reply["status"] == "memory":
                 reply |= {"message": f"needed more than {max_memory_mb} MB of memory", "last": True}
@@ -371,7 +355,7 @@ def _run(link: socket.socket, max_memory_mb: int) -> None:
 
 
 def _reply(
-    say: Callable[[str], None], functions: dict[bytes, Callable[..., object]], function: bytes, arguments: bytes
+    say: Callable[[object], None], functions: dict[bytes, Callable[..., object]], function: bytes, arguments: bytes
 ) -> dict[str, Any]:
     try:
         if function not in functions:
@@ -382,19 +366,13 @@ def _reply(
         try:
             size = len(json.dumps(value))
         except (TypeError, ValueError) as error:
-            problem = f"a {type(value).__name__} that is not plain data: {error}"[:500]
+            message = f"returned a {type(value).__name__} that is not plain data: {error}"[:500]
         else:
             if size <= _MAX_REPLY_BYTES:
                 return {"status": "ok", "value": value}
-            problem = f"{size:,} bytes, more than the {_MAX_REPLY_BYTES:,} allowed"
-        return {"status": "exception", "message": f"returned {problem}"}
+            message = f"returned {size:,} bytes, more than the {_MAX_REPLY_BYTES:,} allowed"
+        return {"status": "exception", "message": message}
     except MemoryError:
         return {"status": "memory"}
     except BaseException as error:  # SystemExit and KeyboardInterrupt of a call, too, are only that call's
-        from rlvr.rewards.grading import described
-
         return {"status": "exception", "message": described(error)}
-
-
-def _say(link: socket.socket, token: str, message: object) -> None:
-    link.sendall(json.dumps([token, message]).encode() + b"\n")

@@ -24,7 +24,7 @@ class RewardSettings(Settings):
         0.2, "more failures of the verifier itself than this share of a step's episodes stop the run"
     )
     timeout_s: PositiveFloat = setting(
-        5.0, "a verifier in a process of its own is killed after so many seconds", only_if=_SANDBOX
+        5.0, "a verifier in a process of its own is killed after this many seconds", only_if=_SANDBOX
     )
     num_workers: PositiveInt = setting(2, "processes for verifiers that can hang", only_if=_SANDBOX)
     max_memory_mb: PositiveInt = setting(4096, "address space of such a process, in MB", only_if=_SANDBOX)

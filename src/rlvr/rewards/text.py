@@ -19,7 +19,7 @@ from typing import Literal
 
 from rlvr.errors import UserError
 from rlvr.registry import register
-from rlvr.rewards.base import Grade, Part
+from rlvr.rewards.base import INVALID, Grade, Part
 from rlvr.rewards.numbers import Number, parse_answer, same_number
 from rlvr.rewards.official.text import normalize_answer, overlap
 from rlvr.settings import setting
@@ -64,7 +64,7 @@ class TextMatch(Part):
     def grade(self, attempt: Attempt) -> Grade:
         text = attempt.answer
         if text is None:
-            return Grade(value=0.0, status="invalid")
+            return INVALID
         golds = golds_of(attempt.example)
         if self.metric == "em":
             return Grade(value=float(is_match(text, golds)))

@@ -32,13 +32,11 @@ def make_step(kind: Kind, text: str, ok: bool | None = None, id: str | None = No
 
     The completions of a group say much the same: equal steps are one object, which saves most of the time.
     """
-    if id is not None and len(id) > MAX_CHARS:
-        id = _cut(id)
-    return TraceStep(kind=kind, text=text if len(text) <= MAX_CHARS else _cut(text), ok=ok, id=id, turn=turn)
+    return TraceStep(kind=kind, text=_cut(text), ok=ok, id=None if id is None else _cut(id), turn=turn)
 
 
 def _cut(text: str) -> str:
-    return f"{text[: MAX_CHARS - 1]}…"
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"
 
 
 @dataclass(slots=True)

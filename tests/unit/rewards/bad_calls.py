@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 MARK = "RLVR_TEST_MARK"
@@ -41,6 +42,23 @@ def echo(value: object) -> object:
 def late_echo(value: int) -> int:
     time.sleep(0.02 if value % 3 == 0 else 0)
     return value
+
+
+class SlowToLoad:
+    """Takes 1.5 s to load in another process, and the time it is asked for to run."""
+
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+        return load_slowly, ()
+
+
+def load_slowly() -> Callable[[float], str]:
+    time.sleep(1.5)
+    return sleep
+
+
+def sleep(seconds: float) -> str:
+    time.sleep(seconds)
+    return "done"
 
 
 def process_id() -> int:

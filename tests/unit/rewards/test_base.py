@@ -40,6 +40,7 @@ def run(result: object) -> Score:
         Score(value=math.inf),
         Score(value=math.nan, status="invalid"),
         Score(value=0.0, status="error"),
+        Score(value=1.0, status="great"),  # type: ignore[arg-type]
         Score(value=1.0, parts={"correct": math.nan}),
         Score(value=True),
         Score(value=[1.0, 0.0]),  # type: ignore[arg-type]

@@ -64,13 +64,13 @@ def test_a_derivation_of_nonsense_ends_with_an_error_or_the_text(text: str) -> N
         ("* 3 4", r"operator '\*' \(word 1\) has 0 operands before it"),
         ("3 4 + 5", "2 values are left over, not 1"),
         ("", "it has no words"),
-        ("3 four +", r"unknown word 'four' \(word 2\): operands are 0\.\.12, operators \+ - \*"),
-        ("3 13 +", r"operand '13' \(word 2\) is not in the vocabulary: operands are 0\.\.12"),
-        ("3 -4 +", r"operand '-4' \(word 2\) is not in the vocabulary"),
-        ("3 04 +", r"operand '04' \(word 2\) is not in the vocabulary"),
-        ("3 4 + =", "unknown word '='"),
-        ("3 4 /", "unknown word '/'"),
-        ("3+4", "unknown word '3\\+4'"),
+        ("3 four +", r"'four' \(word 2\) is not in the vocabulary: operands are 0\.\.12, operators \+ - \*"),
+        ("3 13 +", r"'13' \(word 2\) is not in the vocabulary"),
+        ("3 -4 +", r"'-4' \(word 2\) is not in the vocabulary"),
+        ("3 04 +", r"'04' \(word 2\) is not in the vocabulary"),
+        ("3 4 + =", r"'=' \(word 4\) is not in the vocabulary"),
+        ("3 4 /", r"'/' \(word 3\) is not in"),
+        ("3+4", r"'3\+4' \(word 1\) is not in"),
     ],
 )
 def test_an_invalid_expression_is_an_error_with_the_reason(text: str, reason: str) -> None:
@@ -82,7 +82,7 @@ def test_an_invalid_expression_is_an_error_with_the_reason(text: str, reason: st
 
 def test_an_operator_that_is_not_configured_is_an_error() -> None:
     plus = Arithmetic(operators=("+",), smallest=0, largest=12, modulus=13)
-    with pytest.raises(ExpressionError, match=r"operator '\*' \(word 3\) is not one of \+"):
+    with pytest.raises(ExpressionError, match=r"'\*' \(word 3\) is not in the vocabulary: .* operators \+"):
         parse("3 4 *", plus)
 
 

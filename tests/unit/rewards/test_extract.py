@@ -182,17 +182,17 @@ def test_markers_with_signs_of_regular_expressions_mean_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    "changed",
     [
-        ({"solution_end": ""}, "is blank"),
-        ({"reasoning_start": " "}, "is blank"),
-        ({"solution_start": "<r>"}, "contain one another"),
-        ({"solution_start": "<r>!"}, "contain one another"),
-        ({"solution_end": "s>"}, "contain one another"),
+        {"solution_end": ""},
+        {"reasoning_start": " "},
+        {"solution_start": "<r>"},
+        {"solution_start": "<r>!"},
+        {"solution_end": "s>"},
     ],
 )
-def test_markers_that_cannot_be_told_apart_are_refused(changed: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_markers_that_cannot_be_told_apart_are_refused(changed: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"marker '.*' is blank or part of another one"):
         make_markers(**changed)
 
 

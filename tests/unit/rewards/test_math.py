@@ -10,9 +10,9 @@ from math_verify import verify
 
 from rlvr.rewards.base import Grade
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.grading import PartRunner
 from rlvr.rewards.math import MathEqual
 from rlvr.rewards.math_worker import _parsed_answer, differ_in_value
+from rlvr.rewards.parts import PartRunner
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.types import Attempt, Example, StopReason
 

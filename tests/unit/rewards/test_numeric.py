@@ -185,7 +185,9 @@ def test_a_worse_answer_never_earns_more() -> None:
 def test_numbers_do_not_go_with_programs() -> None:
     for kind in ("number", "text"):
         FinqaNumeric().check_run(run(answer_kind=kind))
-    with pytest.raises(ConfigError, match=r"finqa_numeric scores numbers, .* use finqa_program, or set task.answer="):
+    with pytest.raises(
+        ConfigError, match=r"finqa_numeric scores tasks whose answers are numbers .*; use finqa_program\."
+    ):
         FinqaNumeric().check_run(run(answer_kind="program"))
     with pytest.raises(ConfigError, match=r"prompt.answer_in=hash: .* type number_check, .* set prompt.answer_in=solu"):
         NumberCheck().check_run(run("hash"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rlvr import imports, registry
+from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError
 from rlvr.rewards.base import RewardError
 from rlvr.rewards.parts import make_verifier
@@ -44,6 +45,24 @@ class Acts(Part):
             case "list":
                 return [1.0]
         return attempt.example.metadata["level"]
+
+class Great(Part):
+    def grade(self, attempt):
+        return Grade(value=1.0, status="great")
+
+class NotMade(Part):
+    def __init__(self, **values):
+        raise KeyError("boom")
+
+    def grade(self, attempt):
+        return 1.0
+
+class Unchecked(Part):
+    def check_run(self, config):
+        raise ZeroDivisionError("boom")
+
+    def grade(self, attempt):
+        return 1.0
 
 class Waits(Part):
     async def grade(self, attempt):
@@ -114,13 +133,38 @@ def test_pitfall_26_what_goes_wrong_in_a_part_is_an_error_with_its_line(pool: Sa
 def test_pitfall_29_a_part_that_returns_no_number_is_named(pool: Sandbox) -> None:
     with pytest.raises(RewardError, match=r"reward\.parts\.own returned list \[1\.0\] for example 'e1'"):
         scored(pool, "list")
+    with pytest.raises(RewardError, match=r"reward\.parts\.own returned status 'great' for .* scored, invalid, error"):
+        scored(pool, "", "own_rewards:Great")
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (
+            "NotMade",
+            r"reward\.parts\.own\.type=own_rewards:NotMade: its class raised KeyError: 'boom' \(.*, line \d+\)",
+        ),
+        ("Unchecked", r"reward\.parts\.own: check_run of own_rewards:Unchecked raised ZeroDivisionError: boom \("),
+    ],
+)
+def test_a_part_whose_own_code_fails_before_the_run_is_named(kind: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load_config([f"reward.parts.own.type=own_rewards:{kind}"], config_name="gsm8k_smoke")
+
+
+@pytest.mark.parametrize("part", ["own", "correct"])
+def test_a_misspelt_type_of_a_part_is_named_with_the_right_word(part: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"reward\.parts\.{part}\.typ=numeric: .* did you mean reward\.parts\.{part}\.type"
+    ):
+        load_config([f"reward.parts.{part}.typ=numeric"], config_name="gsm8k_smoke")
 
 
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
         ("own_rewards:Act", r"module own_rewards has no Part Act; did you mean Acts\?"),
-        ("own_rewards:Plain", "module own_rewards has Plain, which is no Part; there are Acts, Waits, Forgot"),
+        ("own_rewards:Plain", "module own_rewards has Plain, which is no Part; there are Acts, Great, "),
         ("own_rewards:Forgot", "has no method grade, which every Part needs; add it"),
         ("own_reward:Acts", r"module own_reward cannot be imported \(ModuleNotFoundError"),
         ("numerc", r"there is no such part of a reward; did you mean numeric\?"),

@@ -128,6 +128,7 @@ def test_pitfall_26_an_error_is_told_from_an_unreadable_answer() -> None:
         Grade(value=math.nan),
         Grade(value=math.inf),
         Grade(value=math.nan, status="invalid"),
+        Grade(value=1.0, status="great"),  # type: ignore[arg-type]
         Grade(value=[1.0, 0.0]),  # type: ignore[arg-type]
         Grade(value="1"),  # type: ignore[arg-type]
         math.nan,

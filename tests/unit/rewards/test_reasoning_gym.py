@@ -11,7 +11,7 @@ import reasoning_gym
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Grade
 from rlvr.rewards.extract import AnswerFormat
-from rlvr.rewards.grading import PartRunner
+from rlvr.rewards.parts import PartRunner
 from rlvr.rewards.reasoning_gym import ReasoningGym, require_reasoning_gym
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.types import Attempt, Example, StopReason

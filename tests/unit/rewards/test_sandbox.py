@@ -104,6 +104,15 @@ def test_pitfall_27_hanging_calls_wait_for_their_deadlines_at_the_same_time(pool
     assert time.monotonic() - start < 4 * DEADLINE_S  # two after two; one after another would need all of it
 
 
+def test_pitfall_27_loading_a_function_does_not_count_and_its_first_run_does() -> None:
+    with make_pool(timeout_s=0.5) as pool:
+        results = gather(pool, (bad_calls.SlowToLoad(), 0.0), (bad_calls.SlowToLoad(), 0.0))
+        assert [result.value for result in results] == ["done", "done"]
+        assert one(pool, bad_calls.SlowToLoad(), 20.0).message == "timed out after 0.5 s"
+    with make_pool(timeout_s=0.5) as pool:
+        assert one(pool, bad_calls.SlowToLoad(), 20.0).message == "timed out after 0.5 s"
+
+
 def test_pitfall_27_a_worker_that_ignores_sigterm_makes_room_for_the_next_one() -> None:
     with make_pool() as pool:
         futures = [pool.submit(bad_calls.sleep_through_sigterm), pool.submit(bad_calls.echo, 1)]
@@ -136,7 +145,7 @@ def test_a_child_that_outlives_its_call_is_ended_before_the_next_one(mark: str) 
         child = one(pool, bad_calls.leave_a_child)
         assert child.status == "ok"
         assert one(pool, bad_calls.echo, 1).value == 1
-        assert not alive(int(child.value))
+        assert wait_until(lambda: not alive(int(child.value)))
     assert survivors(mark) == []
 
 

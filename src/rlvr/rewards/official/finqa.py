@@ -1,14 +1,24 @@
-"""FinQA's official scoring: execution accuracy and program accuracy of one predicted program."""
+"""FinQA's official scoring: execution accuracy and program accuracy of one predicted program.
+
+Program accuracy: are two programs the same formula? Every argument text of the gold, and every whole table step,
+becomes a symbol; the prediction may use no others. The last steps of both, written out, must be equal after
+`sympy.simplify`. The official script hands sympy a text; here the expression is built from symbols, so no text of a
+model is evaluated, and sympy is asked only where it can matter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rlvr.rewards.official.finqa_equal import ProgramError, same_program
-from rlvr.rewards.official.finqa_execute import execute
-from rlvr.rewards.official.finqa_steps import tokens
+from rlvr.rewards.official.finqa_execute import ARITHMETIC, execute, is_well_formed, parts, steps, tokens
+from rlvr.rewards.official.formulas import Formulas
 
-__all__ = ["ProgramError", "execute", "is_correct_result", "same_program", "score", "tokens"]
+Step = tuple[str, str, str, str]
+"""Its whole text, its operation, both arguments."""
+
+
+class ProgramError(ValueError):
+    """The gold program is not a program of FinQA's language."""
 
 
 def is_correct_result(invalid: bool, result: float | str, gold: float | str) -> bool:
@@ -31,3 +41,88 @@ def score(
         "exe_correct": is_correct_result(invalid, result, exe_ans),
         "program_correct": same_program(tokens(program), prediction),
     }
+
+
+def same_program(gold: Sequence[str], prediction: Sequence[str]) -> bool:
+    """True if both token lists are the same formula by the official rule; False for any prediction that is malformed.
+
+    Raises:
+        ProgramError: the gold cannot be read.
+    """
+    formulas, symbols = Formulas(), {}
+    try:
+        wanted = _formula(_gold_steps(gold, symbols), symbols, formulas)
+    except (LookupError, ValueError) as error:
+        raise ProgramError(f"the gold program {' '.join(gold)!r:.200} cannot be read") from error
+    try:
+        found = _formula(_predicted_steps(prediction, symbols), symbols, formulas)
+        return formulas.are_equal(wanted, found)
+    except (LookupError, ValueError):
+        return False
+
+
+def _steps(body: Sequence[str]) -> list[Step]:
+    """The steps of a program; LookupError or ValueError if it cannot be read."""
+    found = [(step, *parts(step)) for step in steps(body)]
+    if any(step.count("(") > 1 for step, *_ in found):
+        raise ValueError("two operations in one step")
+    return found
+
+
+def _gold_steps(gold: Sequence[str], symbols: dict[str, int]) -> list[Step]:
+    """The steps; everything they name becomes a symbol, numbered in `symbols`."""
+    found = _steps(gold[:-1])
+    for step in found:
+        for name in _names(*step):
+            symbols.setdefault(name, len(symbols))
+    return found
+
+
+def _predicted_steps(prediction: Sequence[str], symbols: Mapping[str, int]) -> list[Step]:
+    """The steps; ValueError if they break the structure, name what the gold does not, or refer forward, used or not."""
+    found = _steps(prediction[:-1])
+    for index, step in enumerate(found):
+        _, operation, *arguments = step
+        forward = "table" not in operation and any(int(a.strip("#")) >= index for a in arguments if "#" in a)
+        if forward or any(name not in symbols for name in _names(*step)):
+            raise ValueError("no step of this program")
+    if not is_well_formed(prediction[:-1]):
+        raise ValueError("no program")
+    return found
+
+
+def _names(step: str, operation: str, first: str, second: str) -> list[str]:
+    """What a step names: its arguments, or itself if it is a table step.
+
+    Its text begins with `|` unless it is the first step, so a table step that moved to or from the first place is
+    another symbol; so is a table step that is repeated. The official script works that way.
+    """
+    return [step] if "table" in operation else [name for name in (first, second) if "#" not in name]
+
+
+def _formula(program: Sequence[Step], symbols: Mapping[str, int], formulas: Formulas) -> int:
+    """The last step written out.
+
+    Raises:
+        LookupError, ValueError: no steps, a reference to nothing or forward, an operation that does not exist or cannot
+            stand where it stands.
+    """
+    needed = {len(program) - 1}
+    for index in range(len(program) - 1, -1, -1):
+        _, operation, first, second = program[index]
+        if index in needed and "table" not in operation:
+            needed |= {int(name.replace("#", "")) for name in (first, second) if "#" in name}
+    built: dict[int, int] = {}
+
+    def operand(name: str) -> int:
+        return built[int(name.replace("#", ""))] if "#" in name else formulas.symbol(symbols[name])
+
+    for index in sorted(needed):
+        step, operation, first, second = program[index]
+        if "table" in operation:
+            built[index] = formulas.symbol(symbols[step])
+        elif operation in ARITHMETIC:
+            built[index] = formulas.combined(operation, operand(first), operand(second))
+        else:
+            raise ValueError(f"no operation {operation}")
+    return built[len(program) - 1]

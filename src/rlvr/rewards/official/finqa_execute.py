@@ -1,20 +1,75 @@
-"""The calculator of FinQA programs: what the official `eval_program` returns, without `eval` and with bounded work.
+"""The programs of FinQA: their language, and a calculator that returns what the official `eval_program` returns.
 
-Numbers are floats, so `exp` overflows at once instead of filling the memory. The one thing that could grow is text:
-`greater` gives "yes" or "no", and `add` glues two of them together.
+A program is a list of tokens, four to a step and `EOF` at the end:
+
+    subtract(5829, 5735), divide(#0, 5735)
+    ["subtract(", "5829", "5735", ")", "divide(", "#0", "5735", ")", "EOF"]
+
+The official script joins the tokens again and cuts the text at `)`, `(` and `|`. So does this file: arguments may hold
+such characters, and then the verdict depends on where the cuts fall.
+
+Nothing is evaluated, and the work is bounded: numbers are floats, so `exp` overflows at once instead of filling the
+memory. The one thing that could grow is text: `greater` gives "yes" or "no", and `add` glues two of them together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from rlvr.rewards.official.finqa_steps import ARITHMETIC, is_well_formed, parts, steps
-
+ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "exp": operator.pow,
+    "greater": operator.gt,
+}
+TABLE: Mapping[str, Callable[[list[float]], float]] = {
+    "table_max": max,
+    "table_min": min,
+    "table_sum": sum,  # 0, an integer, for a row of nothing: "yes" times it is ""
+    "table_average": lambda row: sum(row) / len(row),
+}
+END = "EOF"
+TOKEN = re.compile(r"[^()]*\(|\)|[^()]+")
 NOTHING = "n/a"
 MAX_TEXT = 1_000  # characters of glued answers; the official script has no limit and none of its rows comes near
 
 Value = float | complex | str
+
+
+def tokens(program: str) -> list[str]:
+    """The tokens of a program's text, `EOF` included; cut at `", "` and at parentheses, as the official script does."""
+    return [*(token for piece in program.split(", ") for token in TOKEN.findall(piece)), END]
+
+
+def is_well_formed(body: Sequence[str]) -> bool:
+    """True if tokens 0, 4, 8... name an operation and tokens 3, 7, 11... are `)`.
+
+    `body` has no `EOF`. The parenthesis of an operation is not looked at: `add` and `(add((` pass here.
+    """
+    operations = all(token.strip("(") in (*ARITHMETIC, *TABLE) for token in body[::4])
+    return operations and all(token == ")" for token in body[3::4])
+
+
+def steps(body: Sequence[str]) -> list[str]:
+    """The text of each step, `subtract(|5829|5735|`; later ones begin with `|`. What follows the last `)` is lost."""
+    return [step.strip() for step in "|".join(body).split(")")[:-1]]
+
+
+def parts(step: str) -> tuple[str, str, str]:
+    """Operation and both arguments of a step.
+
+    Raises:
+        IndexError: no `(`, or fewer than two arguments.
+    """
+    pieces = step.split("(")
+    operation, arguments = pieces[0].strip("|").strip(), pieces[1].strip("|").strip().split("|")
+    return operation, arguments[0].strip(), arguments[1].strip()
 
 
 def execute(tokens: Sequence[str], table: Sequence[Sequence[str]]) -> tuple[bool, float | str]:
@@ -100,7 +155,7 @@ class _Calculator:
         elif "table" in operation:
             if not self.finds_row(first):
                 return False
-            self.last = self.reduced(operation)
+            self.last = TABLE[operation](self.row or []) if operation in TABLE else self.last
         else:
             return True  # hidden behind a `|`: neither a result nor an error
         self.results[index] = self.last
@@ -130,31 +185,12 @@ class _Calculator:
         self.row = found
         return True
 
-    def reduced(self, operation: str) -> Value:
-        row = self.row or []
-        if operation == "table_max":
-            return max(row)
-        if operation == "table_min":
-            return min(row)
-        if operation == "table_sum":
-            return sum(row)  # 0, an integer, for a row of nothing: "yes" times it is ""
-        if operation == "table_average":
-            return sum(row) / len(row)
-        return self.last
-
 
 def _apply(operation: str, left: Value, right: Value) -> Value:
     """Python's own arithmetic, which is the official one: it raises for mixed text and numbers."""
-    if operation == "add":
-        if isinstance(left, str) and isinstance(right, str) and len(left) + len(right) > MAX_TEXT:
-            raise ValueError("too long")
-        return left + right  # type: ignore[operator]
-    if operation == "subtract":
-        return left - right  # type: ignore[operator]
-    if operation == "multiply":
-        return left * right  # type: ignore[operator]
-    if operation == "divide":
-        return left / right  # type: ignore[operator]
-    if operation == "exp":
-        return (float(left) if isinstance(left, int) else left) ** right  # type: ignore[operator]
-    return "yes" if left > right else "no"  # type: ignore[operator]
+    if operation == "add" and isinstance(left, str) and isinstance(right, str) and len(left) + len(right) > MAX_TEXT:
+        raise ValueError("too long")
+    if operation == "exp" and isinstance(left, int):
+        left = float(left)
+    value = ARITHMETIC[operation](left, right)
+    return ("yes" if value else "no") if operation == "greater" else value

@@ -12,9 +12,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import comb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rlvr.rewards.official.finqa_execute import ARITHMETIC
 
 if TYPE_CHECKING:
     from sympy import Basic
@@ -30,7 +34,7 @@ SYMBOL = "symbol"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Size:
-    """A formula as one fraction, multiplied out: at most so many terms, of at most such a degree, over and under it."""
+    """A formula as one fraction, multiplied out: bounded in terms and degree, over and under it."""
 
     terms_over: int = 1
     degree_over: int = 1
@@ -86,10 +90,12 @@ class Formulas:
             return True
         if "greater" in (self.nodes[one][0], self.nodes[other][0]) and not self._may_be_one_comparison(one, other):
             return False
-        values = self._values()
+        rng = random.Random(0)
+        values = self._folded(lambda: rng.randrange(PRIME), _value)
         if values[one] is not None and values[other] is not None and values[one] != values[other]:
             return False
-        sizes = self._sizes()
+        num_symbols = sum(operation == SYMBOL for operation, _, _ in self.nodes)
+        sizes = self._folded(_Size, partial(_size, num_symbols))
         return sizes[one].is_small and sizes[other].is_small and self._simplify_alike(one, other)
 
     def _may_be_one_comparison(self, one: int, other: int) -> bool:
@@ -99,26 +105,12 @@ class Formulas:
         sides = [side for number in (one, other) for side in self.nodes[number][1:]]
         return any(self.nodes[side][0] != SYMBOL for side in sides) or (sides[0] == sides[1] and sides[2] == sides[3])
 
-    def _values(self) -> list[int | None]:
-        """Each node's value at a random point modulo PRIME; None where it has none there, or is no such function."""
-        rng = random.Random(0)
-        values: list[int | None] = []
+    def _folded(self, leaf: Callable[[], Any], combine: Callable[[str, Any, Any], Any]) -> list[Any]:
+        """What `leaf` gives for each symbol and `combine` for each other node."""
+        found: list[Any] = []
         for operation, left, right in self.nodes:
-            if operation == SYMBOL:
-                values.append(rng.randrange(PRIME))
-            else:
-                values.append(_value(operation, values[left], values[right]))
-        return values
-
-    def _sizes(self) -> list[_Size]:
-        num_symbols = sum(operation == SYMBOL for operation, _, _ in self.nodes)
-        sizes: list[_Size] = []
-        for operation, left, right in self.nodes:
-            if operation == SYMBOL:
-                sizes.append(_Size())
-            else:
-                sizes.append(_size(operation, sizes[left], sizes[right], num_symbols))
-        return sizes
+            found.append(leaf() if operation == SYMBOL else combine(operation, found[left], found[right]))
+        return found
 
     def _simplify_alike(self, one: int, other: int) -> bool:
         from sympy import simplify
@@ -142,19 +134,20 @@ class Formulas:
             if operation == SYMBOL:
                 built[number] = Symbol(f"a{left}")
             else:
-                built[number] = _applied(operation, built[left], built[right])
+                built[number] = ARITHMETIC[operation](built[left], built[right])
         return built[root]
 
 
 def _value(operation: str, left: int | None, right: int | None) -> int | None:
+    """Its value modulo PRIME, of those of its parts; None if it has none there, or is no such function."""
     if left is None or right is None or operation in ("exp", "greater"):
         return None
     if operation == "divide":
         return left * pow(right, -1, PRIME) % PRIME if right else None
-    return {"add": left + right, "subtract": left - right, "multiply": left * right}[operation] % PRIME
+    return ARITHMETIC[operation](left, right) % PRIME
 
 
-def _size(operation: str, left: _Size, right: _Size, num_symbols: int) -> _Size:
+def _size(num_symbols: int, operation: str, left: _Size, right: _Size) -> _Size:
     """Bounds for `left operation right`, cut just above the limits so that they stay small numbers."""
     leaves, powers = left.leaves + right.leaves, left.powers + right.powers
     terms_over, terms_under = left.terms_over * right.terms_over, left.terms_under * right.terms_under
@@ -186,17 +179,3 @@ def _cut_terms(terms: int, degree: int, num_symbols: int) -> int:
     """A polynomial of this degree has no more terms than there are monomials."""
     monomials = comb(min(degree, MAX_DEGREE + 1) + num_symbols, num_symbols)
     return min(terms, monomials, MAX_TERMS + 1)
-
-
-def _applied(operation: str, left: Basic, right: Basic) -> Basic:
-    if operation == "add":
-        return left + right  # type: ignore[operator]
-    if operation == "subtract":
-        return left - right  # type: ignore[operator]
-    if operation == "multiply":
-        return left * right  # type: ignore[operator]
-    if operation == "divide":
-        return left / right  # type: ignore[operator]
-    if operation == "exp":
-        return left**right  # type: ignore[operator]
-    return left > right  # type: ignore[operator]

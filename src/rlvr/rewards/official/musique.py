@@ -9,18 +9,11 @@ from rlvr.rewards.official.text import bag_f1, from_counts, normalize_answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
-    """A row of a prediction file."""
+class Row:
+    """A question of a prediction file or a gold file, with the indices of supporting paragraphs.
 
-    id: str
-    answer: str
-    support: Sequence[int]
-    is_answerable: bool | int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gold:
-    """A row of a gold file: `answers` is the answer and its aliases, `support` the indices of supporting paragraphs."""
+    `answers` is what was answered, or the gold answer and its aliases.
+    """
 
     id: str
     answers: Sequence[str]
@@ -48,7 +41,7 @@ def support_scores(prediction: Iterable[int], gold: Iterable[int]) -> dict[str, 
     }
 
 
-def file_scores(predictions: Sequence[Prediction], golds: Sequence[Gold]) -> dict[str, float]:
+def file_scores(predictions: Sequence[Row], golds: Sequence[Row]) -> dict[str, float]:
     """`answer_f1`, `answer_em`, `support_f1` over the answerable questions, rounded to 3 digits.
 
     If any gold is unanswerable it is the full data set, where each id comes twice; then also
@@ -59,7 +52,7 @@ def file_scores(predictions: Sequence[Prediction], golds: Sequence[Gold]) -> dic
     """
     _check_order(predictions, golds)
     answerable = [pair for pair in zip(predictions, golds, strict=True) if pair[1].is_answerable]
-    answers = [answer_scores(prediction.answer, gold.answers) for prediction, gold in answerable]
+    answers = [answer_scores(prediction.answers[0], gold.answers) for prediction, gold in answerable]
     supports = [support_scores(prediction.support, gold.support) for prediction, gold in answerable]
     scores = {
         "answer_f1": _mean([score["f1"] for score in answers]),
@@ -71,9 +64,9 @@ def file_scores(predictions: Sequence[Prediction], golds: Sequence[Gold]) -> dic
     return {name: round(value, 3) for name, value in scores.items()}
 
 
-def _twin_scores(predictions: Sequence[Prediction], golds: Sequence[Gold]) -> dict[str, float]:
+def _twin_scores(predictions: Sequence[Row], golds: Sequence[Row]) -> dict[str, float]:
     """Mean F1 over questions: that of the answerable twin if both predictions of sufficiency are right, else 0."""
-    twins: dict[str, list[tuple[Prediction, Gold]]] = {}
+    twins: dict[str, list[tuple[Row, Row]]] = {}
     for prediction, gold in zip(predictions, golds, strict=True):
         twins.setdefault(gold.id, []).append((prediction, gold))
     answers, supports = [], []
@@ -86,12 +79,12 @@ def _twin_scores(predictions: Sequence[Prediction], golds: Sequence[Gold]) -> di
             )
         right = all(prediction.is_answerable == gold.is_answerable for prediction, gold in pairs)
         prediction, gold = answerable[-1]
-        answers.append(right * answer_scores(prediction.answer, gold.answers)["f1"])
+        answers.append(right * answer_scores(prediction.answers[0], gold.answers)["f1"])
         supports.append(right * support_scores(prediction.support, gold.support)["f1"])
     return {"group_answer_sufficiency_f1": _mean(answers), "group_support_sufficiency_f1": _mean(supports)}
 
 
-def _check_order(predictions: Sequence[Prediction], golds: Sequence[Gold]) -> None:
+def _check_order(predictions: Sequence[Row], golds: Sequence[Row]) -> None:
     if len(predictions) != len(golds):
         raise ValueError(f"there are {len(predictions)} predictions for {len(golds)} golds")
     for index, (prediction, gold) in enumerate(zip(predictions, golds, strict=True)):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
 
 from rlvr.errors import UserError
 from rlvr.rewards.official import finqa, gsm8k, hotpotqa, musique
@@ -30,192 +34,149 @@ def score_row(task: Any, prediction: Any, golds: Any) -> dict[str, Metric]:
     """
     if not isinstance(task, str) or task not in TASKS:
         raise RowError(f"there is no task {str(task)!r:.60}; use one of {', '.join(TASKS)}.")
+    asked, wanted, scorer = TASKS[task]
     try:
-        metrics = TASKS[task](prediction, golds)
+        metrics = scorer(_read("prediction", asked, prediction), _read("golds", wanted, golds))
     except ValueError as error:
         raise RowError(f"{error}.") from error
     return {name: round(value, DIGITS) if isinstance(value, float) else value for name, value in metrics.items()}
 
 
-def _gsm8k(prediction: Any, golds: Any) -> dict[str, Metric]:
-    text, gold = _text(prediction, "prediction"), _only(golds)
-    return {"extracted": gsm8k.extract(text), "correct": gsm8k.is_correct(text, gold)}
-
-
-def _finqa_program(prediction: Any, golds: Any) -> dict[str, Metric]:
-    tokens = _texts(prediction, "prediction")
-    gold = _mapping(golds, "golds", ("program", "exe_ans", "table"))
-    answer = gold["exe_ans"]
-    if isinstance(answer, bool) or not isinstance(answer, int | float | str):
-        raise RowError(f"golds.exe_ans is {_kind(answer)}; give a number, or 'yes' or 'no'.")
-    table = [_texts(row, f"golds.table[{index}]") for index, row in enumerate(_list(gold["table"], "golds.table"))]
-    return finqa.score(tokens, _text(gold["program"], "golds.program"), answer, table)
-
-
-def _musique_answer(prediction: Any, golds: Any) -> dict[str, Metric]:
-    text, answers = _text(prediction, "prediction"), _texts(golds, "golds")
-    if not answers:
-        raise RowError("golds is empty; give the answer and its aliases.")
-    return {**musique.answer_scores(text, answers)}
-
-
-def _musique_support(prediction: Any, golds: Any) -> dict[str, Metric]:
-    return {**musique.support_scores(_indices(prediction, "prediction"), _indices(golds, "golds"))}
-
-
-def _musique_file(prediction: Any, golds: Any) -> dict[str, Metric]:
-    predictions = [
-        _musique_prediction(row, f"prediction[{index}]") for index, row in enumerate(_list(prediction, "prediction"))
-    ]
-    rows = [_musique_gold(row, f"golds[{index}]") for index, row in enumerate(_list(golds, "golds"))]
-    return {**musique.file_scores(predictions, rows)}
-
-
-def _musique_prediction(row: Any, name: str) -> musique.Prediction:
-    row = _mapping(row, name, ("id", "predicted_answer", "predicted_support_idxs", "predicted_answerable"))
-    return musique.Prediction(
-        id=str(row["id"]),
-        answer=_text(row["predicted_answer"], f"{name}.predicted_answer"),
-        support=_indices(row["predicted_support_idxs"], f"{name}.predicted_support_idxs"),
-        is_answerable=_flag(row["predicted_answerable"], f"{name}.predicted_answerable"),
-    )
-
-
-def _musique_gold(row: Any, name: str) -> musique.Gold:
-    row = _mapping(row, name, ("id", "answer", "answer_aliases", "answerable", "paragraphs"))
-    paragraphs = [
-        _mapping(paragraph, f"{name}.paragraphs[{index}]", ("idx", "is_supporting"))
-        for index, paragraph in enumerate(_list(row["paragraphs"], f"{name}.paragraphs"))
-    ]
-    supporting = [paragraph["idx"] for paragraph in paragraphs if paragraph["is_supporting"]]
-    return musique.Gold(
-        id=str(row["id"]),
-        answers=[
-            _text(row["answer"], f"{name}.answer"),
-            *_texts(row["answer_aliases"], f"{name}.answer_aliases"),
-        ],
-        support=_indices(supporting, f"{name}.paragraphs.idx"),
-        is_answerable=_flag(row["answerable"], f"{name}.answerable"),
-    )
-
-
-def _hotpotqa_answer(prediction: Any, golds: Any) -> dict[str, Metric]:
-    return {**hotpotqa.answer_scores(_text(prediction, "prediction"), _only(golds))}
-
-
-def _hotpotqa_support(prediction: Any, golds: Any) -> dict[str, Metric]:
-    return {**hotpotqa.support_scores(_facts(prediction, "prediction"), _facts(golds, "golds"))}
-
-
-def _hotpotqa_file(prediction: Any, golds: Any) -> dict[str, Metric]:
-    both = _mapping(prediction, "prediction", ("answer", "sp"))
-    answers = _mapping(both["answer"], "prediction.answer")
-    facts = _mapping(both["sp"], "prediction.sp")
-    rows = [_hotpotqa_gold(row, f"golds[{index}]") for index, row in enumerate(_list(golds, "golds"))]
-    if not rows:
-        raise RowError("golds is empty; give the questions of the file.")
-    return {
-        **hotpotqa.file_scores(
-            {key: _text(value, f"prediction.answer.{key}") for key, value in answers.items()},
-            {key: _facts(value, f"prediction.sp.{key}") for key, value in facts.items()},
-            rows,
-        )
-    }
-
-
-def _hotpotqa_gold(row: Any, name: str) -> hotpotqa.Gold:
-    row = _mapping(row, name, ("_id", "answer", "supporting_facts"))
-    return hotpotqa.Gold(
-        id=str(row["_id"]),
-        answer=_text(row["answer"], f"{name}.answer"),
-        facts=_facts(row["supporting_facts"], f"{name}.supporting_facts"),
-    )
-
-
-TASKS: Mapping[str, Callable[[Any, Any], dict[str, Metric]]] = {
-    "gsm8k": _gsm8k,
-    "finqa_program": _finqa_program,
-    "musique_answer": _musique_answer,
-    "musique_support": _musique_support,
-    "musique_file": _musique_file,
-    "hotpotqa_answer": _hotpotqa_answer,
-    "hotpotqa_support": _hotpotqa_support,
-    "hotpotqa_file": _hotpotqa_file,
+_adapter = cache(TypeAdapter[Any])
+_WORDS = {
+    "missing": "there is no such field; add it",
+    "list_type": "give a list",
+    "dict_type": "give an object",
+    "model_type": "give an object",
+    "too_short": "give one at least",
+    "too_long": "give one, this task knows no aliases",
 }
-"""Task to scorer."""
+
+
+def _read(name: str, kind: Any, value: Any) -> Any:
+    """`value` as a `kind`; RowError for the first thing in it that is none."""
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as found:
+        error = found.errors(include_url=False)[0]
+        place = name + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
+        shown = "" if error["type"] == "missing" else f"={error['input']!r:.40}"
+        raise RowError(f"{place}{shown}: {_WORDS.get(error['type'], error['msg'])}.") from None
+
+
+# ------------------------------------------------------------------- what fields hold: no text is copied or changed
+
+
+def _only(what: str, read: Callable[[Any], Any]) -> PlainValidator:
+    """What `read` makes of a value, or an error that asks for `what`."""
+
+    def validate(value: Any) -> Any:
+        try:
+            return read(value)
+        except (TypeError, ValueError, OverflowError):
+            raise PydanticCustomError("row", "give {what}", {"what": what}) from None
+
+    return PlainValidator(validate)
+
+
+def _instance(value: Any, *kinds: type) -> Any:
+    if not isinstance(value, kinds):
+        raise TypeError
+    return value
+
+
+def _number_or_text(value: Any) -> float | str:
+    if isinstance(value, bool):
+        raise TypeError
+    return _instance(value, int, float, str)
+
+
+Text = Annotated[str, _only("a text", lambda value: _instance(value, str))]
+Id = Annotated[str, PlainValidator(str)]
+Flag = Annotated[bool, _only("true or false", (False, True).index)]
+Index = Annotated[int, _only("the whole number of a paragraph", int)]  # "3" too, as in the official scorer
+Fact = Annotated[
+    tuple[Any, ...],
+    _only(
+        "[title, sentence index]",
+        lambda value: tuple(_instance(part, str, int, float) for part in _instance(value, list)),
+    ),
+]
+Result = Annotated[Any, _only("a number, or 'yes' or 'no'", _number_or_text)]
+OneGold = Annotated[list[Text], Field(min_length=1, max_length=1)]  # of tasks that know no aliases
+
+
+class _FinqaGold(BaseModel):
+    program: Text
+    exe_ans: Result
+    table: list[list[Text]]
+
+
+class _MusiqueRow(BaseModel):
+    id: Id
+    predicted_answer: Text
+    predicted_support_idxs: list[Index]
+    predicted_answerable: Flag
+
+
+class _Paragraph(BaseModel):
+    idx: Any
+    is_supporting: Any
+
+
+class _MusiqueGold(BaseModel):
+    id: Id
+    answer: Text
+    answer_aliases: list[Text]
+    answerable: Flag
+    paragraphs: list[_Paragraph]
+
+
+class _HotpotqaFile(BaseModel):
+    answer: dict[Text, Text]
+    sp: dict[Text, list[Fact]]
+
+
+class _HotpotqaGold(BaseModel):
+    id: Id = Field(alias="_id")
+    answer: Text
+    facts: list[Fact] = Field(alias="supporting_facts")
+
+
+def _musique_file(rows: list[_MusiqueRow], golds: list[_MusiqueGold]) -> dict[str, float]:
+    predictions, wanted = [], []
+    for row in rows:
+        answers, support = [row.predicted_answer], row.predicted_support_idxs
+        predictions.append(
+            musique.Row(id=row.id, answers=answers, support=support, is_answerable=row.predicted_answerable)
+        )
+    for index, gold in enumerate(golds):
+        supporting = [one.idx for one in gold.paragraphs if one.is_supporting]
+        support = _read(f"golds[{index}].paragraphs.idx", list[Index], supporting)
+        answers = [gold.answer, *gold.answer_aliases]
+        wanted.append(musique.Row(id=gold.id, answers=answers, support=support, is_answerable=gold.answerable))
+    return musique.file_scores(predictions, wanted)
+
+
+TASKS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Mapping[str, Metric]]]] = {
+    "gsm8k": (
+        Text,
+        OneGold,
+        lambda text, golds: {"extracted": gsm8k.extract(text), "correct": gsm8k.is_correct(text, golds[0])},
+    ),
+    "finqa_program": (list[Text], _FinqaGold, lambda tokens, gold: finqa.score(tokens, **vars(gold))),
+    "musique_answer": (Text, Annotated[list[Text], Field(min_length=1)], musique.answer_scores),
+    "musique_support": (list[Index], list[Index], musique.support_scores),
+    "musique_file": (list[_MusiqueRow], list[_MusiqueGold], _musique_file),
+    "hotpotqa_answer": (Text, OneGold, lambda text, golds: hotpotqa.answer_scores(text, golds[0])),
+    "hotpotqa_support": (list[Fact], list[Fact], hotpotqa.support_scores),
+    "hotpotqa_file": (
+        _HotpotqaFile,
+        Annotated[list[_HotpotqaGold], Field(min_length=1)],
+        lambda file, golds: hotpotqa.file_scores(file.answer, file.sp, [hotpotqa.Gold(**vars(gold)) for gold in golds]),
+    ),
+}
+"""Task -> what a prediction is, what the golds are, and the scorer."""
 
 FILE_TASKS = ("musique_file", "hotpotqa_file")
 """A row of these is a whole prediction file with its gold file."""
-
-
-def _kind(value: Any) -> str:
-    """What a JSON value is, in words."""
-    names = {
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
-    return names.get(type(value), "null")
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise RowError(f"{name} is {_kind(value)}; give a text.")
-    return value
-
-
-def _list(value: Any, name: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise RowError(f"{name} is {_kind(value)}; give a list.")
-    return value
-
-
-def _texts(value: Any, name: str) -> list[str]:
-    return [_text(item, f"{name}[{index}]") for index, item in enumerate(_list(value, name))]
-
-
-def _only(golds: Any) -> str:
-    """The one gold of tasks that know no aliases."""
-    texts = _texts(golds, "golds")
-    if len(texts) != 1:
-        raise RowError(f"golds has {len(texts)} entries; this task has one gold, without aliases.")
-    return texts[0]
-
-
-def _mapping(value: Any, name: str, keys: tuple[str, ...] = ()) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise RowError(f"{name} is {_kind(value)}; give an object.")
-    for key in keys:
-        if key not in value:
-            raise RowError(f"{name} has no field {key!r}; add it.")
-    return value
-
-
-def _flag(value: Any, name: str) -> bool | int:
-    if not isinstance(value, bool) and value not in (0, 1):
-        raise RowError(f"{name} is {_kind(value)}; give true or false.")
-    return value
-
-
-def _indices(value: Any, name: str) -> list[int]:
-    """Paragraph indices; the official scorer takes everything that `int` takes, such as "3"."""
-    found = []
-    for index, item in enumerate(_list(value, name)):
-        try:
-            found.append(int(item))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise RowError(f"{name}[{index}] is {item!r:.40}; give the whole number of a paragraph.") from error
-    return found
-
-
-def _facts(value: Any, name: str) -> list[hotpotqa.Fact]:
-    found = []
-    for index, item in enumerate(_list(value, name)):
-        parts = _list(item, f"{name}[{index}]")
-        if not all(isinstance(part, str | int | float) for part in parts):
-            raise RowError(f"{name}[{index}] is not [title, sentence index]; give a text and a number.")
-        found.append(tuple(parts))
-    return found

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.rewards.official import finqa, formulas
-from rlvr.rewards.official.finqa_steps import ARITHMETIC
-from rlvr.rewards.official.finqa_steps import TABLE as TABLE_OPERATIONS
+from rlvr.rewards.official.finqa_execute import ARITHMETIC
+from rlvr.rewards.official.finqa_execute import TABLE as TABLE_OPERATIONS
 from tests.unit.rewards.official.rows import data_folder, read_gzip
 
 TABLE = [["", "2018", "2017"], ["sales", "$ 5", "-181 ( 181 )"], ["notes", "( 32 )"], ["none"]]
@@ -52,23 +52,10 @@ def test_tokens_lose_nothing_but_the_cuts(text: str) -> None:
     assert "".join(finqa.tokens(text)[:-1]) == text.replace(", ", "")
 
 
-OPERATIONS = [f"{name}(" for name in ARITHMETIC + TABLE_OPERATIONS] + ["add", "ADD(", "(add(", "average("]
+OPERATIONS = [f"{name}(" for name in (*ARITHMETIC, *TABLE_OPERATIONS)] + ["add", "ADD(", "(add(", "average("]
 ARGUMENTS = [
-    "1",
-    "-2",
-    "0.5",
-    "1e308",
-    "nan",
-    "inf",
-    "5%",
-    "const_100",
-    "const_x",
-    "#0",
-    "#1",
-    "#-1",
-    "sales",
-    "notes",
-    "none",
+    *("1", "-2", "0.5", "1e308", "nan", "inf", "5%", "const_100", "const_x", "#0", "#1", "#-1", "sales"),
+    *("notes", "none"),
 ]
 WORDS = st.sampled_from([*OPERATIONS, *ARGUMENTS, ")", "(", "|", "", "EOF"]) | st.text(max_size=5)
 STEP = st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(ARGUMENTS), st.sampled_from(ARGUMENTS), st.just(")"))
@@ -94,7 +81,7 @@ def test_any_tokens_are_the_same_program_or_not(tokens: list[str]) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.text(max_size=6), max_size=3), max_size=3), st.sampled_from(TABLE_OPERATIONS))
+@given(st.lists(st.lists(st.text(max_size=6), max_size=3), max_size=3), st.sampled_from(list(TABLE_OPERATIONS)))
 def test_any_table_is_calculated_with_or_invalid(table: list[list[str]], operation: str) -> None:
     name = table[0][0] if table and table[0] else "x"
     invalid, result = finqa.execute([f"{operation}(", name, "none", ")", "EOF"], table)
