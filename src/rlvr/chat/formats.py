@@ -9,9 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlvr.chat.literals import LiteralReader
 from rlvr.chat.reasoning import Marks, pieces
-from rlvr.chat.tool_calls import BadJsonError, Reading, Tools, as_written, decode_json, schema_of, to_json
+from rlvr.chat.tool_calls import BadJsonError, Reading, Tools, as_written, decode_json, load_json, schema_of, to_json
 from rlvr.chat.tool_formats import Hermes, Llama, Taught, ToolFormat, Words, bare
 from rlvr.types import Message, ToolCall
 
@@ -112,6 +111,39 @@ class DeepSeek(ToolFormat):
         return f"function{self._separator}{call.name}\n```json\n{to_json(call.arguments)}\n```"
 
 
+_TOKEN = re.compile(  # a string without an end goes on to the end of the text: to look for it once more costs a square
+    r"""<\|"\|>(.*?)<\|"\|>|'((?:[^'\\]|\\.?)*+)'?|"((?:[^"\\]|\\.?)*+)"?|(?<![\w.-])([A-Za-z_][\w.-]*+)\s*+([:=(]?)|\)""",
+    re.DOTALL,
+)
+_JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def _as_json(text: str, *, python: bool = False) -> str:
+    """The JSON of values with bare keys, as Gemma 4 writes them, or of calls in Python, which nobody evaluates:
+
+    {query:<|"|>x<|"|>,top_n:3}     {"query":"x","top_n":3}
+    [f(query='x', exact=True)]      [{"name":"f","arguments":{"query":"x", "exact":true}}]
+    """
+
+    def written(token: re.Match[str]) -> str:
+        raw, single, double, word, mark = token.groups()
+        quoted = single if double is None else double
+        if quoted is not None:
+            raw = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), quoted, flags=re.DOTALL)
+        if raw is not None:
+            return to_json(raw)
+        if not python and mark not in ("", ":"):
+            return token[0]
+        if word is None:
+            return "}}"
+        if mark == "(":
+            return f'{{"name":"{word}","arguments":{{'
+        return f'"{word}":' if mark else _JSON_WORDS.get(word, word)
+
+    return _TOKEN.sub(written, text)
+
+
 class Gemma(ToolFormat):
     """`call:f{query:<|"|>x<|"|>}`: Gemma 4."""
 
@@ -123,16 +155,10 @@ class Gemma(ToolFormat):
             into.malformed(raw, "The call names no tool: write call:NAME{...}.")
             return
         name = name.strip().removeprefix("call:")
-        reader = LiteralReader(rest)
         try:
-            arguments = reader.pairs(":", "}")
+            into.add(raw, name, load_json(_as_json(brace + rest)))
         except BadJsonError as error:
             into.malformed(raw, f"The arguments cannot be read: {error}.", name)
-            return
-        if rest[reader.position :].strip():
-            into.malformed(raw, "There is text behind the arguments.", name)
-        else:
-            into.add(raw, name, arguments)
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
         pairs = ",".join(f"{key}:{self._value(value)}" for key, value in sorted(call.arguments.items()))
@@ -155,21 +181,16 @@ class Lfm(ToolFormat):
 
     def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
         """All calls of the list are read before any is added."""
-        reader = LiteralReader(body)
-        calls: list[tuple[str, dict[str, Any]]] = []
         try:
-            reader.demand("[")
-            while not reader.take("]"):
-                if calls:
-                    reader.demand(",")
-                name, _ = reader.word()
-                reader.demand("(")
-                calls.append((name, reader.pairs("=", ")")))
+            calls = load_json(_as_json(body, python=True))
         except BadJsonError as error:
             into.malformed(raw, f"The calls cannot be read: {error}.")
             return
-        for name, arguments in calls:
-            into.add("", name, arguments)
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            into.malformed(raw, "The calls must be a list.")
+            return
+        for call in calls:
+            into.add("", call.get("name"), call.get("arguments"))
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
         return f"[{call.name}({', '.join(f'{key}={self._value(value)}' for key, value in call.arguments.items())})]"
@@ -246,7 +267,6 @@ class Mistral(ToolFormat):
         return [(entry.get("name"), entry.get("arguments")) for entry in entries]
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
-        """As the templates of Mistral 7B and Nemo do."""
         entries = [{"name": call.name, "arguments": dict(call.arguments), "id": call.id} for call in calls]
         return f"{self.open} {to_json(entries)}"
 

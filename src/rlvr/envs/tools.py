@@ -30,8 +30,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict
 
 from rlvr import imports
-from rlvr.envs.threads import TimeIsUpError, ToolThreads
 from rlvr.errors import ConfigError, UserError
+from rlvr.threads import CallThreads, TimeIsUpError
 from rlvr.types import ToolSchema
 
 MAX_ERROR_CHARS = 500
@@ -63,17 +63,24 @@ class Tool:
     arguments: TypeAdapter[dict[str, Any]]
     run: Callable[[dict[str, Any], object], Awaitable[str]]
 
+    def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as the function takes them. Raises ValueError with what is wrong, in words for the model."""
+        try:
+            return self.arguments.validate_json(json.dumps(arguments))
+        except ValidationError as error:
+            raise ValueError(_explain(error, self.schema)) from None
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError("the arguments are no JSON object") from None
+
     async def call(self, arguments: Mapping[str, Any], state: object) -> ToolResult:
         """The answer in words for the model; never raises for anything that the model wrote.
 
         Raises UserError if the tool does: something is wrong that the model cannot mend.
         """
         try:
-            checked = self.arguments.validate_json(json.dumps(arguments))
-        except ValidationError as error:
-            return ToolResult(text=_explain(error, self.schema), failure="arguments")
-        except (TypeError, ValueError, RecursionError):
-            return ToolResult(text="the arguments are no JSON object", failure="arguments")
+            checked = self.checked(arguments)
+        except ValueError as error:
+            return ToolResult(text=str(error), failure="arguments")
         try:
             return ToolResult(text=await self.run(checked, state))
         except UserError:
@@ -98,7 +105,7 @@ def make_tool(
     timeout_s: float,
     inline: bool = False,
     max_output_chars: int = 20_000,
-    threads: ToolThreads | None = None,
+    threads: CallThreads | None = None,
 ) -> Tool:
     """The tool of a typed function with a Google-style docstring. A parameter `state` is given the episode's state.
 
@@ -116,12 +123,23 @@ def make_tool(
     """
     if timeout_s <= 0:
         raise ValueError(f"timeout_s={timeout_s} must be positive")
-    name = _name(function)
+    name = getattr(function, "__name__", "")
+    if not name.isidentifier():
+        raise UserError(f"the tool {function!r:.200} has no name: define it with def.")
     description, notes = _described(name, function)
     adapter, parameters, takes_state = _parameters(name, function, notes)
-    call = _runner(name, function, takes_state, timeout_s, inline, max_output_chars, threads)
+    pool = threads or CallThreads()
+
+    async def run(arguments: dict[str, Any], state: object) -> str:
+        given = arguments | {_STATE: state} if takes_state else arguments
+        if inspect.iscoroutinefunction(function):
+            return _text(await _within(function(**given), timeout_s), max_output_chars)
+        if inline:
+            return _text(function(**given), max_output_chars)
+        return await pool.run(name, lambda: _text(function(**given), max_output_chars), timeout_s)
+
     schema = {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
-    return Tool(name=name, schema=schema, final=final, timeout_s=timeout_s, arguments=adapter, run=call)
+    return Tool(name=name, schema=schema, final=final, timeout_s=timeout_s, arguments=adapter, run=run)
 
 
 def load_tool(path: str, *, timeout_s: float) -> Tool:
@@ -138,13 +156,6 @@ def load_tool(path: str, *, timeout_s: float) -> Tool:
 
 
 # ---------------------------------------------------------------------------------------------------------- schema
-
-
-def _name(function: Callable[..., object]) -> str:
-    name = getattr(function, "__name__", "")
-    if not name.isidentifier():
-        raise UserError(f"the tool {function!r:.200} has no name: define it with def.")
-    return name
 
 
 def _described(name: str, function: Callable[..., object]) -> tuple[str, dict[str, str]]:
@@ -224,38 +235,6 @@ def _field(hint: Any, parameter: inspect.Parameter, note: str | None) -> Any:
 # --------------------------------------------------------------------------------------------------------- running
 
 
-def _runner(
-    name: str,
-    function: Callable[..., Any],
-    takes_state: bool,
-    timeout_s: float,
-    inline: bool,
-    max_chars: int,
-    threads: ToolThreads | None,
-) -> Callable[[dict[str, Any], object], Awaitable[str]]:
-    """Arguments and state -> the tool's answer as text."""
-
-    def called(arguments: dict[str, Any], state: object) -> Any:
-        return function(**arguments, state=state) if takes_state else function(**arguments)
-
-    async def on_loop(arguments: dict[str, Any], state: object) -> str:
-        return _text(await _within(called(arguments, state), timeout_s), max_chars)
-
-    async def directly(arguments: dict[str, Any], state: object) -> str:
-        return _text(called(arguments, state), max_chars)
-
-    if inspect.iscoroutinefunction(function):
-        return on_loop
-    if inline:
-        return directly
-    pool = threads or ToolThreads()
-
-    async def in_thread(arguments: dict[str, Any], state: object) -> str:
-        return await pool.run(name, lambda: _text(called(arguments, state), max_chars), timeout_s)
-
-    return in_thread
-
-
 async def _within(coroutine: Any, timeout_s: float) -> object:
     """The coroutine's result. One that is out of time is cancelled, and not waited for if it does not care."""
     task = asyncio.ensure_future(_no_exit(coroutine))
@@ -279,13 +258,9 @@ async def _no_exit(coroutine: Awaitable[object]) -> object:
 
 
 def _text(value: object, max_chars: int) -> str:
-    if isinstance(value, str):
-        text = value
-    elif value is None:
-        text = "done"
-    else:
-        text = pydantic_core.to_json(value, fallback=str).decode()
-    return _bounded(text, max_chars)
+    if not isinstance(value, str):
+        value = "done" if value is None else pydantic_core.to_json(value, fallback=str).decode()
+    return _bounded(value, max_chars)
 
 
 def _told(error: BaseException, *, named: bool = True) -> str:
@@ -308,8 +283,7 @@ def _bounded(text: str, max_chars: int) -> str:
 def _explain(error: ValidationError, schema: ToolSchema) -> str:
     """What is wrong with the arguments, in words for the model: each argument by name."""
     known = schema["function"]["parameters"]["properties"]
-    lines = [_problem(problem, known) for problem in error.errors(include_url=False)[:5]]
-    return _bounded("; ".join(lines), MAX_ERROR_CHARS)
+    return _bounded("; ".join(_problem(one, known) for one in error.errors(include_url=False)[:5]), MAX_ERROR_CHARS)
 
 
 def _problem(problem: Any, known: Mapping[str, Any]) -> str:

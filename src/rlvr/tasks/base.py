@@ -2,90 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 
 from rlvr.envs.base import Env
-from rlvr.types import Example, Message, ToolSchema, TurnText, Verdict
+from rlvr.types import Example, Message, TurnText, Verdict
+
+CountTokens = Callable[..., int]
+"""Messages, and the schemas of tools if there are any -> the tokens of their prompt."""
+
+NUM_TEXTS = 2_000
+"""Demonstrations that a tokenizer is learnt from."""
 
 
-class CountTokens(Protocol):
-    """Counts the tokens of a prompt."""
-
-    def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), /) -> int:
-        """How many tokens the prompt of these messages and tools has."""
-        ...
-
-
-class Task(Protocol):
+class Task(ABC):
     """Everything is a function of (data, settings, seed, index); held-out examples do not depend on the seed."""
 
-    @property
-    def name(self) -> str:
-        """Part of the metrics' names."""
-        ...
-
-    @property
-    def stop_words(self) -> tuple[str, ...]:
-        """Words that end a completion, beside the tokenizer's own end."""
-        ...
-
-    @property
-    def vocabulary(self) -> tuple[str, ...] | None:
-        """The words of a word-level tokenizer made for this task; None for free text."""
-        ...
+    name: str  # part of the metrics' names
+    stop_words: tuple[str, ...] = ()  # words that end a completion, beside the tokenizer's own end
+    vocabulary: tuple[str, ...] | None = None  # words of a word-level tokenizer made for this task; None: free text
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What loading found, in sentences: sizes, overlap, what was left out."""
-        ...
+        return ()
 
+    @abstractmethod
     def train_example(self, index: int) -> Example:
         """Example `index` of the endless, seeded training stream; never held out."""
-        ...
 
+    @abstractmethod
     def eval_examples(self, num: int) -> list[Example]:
-        """The first `num` held-out examples; always the same ones, fewer if there are no more."""
-        ...
+        """The first `num` held-out examples, all different; always the same ones, fewer if there are no more."""
 
+    @abstractmethod
     def env(self, example: Example) -> Env:
         """A fresh single-use environment."""
-        ...
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
         """The environments of a group; they may be scored together."""
-        ...
+        return [self.env(example) for _ in range(count)]
 
+    @abstractmethod
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric: what was answered and whether it is right. Knows nothing of reward settings."""
-        ...
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """Names of the subsets whose accuracy is reported by itself, e.g. `("2_steps",)`."""
-        ...
+        return ()
 
+    @abstractmethod
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Prompt and completion `index` of an endless stream for supervised training; never held out.
 
-        Of several turns: prompt, completion, reply, completion, ...; what the completions say is learnt.
+        Of several turns: prompt, completion, reply, completion, ...; what the completions say is learnt. A share
+        `worked_share` of them solve the problem in the asked-for format; which problem it is does not depend on it.
         """
-        ...
 
     def texts(self) -> Iterator[str]:
         """Training prompts with their solutions, for a tokenizer to be learnt from; it ends."""
-        ...
+        return (" ".join(self.demonstration(index, 1.0)) for index in range(NUM_TEXTS))
 
+    @abstractmethod
     def example(self, text: str) -> Example:
         """The example of a user's own question. Where no answer is known its `answer` is empty."""
-        ...
 
+    @abstractmethod
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
         """Leave out, and note, the examples whose prompt has more tokens; called once, before anything is drawn.
 
         Raises UserError if that leaves nothing.
         """
-        ...
 
     def eval_sets(self) -> tuple[Task, ...]:
         """What is evaluated, each by itself: the task, or the parts of a mix."""
-        ...
+        return (self,)
+
+
+def text_of(messages: Sequence[Message]) -> str:
+    """What the messages say, line by line."""
+    return "\n".join(message.content for message in messages)

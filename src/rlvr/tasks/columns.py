@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,10 +11,10 @@ from rlvr.rewards.numbers import parse_answer
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.readers import check_file, read_file, read_split, split_names
+from rlvr.tasks.readers import check_file, read_file
 from rlvr.tasks.rows import MAX_FIELD_CHARS, DataError, Row, clean, number_text
 from rlvr.tasks.settings import ColumnSettings, HeldOutShare, SplitSettings, TaskContext
-from rlvr.tasks.splits import Part, by_hash, joined, make_data, parse_rows
+from rlvr.tasks.splits import Part, by_hash, make_data, parse_rows
 
 EVAL_SHARE = "share of the rows, chosen by hash, that is never trained on"
 
@@ -39,8 +39,8 @@ class Jsonl(ColumnSettings):
 
     def load(self, context: TaskContext) -> Data:
         """One file, cut by hash, or one to train on and another to hold out."""
-        held_out = None if self.eval_path is None else _read(self.eval_path)
-        return _data(self, self.path, self.eval_share, (_read(self.path), held_out), context.seed)
+        train, *held_out = [list(read_file(Path(path).expanduser())) for path in (self.path, self.eval_path) if path]
+        return _data(self, self.eval_share, train, held_out[0] if held_out else None, context.seed)
 
 
 @register("task", "hub")
@@ -54,27 +54,14 @@ class Hub(ColumnSettings, SplitSettings):
 
     def load(self, context: TaskContext) -> Data:
         """One split (or several, joined), cut by hash, or splits to train on and others to hold out."""
-        held_out = None if self.eval_split is None else self._rows("eval_split", self.eval_split)
-        return _data(
-            self, self.path, self.eval_share, (self._rows("train_split", self.train_split), held_out), context.seed
-        )
-
-    def _rows(self, key: str, splits: str) -> list[Row]:
-        names = split_names(f"task.{key}", splits)
-        return joined([read_split(self.path, name, subset=self.subset) for name in names])
+        held_out = None if self.eval_split is None else self.rows("eval_split")
+        return _data(self, self.eval_share, self.rows("train_split"), held_out, context.seed)
 
 
-def _read(path: str) -> list[Row]:
-    return list(read_file(Path(path).expanduser()))
-
-
-def _data(
-    settings: ColumnSettings, path: str, eval_share: float, rows: tuple[list[Row], list[Row] | None], seed: int
-) -> Data:
-    train, held_out = rows
-    part = _part(settings, train)
-    cut = by_hash(part, eval_share, path) if held_out is None else (part, _part(settings, held_out))
-    return make_data(*cut, where=path, seed=seed, max_train=settings.max_train_examples)
+def _data(settings: ColumnSettings, eval_share: float, train: list[Row], held_out: list[Row] | None, seed: int) -> Data:
+    part, where = _part(settings, train), settings.origin
+    cut = by_hash(part, eval_share, where) if held_out is None else (part, _part(settings, held_out))
+    return make_data(*cut, where=where, seed=seed, max_train=settings.max_train_examples)
 
 
 def _part(settings: ColumnSettings, rows: list[Row]) -> Part:
@@ -91,19 +78,15 @@ def parse(row: Row, settings: ColumnSettings) -> Problem | None:
     if not golds:
         return None
     key = fingerprint(question)
+    used = {settings.question_field, settings.answer_field, settings.id_field, "aliases", "tags", "task"}
+    others = {name: value for name, value in row.fields.items() if name not in used}  # a reward may want them
     return Problem(
         id=f"{settings.name}/{key.hex()}" if settings.id_field is None else _id(row, settings.id_field),
         key=key,
         question=question,
         answer=golds[0],
-        metadata={**_others(row, settings), **({"aliases": golds[1:]} if golds[1:] else {})},
+        metadata={**others, **({"aliases": golds[1:]} if golds[1:] else {})},
     )
-
-
-def _others(row: Row, settings: ColumnSettings) -> dict[str, Any]:
-    """What a row has beside question, answer and id: a reward may want it."""
-    used = {settings.question_field, settings.answer_field, settings.id_field, "aliases", "tags", "task"}
-    return {name: value for name, value in row.fields.items() if name not in used}
 
 
 def answers(row: Row, field: str, metric: str) -> tuple[str, ...]:
@@ -126,7 +109,7 @@ def _answer(row: Row, field: str, value: Any) -> str:
         if len(value) > MAX_FIELD_CHARS:
             raise DataError(f"{row.place}: field {field!r} has {len(value):,} characters, above {MAX_FIELD_CHARS:,}.")
         return clean(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise row.wrong(field, value, "a text, a number or a list of them")
     return number_text(value) if isinstance(value, float) else str(value)
 

@@ -13,17 +13,14 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
 from rlvr.seeding import EVAL_SEED, derive_seed
-from rlvr.tasks.base import CountTokens, Task
+from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, text_of
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.prompting import Shot, plain
+from rlvr.tasks.prompting import plain
 from rlvr.tasks.rows import clean
 from rlvr.tasks.settings import TaskContext
-from rlvr.tasks.sources import ListSource, Source, anything
+from rlvr.tasks.sources import Keep, Source, anything
 from rlvr.tasks.tool_play import played
-from rlvr.types import Attempt, Example, Message, ToolSchema, TurnText, Verdict
-
-NUM_TEXTS = 2_000
-"""Examples of an endless source that a tokenizer is learnt from."""
+from rlvr.types import Attempt, Example, ToolSchema, TurnText, Verdict
 
 NUM_SHOTS = 64
 """Examples of an endless source that few-shot examples are chosen from."""
@@ -58,16 +55,14 @@ class Environments(Protocol):
         ...
 
 
-class DatasetTask:
+class DatasetTask(Task):
     """Problems from a `Source`, asked by a `Prompter`, rewarded by a verifier, judged by a metric.
 
     Without `environments` an episode has one turn.
 
-    Shown examples (`few_shot`) are training problems: for each training example they are drawn anew by the seed, for
+    Shown examples (`few_shot`) are training problems: for each training example they are drawn by the seed, for
     held-out ones they are the same for all and for every seed.
     """
-
-    stop_words: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -89,31 +84,22 @@ class DatasetTask:
         self._max_prompt_tokens = max_prompt_tokens
         self.environments = environments
         self._tools = environments.tools if environments is not None else ()
-        self._shot_pool: Sequence[Problem] = ()  # shown examples come from here, however long a prompt may be
         self._fill_shot_pool()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What loading found, in sentences."""
         return tuple(self._notes)
 
     def train_example(self, index: int) -> Example:
-        """Example `index` of the endless training stream; never held out."""
         return self._train_example(self.source.train(index))
 
     def eval_examples(self, num: int) -> list[Example]:
-        """The first `num` held-out examples, the same for every run; fewer if there are no more."""
         return [self._eval_example(problem) for problem in self.source.held_out(num)]
 
     def env(self, example: Example) -> Env:
-        """A fresh environment."""
         if self.environments is not None:
             return self.environments.env(example)
         return SingleTurnEnv(example, self._traced)
-
-    def envs(self, example: Example, count: int) -> Sequence[Env]:
-        """As many independent ones."""
-        return [self.env(example) for _ in range(count)]
 
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """The metric on the last turn. Where no answer is known nothing is right."""
@@ -126,15 +112,11 @@ class DatasetTask:
         return await self._judge.judge(replace(attempt, format=self._prompter.answer_format, sandbox=self._sandbox))
 
     def tags(self, example: Example) -> tuple[str, ...]:
-        """The problem's tags."""
         return tuple(example.metadata.get("tags", ()))
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        """Prompt and completion for supervised training; never held out. With tools, the turns of the problem.
-
-        A share `worked_share` of them are in the asked-for format; the others solve the problem in the data's own words
-        (GSM8K: working, then `#### 72`), or name the answer alone where the data has no working.
-        """
+        """With tools, the turns of the problem. Those that are not worked solve the problem in the data's own words
+        (GSM8K: working, then `#### 72`), or name the answer alone where the data has no working."""
         problem = self.source.train(index, "demonstration")
         worked = random.Random(derive_seed(self._seed, self.name, "worked", index)).random() < worked_share
         if self.environments is not None:
@@ -142,7 +124,7 @@ class DatasetTask:
         if not problem.answer:
             raise UserError(f"{self.name} has no reference answers to demonstrate: set warm_start.enabled=false.")
         completion = self._prompter.worked(problem) if worked else plain(problem)
-        prompt = _text(self._train_example(problem).messages)
+        prompt = text_of(self._train_example(problem).messages)
         return prompt, completion + (END if self.vocabulary else "")
 
     def _played(self, problem: Problem, worked: bool) -> tuple[str, ...]:
@@ -162,12 +144,12 @@ class DatasetTask:
         return played(example, env, problem.turns if worked else problem.turns[-1:], self._tool_format)
 
     def texts(self) -> Iterator[str]:
-        """Prompt and solution of the training examples, without the examples shown before them."""
+        """Without the examples shown before them."""
         for problem in self.source.some(NUM_TEXTS):
             if problem.turns:
                 yield "\n".join(self._played(problem, worked=True))
                 continue
-            prompt = _text(self._prompter.messages(problem.question, fields=self._fields(problem)))
+            prompt = text_of(self._prompter.messages(problem.question, fields=self._fields(problem)))
             yield f"{prompt}\n{self._prompter.worked(problem)}"
 
     def example(self, text: str) -> Example:
@@ -185,39 +167,25 @@ class DatasetTask:
         """Leave out, and note, what has longer prompts than this or than task.max_prompt_tokens."""
         limit = min(max_tokens, self._max_prompt_tokens or max_tokens)
 
-        def fits(problem: Problem) -> bool:
-            return count_tokens(self._train_example(problem).messages, self._tools) <= limit
+        def fits(example: Example) -> bool:
+            return count_tokens(example.messages, self._tools) <= limit
 
-        def fits_held_out(problem: Problem) -> bool:
-            return count_tokens(self._eval_example(problem).messages, self._tools) <= limit
-
-        before = _sizes(self.source)
-        left_out = self.source.leave_out(fits, fits_held_out)
-        if left_out is None or before is None:
-            return
-        for kind, num, total in zip(("training", "held-out"), left_out, before, strict=True):
-            if num and num == total:
-                raise UserError(
-                    f"{self.name}: the prompts of all {total:,} {kind} examples have more than {limit:,} tokens; raise "
-                    "task.max_prompt_tokens, shorten the prompt, or use a model with more context."
-                )
-            if num:
-                self._notes.append(
-                    f"{num:,} of {total:,} {kind} examples have prompts of more than {limit:,} tokens: left out"
-                )
+        self._notes += leave_out_long(
+            self.name,
+            self.source,
+            lambda problem: fits(self._train_example(problem)),
+            lambda problem: fits(self._eval_example(problem)),
+            limit,
+        )
 
     @property
     def sizes(self) -> tuple[int, int] | None:
         """Training and held-out problems; None where there is no end to them."""
-        return _sizes(self.source)
-
-    def eval_sets(self) -> tuple[Task, ...]:
-        """Itself."""
-        return (self,)
+        return self.source.sizes()
 
     def hold_out_for(self, other: DatasetTask) -> None:
         """Never train on what asks the same as something the other task holds out; noted."""
-        before = _sizes(self.source)
+        before = self.source.sizes()
         left_out = self.source.leave_out(lambda problem: not other.source.holds_out(problem.key), anything)
         if left_out is not None and before is not None:
             note_overlap(self._notes, left_out[0], before[0], f"held out by {other.name}")
@@ -244,7 +212,7 @@ class DatasetTask:
     def _fields(self, problem: Problem) -> Mapping[str, str]:
         return {} if self.environments is None else self.environments.fields(problem)
 
-    def _shots(self, problem: Problem, seed: int) -> list[Shot]:
+    def _shots(self, problem: Problem, seed: int) -> list[Problem]:
         """Different training problems, none of which asks what `problem` asks."""
         rng = random.Random(seed)
         chosen: dict[bytes, Problem] = {}
@@ -252,29 +220,38 @@ class DatasetTask:
             other = rng.choice(self._shot_pool)
             if other.key != problem.key:
                 chosen.setdefault(other.key, other)
-        return [Shot(question=p.question, completion=self._prompter.worked(p)) for p in chosen.values()]
+        return list(chosen.values())
 
     def _fill_shot_pool(self) -> None:
-        if not self._few_shot:
-            return
-        shown = (problem for problem in self.source.some(NUM_SHOTS) if problem.answer)
+        """Shown examples come from here, however long a prompt may be."""
+        shown = (problem for problem in self.source.some(NUM_SHOTS) if problem.answer) if self._few_shot else ()
         self._shot_pool = tuple({problem.key: problem for problem in shown}.values())
-        if len(self._shot_pool) <= self._few_shot:
+        if self._few_shot and len(self._shot_pool) <= self._few_shot:
             raise ConfigError(
                 f"prompt.few_shot={self._few_shot}: {self.name} has {len(self._shot_pool)} different training examples "
                 f"with an answer to show, and {self._few_shot + 1} are needed; lower it."
             )
 
 
+def leave_out_long(name: str, source: Source, fits: Keep, fits_held_out: Keep, limit: int) -> list[str]:
+    """Leave out what does not fit into `limit` tokens; notes on it. UserError if that leaves nothing."""
+    before = source.sizes()
+    left_out = source.leave_out(fits, fits_held_out)
+    if left_out is None or before is None:
+        return []
+    notes: list[str] = []
+    for kind, num, total in zip(("training", "held-out"), left_out, before, strict=True):
+        if num and num == total:
+            raise UserError(
+                f"{name}: the prompts of all {total:,} {kind} examples have more than {limit:,} tokens; raise "
+                "task.max_prompt_tokens, shorten the prompt, or use a model with more context."
+            )
+        if num:
+            notes.append(f"{num:,} of {total:,} {kind} examples have prompts of more than {limit:,} tokens: left out")
+    return notes
+
+
 def note_overlap(notes: list[str], num: int, total: int, what: str) -> None:
     """`3 of 7,473 training examples are also held out: left out`"""
     if num:
         notes.append(f"{num:,} of {total:,} training examples are also {what}: left out")
-
-
-def _sizes(source: Source) -> tuple[int, int] | None:
-    return source.sizes() if isinstance(source, ListSource) else None
-
-
-def _text(messages: Sequence[Message]) -> str:
-    return "\n".join(message.content for message in messages)

@@ -6,7 +6,7 @@
             yield {"question": "...", "answer": "...", "demonstration": "...", "metadata": {...}}
 
 Every call with the same settings must yield the same. With `task.vocabulary`, the words of a tokenizer, texts may also
-be arrays of token ids of anything that speaks DLPack (NumPy, PyTorch, JAX, on the CPU): id 3 becomes word 3, words are
+be arrays of token ids of anything with DLPack (NumPy, PyTorch, JAX, on the CPU): id 3 becomes word 3, words are
 joined by spaces, and a word-level tokenizer made of the vocabulary gives back the same ids.
 """
 
@@ -16,12 +16,13 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from itertools import count
 from typing import Any
 
 from rlvr import imports
 from rlvr.envs.tools import Tool, make_tool
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.registry import register
 from rlvr.settings import ImportPath, PositiveInt, Text, setting
 from rlvr.tasks.columns import answers
@@ -36,8 +37,6 @@ from rlvr.types import Example
 Scalar = bool | int | float | str
 FIELDS = ("question", "answer", "demonstration", "metadata")
 SPECIAL = ("<pad>", "<boe>", "<eoe>")
-ENDS = ("<pad>", "<eoe>")
-MAX_IDS = 1_000_000
 TOOLS = "has_tools # a task with tools"
 
 
@@ -55,6 +54,8 @@ class ExamplesTask(MetricSettings):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        for name in {"examples", "tools", "state"} & set(cls.model_fields):
+            raise TypeError(f"{cls.__name__}.{name} must be a method (def {name}(self, ...)), not a value")
         cls.has_tools = cls.tools is not ExamplesTask.tools
 
     @abstractmethod
@@ -96,7 +97,8 @@ class ExamplesTask(MetricSettings):
         try:
             return [make_tool(function, timeout_s=self.tool_timeout_s) for function in self.tools()]
         except (UserError, TypeError) as error:  # or `tools` gives no list
-            raise ConfigError(f"task={self.name}: {error}") from error
+            what = "" if isinstance(error, UserError) else "tools: "
+            raise ConfigError(f"task={self.name}: {what}{error}") from error
 
     def check_run(self, config: Any) -> None:
         super().check_run(config)
@@ -105,7 +107,16 @@ class ExamplesTask(MetricSettings):
     def environments(self, context: TaskContext) -> ToolEnvironments | None:
         if not self.has_tools:
             return None
-        return ToolEnvironments(self.toolbox(), context.verifier, state=self.state, max_turns=self.max_turns)
+
+        def state(example: Example) -> object:
+            try:
+                return self.state(example)
+            except Exception as error:  # the user's code
+                raise UserError(
+                    f"task={self.name}: state of example {example.id}: {type(error).__name__}: {error}"
+                ) from error
+
+        return ToolEnvironments(self.toolbox(), context.verifier, state=state, max_turns=self.max_turns)
 
     def load(self, context: TaskContext) -> Data:
         """Examples are read as they are needed.
@@ -114,8 +125,7 @@ class ExamplesTask(MetricSettings):
             ConfigError: the vocabulary cannot be one, or nothing is held out.
             DataError: it yields nothing, something else than examples, or other examples when it is called again.
         """
-        _check_vocabulary(self.words)
-        return _data(_Examples(task=self, call=self.examples, place=f"task={self.name}"), context.seed)
+        return _Examples(task=self, call=self.examples, place=f"task={self.name}").data(context.seed)
 
 
 @register("task", "generator")
@@ -142,42 +152,19 @@ class Generator(ExamplesTask):
 
     def load(self, context: TaskContext) -> Data:
         """ConfigError if there is no such function, or it does not take the settings; else as every `ExamplesTask`."""
-        _check_vocabulary(self.vocabulary)
         function = context.functions.get(self.source) or self._imported()
         place = f"task.source={self.source}"
         try:
             inspect.signature(function).bind(**self.settings)
         except TypeError as error:
             raise ConfigError(f"task.settings={dict(self.settings)}: {place} does not take them ({error}).") from None
-        return _data(_Examples(task=self, call=partial(function, **self.settings), place=place), context.seed)
+        return _Examples(task=self, call=partial(function, **self.settings), place=place).data(context.seed)
 
     def check_found(self, key: str) -> None:
         self._imported()
 
     def _imported(self) -> Callable[..., Any]:
         return imports.imported(f"task.source={self.source}", self.source, "function", callable)
-
-
-def _data(examples: _Examples, seed: int) -> Data:
-    settings = examples.task
-    first, again = next(iter(examples), None), next(iter(examples), None)
-    if first is None:
-        raise DataError(f"{examples.place}: yields no example.")
-    if again is None or (again.key, again.answer) != (first.key, first.answer):
-        raise DataError(
-            f"{examples.place}: called again it begins with another example, so no run could be repeated or resumed; "
-            "give its random numbers a fixed seed, and return a new iterator at each call."
-        )
-    source = ReplaySource(
-        lambda: iter(examples), eval_share=settings.eval_share, seed=seed, max_train=settings.max_train_examples
-    )
-    if not source.held_out(1):
-        raise ConfigError(
-            f"task.eval_share={settings.eval_share} leaves no held-out example of {settings.origin}: raise it."
-        )
-    source.train(0)
-    note = f"examples from {settings.origin}, {settings.eval_share:.0%} of them, chosen by hash, held out"
-    return Data(source=source, notes=(note,), vocabulary=settings.words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,25 +175,41 @@ class _Examples:
     call: Callable[[], Iterable[Any]]
     place: str
 
+    def data(self, seed: int) -> Data:
+        """ConfigError for a vocabulary that cannot be one; DataError for what cannot be repeated."""
+        task = self.task
+        _check_vocabulary(task.words)
+        first, again = next(iter(self), None), next(iter(self), None)
+        if first is None:
+            raise DataError(f"{self.place}: yields no example.")
+        if again is None or (again.key, again.answer) != (first.key, first.answer):
+            raise DataError(
+                f"{self.place}: called again it begins with another example, so no run could be repeated or resumed; "
+                "give its random numbers a fixed seed, and return a new iterator at each call."
+            )
+        source = ReplaySource(
+            lambda: iter(self), eval_share=task.eval_share, seed=seed, max_train=task.max_train_examples
+        )
+        if not source.held_out(1):
+            raise ConfigError(
+                f"task.eval_share={task.eval_share} leaves no held-out example of {task.origin}: raise it."
+            )
+        source.train(0)
+        note = f"examples from {task.origin}, {task.eval_share:.0%} of them, chosen by hash, held out"
+        return Data(source=source, notes=(note,), vocabulary=task.words)
+
     def __iter__(self) -> Iterator[Problem]:
-        items = self._call()
-        number = 0
-        while True:
-            number += 1
-            place = f"{self.place}, example {number}"
+        items, place = None, self.place
+        for number in count(1):
             try:
+                items = iter(self.call()) if items is None else items
+                place = f"{self.place}, example {number}"
                 item = next(items)
             except StopIteration:
                 return
             except Exception as error:  # the user's code
                 raise DataError(f"{place}: {type(error).__name__}: {ascii_text(str(error)[:300])}") from error
             yield self._problem(item, place)
-
-    def _call(self) -> Iterator[Any]:
-        try:
-            return iter(self.call())
-        except Exception as error:  # the user's code
-            raise DataError(f"{self.place}: {type(error).__name__}: {ascii_text(str(error)[:300])}") from error
 
     def _problem(self, item: object, place: str) -> Problem:
         row = Row(place, {name: self._text(value, place, name) for name, value in _fields(item, place).items()})
@@ -220,7 +223,9 @@ class _Examples:
         if self.task.words is not None:
             golds = tuple(_without_end(gold) for gold in golds)
             demonstration = None if demonstration is None else _without_end(demonstration)
-            self._check_words(row, question, *golds, demonstration or "")
+            for word in " ".join((question, *golds, demonstration or "")).split():
+                if word not in self.task.words:
+                    raise DataError(f"{place}: the word {ascii_text(word[:60])!r} is not in task.vocabulary.")
         metadata = row.fields.get("metadata") or {}
         if not isinstance(metadata, Mapping):
             raise row.wrong("metadata", metadata, "a dict")
@@ -228,7 +233,6 @@ class _Examples:
         if not isinstance(given, list | tuple) or not all(isinstance(alias, str) for alias in given):
             raise row.wrong("metadata.aliases", given, "a list of texts")
         key = fingerprint(question)
-        aliases = {"aliases": golds[1:]} if golds[1:] else {}
         return Problem(
             id=f"generator/{key.hex()}",
             key=key,
@@ -236,41 +240,46 @@ class _Examples:
             answer=golds[0],
             demonstration=demonstration,
             turns=turns,
-            metadata={**metadata, **aliases},
+            metadata={**metadata, **({"aliases": golds[1:]} if golds[1:] else {})},
         )
 
     def _turns(self, row: Row, said: Sequence[Any]) -> tuple[Any, ...]:
         """What the model says in its turns: calls, then a text."""
         if not self.task.has_tools:
             raise row.wrong("demonstration", said, "a text, where the task has no tools")
+        if not said or not isinstance(said[-1], str):
+            raise row.wrong("demonstration", said, "calls and in the end a text")
         for turn in said[:-1]:
             arguments = turn.get("arguments", {}) if isinstance(turn, Mapping) else None
             if not isinstance(arguments, Mapping) or not isinstance(turn.get("name"), str):
                 raise row.wrong("demonstration", turn, "calls {'name': ..., 'arguments': {...}} before its last text")
-        if not said or not isinstance(said[-1], str):
-            raise row.wrong("demonstration", said, "calls and in the end a text")
+            if turn["name"] not in self._tools:
+                hint = suggestion(turn["name"], [*self._tools])
+                raise DataError(f"{row.place}: the demonstration calls {turn['name']!r}, which is no tool; {hint}")
+            try:
+                self._tools[turn["name"]].checked(arguments)
+            except ValueError as error:
+                raise DataError(
+                    f"{row.place}: the demonstration calls {turn['name']!r} in a wrong way: {error}"
+                ) from None
         return tuple(said)
+
+    @cached_property
+    def _tools(self) -> Mapping[str, Tool]:
+        return {tool.name: tool for tool in self.task.toolbox()}
 
     def _text(self, value: Any, place: str, field: str) -> Any:
         """An array of ids as words; anything else as it is."""
         if not hasattr(value, "__dlpack__"):
             return value
-        if self.task.words is None:
-            raise DataError(f"{place}: field {field!r} is an array of token ids: name their words in task.vocabulary.")
-        ids = token_ids(value, f"{place}: field {field!r}")
+        what, words = f"{place}: field {field!r}", self.task.words
+        if words is None:
+            raise DataError(f"{what} is an array of token ids: name their words in task.vocabulary.")
+        ids = token_ids(value, what)
         for token in ids:
-            if not 0 <= token < len(self.task.words):
-                raise DataError(
-                    f"{place}: field {field!r} has the id {token}, but task.vocabulary has the words 0 to "
-                    f"{len(self.task.words) - 1}."
-                )
-        return " ".join(self.task.words[token] for token in ids)
-
-    def _check_words(self, row: Row, *texts: str) -> None:
-        for text in texts:
-            for word in text.split():
-                if word not in (self.task.words or ()):
-                    raise DataError(f"{row.place}: the word {ascii_text(word[:60])!r} is not in task.vocabulary.")
+            if not 0 <= token < len(words):
+                raise DataError(f"{what} has the id {token}, but task.vocabulary has the words 0 to {len(words) - 1}.")
+        return " ".join(words[token] for token in ids)
 
 
 def token_ids(array: Any, what: str) -> list[int]:
@@ -287,8 +296,6 @@ def token_ids(array: Any, what: str) -> list[int]:
         raise DataError(
             f"{what} must be an array of whole numbers in one dimension, but is {values.dtype}{list(values.shape)}."
         )
-    if values.size > MAX_IDS:
-        raise DataError(f"{what} has {values.size:,} ids, above {MAX_IDS:,}.")
     return [int(value) for value in values.reshape(-1)]
 
 
@@ -309,7 +316,7 @@ def _fields(item: object, place: str) -> Mapping[str, Any]:
 def _without_end(text: str) -> str:
     """Without the words that end a completion: they are sampled, and are no part of an answer."""
     words = text.split()
-    while words and words[-1] in ENDS:
+    while words and words[-1] in ("<pad>", "<eoe>"):
         words.pop()
     return " ".join(words)
 

@@ -34,7 +34,7 @@ class Gsm8k(SplitSettings):
     eval_split: Text = setting("test", "held-out split")
     solution_lines: PositiveInt | None = setting(
         None,
-        "demonstrations and few-shot examples show only the last so many lines of a solution; null: all",
+        "demonstrations and few-shot examples show this many lines of a solution, the last ones; null: all",
         only_if="model.from_scratch or prompt.few_shot > 0",
     )
 
@@ -47,23 +47,16 @@ class Gsm8k(SplitSettings):
 
     def load(self, context: TaskContext) -> Data:
         """Rows without a number after `####` have no gold; they are left out and noted."""
-        return make_data(
-            self._part("train_split", self.train_split),
-            self._part("eval_split", self.eval_split),
-            where=self.path,
-            seed=context.seed,
-            max_train=self.max_train_examples,
-        )
+        train, held_out = (self._part(key) for key in ("train_split", "eval_split"))
+        return make_data(train, held_out, where=self.path, seed=context.seed, max_train=self.max_train_examples)
 
-    def _part(self, key: str, splits: str) -> Part:
-        problems: list[Row] = []
-        names: list[str] = []
-        for split in split_names(f"task.{key}", splits):
-            rows = read_split(self.path, split, subset=self.subset, fields=FIELDS)
-            problems += rows
-            names += [f"gsm8k/{split}/{number}" for number in range(1, len(rows) + 1)]
-        ids = iter(names)
-        return parse_rows(problems, lambda row: parse(row, next(ids), self.solution_lines))
+    def _part(self, key: str) -> Part:
+        rows: dict[str, Row] = {}
+        for split in split_names(f"task.{key}", getattr(self, key)):
+            found = read_split(self.path, split, subset=self.subset, fields=FIELDS)
+            rows |= {f"gsm8k/{split}/{number}": row for number, row in enumerate(found, start=1)}
+        names = iter(rows)
+        return parse_rows(rows.values(), lambda row: parse(row, next(names), self.solution_lines))
 
 
 def parse(row: Row, name: str, solution_lines: int | None) -> Problem | None:

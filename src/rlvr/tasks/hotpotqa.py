@@ -13,15 +13,39 @@ for each title is enough.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import ClassVar
 
+from rlvr.registry import register
 from rlvr.retrieval.base import Document
-from rlvr.tasks.multihop_corpus import Library
-from rlvr.tasks.multihop_sets import Question, Reason, cell, gold, records
+from rlvr.tasks.multihop_sets import Library, Question, Reason, cell, gold, records
+from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
 from rlvr.tasks.rows import Row
 
-HOTPOTQA_FIELDS = ("id", "question", "answer", "type", "supporting_facts", "context")
-WIKI2_FIELDS = ("_id", "question", "answer", "type", "supporting_facts", "context")
 INCOMPLETE = "have a context without all supporting paragraphs, and need task.retrieval.scope=corpus"
+
+
+@register("task", "hotpotqa")
+class Hotpotqa(MultiHopSettings):
+    """HotpotQA, arXiv:1809.09600: questions of 2 hops over 10 paragraphs."""
+
+    hub_id: ClassVar[str] = "hotpotqa/hotpot_qa"
+    rules, match = "hotpotqa", "title"
+    fields = ("id", "question", "answer", "type", "supporting_facts", "context")
+    train_sets: TrainSets = sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "train", "train")
+    eval_sets: EvalSets = sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "validation", "dev")
+
+    def parse(self, row: Row) -> Question | Reason:
+        return parse(row, self.library)
+
+
+@register("task", "wiki2")
+class Wiki2(Hotpotqa):
+    """2WikiMultihopQA, arXiv:2011.01060: questions of 2 to 4 hops over 10 paragraphs."""
+
+    hub_id: ClassVar[str] = "xanhho/2WikiMultihopQA"
+    fields = ("_id", "question", "answer", "type", "supporting_facts", "context")
+    train_sets: TrainSets = sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "train", "train")
+    eval_sets: EvalSets = sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "validation", "dev")
 
 
 def parse(row: Row, library: Library | None = None) -> Question | Reason:

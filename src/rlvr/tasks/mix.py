@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import permutations
 from math import lcm
 from typing import Annotated, Any, ClassVar
 
@@ -73,7 +74,7 @@ class Mix(TaskSettings):
         return MixTask(name=context.name, parts=parts, seed=context.seed)
 
 
-class MixTask:
+class MixTask(Task):
     """The tasks by name, in proportion to their weights."""
 
     def __init__(self, *, name: str, parts: Mapping[str, tuple[Task, float]], seed: int) -> None:
@@ -86,11 +87,12 @@ class MixTask:
         self.stop_words = _union(part.stop_words for part in self._parts.values())
         words = [part.vocabulary for part in self._parts.values()]
         self.vocabulary = None if None in words else _union(word for word in words if word is not None)
-        _hold_out_everywhere(self._parts)
+        found = [part for part in self._parts.values() if isinstance(part, DatasetTask)]
+        for part, other in permutations(found, 2):
+            part.hold_out_for(other)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Those of the parts."""
         return tuple(f"{key}: {note}" for key, part in self._parts.items() for note in part.notes)
 
     def train_example(self, index: int) -> Example:
@@ -106,15 +108,12 @@ class MixTask:
         return in_turn[:num]
 
     def env(self, example: Example) -> Env:
-        """The environment of the part that the example is from."""
         return self._part_of(example).env(example)
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
-        """The environments of a group, made by the part that the example is from."""
         return self._part_of(example).envs(example, count)
 
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
-        """The metric of the part that the example is from."""
         return await self._part_of(example).judge(example, turns)
 
     def tags(self, example: Example) -> tuple[str, ...]:
@@ -122,12 +121,10 @@ class MixTask:
         return (example.metadata["task"], *self._part_of(example).tags(example))
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        """Of the part whose turn it is."""
         key, place = self.place(index)
         return self._parts[key].demonstration(place, worked_share)
 
     def texts(self) -> Iterator[str]:
-        """Those of all parts."""
         for part in self._parts.values():
             yield from part.texts()
 
@@ -139,12 +136,10 @@ class MixTask:
         return _marked(part.example(text), key)
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
-        """In every part."""
         for part in self._parts.values():
             part.limit_prompts(count_tokens, max_tokens)
 
     def eval_sets(self) -> tuple[Task, ...]:
-        """The parts, each evaluated by itself."""
         return tuple(self._parts.values())
 
     def place(self, index: int) -> tuple[str, int]:
@@ -170,14 +165,6 @@ def block_counts(weights: Mapping[str, float]) -> dict[str, int]:
     if sum(shares.values()) == 1 and size <= MAX_BLOCK and all(shares.values()):
         return {key: int(share * size) for key, share in shares.items()}
     return {key: max(1, round(Fraction(weight) / total * MAX_BLOCK)) for key, weight in weights.items()}
-
-
-def _hold_out_everywhere(parts: Mapping[str, Task]) -> None:
-    found = [part for part in parts.values() if isinstance(part, DatasetTask)]
-    for part in found:
-        for other in found:
-            if other is not part:
-                part.hold_out_for(other)
 
 
 def _marked(example: Example, key: str) -> Example:

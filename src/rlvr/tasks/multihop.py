@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool, ToolError, load_tool, make_tool
 from rlvr.errors import UserError
 from rlvr.retrieval.base import Document, Search
@@ -25,33 +24,21 @@ from rlvr.rewards.completion import ARGUMENTS, Ids, Text
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import QaState, Rules, final_answer, official_scores, potential
 from rlvr.rewards.text import golds_of
-from rlvr.tasks.multihop_corpus import Library, Match
-from rlvr.tasks.multihop_sets import Question, Sieve, read_questions, with_noise
+from rlvr.tasks.multihop_sets import Library, Question, with_noise
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import DOCUMENTS
-from rlvr.tasks.rows import Row
+from rlvr.tasks.tool_play import ToolEnvironments
 from rlvr.types import Attempt, Example, Verdict
 
 if TYPE_CHECKING:
-    from rlvr.tasks.multihop_sets import Reason
     from rlvr.tasks.multihop_settings import MultiHopSettings
     from rlvr.tasks.settings import Functions
 
+TOOLS = ("retrieve_documents", "get_document", "list_documents", "complete")
 MAX_LISTED = 100
 """Documents that `list_documents` names at most."""
-
 MAX_OUTPUT_CHARS = 50_000
 """Of what one call of a tool returns."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """What differs between the data sets: how a row is read, whose scorer judges, what a supporting passage is."""
-
-    parse: Callable[[Row, Library | None], Question | Reason]
-    fields: tuple[str, ...]
-    rules: Rules
-    match: Match
 
 
 @dataclass(kw_only=True)
@@ -85,29 +72,29 @@ class Notes(QaState):
 # -------------------------------------------------------------------------------------------------------- the tools
 
 
-TOOLS = ("retrieve_documents", "get_document", "list_documents", "complete")
-
-
-def make_tools(settings: MultiHopSettings, functions: Functions) -> tuple[Tool, ...]:
+def make_tools(settings: MultiHopSettings, functions: Functions) -> list[Tool]:
     """The tools that the settings name, in their order; `module:function` is one of the user's own."""
     timeout_s = settings.tool_timeout_s
     # the oracle gives all that it may: with the first two of four documents it would be none
-    default = settings.max_top_n if settings.gives_all else settings.top_n
+    retrieve = _retrieve(settings.max_top_n if settings.gives_all else settings.top_n, settings.max_top_n)
     made = {
-        "retrieve_documents": make_tool(
-            _retrieve(default, settings.max_top_n), timeout_s=timeout_s, max_output_chars=MAX_OUTPUT_CHARS
-        ),
+        "retrieve_documents": make_tool(retrieve, timeout_s=timeout_s, max_output_chars=MAX_OUTPUT_CHARS),
         "get_document": make_tool(get_document, timeout_s=timeout_s, inline=True, max_output_chars=MAX_OUTPUT_CHARS),
         "list_documents": make_tool(list_documents, timeout_s=timeout_s, inline=True),
         "complete": make_tool(complete, timeout_s=timeout_s, inline=True, final=True),
     }
-    _require(made["complete"], ARGUMENTS)
-    own = {name: functions.get(name) for name in settings.tools if name not in made}
-    for name, function in own.items():
-        made[name] = (
-            load_tool(name, timeout_s=timeout_s) if function is None else make_tool(function, timeout_s=timeout_s)
-        )
-    return tuple(made[name] for name in settings.tools)
+    # the model is told that all of these are needed, in this order, whatever is accepted
+    parameters = made["complete"].schema["function"]["parameters"]
+    for name in ARGUMENTS:
+        parameters["properties"][name] = parameters["properties"].pop(name)
+        parameters["properties"][name].pop("default", None)
+    parameters["required"] = list(ARGUMENTS)
+    for name in settings.tools:
+        if name not in made:
+            function = functions.get(name)
+            own = load_tool(name, timeout_s=timeout_s) if function is None else make_tool(function, timeout_s=timeout_s)
+            made[name] = own
+    return [made[name] for name in settings.tools]
 
 
 def _retrieve(default: int, most: int) -> Callable[..., object]:
@@ -163,18 +150,6 @@ def complete(final_answer: Text, reasoning: Text = "", cited_doc_ids: Ids = []) 
     return "done"
 
 
-def _require(tool: Tool, arguments: Sequence[str]) -> None:
-    """Tell the model that these are needed, in this order, whatever is accepted."""
-    parameters = tool.schema["function"]["parameters"]
-    known = parameters["properties"]
-    parameters["properties"] = {name: _without_default(known[name]) for name in arguments}
-    parameters["required"] = list(arguments)
-
-
-def _without_default(field: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in field.items() if key != "default"}
-
-
 def render(document: Document) -> str:
     """`Document ID: 7`, `# Van Hook Township`, and the text, each on a line of its own."""
     return f"Document ID: {document.id}\n# {document.title}\n{document.text}"
@@ -190,7 +165,7 @@ def titles(documents: Sequence[Document]) -> str:
 # ----------------------------------------------------------------------------------------------- episodes and metric
 
 
-class MultiHopEnvs:
+class MultiHopEnvs(ToolEnvironments):
     """Opens the environments of a task's examples."""
 
     def __init__(
@@ -202,24 +177,14 @@ class MultiHopEnvs:
         library: Library | None,
         functions: Functions,
     ) -> None:
-        self.settings = settings
-        self.toolbox = make_tools(settings, functions)
-        self.tools = tuple(tool.schema for tool in self.toolbox)
-        self._retriever, self._verifier, self._library = retriever, verifier, library
-        self._potential = potential(settings.progress_coef) if settings.progress_coef > 0 else None
-
-    def env(self, example: Example) -> ToolEnv:
-        """A fresh environment with notes of its own."""
-        notes = self.notes(example)
-        return ToolEnv(
-            example,
-            tools=self.toolbox,
-            state=notes,
-            verifier=self._verifier,
-            max_turns=self.settings.max_turns,
-            potential=self._potential,
-            trace=notes.trace,
+        super().__init__(
+            make_tools(settings, functions),
+            verifier,
+            state=self.notes,
+            max_turns=settings.max_turns,
+            potential=potential(settings.progress_coef) if settings.progress_coef > 0 else None,
         )
+        self.settings, self._retriever, self._library = settings, retriever, library
 
     def fields(self, problem: Problem) -> Mapping[str, str]:
         """`{documents}` of the prompt: ids and titles."""
@@ -239,7 +204,7 @@ class MultiHopEnvs:
             support=support,
             num_support=about.get("num_support", 1),
             hops=about.get("hops", 0),
-            rules=self.settings.kind.rules,
+            rules=self.settings.rules,
             scope=self.settings.retrieval.scope,
             documents={} if self._library is not None else {document.id: document for document in documents},
             library=self._library,
@@ -262,22 +227,6 @@ class OfficialAnswer(Metric):
 
 
 # ------------------------------------------------------------------------------------------------------ the problems
-
-
-def load_questions(
-    settings: MultiHopSettings, key: str, *, library: Library | None
-) -> tuple[list[Question], list[str]]:
-    """The questions of `task.train_sets` or `task.eval_sets`, without noise, and notes on what was left out."""
-    kind = settings.kind
-
-    def parse(row: Row) -> Question | Reason:
-        found = kind.parse(row, library)
-        if isinstance(found, Question) and settings.hops is not None and found.hops not in settings.hops:
-            return f"have another number of hops than task.hops={list(settings.hops)}"
-        return found
-
-    sieve: Sieve = read_questions(f"task.{key}", getattr(settings, key), parse, kind.fields)
-    return sieve.kept, sieve.notes("training" if key == "train_sets" else "held-out")
 
 
 def to_problem(question: Question, noise_rate: float, seed: int, tools: Collection[str] = TOOLS) -> Problem:

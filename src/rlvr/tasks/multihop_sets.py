@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.retrieval.base import Document
@@ -68,39 +68,10 @@ ParseQuestion = Callable[[Row], "Question | Reason"]
 """The question of a row, or why it is left out; DataError if the row is not what it should be."""
 
 
-@dataclass(kw_only=True)
-class Sieve:
-    """Questions that are kept, and how many rows were left out why, with the first place of each reason."""
-
-    kept: list[Question] = field(default_factory=list)
-    left_out: dict[Reason, tuple[int, str]] = field(default_factory=dict)
-    _seen: dict[str, tuple[str, str]] = field(default_factory=dict)
-
-    def add(self, row: Row, parse: ParseQuestion) -> None:
-        """DataError if the row's id was given before, with another question."""
-        found = parse(row)
-        if isinstance(found, Question):
-            if found.id not in self._seen:
-                self._seen[found.id] = (found.text, row.place)
-                self.kept.append(found)
-                return
-            text, place = self._seen[found.id]
-            if text != found.text:
-                name = ascii_text(found.id[:80])
-                raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
-            found = "repeat the question of an earlier row"
-        num, first = self.left_out.get(found, (0, row.place))
-        self.left_out[found] = (num + 1, first)
-
-    def notes(self, kind: str) -> list[str]:
-        """`["99 held-out rows have an incomplete context: left out (first: dev.jsonl.gz, line 3)"]`"""
-        return [
-            f"{num:,} {kind} rows {reason}: left out (first: {place})" for reason, (num, place) in self.left_out.items()
-        ]
-
-
-def read_questions(key: str, sets: str, parse: ParseQuestion, fields: Collection[str]) -> Sieve:
-    """The questions of all sets, in order.
+def read_questions(
+    key: str, sets: str, parse: ParseQuestion, fields: Collection[str]
+) -> tuple[list[Question], list[str]]:
+    """The questions of all sets, in order, and what was left out: in sentences.
 
     Args:
         key: of the setting, for errors: `task.train_sets`.
@@ -110,15 +81,26 @@ def read_questions(key: str, sets: str, parse: ParseQuestion, fields: Collection
 
     Raises:
         ConfigError: a set is written wrongly, or there is no such folder, file, configuration or split.
-        DataError: the data is damaged, or no row is left.
+        DataError: the data is damaged, two questions have one id, or no row is left.
     """
-    sieve = Sieve()
-    for one in named_sets(key, sets):
-        for row in _rows(key, one, fields):
-            sieve.add(row, parse)
-    if not sieve.kept:
-        raise DataError(f"{key}={ascii_text(sets)}: no question is left; {'; '.join(sieve.notes('of the'))}.")
-    return sieve
+    kept: dict[str, tuple[Question, str]] = {}
+    left_out: dict[Reason, list[str]] = {}
+    for row in (row for one in named_sets(key, sets) for row in _rows(key, one, fields)):
+        found = parse(row)
+        if isinstance(found, Question):
+            first, place = kept.setdefault(found.id, (found, row.place))
+            if first is found:
+                continue
+            if first.text != found.text:
+                name = ascii_text(found.id[:80])
+                raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
+            found = "repeat the question of an earlier row"
+        left_out.setdefault(found, []).append(row.place)
+    kind = "training" if key == "task.train_sets" else "held-out"
+    notes = [f"{len(places):,} {kind} rows {why}: left out (first: {places[0]})" for why, places in left_out.items()]
+    if not kept:
+        raise DataError(f"{key}={ascii_text(sets)}: no question is left; {'; '.join(notes)}.")
+    return [question for question, _ in kept.values()], notes
 
 
 def named_sets(key: str, sets: str) -> list[NamedSet]:
@@ -144,25 +126,19 @@ def _named_set(key: str, text: str) -> NamedSet:
     return NamedSet(path=path, subset=(rest[0] or None) if len(rest) == 2 else None, split=name, **limits)
 
 
-def _rows(key: str, one: NamedSet, fields: Collection[str]) -> Iterator[Row]:
+def _rows(key: str, one: NamedSet, fields: Collection[str]) -> Sequence[Row]:
     try:
-        yield from _sliced(key, one, _all_rows(key, one, fields))
+        if one.split is not None:
+            rows = read_split(one.path, one.split, subset=one.subset, fields=fields)
+        elif one.path == made_rows.NAME:
+            rows = made_rows.made_rows()
+        elif one.path.endswith(ENDINGS):
+            rows = list(read_file(Path(one.path).expanduser()))
+        else:
+            raise ConfigError(f"{key}: {ascii_text(one.path)!r} names no split and is no file; write path,name,split.")
     except UserError as error:  # they speak of the settings of a task with one data set
         text = str(error).replace("task.path", key).replace("task.subset", f"the name in {key}")
         raise type(error)(text) from None
-
-
-def _all_rows(key: str, one: NamedSet, fields: Collection[str]) -> Sequence[Row]:
-    if one.split is not None:
-        return read_split(one.path, one.split, subset=one.subset, fields=fields)
-    if one.path == made_rows.NAME:
-        return made_rows.made_rows()
-    if not one.path.endswith(ENDINGS):
-        raise ConfigError(f"{key}: {ascii_text(one.path)!r} names no split and is no file; write path,name,split.")
-    return list(read_file(Path(one.path).expanduser()))
-
-
-def _sliced(key: str, one: NamedSet, rows: Sequence[Row]) -> Sequence[Row]:
     if one.start >= len(rows):
         raise ConfigError(
             f"{key}: {ascii_text(one.path)} has {len(rows):,} rows, and the slice begins at {one.start:,}."
@@ -201,15 +177,15 @@ def records(row: Row, name: str, columns: Sequence[str]) -> list[tuple[Any, ...]
         return list(zip(*table, strict=True))  # type: ignore[arg-type]
     if not isinstance(value, list):
         raise row.wrong(name, value, "a list")
-    return [_record(row, f"{name}[{place}]", item, columns) for place, item in enumerate(value)]
-
-
-def _record(row: Row, name: str, item: Any, columns: Sequence[str]) -> tuple[Any, ...]:
-    if isinstance(item, Mapping) and set(columns) <= set(item):
-        return tuple(item[column] for column in columns)
-    if isinstance(item, list | tuple) and len(item) >= len(columns):  # some copies append more
-        return tuple(item[: len(columns)])
-    raise row.wrong(name, item, f"an object with {', '.join(columns)}")
+    found: list[tuple[Any, ...]] = []
+    for place, item in enumerate(value):
+        if isinstance(item, Mapping) and set(columns) <= set(item):
+            found.append(tuple(item[column] for column in columns))
+        elif isinstance(item, list | tuple) and len(item) >= len(columns):  # some copies append more
+            found.append(tuple(item[: len(columns)]))
+        else:
+            raise row.wrong(f"{name}[{place}]", item, f"an object with {', '.join(columns)}")
+    return found
 
 
 def cell(row: Row, name: str, value: Any) -> str:
@@ -246,3 +222,53 @@ def with_noise(question: Question, rate: float, seed: int) -> Question:
     drawn = [(document, rng.random()) for document in question.documents]
     kept = tuple(document for document, number in drawn if document.id in question.support or number < rate)
     return replace(question, documents=kept)
+
+
+# ------------------------------------------------------------------------------------------------------------ corpus
+
+Match = Literal["title", "title_and_text"]
+"""What makes a passage of a corpus the supporting one: its title, or its title and text."""
+
+
+class Library:
+    """Passages that all questions share, by id; two may have one title. Read once at the start, then read-only.
+
+    Of an external service nothing is known before it is asked: `Library(None, ...)`.
+    """
+
+    def __init__(self, documents: Sequence[Document] | None, match: Match) -> None:
+        self.is_known = documents is not None
+        self._documents = documents or ()
+        self._match: Match = match
+        self._places: dict[str, int] = {}
+        self._by_key: dict[int, list[int]] = {}  # by hash: texts would be in memory a second time
+        for place, document in enumerate(self._documents):
+            self._places[document.id] = place
+            self._by_key.setdefault(hash(self.key(document)), []).append(place)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def key(self, document: Document) -> Hashable:
+        """What has to be equal for a passage to be the supporting one."""
+        title = clean(document.title)
+        return title if self._match == "title" else (title, clean(document.text))
+
+    def get(self, name: str) -> Document | None:
+        """The passage with this id, if it is known."""
+        place = self._places.get(name)
+        return None if place is None else self._documents[place]
+
+    def matching(self, wanted: Mapping[Hashable, str]) -> tuple[tuple[Document, ...], dict[str, str]]:
+        """The passages with some keys and, by their ids, the values that `wanted` gives them.
+
+        `{("Lyon", "Lyon is ..."): "3"}` -> `(Document(id="m17", ...),)` and `{"m17": "3"}`.
+        """
+        found: dict[str, Document] = {}
+        support: dict[str, str] = {}
+        for key, name in wanted.items():
+            for place in self._by_key.get(hash(key), ()):
+                document = self._documents[place]
+                if self.key(document) == key:
+                    found[document.id], support[document.id] = document, name
+        return tuple(found.values()), support

@@ -1,31 +1,28 @@
-"""The multi-hop tasks: MuSiQue, HotpotQA and 2WikiMultihopQA, searched with tools."""
+"""What the multi-hop tasks share: MuSiQue, HotpotQA and 2WikiMultihopQA, searched with tools."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rlvr.errors import ConfigError
-from rlvr.registry import register
 from rlvr.retrieval.corpus import open_corpus
 from rlvr.retrieval.retriever import find_retriever, open_retriever
 from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.rewards.base import Verifier
 from rlvr.rewards.metrics import Metric
-from rlvr.rewards.multihop import MultiHopVerifier
+from rlvr.rewards.multihop import MultiHopVerifier, Rules
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
-from rlvr.tasks import hotpotqa, musique_rows
 from rlvr.tasks.dataset import Data
-from rlvr.tasks.multihop import TOOLS, Kind, MultiHopEnvs, OfficialAnswer, load_questions, to_problem
-from rlvr.tasks.multihop_corpus import Library
-from rlvr.tasks.multihop_sets import Question
+from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, to_problem
+from rlvr.tasks.multihop_sets import Library, Match, Question, Reason, read_questions
 from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompting import DOCUMENTS
-from rlvr.tasks.rows import ascii_text
+from rlvr.tasks.rows import Row, ascii_text
 from rlvr.tasks.settings import DataSettings, TaskContext, data_folder
 from rlvr.tasks.splits import Part, make_data
 
@@ -52,7 +49,11 @@ class MultiHopSettings(DataSettings):
     has_tools: ClassVar[bool] = True
     has_documents: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
-    kind: ClassVar[Kind]
+    rules: ClassVar[Rules]
+    """Whose scorer judges."""
+    match: ClassVar[Match]
+    fields: ClassVar[tuple[str, ...]]
+    """Columns that are needed."""
 
     train_sets: TrainSets
     eval_sets: EvalSets
@@ -80,7 +81,7 @@ class MultiHopSettings(DataSettings):
         only_if=PARAGRAPHS,
     )
     eval_noise_rate: Share = setting(1.0, "the same for held-out questions", only_if=PARAGRAPHS)
-    hops: tuple[PositiveInt, ...] | None = setting(None, "keep questions with so many hops only; null: all")
+    hops: tuple[PositiveInt, ...] | None = setting(None, "keep only questions with these numbers of hops; null: all")
     eval_order: Literal["random", "balanced"] = setting(
         "random",
         "held-out questions: a fair sample, or as many of each number of hops as there are, in turn",
@@ -92,6 +93,7 @@ class MultiHopSettings(DataSettings):
     progress_coef: NonNegativeFloat = setting(
         0.0,
         "ppo and reinforce_pp: potential-based shaping by the share of supporting documents found; 0: none",
+        only_if="run.is_trained and algorithm.returns_per_token",
     )
 
     @property
@@ -157,13 +159,13 @@ class MultiHopSettings(DataSettings):
     # ---------------------------------------------------------------------------------------------------- the task
 
     def judge(self) -> Metric:
-        return OfficialAnswer(rules=self.kind.rules)
+        return OfficialAnswer(rules=self.rules)
 
     def load(self, context: TaskContext) -> Data:
         """Training and held-out questions with noise, what is in both only held out; notes on all that was left out."""
         library = self.library
-        train, train_notes = load_questions(self, "train_sets", library=library)
-        held_out, held_out_notes = load_questions(self, "eval_sets", library=library)
+        train, train_notes = self._questions("train_sets")
+        held_out, held_out_notes = self._questions("eval_sets")
         data = make_data(
             self._part(train, self.noise_rate, context.seed),
             self._part(held_out, self.eval_noise_rate, EVAL_SEED),
@@ -194,10 +196,23 @@ class MultiHopSettings(DataSettings):
         retrieval = self.retrieval
         if retrieval.scope == "paragraphs":
             return None
-        if retrieval.corpus is None:
-            return Library(None, self.kind.match)
-        index_dir = None if retrieval.index_dir is None else Path(retrieval.index_dir)
-        return Library(open_corpus(Path(retrieval.corpus).expanduser(), index_dir).documents, self.kind.match)
+        documents = None if retrieval.corpus is None else open_corpus(retrieval.corpus, retrieval.index_dir).documents
+        return Library(documents, self.match)
+
+    @abstractmethod
+    def parse(self, row: Row) -> Question | Reason:
+        """The question of a row, or why it is left out."""
+
+    def _questions(self, key: str) -> tuple[list[Question], list[str]]:
+        """Without noise, and notes on what was left out."""
+
+        def parse(row: Row) -> Question | Reason:
+            found = self.parse(row)
+            if isinstance(found, Question) and self.hops is not None and found.hops not in self.hops:
+                return f"have another number of hops than task.hops={list(self.hops)}"
+            return found
+
+        return read_questions(f"task.{key}", getattr(self, key), parse, self.fields)
 
     def _part(self, questions: list[Question], noise_rate: float, seed: int) -> Part:
         seeds = [derive_seed(seed, "noise", each.id) for each in questions]
@@ -221,37 +236,6 @@ def _hops(problem: Problem) -> float:
     return problem.metadata["hops"]
 
 
-def _sets(folder: str, hub: str, split: str, here: str) -> Any:
+def sets(folder: str, hub: str, split: str, here: str) -> Any:
+    """A field with a set of the data folder, where there is one, else of the Hub."""
     return Field(default_factory=lambda: data_folder(folder, f"{hub},{split}", here))
-
-
-@register("task", "musique")
-class Musique(MultiHopSettings):
-    """MuSiQue, arXiv:2108.00573: questions of 2 to 4 hops over 20 paragraphs."""
-
-    hub_id: ClassVar[str] = "bdsaglam/musique"
-    kind: ClassVar[Kind] = Kind(
-        parse=musique_rows.parse, fields=musique_rows.FIELDS, rules="musique", match="title_and_text"
-    )
-    train_sets: TrainSets = _sets("musique", "bdsaglam/musique,answerable", "train", "train")
-    eval_sets: EvalSets = _sets("musique", "bdsaglam/musique,answerable", "validation", "dev")
-
-
-@register("task", "hotpotqa")
-class Hotpotqa(MultiHopSettings):
-    """HotpotQA, arXiv:1809.09600: questions of 2 hops over 10 paragraphs."""
-
-    hub_id: ClassVar[str] = "hotpotqa/hotpot_qa"
-    kind: ClassVar[Kind] = Kind(parse=hotpotqa.parse, fields=hotpotqa.HOTPOTQA_FIELDS, rules="hotpotqa", match="title")
-    train_sets: TrainSets = _sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "train", "train")
-    eval_sets: EvalSets = _sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "validation", "dev")
-
-
-@register("task", "wiki2")
-class Wiki2(MultiHopSettings):
-    """2WikiMultihopQA, arXiv:2011.01060: questions of 2 to 4 hops over 10 paragraphs."""
-
-    hub_id: ClassVar[str] = "xanhho/2WikiMultihopQA"
-    kind: ClassVar[Kind] = Kind(parse=hotpotqa.parse, fields=hotpotqa.WIKI2_FIELDS, rules="hotpotqa", match="title")
-    train_sets: TrainSets = _sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "train", "train")
-    eval_sets: EvalSets = _sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "validation", "dev")

@@ -11,14 +11,29 @@ paragraphs. In a corpus a passage supports if title and text are those of a supp
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import ClassVar
 
+from rlvr.registry import register
 from rlvr.retrieval.base import Document
-from rlvr.tasks.multihop_corpus import Library
-from rlvr.tasks.multihop_sets import Question, Reason, aliases, cell, gold, records
+from rlvr.tasks.multihop_sets import Library, Question, Reason, aliases, cell, gold, records
+from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
 from rlvr.tasks.rows import DataError, Row
 
 FIELDS = ("id", "question", "answer", "answer_aliases", "answerable", "paragraphs")
 COLUMNS = ("idx", "title", "paragraph_text", "is_supporting")
+
+
+@register("task", "musique")
+class Musique(MultiHopSettings):
+    """MuSiQue, arXiv:2108.00573: questions of 2 to 4 hops over 20 paragraphs."""
+
+    hub_id: ClassVar[str] = "bdsaglam/musique"
+    rules, match, fields = "musique", "title_and_text", FIELDS
+    train_sets: TrainSets = sets("musique", "bdsaglam/musique,answerable", "train", "train")
+    eval_sets: EvalSets = sets("musique", "bdsaglam/musique,answerable", "validation", "dev")
+
+    def parse(self, row: Row) -> Question | Reason:
+        return parse(row, self.library)
 
 
 def parse(row: Row, library: Library | None = None) -> Question | Reason:

@@ -33,11 +33,11 @@ def fingerprint(*texts: str) -> bytes:
     return hashlib.blake2b(normalized.encode("utf-8", "replace"), digest_size=16).digest()
 
 
-def is_held_out(key: bytes, share: float) -> bool:
+def is_held_out(key: bytes, share: float, kind: bytes = b"rlvr-data-split") -> bool:
     """True for about `share` of all keys; a hash of the key alone, so no seed, order or other row moves the split."""
-    return hash_rank(key) < share * 2**64
+    return hash_rank(key, kind) < share * 2**64
 
 
-def hash_rank(key: bytes) -> int:
+def hash_rank(key: bytes, kind: bytes = b"rlvr-data-split") -> int:
     """A number in [0, 2**64) that says nothing about the place in a file: problems sorted by it are a fair sample."""
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8, person=b"rlvr-data-split").digest(), "big")
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8, person=kind).digest(), "big")

@@ -9,27 +9,15 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
 
-from rlvr.errors import ConfigError, suggestion
+from rlvr.errors import ConfigError, nearest, suggestion
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.extract import Markers as AnswerMarkers
 from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompts import MarkerSettings, MarkersSettings, Prompt
 from rlvr.types import Message
 
-MARKER_FIELDS = ("reasoning_start", "reasoning_end", "solution_start", "solution_end")
-QUESTION = "question"
 DOCUMENTS = "documents"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shot:
-    """A worked example that is shown before the question: a user's and an assistant's turn."""
-
-    question: str
-    completion: str
 
 
 class Prompter:
@@ -40,28 +28,26 @@ class Prompter:
 
         ConfigError, naming prompt.system or prompt.user, for a placeholder that cannot be filled in.
         """
-        self._system = None
-        if prompt.system is not None:
-            self._system = "".join(text for text, _ in _filled("prompt.system", prompt.system, markers, ()))
-        self._user = _filled("prompt.user", prompt.user, markers, (QUESTION, *fields))
+        self._user, self._markers = prompt.user, {} if markers is None else markers.model_dump()
+        for key, template, own in (("system", prompt.system or "", ()), ("user", prompt.user, ("question", *fields))):
+            _check(f"prompt.{key}", template, own, has_markers=markers is not None)
+        system = None if prompt.system is None else prompt.system.format(**self._markers)
+        self._system = () if system is None else (Message(role="system", content=system),)
         self.answer_format = AnswerFormat(
-            answer_in=prompt.answer_in, markers=None if markers is None else AnswerMarkers(**markers.model_dump())
+            answer_in=prompt.answer_in, markers=None if markers is None else AnswerMarkers(**self._markers)
         )
 
     def messages(
-        self, question: str, shots: Sequence[Shot] = (), fields: Mapping[str, str] | None = None
+        self, question: str, shots: Sequence[Problem] = (), fields: Mapping[str, str] | None = None
     ) -> tuple[Message, ...]:
-        """System message if there is one, the shots as turns, the question with its other fields."""
-        system = () if self._system is None else (Message(role="system", content=self._system),)
-        turns = [
-            message
-            for shot in shots
-            for message in (
-                Message(role="user", content=self._ask({QUESTION: shot.question})),
-                Message(role="assistant", content=shot.completion),
-            )
-        ]
-        return (*system, *turns, Message(role="user", content=self._ask({**(fields or {}), QUESTION: question})))
+        """System message if there is one, the shots (worked) as turns, the question with its other fields."""
+        turns: list[Message] = []
+        for shot in shots:
+            asked = self._user.format(question=shot.question, **self._markers)
+            turns.append(Message(role="user", content=asked))
+            turns.append(Message(role="assistant", content=self.worked(shot)))
+        asked = self._user.format(question=question, **(fields or {}), **self._markers)
+        return (*self._system, *turns, Message(role="user", content=asked))
 
     def worked(self, problem: Problem) -> str:
         """The problem solved in the asked-for format:
@@ -86,9 +72,6 @@ class Prompter:
         last = f"#### {answer}" if self.answer_format.answer_in == "hash" else f"\\boxed{{{answer}}}"
         return f"{working}\n{last}" if working else last
 
-    def _ask(self, values: Mapping[str, str]) -> str:
-        return "".join(text + (values[name] if name is not None else "") for text, name in self._user)
-
 
 def plain(problem: Problem) -> str:
     """The problem solved in the data's own way, without the asked-for format: `48 / 2 = 24\\n#### 72`, or `72`."""
@@ -103,9 +86,17 @@ def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None
     """
     if not prompt.uses_markers:
         return None
-    name = _set_of_family(markers, family) if prompt.markers == "auto" else prompt.markers
+    name, key = prompt.markers, "prompt.markers"
+    if name == "auto":
+        if family is None or family not in markers.families:
+            model = f"models of type {family}" if family else "this model, whose type is not known"
+            add = f"add markers.families.{family}=SET, or " if family else ""
+            raise ConfigError(
+                f"prompt.markers=auto: markers.families has no set for {model}; {add}choose prompt.markers=SET "
+                f"(sets: {', '.join(markers.sets)})."
+            )
+        name, key = markers.families[family], f"markers.families.{family}"
     if name not in markers.sets:
-        key = "prompt.markers" if prompt.markers != "auto" else f"markers.families.{family}"
         hint = suggestion(name, list(markers.sets))
         raise ConfigError(f"{key}={name}: there is no such set in markers.sets; {hint}")
     found = markers.sets[name]
@@ -116,57 +107,21 @@ def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None
     return found
 
 
-def _set_of_family(markers: MarkersSettings, family: str | None) -> str:
-    if family is not None and family in markers.families:
-        return markers.families[family]
-    model = f"models of type {family}" if family else "this model, whose type is not known"
-    add = f"add markers.families.{family}=SET, or " if family else ""
-    raise ConfigError(
-        f"prompt.markers=auto: markers.families has no set for {model}; {add}choose prompt.markers=SET "
-        f"(sets: {', '.join(markers.sets)})."
-    )
-
-
-def _filled(
-    key: str, template: str, markers: MarkerSettings | None, fields: Sequence[str]
-) -> list[tuple[str, str | None]]:
-    """The template with its markers, cut at the fields of a question: `[("Q: ", "question"), ("", None)]`."""
-    cut: list[tuple[str, str | None]] = []
-    start = ""
-    for text, name in _pieces(key, template):
-        start += text
-        if name in fields:
-            cut.append((start, name))
-            start = ""
-        elif name is not None:
-            start += _marker(key, name, markers, fields)
-    return [*cut, (start, None)]
-
-
-def _marker(key: str, name: str, markers: MarkerSettings | None, fields: Sequence[str]) -> str:
-    if name not in MARKER_FIELDS:
-        raise ConfigError(_unknown(key, name, fields))
-    if markers is None:
-        raise ConfigError(f"{key} asks for {{{name}}}, but no markers are configured: choose prompt.markers=SET.")
-    return getattr(markers, name)
-
-
-def _unknown(key: str, name: str, fields: Sequence[str]) -> str:
-    known = [*fields, *MARKER_FIELDS]
-    near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {{{near[0]}}}?" if near else f"there are {', '.join(f'{{{field}}}' for field in known)}"
-    return f"{key} has an unknown placeholder {{{name}}}; {hint} (a literal brace is written twice)"
-
-
-def _pieces(key: str, template: str) -> list[tuple[str, str | None]]:
-    """`"a {question} b"` -> `[("a ", "question"), (" b", None)]`."""
+def _check(key: str, template: str, fields: Sequence[str], *, has_markers: bool) -> None:
+    """ConfigError for a placeholder of a template that is neither one of `fields` nor a marker."""
     try:
         parsed = list(string.Formatter().parse(template))
     except ValueError as error:
         raise ConfigError(
             f"{key} has a brace that opens or closes nothing ({error}): write {{{{ or }}}} for one."
         ) from None
+    known = [*fields, *MarkerSettings.model_fields]
     for _, name, spec, conversion in parsed:
         if spec or conversion:
             raise ConfigError(f"{key}: the placeholder {{{name}}} cannot have a format; write {{{name}}} alone.")
-    return [(text, name) for text, name, _, _ in parsed]
+        if name is not None and name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {{{near}}}?" if near else f"there are {', '.join(f'{{{field}}}' for field in known)}"
+            raise ConfigError(f"{key} has an unknown placeholder {{{name}}}; {hint} (a literal brace is written twice)")
+        if name in MarkerSettings.model_fields and not has_markers:
+            raise ConfigError(f"{key} asks for {{{name}}}, but no markers are configured: choose prompt.markers=SET.")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
+from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.settings import Component, NonNegativeInt, Settings, Text, setting
 
@@ -52,6 +54,8 @@ ToolFormat = Annotated[
         only_if="task.has_tools",
     ),
 ]
+PLACES = {"solution": r"\{solution_start\}|\{solution_end\}", "boxed": r"\\boxed", "hash": r"####"}
+"""prompt.answer_in: how a prompt asks for an answer there."""
 PLACEHOLDERS = ("{reasoning_start}", "{reasoning_end}", "{solution_start}", "{solution_end}")
 
 
@@ -122,6 +126,30 @@ class Prompt(Component):
     def uses_markers(self) -> bool:
         """Whether the prompt or the place of its answer has to do with markers."""
         return self.answer_in == "solution" or any(place in self.text for place in PLACEHOLDERS)
+
+    def check_run(self, config: Any) -> None:
+        """Models made from scratch follow no instruction: for them the prompt is a text like any other."""
+        asked = [place for place in ("solution", "boxed") if re.search(PLACES[place], self.text)]
+        if asked and not self._asks_for_answer and not config.model.from_scratch and not config.task.writes_prompts:
+            raise ConfigError(
+                f"prompt.answer_in={self.answer_in}: the prompt asks for the answer in another place "
+                f"(prompt.answer_in={asked[0]} reads that), so none could be read; choose another prompt, or change "
+                "prompt.system and prompt.user to ask for what is read."
+            )
+
+    def remarks(self, config: Any) -> Iterator[str]:
+        """Where no prompt says where the answer goes, for models that follow instructions."""
+        marks = [one.solution_start for one in config.markers.sets.values()] if self.answer_in == "solution" else []
+        told = self._asks_for_answer or any(mark in self.text for mark in marks) or self.few_shot
+        if self.answer_in in PLACES and not (told or config.model.from_scratch or config.task.writes_prompts):
+            yield (
+                "neither prompt.system nor prompt.user says where the answer goes, and it is read from "
+                f"prompt.answer_in={self.answer_in} alone: a model that was not trained to it gives no valid answer"
+            )
+
+    @property
+    def _asks_for_answer(self) -> bool:
+        return self.answer_in in PLACES and re.search(PLACES[self.answer_in], self.text) is not None
 
     @property
     def is_plain(self) -> bool:

@@ -1,7 +1,7 @@
 """Local files and folders with data: `.jsonl` and `.json`, either also as `.gz`; anything else is asked of `datasets`.
 
-Files are read with bounds on the size of a row and of the whole, and a file that is damaged is an error that names the
-place: half a data set is never trained on.
+A file that is damaged is an error that names the place: half a data set is never trained on. JSON is not read through
+Arrow, which wants one type in each column: FinQA's answers are numbers and `yes`.
 """
 
 from __future__ import annotations
@@ -11,23 +11,13 @@ import json
 import re
 import zlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from rlvr.errors import ConfigError
 from rlvr.tasks.rows import DataError, Row, ascii_text, shown
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Bytes that are read at most, after decompression."""
-
-    max_row_bytes: int = 16 << 20
-    max_file_bytes: int = 2 << 30
 
 
 def split_names(key: str, splits: str) -> list[str]:
@@ -77,26 +67,39 @@ def read_split(path: str, split: str, *, subset: str | None = None, fields: Coll
     return hub_rows(path, subset, split, fields)
 
 
-def read_file(path: Path, limits: Limits | None = None) -> Iterator[Row]:
+def read_file(path: Path) -> Iterator[Row]:
     """The rows of a file: one JSON object a line, or one JSON list of objects; at least one.
 
     Raises:
         ConfigError: there is no such file, or its name does not say what it is.
-        DataError: it is empty, damaged, too large, or something else than objects is in it; names the row.
+        DataError: it is empty or damaged, or something else than objects is in it; names the row.
     """
-    limits = limits or Limits()
-    kind = path.name.removesuffix(".gz")
     check_file(path)
-    if not kind.endswith((".jsonl", ".json")):
-        raise ConfigError(f"{_shown(path)}: data files end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; rename it.")
-    num_rows = 0
-    with _open(path) as file:
-        rows = _lines(file, path, limits) if kind.endswith(".jsonl") else _list(file, path, limits)
-        for row in rows:
-            num_rows += 1
-            yield row
-    if num_rows == 0:
-        raise DataError(f"{_shown(path)} is empty: it has no row.")
+    name, place = ascii_text(str(path)), ascii_text(str(path))
+    if not path.name.endswith(ENDINGS):
+        raise ConfigError(f"{name}: data files end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; rename it.")
+    is_empty = True
+    try:
+        with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
+            if path.name.removesuffix(".gz").endswith(".json"):
+                rows = _parse(data, place) if (data := file.read()).strip() else []
+                if not isinstance(rows, list):
+                    raise DataError(f"{place}: must be a JSON list of objects, but is {shown(rows)}.")
+                numbered = ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
+            else:
+                lines = ((f"{name}, line {number}", line) for number, line in enumerate(file, start=1))
+                numbered = ((place, _parse(line, place)) for place, line in lines if line.strip())
+            for place, fields in numbered:
+                is_empty = False
+                if not isinstance(fields, dict):
+                    raise DataError(f"{place}: a row must be a JSON object, but is {shown(fields)}.")
+                yield Row(place, fields)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{place}: the file is damaged from here on ({ascii_text(str(error))}); get it again."
+        ) from None
+    if is_empty:
+        raise DataError(f"{name} is empty: it has no row.")
 
 
 def check_file(path: Path) -> None:
@@ -123,50 +126,6 @@ def _contents(folder: Path) -> str:
     return ascii_text(", ".join(names[:10]) + (", ..." if len(names) > 10 else "")) if names else "nothing"
 
 
-def _open(path: Path) -> BinaryIO:
-    if path.name.endswith(".gz"):
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    return path.open("rb")
-
-
-def _lines(file: BinaryIO, path: Path, limits: Limits) -> Iterator[Row]:
-    number = num_bytes = 0
-    while True:
-        place = f"{_shown(path)}, line {number + 1}"
-        line = _read(file, place, limits.max_row_bytes, whole=False)
-        if not line:
-            return
-        number += 1
-        num_bytes += len(line)
-        if num_bytes > limits.max_file_bytes:
-            raise DataError(f"{place}: the file has more than {limits.max_file_bytes:,} bytes: cut it in two.")
-        if line.strip():
-            yield _row(_parse(line, place), place)
-
-
-def _list(file: BinaryIO, path: Path, limits: Limits) -> Iterator[Row]:
-    place = _shown(path)
-    data = _read(file, place, limits.max_file_bytes, whole=True)
-    if not data.strip():
-        return
-    rows = _parse(data, place)
-    if not isinstance(rows, list):
-        raise DataError(f"{place}: must be a JSON list of objects, but is {shown(rows)}.")
-    for number, fields in enumerate(rows, start=1):
-        yield _row(fields, f"{place}, row {number}")
-
-
-def _read(file: BinaryIO, place: str, max_bytes: int, *, whole: bool) -> bytes:
-    """The next line, or the whole file."""
-    try:
-        data = file.read(max_bytes + 1) if whole else file.readline(max_bytes + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{place}: the file is damaged ({ascii_text(str(error))}); get it again.") from None
-    if len(data) > max_bytes:
-        raise DataError(f"{place}: more than {max_bytes:,} bytes; nothing so large is read.")
-    return data
-
-
 def _parse(data: bytes, place: str) -> object:
     try:
         return json.loads(data.decode("utf-8-sig"))
@@ -174,12 +133,6 @@ def _parse(data: bytes, place: str) -> object:
         raise DataError(f"{place}: byte {error.start + 1} is not UTF-8; convert the file to it.") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: this is not JSON ({ascii_text(str(error))}); mend or remove it.") from None
-
-
-def _row(fields: object, place: str) -> Row:
-    if not isinstance(fields, dict):
-        raise DataError(f"{place}: a row must be a JSON object, but is {shown(fields)}.")
-    return Row(place, fields)
 
 
 def _shown(path: Path) -> str:

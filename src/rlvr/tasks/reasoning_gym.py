@@ -9,10 +9,10 @@ import contextlib
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
-from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, ClassVar
 
-from rlvr.errors import ConfigError, suggestion
+from rlvr.errors import ConfigError, nearest, suggestion
 from rlvr.registry import register
 from rlvr.rewards.metrics import Metric, ReasoningGymMetric
 from rlvr.rewards.reasoning_gym import require_reasoning_gym
@@ -77,7 +77,7 @@ class Drawer:
 
     def __init__(self, settings: ReasoningGymTask) -> None:
         self._settings = settings
-        self._chunks: dict[int, Any] = {}
+        self._chunk = lru_cache(MAX_CHUNKS)(self._made)
 
     def draw(self, seed: int, place: int) -> Problem:
         """Some data sets have no reference answer: it is empty then."""
@@ -102,24 +102,19 @@ class Drawer:
             metadata={"dataset": name, "settings": dict(self._settings.settings), "entry": entry},
         )
 
-    def _chunk(self, number: int) -> Any:
+    def _made(self, number: int) -> Any:
         import reasoning_gym
 
-        if number not in self._chunks:
-            while len(self._chunks) >= MAX_CHUNKS:
-                del self._chunks[next(iter(self._chunks))]
-            self._chunks[number] = reasoning_gym.create_dataset(
-                self._settings.dataset, seed=number, size=CHUNK_SIZE, **self._settings.settings
-            )
-        return self._chunks[number]
+        settings = self._settings
+        return reasoning_gym.create_dataset(settings.dataset, seed=number, size=CHUNK_SIZE, **settings.settings)
 
 
 def _check(settings: ReasoningGymTask) -> None:
     from reasoning_gym.factory import DATASETS
 
     if settings.dataset not in DATASETS:
-        near = get_close_matches(settings.dataset, sorted(DATASETS), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {len(DATASETS)}, e.g. chain_sum, countdown, sudoku."
+        near = nearest(settings.dataset, sorted(DATASETS))
+        hint = f"did you mean {near}?" if near else f"there are {len(DATASETS)}, e.g. chain_sum, countdown, sudoku."
         raise ConfigError(f"task.dataset={settings.dataset}: reasoning_gym has no such data set; {hint}")
     known = sorted(field.name for field in fields(DATASETS[settings.dataset][1]) if field.name not in OWN)
     for name in settings.settings:

@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.tasks.rows import DataError, Row, ascii_text
@@ -67,39 +67,30 @@ def _ask(path: str) -> str | None:
 
     try:
         HfApi().dataset_info(path, timeout=TIMEOUT_S)
-    except GatedRepoError:
-        raise _gated(path) from None
-    except RepositoryNotFoundError as error:
-        if error.response.status_code == 401:
-            raise _refused(path) from None
-        raise ConfigError(
-            f"task.path={path}: there is no such folder, and the Hub has no such data set (or it is private and the "
-            "token may not read it)."
-        ) from None
     except HFValidationError:
         raise ConfigError(f"task.path={path}: there is no such folder, and it is no Hub id (owner/name).") from None
     except OfflineModeIsEnabled:
         return "HF_HUB_OFFLINE is set"
     except HfHubHTTPError as error:
-        if error.response.status_code in (401, 403):
+        status = error.response.status_code
+        if isinstance(error, GatedRepoError) or status in (401, 403):
             raise _refused(path) from None
-        return f"it answers {error.response.status_code}"
+        if isinstance(error, RepositoryNotFoundError):
+            raise ConfigError(
+                f"task.path={path}: there is no such folder, and the Hub has no such data set (or it is private and "
+                "the token may not read it)."
+            ) from None
+        return f"it answers {status}"
     except Exception as error:  # of the network; which classes it has depends on the version of the library
         return f"{type(error).__name__}: {_first_line(error)}"
     return None
 
 
-def _gated(path: str) -> UserError:
-    return UserError(
-        f"the data set {path} is gated: accept its conditions at https://huggingface.co/datasets/{path} and log in "
-        f"(hf auth login, or HF_TOKEN), or {REMEDY}."
-    )
-
-
 def _refused(path: str) -> UserError:
     return UserError(
-        f"the Hub refuses access to the data set {path} with this token (or without one): check the name, log in "
-        f"(hf auth login, or HF_TOKEN) as somebody who may read it, or {REMEDY}."
+        f"the Hub refuses access to the data set {path} with this token (or without one): check the name, accept its "
+        f"conditions at https://huggingface.co/datasets/{path} if it has any, log in (hf auth login, or HF_TOKEN) as "
+        f"somebody who may read it, or {REMEDY}."
     )
 
 
@@ -130,26 +121,26 @@ def _call(path: str, subset: str | None, split: str, load: Any) -> Dataset:
     try:
         return load()
     except Exception as error:  # a foreign library with errors of many kinds
-        _explain(ascii_text(path), subset, split, error)
+        raise _explained(ascii_text(path), subset, split, error) from None
 
 
-def _explain(path: str, subset: str | None, split: str, error: Exception) -> NoReturn:
+def _explained(path: str, subset: str | None, split: str, error: Exception) -> UserError:
     text = _first_line(error)
     if "gated dataset" in text:
-        raise _gated(path) from None
+        return _refused(path)
     if "scripts are no longer supported" in text:
-        raise DataError(
-            f"{path} is loaded by a program, which is not run: download its data files and set "
-            "task.path to their folder."
-        ) from None
+        return DataError(
+            f"{path} is loaded by a program, which is not run: download its data files and set task.path to their "
+            "folder."
+        )
     if "Config name is missing" in text:
         text = text.partition(" Example of usage")[0]
-        raise ConfigError(f"task.subset=null: {path} has several configurations ({text}).") from None
+        return ConfigError(f"task.subset=null: {path} has several configurations ({text}).")
     if "BuilderConfig" in text:
-        raise ConfigError(f"task.subset={subset or 'null'}: {path} has no such configuration ({text}).") from None
+        return ConfigError(f"task.subset={subset or 'null'}: {path} has no such configuration ({text}).")
     if isinstance(error, ValueError | KeyError) and "split" in text.lower():
-        raise ConfigError(f"split {split}: {path} has no such split ({text}).") from None
-    raise DataError(f"{path}, split {split}: cannot be loaded ({type(error).__name__}: {text}); {REMEDY}.") from None
+        return ConfigError(f"split {split}: {path} has no such split ({text}).")
+    return DataError(f"{path}, split {split}: cannot be loaded ({type(error).__name__}: {text}); {REMEDY}.")
 
 
 def _first_line(error: Exception) -> str:

@@ -9,10 +9,9 @@ strict number.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from bisect import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -29,16 +28,13 @@ from rlvr.rewards.text import TextMatch
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveFloat, PositiveInt, setting, wrong
 from rlvr.tasks import rpn_metric
-from rlvr.tasks.base import CountTokens, Task
+from rlvr.tasks.base import CountTokens, Task, text_of
+from rlvr.tasks.problems import is_held_out
 from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
-from rlvr.tasks.shapes import OPERAND, chain_shape, count_shapes, unrank_shape
+from rlvr.tasks.shapes import OPERAND, OPERATOR, chain_shape, count_shapes, unrank_shape
 from rlvr.types import Example, Message, TurnText, Verdict
 
-PAD = "<pad>"
-NUM_TEXTS = 2_000  # demonstrations that a tokenizer could be learnt from
 SHAPE_TRIES, FILL_TRIES = 50, 200  # draws before an expression is held to be impossible
-
-
 Weights = tuple[PositiveFloat, ...] | None
 
 
@@ -149,47 +145,38 @@ def prompt_tokens(num_operators: int) -> int:
     return 2 * num_operators + 3
 
 
-class RpnTask:
-    """The task: a stream of examples, held-out examples, demonstrations and environments.
+class RpnTask(Task):
+    """A stream of expressions; `verifier` is the parts of its reward."""
 
-    Everything is a function of (settings, seed, index); held-out examples do not depend on the seed.
-    """
-
-    stop_words: tuple[str, ...] = Rpn.stop_words
-    notes: tuple[str, ...] = ()
+    stop_words = Rpn.stop_words
 
     def __init__(self, settings: Rpn, seed: int, verifier: Verifier, name: str = "rpn") -> None:
         """ConfigError if the settings leave nothing to train or evaluate on."""
-        self.name = name
-        self.settings = settings
-        self.seed = seed
-        self.arithmetic = make_arithmetic(settings)
-        self.verifier = RpnVerifier(verifier)
-        self.vocabulary: tuple[str, ...] | None = (
-            PAD,
-            BEGIN,
-            END,
-            EQUALS,
-            *settings.operators,
-            *self.arithmetic.values,
+        self.name, self.settings, self.seed = name, settings, seed
+        smallest, largest = settings.bounds
+        self.arithmetic = Arithmetic(
+            operators=settings.operators, smallest=smallest, largest=largest, modulus=settings.modulus
         )
+        self.verifier = RpnVerifier(verifier)
+        self.vocabulary = ("<pad>", BEGIN, END, EQUALS, *settings.operators, *self.arithmetic.values)
         low, high = settings.operand_range
         self._operands = tuple(str(value) for value in range(low, high + 1))
         self._sizes = range(settings.complexity_range[0], settings.complexity_range[1] + 1)
         self._cumulative = tuple(accumulate(settings.weights("complexity_weights")))
         self._eval_examples: dict[int, list[Example]] = {}
-        self._check_sizes()
+        for size in self._sizes:
+            self._drawn(random.Random(size), size)
+        if not self.eval_examples(1):
+            raise ConfigError(
+                f"task.held_out_share={settings.held_out_share} leaves no held-out expression with complexity_range="
+                f"{list(settings.complexity_range)}: raise the share, or allow more operators or operands."
+            )
 
     def train_example(self, index: int) -> Example:
-        """Example `index` of the endless training stream; never held out."""
         return self._example(self._train_words(self._rng("train", index)))
 
-    def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
-        """Prompt and completion text for supervised training; never held out.
-
-        A share `worked_share` of them write the steps, `4 1 + = 5 <eoe>`; the others answer directly, `5 <eoe>`.
-        Which expression it is does not depend on the share.
-        """
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
+        """Worked ones write the steps, `4 1 + = 5 <eoe>`; the others answer directly, `5 <eoe>`."""
         rng = self._rng("demonstration", index)
         worked = rng.random() < worked_share
         lines = derivation(self._train_words(rng), self.arithmetic)
@@ -197,11 +184,9 @@ class RpnTask:
         return f"{BEGIN} {lines[0]} {EQUALS}", f"{completion} {END}"
 
     def eval_examples(self, num: int) -> list[Example]:
-        """`num` different held-out examples, the same for every run; fewer if there are not so many.
-
-        The number of operators is drawn with eval_complexity_weights; one whose held-out expressions are used up leaves
-        the draw, and the others fill its place. They are drawn once: where few are held out that takes many tries.
-        """
+        """The number of operators is drawn with eval_complexity_weights; one whose held-out expressions are used up
+        leaves the draw, and the others fill its place. They are drawn once: where few are held out that takes many
+        tries."""
         if num not in self._eval_examples:
             self._eval_examples[num] = self._draw_eval_examples(num)
         return list(self._eval_examples[num])
@@ -220,7 +205,7 @@ class RpnTask:
         return list(examples.values())
 
     def example(self, text: str) -> Example:
-        """The example of a user's expression; ExpressionError if it is not valid, or its prompt too long."""
+        """ExpressionError if it is not valid, or its prompt too long."""
         words = parse(text, self.arithmetic)
         if len(words) + 2 > self.settings.max_prompt_tokens:
             limit = f"task.max_prompt_tokens={self.settings.max_prompt_tokens}"
@@ -228,31 +213,20 @@ class RpnTask:
         return self._example(words)
 
     def env(self, example: Example) -> Env:
-        """A fresh single-turn environment."""
         return SingleTurnEnv(example, self.verifier, state=self.arithmetic)
 
-    def envs(self, example: Example, count: int) -> Sequence[Env]:
-        """As many independent ones."""
-        return [self.env(example) for _ in range(count)]
-
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
-        """The metric, exact answer: code apart from the rewards, so no reward setting moves it."""
-        prompt = "\n".join(message.content for message in example.messages)
-        return rpn_metric.judge(prompt, turns[-1].completion, example.answer)
+        """Exact answer: code apart from the rewards, so no reward setting moves it."""
+        return rpn_metric.judge(text_of(example.messages), turns[-1].completion, example.answer)
 
     def tags(self, example: Example) -> tuple[str, ...]:
-        """Accuracy is reported by number of operators: `("3_operators",)`."""
+        """`("3_operators",)`"""
         return (f"{example.metadata['num_operators']}_operators",)
-
-    def texts(self) -> Iterator[str]:
-        """Demonstrations that write their steps."""
-        return (" ".join(self.demonstration(index, 1.0)) for index in range(NUM_TEXTS))
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
         """Nothing is left out: ConfigError if the longest prompt, of the most operators, does not fit."""
-        words = self._draw(random.Random(0), self._sizes[-1], self._is_trained)
-        assert words is not None  # as _check_sizes made sure
-        num_tokens = count_tokens(self._example(words).messages)
+        longest = self._example(self._drawn(random.Random(0), self._sizes[-1]))
+        num_tokens = count_tokens(longest.messages)
         if num_tokens > max_tokens:
             raise ConfigError(
                 f"task.complexity_range={list(self.settings.complexity_range)}: {self._sizes[-1]} operators make a "
@@ -260,17 +234,9 @@ class RpnTask:
                 "rollout.max_completion_tokens."
             )
 
-    def eval_sets(self) -> tuple[Task, ...]:
-        """Itself."""
-        return (self,)
-
     def is_held_out(self, expression: str) -> bool:
-        """True for expressions that are never trained on."""
-        return is_held_out(expression, self._share)
-
-    @property
-    def _share(self) -> float:
-        return self.settings.held_out_share
+        """True for expressions that are never trained on; a hash of the text alone, so no seed moves the split."""
+        return is_held_out(expression.encode(), self.settings.held_out_share, b"rlvr-rpn-split")
 
     def _rng(self, stream: str, index: int) -> random.Random:
         return random.Random(derive_seed(self.seed, "rpn", stream, index))
@@ -286,81 +252,46 @@ class RpnTask:
 
     def _train_words(self, rng: random.Random) -> list[str]:
         size = self._sizes[bisect(self._cumulative, rng.random() * self._cumulative[-1], hi=len(self._sizes) - 1)]
-        words = self._draw(rng, size, self._is_trained)
-        if words is None:
-            raise self._nothing_fits(size)
-        return words
+        return self._drawn(rng, size)
 
-    def _is_trained(self, text: str) -> bool:
-        return not self.is_held_out(text)
+    def _drawn(self, rng: random.Random, size: int) -> list[str]:
+        """Words to train on. ConfigError if there are none of this size."""
+        words = self._draw(rng, size, lambda text: not self.is_held_out(text))
+        if words is not None:
+            return words
+        if self.settings.max_abs_value is not None:
+            raise ConfigError(
+                f"task.max_abs_value={self.settings.max_abs_value} leaves no expression of {size} operators with "
+                f"operand_range={list(self.settings.operand_range)}: raise it, or lower operand_range or "
+                "complexity_range."
+            )
+        raise ConfigError(
+            f"task.held_out_share={self.settings.held_out_share} leaves no expression of {size} operators to train on: "
+            "lower it, or allow more operators or operands."
+        )
 
     def _draw(self, rng: random.Random, size: int, accept: Callable[[str], bool]) -> list[str] | None:
         """Words of an accepted expression with `size` operators, or None if many draws found none.
 
         A rejected draw keeps its shape, so shapes stay uniform; one that cannot be filled is replaced in the end.
         """
+        draw = rng.random
+        words_of = {OPERAND: self._operands, OPERATOR: self.settings.operators}
+        chain = self.settings.shape == "chain"
         for _ in range(SHAPE_TRIES):
-            shape = self._shape(rng, size)
+            shape = chain_shape(size) if chain else unrank_shape(size, rng.randrange(count_shapes(size)))
             for _ in range(FILL_TRIES):
-                words = self._fill(rng, shape)
+                drawn = (words_of[symbol] for symbol in shape)
+                words = [choices[int(draw() * len(choices))] for choices in drawn]
                 if self._has_words(words) and accept(" ".join(words)):
                     return words
         return None
 
-    def _shape(self, rng: random.Random, size: int) -> str:
-        if self.settings.shape == "chain":
-            return chain_shape(size)
-        return unrank_shape(size, rng.randrange(count_shapes(size)))
-
-    def _fill(self, rng: random.Random, shape: str) -> list[str]:
-        draw, operands, operators = rng.random, self._operands, self.settings.operators
-        num_operands, num_operators = len(operands), len(operators)
-        return [
-            operands[int(draw() * num_operands)] if symbol == OPERAND else operators[int(draw() * num_operators)]
-            for symbol in shape
-        ]
-
     def _has_words(self, words: Sequence[str]) -> bool:
         """True if every intermediate result is in the vocabulary, which a modulus takes care of."""
-        if self.arithmetic.modulus is not None:
-            return True
-        try:
-            evaluate(words, self.arithmetic)
-        except ExpressionError:
-            return False
+        if self.arithmetic.modulus is None:
+            try:
+                evaluate(words, self.arithmetic)
+            except ExpressionError:
+                return False
         return True
-
-    def _check_sizes(self) -> None:
-        """Every number of operators has something to train on, and one at least something to evaluate on."""
-        for size in self._sizes:
-            if self._draw(random.Random(size), size, self._is_trained) is None:
-                raise self._nothing_fits(size)
-        if not self.eval_examples(1):
-            raise ConfigError(
-                f"task.held_out_share={self._share} leaves no held-out expression with complexity_range="
-                f"{list(self.settings.complexity_range)}: raise the share, or allow more operators or operands."
-            )
-
-    def _nothing_fits(self, size: int) -> ConfigError:
-        if self.settings.max_abs_value is not None:
-            return ConfigError(
-                f"task.max_abs_value={self.settings.max_abs_value} leaves no expression of {size} operators with "
-                f"operand_range={list(self.settings.operand_range)}: raise it, or lower operand_range or "
-                "complexity_range."
-            )
-        return ConfigError(
-            f"task.held_out_share={self._share} leaves no expression of {size} operators to train on: lower it, or "
-            "allow more operators or operands."
-        )
-
-
-def make_arithmetic(settings: Rpn) -> Arithmetic:
-    """The words of the task, and how they combine."""
-    smallest, largest = settings.bounds
-    return Arithmetic(operators=settings.operators, smallest=smallest, largest=largest, modulus=settings.modulus)
-
-
-def is_held_out(expression: str, share: float) -> bool:
-    """True for about `share` of all expressions; a hash of the text alone, so no seed or setting moves the split."""
-    digest = hashlib.blake2b(expression.encode(), digest_size=8, person=b"rlvr-rpn-split").digest()
-    return int.from_bytes(digest, "big") < share * 2**64

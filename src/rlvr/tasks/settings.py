@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -16,6 +16,8 @@ from rlvr.errors import ConfigError
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, chosen, setting
 from rlvr.tasks.prompts import Prompt
+from rlvr.tasks.readers import ENDINGS, read_split, split_names
+from rlvr.tasks.rows import Row
 
 if TYPE_CHECKING:
     from rlvr.rewards.base import Verifier
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from rlvr.tasks.dataset import Data, Environments
     from rlvr.tasks.prompting import Prompter
 
-FILE_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 HeldOutShare = Annotated[float, Field(gt=0, lt=1)]
 Functions = Mapping[str, Callable[..., Any]]
 """Import path -> the function itself, for functions of a script or notebook that no import could find."""
@@ -150,7 +151,9 @@ class TaskSettings(Component, ABC):
 class LimitSettings(TaskSettings):
     """What every task with data can leave out."""
 
-    max_train_examples: PositiveInt | None = setting(None, "train on the first so many only; null: all")
+    max_train_examples: PositiveInt | None = setting(
+        None, "train on this many examples, the first ones; null: all", only_if="run.is_trained or prompt.few_shot"
+    )
     max_prompt_tokens: PositiveInt | None = setting(
         None,
         "examples whose prompt has more tokens are left out, and counted; null: whatever the context holds",
@@ -222,11 +225,16 @@ class SplitSettings(DataSettings):
     def has_split_files(self) -> bool:
         """Whether `path` is a folder with a file for each split, and no repository with several configurations."""
         folder, first = Path(self.path).expanduser(), self.train_split.partition("+")[0]
-        return any((folder / f"{first}{ending}").is_file() for ending in FILE_ENDINGS)
+        return any((folder / f"{first}{ending}").is_file() for ending in ENDINGS)
 
     @property
     def origin(self) -> str:
         return self.path
+
+    def rows(self, key: str, fields: Collection[str] = ()) -> list[Row]:
+        """The rows of the splits that a setting names, with these fields at least."""
+        splits = split_names(f"task.{key}", getattr(self, key))
+        return [row for split in splits for row in read_split(self.path, split, subset=self.subset, fields=fields)]
 
 
 class MetricSettings(DataSettings):

@@ -7,10 +7,11 @@ index.
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import Any
 
 from rlvr.errors import UserError
 from rlvr.seeding import EVAL_SEED, derive_seed
@@ -22,28 +23,36 @@ MAX_TRIES = 2_000
 """Draws without a new problem before a generator is held to have no more."""
 
 
-class Source(Protocol):
+class Source(ABC):
     """An endless training stream, and problems that never occur in it."""
 
+    @abstractmethod
     def train(self, index: int, stream: str = "train") -> Problem:
-        """Problem `index` of an endless stream; streams of other names have another order where there is a choice."""
-        ...
+        """Problem `index` of an endless stream; streams of other names have another order where there is a choice.
 
+        UserError if there is nothing to train on.
+        """
+
+    @abstractmethod
     def held_out(self, num: int) -> list[Problem]:
         """The first `num` held-out problems, all different, the same for every seed; fewer if there are no more."""
-        ...
 
     def some(self, num: int) -> Sequence[Problem]:
         """Training problems in a fixed order: all of a list, the first `num` of an endless source."""
-        ...
+        return [self.train(index) for index in range(num)]
 
+    @abstractmethod
     def holds_out(self, key: bytes) -> bool:
-        """True for the keys of held-out problems."""
-        ...
+        """True for the keys of held-out problems, whatever else is left out of them."""
 
+    @abstractmethod
     def leave_out(self, train: Keep, held_out: Keep) -> tuple[int, int] | None:
-        """From now on only what `train` and `held_out` accept. How many problems of each that costs, if known."""
-        ...
+        """From now on only what `train` and `held_out` accept, which changes the order of what stays: only before
+        anything is drawn. How many problems of each that costs, if known."""
+
+    def sizes(self) -> tuple[int, int] | None:
+        """Training and held-out problems; None where there is no end to them."""
+        return None
 
 
 class Epochs:
@@ -69,7 +78,7 @@ class Epochs:
         return self._last[1][step]
 
 
-class ListSource:
+class ListSource(Source):
     """Problems that are all in memory: epochs of the training problems, each in a new seeded order.
 
     Of 3 problems a, b, c: train(0..5) is e.g. b a c | c a b. Held-out problems come in the order of a hash, so that the
@@ -95,13 +104,11 @@ class ListSource:
         self._stratum = stratum
 
     def train(self, index: int, stream: str = "train") -> Problem:
-        """Problem `index` of the epochs. UserError if there is nothing to train on."""
         if not self._train:
             raise UserError("every training example is also held out, so nothing is left to train on: give other data.")
         return self._train[self._epochs.place(index, len(self._train), stream)]
 
     def held_out(self, num: int) -> list[Problem]:
-        """The first `num` by hash, or of each stratum in turn."""
         if self._stratum is None:
             return self._held_out[:num]
         places: Counter[float] = Counter()
@@ -113,11 +120,9 @@ class ListSource:
         return [problem for *_, problem in sorted(ranked, key=lambda one: one[:2])[:num]]
 
     def some(self, num: int) -> Sequence[Problem]:
-        """All training problems."""
         return self._train
 
     def leave_out(self, train: Keep, held_out: Keep) -> tuple[int, int]:
-        """The order of what stays changes, so this is for before anything is drawn."""
         before = self.sizes()
         self._train = [problem for problem in self._train if train(problem)]
         self._held_out = [problem for problem in self._held_out if held_out(problem)]
@@ -125,39 +130,54 @@ class ListSource:
         return before[0] - after[0], before[1] - after[1]
 
     def holds_out(self, key: bytes) -> bool:
-        """True for the keys of the held-out problems, whatever else is left out of them."""
         return key in self._held_out_keys
 
     def sizes(self) -> tuple[int, int]:
-        """Training and held-out problems."""
         return len(self._train), len(self._held_out)
 
 
-class ReplaySource:
-    """Problems of a Python iterator, read as they are needed, in its own order; `begin()` starts it anew.
+class HashedSource(Source):
+    """Holds out a share of the problems, by the hash of their keys; what is left out is not drawn."""
 
-    A share of them, by hash of their key, is held out. If the iterator ends, epochs follow as from a list. If not, only
-    the last `window` problems are kept, and an earlier one is found again by replaying.
+    def __init__(self, *, eval_share: float, seed: int, max_train: int | None = None) -> None:
+        self._share, self._seed, self._max_train = eval_share, seed, max_train
+        self._epochs = Epochs(seed)
+        self._keep: list[Keep] = []
+        self._keep_held_out: list[Keep] = []
+
+    def holds_out(self, key: bytes) -> bool:
+        return is_held_out(key, self._share)
+
+    def leave_out(self, train: Keep, held_out: Keep) -> None:
+        self._keep.append(train)
+        self._keep_held_out.append(held_out)
+        self._restart()
+
+    @abstractmethod
+    def _restart(self) -> None:
+        """Forget what was drawn."""
+
+    def _trains(self, problem: Problem) -> bool:
+        return not self.holds_out(problem.key) and all(keep(problem) for keep in self._keep)
+
+    def _evaluates(self, problem: Problem) -> bool:
+        return self.holds_out(problem.key) and all(keep(problem) for keep in self._keep_held_out)
+
+
+class ReplaySource(HashedSource):
+    """Problems of a Python iterator, read as they are needed, in its own order; `begin()` starts it again.
+
+    If the iterator ends, epochs follow as from a list. If not, only the last `window` problems are kept, and an earlier
+    one is found again by replaying.
     """
 
-    def __init__(
-        self,
-        begin: Callable[[], Iterator[Problem]],
-        *,
-        eval_share: float,
-        seed: int,
-        max_train: int | None = None,
-        window: int = 100_000,
-    ) -> None:
-        self._begin, self._share, self._max_train = begin, eval_share, max_train
-        self._window = max(window, max_train or 0)
-        self._epochs = Epochs(seed)
-        self._keep, self._keep_held_out = anything, anything
-        self._size: int | None = None  # training problems in all, once that is known
+    def __init__(self, begin: Callable[[], Iterator[Problem]], *, window: int = 100_000, **split: Any) -> None:
+        super().__init__(**split)
+        self._begin = begin
+        self._window = max(window, self._max_train or 0)
         self._restart()
 
     def train(self, index: int, stream: str = "train") -> Problem:
-        """Problem `index`; from the second epoch on in seeded order. UserError if there is nothing to train on."""
         problem = self._at(index) if self._size is None else None
         if problem is None:
             assert self._size is not None
@@ -167,35 +187,24 @@ class ReplaySource:
         return problem
 
     def held_out(self, num: int) -> list[Problem]:
-        """The first `num` different ones of the iterator."""
         seen: set[bytes] = set()
 
         def is_new(problem: Problem) -> bool:
-            wanted = is_held_out(problem.key, self._share) and self._keep_held_out(problem) and problem.key not in seen
+            wanted = self._evaluates(problem) and problem.key not in seen
             seen.update([problem.key] if wanted else [])
             return wanted
 
         return list(islice(self._accepted(is_new), num))
 
     def some(self, num: int) -> Sequence[Problem]:
-        """The first `num`, or all if there are fewer."""
         self._at(num - 1)
         return [self.train(index) for index in range(min(num, self._size or num))]
 
-    def leave_out(self, train: Keep, held_out: Keep) -> None:
-        """Applied as the iterator goes on."""
-        self._keep, self._keep_held_out = both(self._keep, train), both(self._keep_held_out, held_out)
-        self._size = None
-        self._restart()
-
-    def holds_out(self, key: bytes) -> bool:
-        """By hash."""
-        return is_held_out(key, self._share)
-
     def _restart(self) -> None:
-        self._iterator = self._accepted(lambda p: not is_held_out(p.key, self._share) and self._keep(p))
+        self._iterator = self._accepted(self._trains)
         self._recent: list[Problem] = []
         self._first = 0  # place of self._recent[0] in the stream
+        self._size: int | None = None  # training problems in all, once that is known
 
     def _accepted(self, wanted: Keep) -> Iterator[Problem]:
         """What is wanted; ends after many others in a row."""
@@ -212,7 +221,9 @@ class ReplaySource:
     def _at(self, place: int) -> Problem | None:
         """The training problem at a place of the iterator; None, and the size is known, if it ends before."""
         if place < self._first:
+            size = self._size
             self._restart()
+            self._size = size
         while place >= self._first + len(self._recent):
             known = self._first + len(self._recent)
             problem = None if known == self._max_train else next(self._iterator, None)
@@ -231,36 +242,24 @@ class ReplaySource:
         return self._recent[place - self._first]
 
 
-class DrawnSource:
-    """Problems of endless rows of which each has a seed: `draw(seed, place)`. A share, by hash of the key, is held out.
+class DrawnSource(HashedSource):
+    """Problems of endless rows of which each has a seed: `draw(seed, place)`.
 
     A draw that falls on the wrong side is repeated in another row, so training never sees a held-out problem even where
     there are few different ones.
     """
 
-    def __init__(
-        self,
-        draw: Callable[[int, int], Problem],
-        *,
-        name: str,
-        eval_share: float,
-        seed: int,
-        max_train: int | None = None,
-    ) -> None:
-        self._draw, self._name, self._share = draw, name, eval_share
-        self._seed, self._max_train = seed, max_train
-        self._epochs = Epochs(seed)
-        self._keep, self._keep_held_out = anything, anything
-        self._held_out: dict[bytes, Problem] = {}
-        self._num_draws = 0
+    def __init__(self, draw: Callable[[int, int], Problem], *, name: str, **split: Any) -> None:
+        super().__init__(**split)
+        self._draw, self._name = draw, name
+        self._restart()
 
     def train(self, index: int, stream: str = "train") -> Problem:
-        """Problem `index`. UserError if none of many draws can be trained on."""
         if self._max_train is not None:
             index, stream = self._epochs.place(index, self._max_train, stream), "train"
         for attempt in range(MAX_TRIES):
             problem = self._draw(derive_seed(self._seed, self._name, stream, attempt), index)
-            if not is_held_out(problem.key, self._share) and self._keep(problem):
+            if self._trains(problem):
                 return problem
         raise UserError(
             f"{self._name} gives no problem to train on in {MAX_TRIES:,} draws: allow longer prompts, or choose other "
@@ -268,37 +267,22 @@ class DrawnSource:
         )
 
     def held_out(self, num: int) -> list[Problem]:
-        """The first `num` different ones; they are drawn once and kept."""
+        """They are drawn once and kept."""
         num_tries = 0
         while len(self._held_out) < num and num_tries < MAX_TRIES:
             problem = self._draw(derive_seed(EVAL_SEED, self._name, "held out"), self._num_draws)
             self._num_draws += 1
             num_tries += 1
-            wanted = is_held_out(problem.key, self._share) and self._keep_held_out(problem)
-            if wanted and problem.key not in self._held_out:
+            if self._evaluates(problem) and problem.key not in self._held_out:
                 self._held_out[problem.key] = problem
                 num_tries = 0
         return list(islice(self._held_out.values(), num))
 
-    def some(self, num: int) -> Sequence[Problem]:
-        """The first `num` of the stream."""
-        return [self.train(index) for index in range(num)]
-
-    def leave_out(self, train: Keep, held_out: Keep) -> None:
-        """Applied to every draw."""
-        self._keep, self._keep_held_out = both(self._keep, train), both(self._keep_held_out, held_out)
-        self._held_out, self._num_draws = {}, 0
-
-    def holds_out(self, key: bytes) -> bool:
-        """By hash."""
-        return is_held_out(key, self._share)
+    def _restart(self) -> None:
+        self._held_out: dict[bytes, Problem] = {}
+        self._num_draws = 0
 
 
 def anything(problem: Problem) -> bool:
     """Leaves nothing out."""
     return True
-
-
-def both(first: Keep, second: Keep) -> Keep:
-    """Keeps what both keep."""
-    return lambda problem: first(problem) and second(problem)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rlvr.errors import ConfigError
@@ -97,8 +97,3 @@ def make_data(
     sizes = f"{len(kept):,} training and {len(held_out.problems):,} held-out examples from {ascii_text(where)}"
     source = ListSource(kept, held_out.problems, seed, difficulty=difficulty, stratum=stratum)
     return Data(source=source, notes=(sizes, *notes))
-
-
-def joined(parts: Sequence[Sequence[Row]]) -> list[Row]:
-    """The rows of several splits, one after another."""
-    return [row for part in parts for row in part]

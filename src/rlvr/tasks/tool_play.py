@@ -12,6 +12,7 @@ from rlvr.envs.base import Env
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import Verifier
+from rlvr.rewards.multihop import QaState
 from rlvr.tasks.problems import Problem
 from rlvr.types import Example, Message, ToolCall, ToolSchema
 
@@ -20,20 +21,29 @@ class ToolEnvironments:
     """Opens an environment with the same tools, and a state of its own, for each episode."""
 
     def __init__(
-        self, toolbox: Sequence[Tool], verifier: Verifier, *, state: Callable[[Example], object], max_turns: int
+        self,
+        toolbox: Sequence[Tool],
+        verifier: Verifier,
+        *,
+        state: Callable[[Example], Any],
+        max_turns: int,
+        potential: Callable[[Any], float] | None = None,
     ) -> None:
         self.toolbox = tuple(toolbox)
         self.tools: tuple[ToolSchema, ...] = tuple(tool.schema for tool in toolbox)
-        self._verifier, self._state, self._max_turns = verifier, state, max_turns
+        self._verifier, self._state, self._max_turns, self._potential = verifier, state, max_turns, potential
 
-    def env(self, example: Example) -> Env:
+    def env(self, example: Example) -> ToolEnv:
         """A fresh single-use environment."""
+        state = self._state(example)
         return ToolEnv(
             example,
             tools=self.toolbox,
-            state=self._state(example),
+            state=state,
             verifier=self._verifier,
             max_turns=self._max_turns,
+            potential=self._potential,
+            trace=state.trace if isinstance(state, QaState) else None,
         )
 
     def fields(self, problem: Problem) -> Mapping[str, str]:
@@ -54,8 +64,10 @@ def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -
             opening = tuple(described(opening, written, env.tools))
         parts = [_text(opening)]
         for number, turn in enumerate(turns):
-            calls = () if isinstance(turn, str) else (_call(turn, number),)
-            parts.append(turn if isinstance(turn, str) else written.write(calls, env.tools))
+            calls = ()
+            if not isinstance(turn, str):
+                calls = (ToolCall(id=f"call_{number}", name=turn["name"], arguments=dict(turn.get("arguments", {}))),)
+            parts.append(written.write(calls, env.tools) if calls else turn)
             reply = await env.step(Message(role="assistant", content=parts[-1], tool_calls=calls))
             if reply.done:
                 break
@@ -63,10 +75,6 @@ def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -
         return parts
 
     return tuple(asyncio.run(play()))
-
-
-def _call(turn: Mapping[str, Any], number: int) -> ToolCall:
-    return ToolCall(id=f"call_{number}", name=str(turn["name"]), arguments=dict(turn.get("arguments", {})))
 
 
 def _text(messages: Sequence[Message]) -> str:

@@ -5,7 +5,7 @@
         <call> search o7 </call>          <tool> o7 located-in c4 . </tool>
         <ans> c4 </ans> <eoe>
 
-Who works where is drawn anew for every example, so no weight can know it: without both searches an answer is a guess
+Who works where is drawn for every example, so no weight can know it: without both searches an answer is a guess
 among the cities. A hash of the (person, organization, city) chain says whether it is held out, for every run seed
 alike: held-out chains are never the chain that a training prompt or a demonstration asks for, and evaluation asks for
 no others. Words by themselves are all trained on.
@@ -13,11 +13,9 @@ no others. Words by themselves are all trained on.
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from rlvr.envs.base import Env, Reply, to_attempt
@@ -31,16 +29,16 @@ from rlvr.rewards.metrics import ExactMetric
 from rlvr.rewards.trace import Trace
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import PositiveInt, setting
-from rlvr.tasks.base import CountTokens, Task
+from rlvr.tasks.base import CountTokens, Task, text_of
+from rlvr.tasks.problems import is_held_out
 from rlvr.tasks.prompting import Prompter
 from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
 from rlvr.types import Attempt, Example, Message, TraceStep, TurnText, Verdict
 
-PAD, BEGIN, END = "<pad>", "<boe>", "<eoe>"
+END = "<eoe>"
 CALL, CALL_END, REPLY, REPLY_END = "<call>", "</call>", "<tool>", "</tool>"
 ASK = "<q> where"
 WORKS_AT, LOCATED_IN, NOTHING, STOP = "works-at", "located-in", "nothing", "."
-NUM_TEXTS = 2_000  # demonstrations that a tokenizer could be learnt from
 MAX_TRIES = 20_000  # draws before a kind of chain is held to be impossible
 SEARCH_SHARE = 4 / 7  # of the demonstrations that are not worked: search once, then guess; the others guess at once
 
@@ -51,19 +49,11 @@ Chain = tuple[str, str, str]
 """A person, the organization where they work, and the city that it is in: `("p3", "o7", "c4")`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """Who works where, and where that is: `Facts(works_at={"p0": "o7", ...}, located_in={"o0": "c4", ...})`."""
-
-    works_at: Mapping[str, str]
-    located_in: Mapping[str, str]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Walk:
     """One episode in a world: which chain is asked for, and what was looked up so far."""
 
-    facts: Facts
+    facts: Mapping[str, str]  # {"p3": "p3 works-at o7", "o7": "o7 located-in c4", ...}
     chain: Chain
     trace: Trace = field(default_factory=Trace)
 
@@ -74,15 +64,11 @@ def search(name: str, state: Walk) -> str:
     Args:
         name: The person, such as p3, or the organization, such as o7.
     """
-    facts, trace = state.facts, state.trace
-    trace.note("query", name)
-    if name in facts.works_at:
-        fact = f"{name} {WORKS_AT} {facts.works_at[name]}"
-    elif name in facts.located_in:
-        fact = f"{name} {LOCATED_IN} {facts.located_in[name]}"
-    else:
+    state.trace.note("query", name)
+    fact = state.facts.get(name)
+    if fact is None:
         return f"{NOTHING} {STOP}"
-    trace.note("document", fact, name in state.chain, name)
+    state.trace.note("document", fact, name in state.chain, name)
     return f"{fact} {STOP}"
 
 
@@ -103,10 +89,8 @@ class WordsEnv(ToolEnv):
         return self._walk.trace.ending((), verdict.answer, verdict.correct)
 
     async def step(self, said: Message) -> Reply:
-        """As of every tool environment."""
         reply = await super().step(said)
-        messages = tuple(replace(message, content=_in_words(message.content)) for message in reply.messages)
-        return replace(reply, messages=messages)
+        return replace(reply, messages=tuple(replace(each, content=_in_words(each.content)) for each in reply.messages))
 
 
 def _in_words(text: str) -> str:
@@ -165,14 +149,10 @@ class TwoHop(TaskSettings):
         return TwoHopTask(self, context.seed, context.prompter, context.verifier, name=context.name)
 
 
-class TwoHopTask:
-    """The task: a stream of examples, held-out examples, demonstrations and environments.
+class TwoHopTask(Task):
+    """A stream of questions, each with a world of its own."""
 
-    Everything is a function of (settings, seed, index); held-out examples do not depend on the seed.
-    """
-
-    stop_words: tuple[str, ...] = TwoHop.stop_words
-    notes: tuple[str, ...] = ()
+    stop_words = TwoHop.stop_words
 
     def __init__(
         self, settings: TwoHop, seed: int, prompter: Prompter, verifier: Verifier, name: str = "two_hop"
@@ -187,30 +167,26 @@ class TwoHopTask:
         self._tool = make_tool(search, timeout_s=1.0, inline=True)  # a look into a dictionary
         marks = prompter.answer_format.required_markers()
         self._answer_start, self._answer_end = marks.solution_start, marks.solution_end
-        self.vocabulary: tuple[str, ...] | None = self._words()
-        self._check()
+        self.vocabulary = self._words()
+        self._trained_chain(random.Random(0))
+        if not self.eval_examples(1):
+            raise self._nothing("evaluate on")
 
     def train_example(self, index: int) -> Example:
-        """Example `index` of the endless training stream; its chain is never held out."""
         seed = derive_seed(self._seed, "two_hop", "train", index)
         return self._example(self._trained_chain(random.Random(seed)), seed)
 
     def eval_examples(self, num: int) -> list[Example]:
-        """`num` different held-out chains, each in a world of its own, the same for every run; fewer if there are not
-        so many."""
+        """Each in a world of its own."""
         rng = random.Random(derive_seed(EVAL_SEED, "two_hop", "eval"))
         chains: dict[Chain, None] = {}
         while len(chains) < num and (chain := self._draw(rng, held_out=True, other_than=chains)) is not None:
             chains[chain] = None
-        return [self._example(chain, derive_seed(EVAL_SEED, "two_hop", *chain)) for chain in chains]
+        return [self._held_out_example(chain) for chain in chains]
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        """Prompt, completion, reply, completion, ... for supervised training; its chain is never held out.
-
-        A share `worked_share` of them find the answer. Of the others four in seven search once and then name any city,
-        three name any city at once: what reinforcement learning has to win back. Which question it is does not depend
-        on the share.
-        """
+        """Worked ones find the answer. Of the others four in seven search once and then name any city, three name any
+        city at once: what reinforcement learning has to win back."""
         rng = random.Random(derive_seed(self._seed, "two_hop", "demonstration", index))
         kind, guess = rng.random(), rng.choice(self._cities)
         person, organization, city = self._trained_chain(rng)
@@ -218,7 +194,7 @@ class TwoHopTask:
         if kind >= worked_share:
             searches = kind < worked_share + (1 - worked_share) * SEARCH_SHARE
             hops, city = hops[:1] if searches else (), guess
-        parts = [_text(self._messages(person))]
+        parts = [text_of(self._messages(person))]
         for name, relation, found in hops:
             parts += [
                 f"{CALL} {self._tool.name} {name} {CALL_END}",
@@ -227,53 +203,35 @@ class TwoHopTask:
         return (*parts, f"{self._answer_start} {city} {self._answer_end} {END}")
 
     def env(self, example: Example) -> Env:
-        """A fresh environment in the example's world."""
-        (env,) = self.envs(example, 1)
-        return env
+        return WordsEnv(
+            example,
+            Walk(facts=self.facts(example), chain=example.metadata["chain"]),
+            self._prompter.answer_format,
+            tools=(self._tool,),
+            verifier=self._verifier,
+            max_turns=self._settings.max_turns,
+        )
 
-    def envs(self, example: Example, count: int) -> Sequence[Env]:
-        """As many independent ones; all they share is the example's world, which nobody can change."""
-        facts = self.facts(example)
-        return [
-            WordsEnv(
-                example,
-                Walk(facts=facts, chain=example.metadata["chain"]),
-                self._prompter.answer_format,
-                tools=(self._tool,),
-                verifier=self._verifier,
-                max_turns=self._settings.max_turns,
-            )
-            for _ in range(count)
-        ]
-
-    def facts(self, example: Example) -> Facts:
-        """The world of an example: its chain, and everything else by chance."""
+    def facts(self, example: Example) -> Mapping[str, str]:
+        """The world of an example, `Walk.facts`: its chain, and everything else by chance."""
         person, organization, city = example.metadata["chain"]
         draw = random.Random(derive_seed(example.metadata["world"], "world")).random
         organizations, cities = self._organizations, self._cities
         works_at = {name: organizations[int(draw() * len(organizations))] for name in self._persons}
         located_in = {name: cities[int(draw() * len(cities))] for name in organizations}
         works_at[person], located_in[organization] = organization, city
-        return Facts(works_at=MappingProxyType(works_at), located_in=MappingProxyType(located_in))
+        return {
+            name: f"{name} {relation} {place}"
+            for relation, places in ((WORKS_AT, works_at), (LOCATED_IN, located_in))
+            for name, place in places.items()
+        }
 
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
-        """The metric: is exactly the city named between the markers? Code apart from the rewards."""
-        attempt = to_attempt(example, turns)
-        return await METRIC.judge(replace(attempt, format=self._prompter.answer_format))
-
-    def tags(self, example: Example) -> tuple[str, ...]:
-        """None: all questions are of one kind."""
-        return ()
-
-    def texts(self) -> Iterator[str]:
-        """Demonstrations that find the answer."""
-        return (" ".join(self.demonstration(index, 1.0)) for index in range(NUM_TEXTS))
+        """Is exactly the city named between the markers? Code apart from the rewards."""
+        return await METRIC.judge(replace(to_attempt(example, turns), format=self._prompter.answer_format))
 
     def example(self, text: str) -> Example:
-        """The example of a user's question, `<q> where p3`, `where p3` or `p3`: a held-out chain of that person.
-
-        UserError for any other text.
-        """
+        """For `<q> where p3`, `where p3` or `p3` a held-out chain of that person; UserError for any other text."""
         words = text.split()
         if not words or words[-1] not in self._persons or words[:-1] not in ([], ["where"], ASK.split()):
             last = self._persons[-1]
@@ -282,7 +240,7 @@ class TwoHopTask:
         chain = self._draw(rng, held_out=True, person=words[-1])
         if chain is None:
             raise UserError(f"no chain of {words[-1]} is held out: ask where another person works.")
-        return self._example(chain, derive_seed(EVAL_SEED, "two_hop", *chain))
+        return self._held_out_example(chain)
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
         """Nothing is left out: ConfigError if an episode of max_turns does not fit."""
@@ -296,16 +254,15 @@ class TwoHopTask:
                 f"{max_tokens} are left for them; lower it, or raise model.max_context_tokens."
             )
 
-    def eval_sets(self) -> tuple[Task, ...]:
-        """Itself."""
-        return (self,)
-
     def is_held_out(self, chain: Chain) -> bool:
-        """True for chains that are never trained on."""
-        return is_held_out(chain, self._settings.held_out_share)
+        """True for chains that are never trained on; a hash of the words alone, so no seed moves the split."""
+        return is_held_out(" ".join(chain).encode(), self._settings.held_out_share, b"rlvr-two-hop")
 
     def _messages(self, person: str) -> tuple[Message, ...]:
         return self._prompter.messages(f"{ASK} {person}")
+
+    def _held_out_example(self, chain: Chain) -> Example:
+        return self._example(chain, derive_seed(EVAL_SEED, "two_hop", *chain))
 
     def _example(self, chain: Chain, seed: int) -> Example:
         return Example(
@@ -322,38 +279,25 @@ class TwoHopTask:
         return chain
 
     def _draw(
-        self,
-        rng: random.Random,
-        *,
-        held_out: bool,
-        person: str | None = None,
-        other_than: Mapping[Chain, None] | None = None,
+        self, rng: random.Random, *, held_out: bool, person: str | None = None, other_than: Collection[Chain] = ()
     ) -> Chain | None:
         """A chain, or None if many draws found none."""
         for _ in range(MAX_TRIES):
             chain = (person or rng.choice(self._persons), rng.choice(self._organizations), rng.choice(self._cities))
-            if self.is_held_out(chain) is held_out and chain not in (other_than or {}):
+            if self.is_held_out(chain) is held_out and chain not in other_than:
                 return chain
         return None
 
     def _words(self) -> tuple[str, ...]:
         words = (
-            *(PAD, BEGIN, END, *ASK.split(), CALL, CALL_END, REPLY, REPLY_END, self._tool.name),
+            *("<pad>", "<boe>", END, *ASK.split(), CALL, CALL_END, REPLY, REPLY_END, self._tool.name),
             *(WORKS_AT, LOCATED_IN, NOTHING, STOP, self._answer_start, self._answer_end),
-            *self._persons,
-            *self._organizations,
-            *self._cities,
+            *(*self._persons, *self._organizations, *self._cities),
         )
-        twice = [mark for mark in (self._answer_start, self._answer_end) if words.count(mark) > 1 or mark.split()[1:]]
-        if twice:
-            raise ConfigError(f"the marker {twice[0]!r} is not one word of its own: choose prompt.markers=words.")
+        for mark in (self._answer_start, self._answer_end):
+            if words.count(mark) > 1 or mark.split()[1:]:
+                raise ConfigError(f"the marker {mark!r} is not one word of its own: choose prompt.markers=words.")
         return words
-
-    def _check(self) -> None:
-        """There is something to train on, and something to evaluate on."""
-        self._trained_chain(random.Random(0))
-        if not self.eval_examples(1):
-            raise self._nothing("evaluate on")
 
     def _nothing(self, what: str) -> ConfigError:
         share = self._settings.held_out_share
@@ -365,13 +309,3 @@ class TwoHopTask:
 
 def _names(letter: str, count: int) -> tuple[str, ...]:
     return tuple(f"{letter}{i}" for i in range(count))
-
-
-def _text(messages: Sequence[Message]) -> str:
-    return "\n".join(message.content for message in messages)
-
-
-def is_held_out(chain: Chain, share: float) -> bool:
-    """True for about `share` of all chains; a hash of the words alone, so no seed or setting moves the split."""
-    digest = hashlib.blake2b(" ".join(chain).encode(), digest_size=8, person=b"rlvr-two-hop").digest()
-    return int.from_bytes(digest, "big") < share * 2**64

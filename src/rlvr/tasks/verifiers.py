@@ -7,7 +7,6 @@ by hash, is held out. The metric is a number of the rubric: at `task.metric_thre
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,8 +24,8 @@ from rlvr.tasks.settings import HeldOutShare, LimitSettings, TaskContext
 from rlvr.tasks.sources import ListSource
 from rlvr.tasks.splits import Part, by_hash, make_data
 from rlvr.tasks.verifiers_client import to_messages, tool_schema
-from rlvr.tasks.verifiers_env import Alone, Together, VerifiersEnv
-from rlvr.tasks.verifiers_library import make_environment, scores_groups
+from rlvr.tasks.verifiers_env import Scored, Scorer, VerifiersEnv
+from rlvr.tasks.verifiers_library import make_environment
 from rlvr.types import Example, Message, Score, ToolSchema, TurnText, Verdict
 
 ROUNDING = 1e-9
@@ -62,7 +61,7 @@ class Verifiers(LimitSettings):
         return VerifiersTask(self, context.seed, name=context.name)
 
 
-class VerifiersTask:
+class VerifiersTask(Task):
     """Rows of the library's data sets; what became of an episode is known to its environment alone.
 
     So `judge` looks up what the environment that `env` made for the example found: the number called `task.metric`.
@@ -77,7 +76,7 @@ class VerifiersTask:
         self._env = make_environment(settings.env_id, settings.env_args)
         self._rows: dict[str, Any] = {"train": self._env.dataset, "eval": self._env.eval_dataset}
         self._source, self._notes = self._load(seed)
-        self._findings: dict[Episodes, deque[float | str]] = {}
+        self._findings: dict[Episodes, list[float | str]] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -94,27 +93,26 @@ class VerifiersTask:
 
     def env(self, example: Example) -> Env:
         """A fresh rollout, scored by itself, whose finding is kept for `judge`."""
-        scorer = Together(self._env.rubric, 1) if scores_groups(self._env) else Alone(self._env.rubric)
-        return VerifiersEnv(
-            example, self._row(example), self._env, scorer=scorer, scored=partial(self._remember, example)
-        )
+        return self._envs(example, 1, partial(self._remember, example))[0]
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
         """Fresh rollouts; scored together if the rubric has rewards for groups."""
-        together = Together(self._env.rubric, count) if scores_groups(self._env) else None
-        scorer = together or Alone(self._env.rubric)
-        return [VerifiersEnv(example, self._row(example), self._env, scorer=scorer) for _ in range(count)]
+        return self._envs(example, count, None)
+
+    def _envs(self, example: Example, count: int, scored: Scored | None) -> list[Env]:
+        scorer, row = Scorer(self._env, count), self._row(example)
+        return [VerifiersEnv(example, row, self._env, scorer=scorer, scored=scored) for _ in range(count)]
 
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """Whether the number called `task.metric` reached `task.metric_threshold`. Where no answer is known, nothing is
         right."""
         answer = turns[-1].text.strip() or None
-        findings = self._findings.get(_key(example, turns))
+        findings = self._findings.pop(_key(example, turns), [])
         if not findings:
             return Verdict(answer=answer, correct=False, failure="the environment has not scored this episode")
-        found = findings.popleft()
-        if not findings:
-            del self._findings[_key(example, turns)]
+        found, *later = findings
+        if later:
+            self._findings[_key(example, turns)] = later
         if isinstance(found, str):
             return Verdict(answer=answer, correct=False, failure=found)
         known = example.metadata.get("has_answer", True)
@@ -199,29 +197,31 @@ class VerifiersTask:
         if rows is None:
             return None
         wanted = [name for name in ("prompt", "answer", "info") if name in rows.column_names]
-        problems = [self._problem(split, index, row) for index, row in enumerate(rows.select_columns(wanted))]
-        if len({key for _, key, _ in problems}) > 1:
-            return Part(problems=tuple(problem for problem, _, _ in problems))
-        return Part(problems=tuple(_keyed(problem, whole) for problem, _, whole in problems))
+        found = list(rows.select_columns(wanted))
+        problems = [self._problem(split, index, row) for index, row in enumerate(found)]
+        if len({problem.key for problem in problems}) <= 1:
+            keys = [
+                fingerprint(problem.question, str(row.get("answer")), json.dumps(row.get("info"), default=str))
+                for problem, row in zip(problems, found, strict=True)
+            ]
+            problems = [replace(problem, key=key) for problem, key in zip(problems, keys, strict=True)]
+        return Part(problems=tuple(problems))
 
-    def _problem(self, split: str, index: int, row: Mapping[str, Any]) -> tuple[Problem, bytes, bytes]:
-        """The problem, the key of its question, and the key of the whole row."""
-        place = f"row {index} of the {split} set of {self._settings.env_id}"
+    def _problem(self, split: str, index: int, row: Mapping[str, Any]) -> Problem:
         prompt = row.get("prompt")
         if not isinstance(prompt, list | str) or not prompt:
-            raise ConfigError(f"{place}: prompt must be messages, but is {shown(prompt)}; give other task.env_args.")
-        answer = row.get("answer")
-        messages = _messages(prompt)
-        question = "\n".join(message.content for message in messages if message.role != "system")
-        key = fingerprint(question)
-        problem = Problem(
+            raise ConfigError(
+                f"row {index} of the {split} set of {self._settings.env_id}: prompt must be messages, but is "
+                f"{shown(prompt)}; give other task.env_args."
+            )
+        question = "\n".join(message.content for message in _messages(prompt) if message.role != "system")
+        return Problem(
             id=f"{self.name}/{split}/{index}",
-            key=key,
+            key=fingerprint(question),
             question=question,
-            answer="" if answer is None else str(answer),
+            answer="" if row.get("answer") is None else str(row["answer"]),
             metadata={"split": split, "index": index},
         )
-        return problem, key, fingerprint(question, str(answer), json.dumps(row.get("info"), default=str))
 
     def _train_problem(self, index: int, stream: str = "train") -> Problem:
         if self._rows["train"] is None:
@@ -262,15 +262,11 @@ class VerifiersTask:
                     f"choose one of {', '.join(numbers)}."
                 )
             found = numbers[self._settings.metric]
-        self._findings.setdefault(_key(example, turns), deque()).append(found)
+        self._findings.setdefault(_key(example, turns), []).append(found)
 
 
 def _key(example: Example, turns: Sequence[TurnText]) -> Episodes:
     return example.id, tuple(turn.completion for turn in turns)
-
-
-def _keyed(problem: Problem, key: bytes) -> Problem:
-    return replace(problem, key=key)
 
 
 def _messages(prompt: Any) -> tuple[Message, ...]:

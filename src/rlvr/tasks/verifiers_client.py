@@ -52,33 +52,15 @@ def _client_class() -> Any:
     base: Any = importlib.import_module("verifiers.legacy.clients").Client
 
     class QueueClient(base):
-        """Its native prompt are the library's messages, its native answer is the library's."""
+        """Answers whole requests: the native formats, which the other methods are for, do not occur."""
 
-        def setup_client(self, config: object) -> None:
-            return None
-
-        async def to_native_tool(self, tool: Any) -> ToolSchema:
-            return tool_schema(tool)
-
-        async def to_native_prompt(self, messages: Any) -> tuple[Any, dict[str, Any]]:
-            return messages, {}
-
-        async def get_native_response(
-            self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
-        ) -> Any:
+        async def get_response(self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **_: Any) -> Any:
             answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self.client.put_nowait(Request(messages=tuple(prompt), tools=tuple(tools or ()), answer=answer))
+            schemas = tuple(tool_schema(tool) for tool in tools or ())
+            self.client.put_nowait(Request(messages=tuple(prompt), tools=schemas, answer=answer))
             return await answer
 
-        async def raise_from_native_response(self, response: Any) -> None:
-            return None
-
-        async def from_native_response(self, response: Any) -> Any:
-            return response
-
-        async def close(self) -> None:
-            return None
-
+    QueueClient.__abstractmethods__ = frozenset()
     return QueueClient
 
 

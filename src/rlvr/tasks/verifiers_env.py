@@ -6,29 +6,60 @@ import asyncio
 import importlib
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlvr.envs.base import Reply, TurnText
 from rlvr.errors import UserError
 from rlvr.rewards.base import checked
 from rlvr.tasks.verifiers_client import Request, Requests, identity, make_client, to_messages, to_response
-from rlvr.tasks.verifiers_library import FAILURES
+from rlvr.tasks.verifiers_library import FAILURES, scores_groups
 from rlvr.types import Example, Message, Score, StopReason, ToolSchema
 
 MAX_REFUSALS = 100
-"""An environment that still asks for completions after so many refusals is given up."""
+"""An environment that still asks for completions after this many refusals is given up."""
 
 MAX_ERROR_CHARS = 500
-
-Scorer = Callable[[Any | None], Awaitable[None]]
-"""Has the rubric score a state; None stands for an episode that failed, and others may wait for."""
 
 Scored = Callable[[Sequence[TurnText], Score], None]
 
 
 class EpisodeError(Exception):
     """An episode that cannot be scored, and why: the environment failed, not the model."""
+
+
+class Scorer:
+    """Has the rubric score the states of `size` episodes of one example.
+
+    Where it has rewards for groups, the last episode to end has all of them scored, and the others wait for that.
+    """
+
+    def __init__(self, env: Any, size: int) -> None:
+        self._rubric, self._scores_groups, self._num_missing = env.rubric, scores_groups(env), size
+        self._states: list[Any] = []
+        self._done = asyncio.Event()
+        self._error: Exception | None = None
+
+    async def __call__(self, state: Any | None) -> None:
+        """The rubric writes reward and metrics into the state; None is an episode that failed, and is not scored."""
+        if not self._scores_groups:
+            if state is not None:
+                await self._rubric.score_rollout(state)
+            return
+        self._num_missing -= 1
+        if state is not None:
+            self._states.append(state)
+        if self._num_missing == 0:
+            try:
+                if self._states:
+                    await self._rubric.score_group(self._states)
+            except Exception as error:  # the rubric's own code
+                self._error = error
+            finally:
+                self._done.set()
+        await self._done.wait()
+        if self._error is not None and state is not None:
+            raise self._error
 
 
 class VerifiersEnv:
@@ -55,7 +86,7 @@ class VerifiersEnv:
         self._example, self._row, self._env = example, row, env
         self._scorer, self._scored = scorer, scored
         self._requests: Requests = asyncio.Queue()
-        self._rollout: asyncio.Task[Any] | None = None
+        self._rollout: Any = None  # asyncio.Task, once it has started
         self._pending: Request | None = None
         self._num_said = 0
 
@@ -92,7 +123,13 @@ class VerifiersEnv:
         An error of the environment, and a function of the rubric that raises, are status "error". RewardError for a
         reward that is no finite number, UserError if the environment or its rubric raises one.
         """
-        score = await self._judged(turns)
+        try:
+            state = await self._finished(turns)
+        except EpisodeError as error:
+            await self._scorer(None)
+            score = _error(str(error))
+        else:
+            score = await self._judged(state, turns)
         if self._scored is not None:
             self._scored(turns, score)
         return score
@@ -115,12 +152,7 @@ class VerifiersEnv:
         await self._next_request()
         return self._pending is not None
 
-    async def _judged(self, turns: Sequence[TurnText]) -> Score:
-        try:
-            state = await self._finished(turns)
-        except EpisodeError as error:
-            await self._scorer(None)
-            return _error(str(error))
+    async def _judged(self, state: Any, turns: Sequence[TurnText]) -> Score:
         try:
             await self._scorer(state)
             await self._env.rubric.cleanup(state)
@@ -128,40 +160,46 @@ class VerifiersEnv:
             raise
         except Exception as error:  # the rubric's own code
             return _error(f"the rubric failed: {_chain(error)}")
-        return self._verdict(state, turns)
+        for name, error in state.get(FAILURES, ()):
+            if isinstance(error, UserError):
+                raise error
+            return _error(f"reward function {name}: {_chain(error)}")
+        if state.get("reward") is None:
+            return _error("the rubric gave no reward")
+        calls = [call for turn in turns for call in turn.calls]
+        counts = {"turns": len(turns)}
+        if self.tools:
+            counts |= {"tool_calls": len(calls), "malformed_calls": sum(call.problem is not None for call in calls)}
+        score = Score(
+            value=float(state["reward"]),
+            parts={name: float(value) for name, value in (state.get("metrics") or {}).items()},
+            diagnostics={name: float(count) for name, count in counts.items()},
+        )
+        return checked(self._env.env_id, score)
 
     async def _finished(self, turns: Sequence[TurnText]) -> Any:
         """The state after the library's rollout, which is brought to its end."""
-        assert self._rollout is not None
         last = turns[-1]
         if last.stop_reason == StopReason.ABORTED:
             await self._give_up()
             raise EpisodeError("the engine gave the request up")
         if self._pending is not None and len(turns) > self._num_said:
             await self._answer(to_response(Message(role="assistant", content=last.text), truncated=True))
+        errors: Any = importlib.import_module("verifiers.legacy.errors")
         for _ in range(MAX_REFUSALS):
             if self._pending is None:
-                break
-            await self._refuse()
-        else:
-            await self._give_up()
-            raise EpisodeError(f"the environment went on after {MAX_REFUSALS} requests were refused")
-        return self._result()
-
-    async def _refuse(self) -> None:
-        assert self._pending is not None
-        errors: Any = importlib.import_module("verifiers.legacy.errors")
-        self._pending.answer.set_exception(errors.OverlongPromptError("the episode is over"))
-        await self._next_request()
+                return self._result()
+            self._pending.answer.set_exception(errors.OverlongPromptError("the episode is over"))
+            await self._next_request()
+        await self._give_up()
+        raise EpisodeError(f"the environment went on after {MAX_REFUSALS} requests were refused")
 
     async def _give_up(self) -> None:
-        assert self._rollout is not None
         self._rollout.cancel()
         await asyncio.wait({self._rollout})
 
     def _result(self) -> Any:
         """The ended rollout's state. EpisodeError if the environment failed."""
-        assert self._rollout is not None
         if self._rollout.cancelled():
             raise EpisodeError("the environment cancelled its own rollout")
         error = self._rollout.exception()
@@ -178,74 +216,11 @@ class VerifiersEnv:
 
     def _stopped_by_limit(self, said: Message) -> bool:
         """Whether tools were called in the last turn that there may be: the episode would have gone on."""
-        assert self._rollout is not None
         if self._num_said != self.max_turns or not said.tool_calls:
             return False
         if self._rollout.cancelled() or self._rollout.exception() is not None:
             return False
         return self._rollout.result().get("stop_condition") == "max_turns_reached"
-
-    def _verdict(self, state: Any, turns: Sequence[TurnText]) -> Score:
-        for name, error in state.get(FAILURES, ()):
-            if isinstance(error, UserError):
-                raise error
-            return _error(f"reward function {name}: {_chain(error)}")
-        if state.get("reward") is None:
-            return _error("the rubric gave no reward")
-        score = Score(
-            value=float(state["reward"]),
-            parts={name: float(value) for name, value in (state.get("metrics") or {}).items()},
-            diagnostics={"turns": float(len(turns)), **(self._counted(turns) if self.tools else {})},
-        )
-        return checked(self._env.env_id, score)
-
-    @staticmethod
-    def _counted(turns: Sequence[TurnText]) -> dict[str, float]:
-        calls = [call for turn in turns for call in turn.calls]
-        malformed = sum(call.problem is not None for call in calls)
-        return {"tool_calls": float(len(calls)), "malformed_calls": float(malformed)}
-
-
-class Alone:
-    """The scorer of an environment whose rewards are given to each episode by itself."""
-
-    def __init__(self, rubric: Any) -> None:
-        self._rubric = rubric
-
-    async def __call__(self, state: Any | None) -> None:
-        """The rubric writes reward and metrics into the state."""
-        if state is not None:
-            await self._rubric.score_rollout(state)
-
-
-class Together:
-    """The scorer of a group: the last of its episodes to end has all of them scored, and the others wait for that."""
-
-    def __init__(self, rubric: Any, size: int) -> None:
-        self._rubric, self._num_missing = rubric, size
-        self._states: list[Any] = []
-        self._done = asyncio.Event()
-        self._error: Exception | None = None
-
-    async def __call__(self, state: Any | None) -> None:
-        """As `Alone`; episodes that failed (None) are no part of the group."""
-        self._num_missing -= 1
-        if state is not None:
-            self._states.append(state)
-        if self._num_missing == 0:
-            await self._score()
-        await self._done.wait()
-        if self._error is not None and state is not None:
-            raise self._error
-
-    async def _score(self) -> None:
-        try:
-            if self._states:
-                await self._rubric.score_group(self._states)
-        except Exception as error:  # the rubric's own code
-            self._error = error
-        finally:
-            self._done.set()
 
 
 def _error(message: str) -> Score:

@@ -2,7 +2,7 @@
 
 An environment's constructor installs handlers of SIGINT and SIGTERM in the place of ours, and because of that works in
 the main thread alone. A rubric logs what its functions raise and gives 0.0 for it, so that a broken function looks like
-a wrong answer. Here environments are made without those handlers, and every rubric is watched.
+a wrong answer. Here environments are made while `signal.signal` does nothing, and every rubric is watched.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ import inspect
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.tasks.rows import ascii_text
@@ -55,14 +53,21 @@ def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
         ConfigError: there is no such environment, it does not take the arguments, or it gives no scores.
     """
     vf = library()
+    import datasets
+
     arguments = {key: list(value) if isinstance(value, tuple) else value for key, value in env_args.items()}
-    with _without_signal_handlers(), _without_progress_bars():
-        try:
+    shown = datasets.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    try:
+        with mock.patch.object(signal, "signal", lambda number, handler: signal.getsignal(number)):
             env = vf.load_environment(env_id, **arguments)
             env.build_dataset()
             env.build_eval_dataset()
-        except Exception as error:  # the environment's own code
-            raise _explained(env_id, arguments, error) from error
+    except Exception as error:  # the environment's own code
+        raise _explained(env_id, arguments, error) from error
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
     if not env.score_rollouts:
         raise ConfigError(f"task.env_id={env_id}: gives no scores (score_rollouts=False), so nothing could be learnt.")
     for rubric in _rubrics(env):
@@ -89,41 +94,6 @@ def _explained(env_id: str, arguments: Mapping[str, Any], error: Exception) -> U
     return ConfigError(f"task.env_args={dict(arguments)}: {env_id} cannot be made with them ({said}); change them.")
 
 
-@contextmanager
-def _without_signal_handlers() -> Iterator[None]:
-    """Whoever handled signals before handles them afterwards."""
-    module: Any = importlib.import_module("verifiers.legacy.envs.environment")
-    stub = SimpleNamespace(
-        SIGINT=signal.SIGINT,
-        SIGTERM=signal.SIGTERM,
-        default_int_handler=signal.default_int_handler,
-        signal=lambda number, handler: None,
-    )
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    own = module.signal
-    module.signal = stub
-    try:
-        yield
-    finally:
-        module.signal = own
-        if threading.current_thread() is threading.main_thread():  # an environment may install more by itself
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-
-
-@contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    import datasets
-
-    shown = datasets.is_progress_bar_enabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()
-
-
 def _rubrics(env: Any) -> Iterator[Any]:
     """All rubrics of an environment: those inside a group, and those of the environments inside one."""
     waiting = [env.rubric, *(rubric for part in getattr(env, "envs", ()) for rubric in _rubrics(part))]
@@ -144,7 +114,13 @@ def _watch(rubric: Any) -> None:
         return await score_one(_recording(func, [state], float), state)
 
     async def watched_all(func: Callable[..., Any], states: Sequence[Any]) -> Sequence[float]:
-        return await score_all(_recording(func, states, functools.partial(_one_each, len(states))), states)
+        def one_each(values: Any) -> list[float]:
+            numbers = [float(value) for value in values]
+            if len(numbers) != len(states):
+                raise ValueError(f"returned {len(numbers)} numbers for {len(states)} episodes")
+            return numbers
+
+        return await score_all(_recording(func, states, one_each), states)
 
     rubric._call_individual_reward_func, rubric._call_group_reward_func = watched_one, watched_all
 
@@ -163,10 +139,3 @@ def _recording(func: Callable[..., Any], states: Sequence[Any], check: Callable[
             raise
 
     return recorded
-
-
-def _one_each(num: int, values: Any) -> list[float]:
-    numbers = [float(value) for value in values]
-    if len(numbers) != num:
-        raise ValueError(f"returned {len(numbers)} numbers for {num} episodes")
-    return numbers

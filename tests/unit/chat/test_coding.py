@@ -79,10 +79,3 @@ def test_pitfall_38_prompts_that_are_remembered_are_not_mixed_up() -> None:
         text = chat.decode(next(iter(found)))
         assert (name or "no tool") in text or name is None
         assert f"\n{'ab'[number]}<|im_end|>" in text
-
-
-def test_only_some_prompts_are_remembered() -> None:
-    chat = Chat(byte_tokenizer())
-    for number in range(200):
-        chat.encode_prompt([Message(role="user", content=str(number))])
-    assert len(chat._prompts) <= 64

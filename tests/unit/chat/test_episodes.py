@@ -178,12 +178,6 @@ def test_pitfall_07_where_reasoning_is_taken_back_a_new_row_begins() -> None:
     assert trained == [token for ids in completions for token in ids]
 
 
-def test_without_reasoning_nothing_is_taken_back() -> None:
-    chat = CHATS["qwen"]
-    completions = [said(chat, text) for text in ("a", "b")]
-    assert len(list(episode_rows(run(chat, completions, Talk([user("Sure?")]))))) == 1
-
-
 def test_pitfall_04_an_answer_with_the_dummy_in_it_is_rendered_whole() -> None:
     """A tool may say anything, also the words with which the template is asked."""
     chat = CHATS["chatml"]

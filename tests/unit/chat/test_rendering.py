@@ -3,7 +3,6 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from rlvr.chat.rendering import Chat
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.scratch import build_tokenizer
 from rlvr.types import Message
 from tests.unit.chat.tokenizers import BOS, CHATML, END, START, TEXT_END, byte_tokenizer
 
@@ -24,25 +23,6 @@ def tiny_model(eos: int | list[int] | None, generation_eos: int | list[int] | No
 
 
 # ------------------------------------------------------------------------------------------------------ plain text
-
-
-def test_words_are_encoded_as_they_are() -> None:
-    chat = Chat(build_tokenizer(WORDS), ["<eoe>"])
-    ids = chat.encode_prompt([user("<boe> 3 4 + =")])
-    assert ids == (1, 8, 9, 4, 3)
-    assert chat.decode((*ids, 5, 2, 0)) == "<boe> 3 4 + = 0 <eoe> <pad>"
-    assert chat.stop_ids == frozenset({2})
-    assert chat.encode_reply([user("3 +")]) == (8, 4)
-
-
-def test_an_unknown_word_is_one_clear_error() -> None:
-    with pytest.raises(UserError, match="cannot encode '<boe> 99 ='"):
-        Chat(build_tokenizer(WORDS)).encode_prompt([user("<boe> 99 =")])
-
-
-def test_messages_of_plain_text_are_joined_by_lines() -> None:
-    chat = Chat(byte_tokenizer(template=None))
-    assert chat.decode(chat.encode_prompt([Message(role="system", content="Add."), user("1+1=")])) == "Add.\n1+1="
 
 
 @pytest.mark.parametrize("text", ["1+1=", f"{BOS}1+1="])
@@ -109,15 +89,6 @@ def test_a_completion_that_ended_otherwise_is_closed_by_the_template() -> None:
     tail = f"{START}user\nx{END}\n{START}assistant\n"
     assert chat.decode(chat.encode_reply([user("x")], last_id=closed)) == f"\n{tail}"
     assert chat.decode(chat.encode_reply([user("x")], last_id=other)) == f"{END}\n{tail}"
-
-
-def test_a_template_that_rewrites_history_does_not_reach_the_reply() -> None:
-    forgetful = CHATML.replace(
-        "{{ m['content'] }}",
-        "{{ m['content'] if loop.last or m.role != 'assistant' else m['content'].split('</think>')[-1] }}",
-    )
-    chat = Chat(byte_tokenizer(template=forgetful))
-    assert chat.decode(chat.encode_reply([user("x")])) == f"\n{START}user\nx{END}\n{START}assistant\n"
 
 
 # ------------------------------------------------------------------------------------------------------ stop tokens

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from rlvr.chat.rendering import Chat
-from rlvr.errors import UserError
 from rlvr.models.scratch import build_tokenizer
 from rlvr.types import Message, StopReason, ToolCall, ToolSchema
 from tests.unit.chat.tokenizers import CHATML, END, START, byte_tokenizer, encode, template_tokenizer
@@ -163,12 +162,6 @@ def test_without_a_role_for_tools_the_user_says_what_they_found(tool_format: str
     assert prompt(chat, user("Who?"), said, *reply, user("Well?")).endswith(tail)
 
 
-def test_messages_that_no_template_renders_are_a_sentence() -> None:
-    chat = Chat(byte_tokenizer(template=STRICT))
-    with pytest.raises(UserError, match=r"cannot render the messages user, user \(in turn\)"):
-        chat.encode_prompt([user("1"), user("2")], [SEARCH])
-
-
 # -------------------------------------------------------------------------------------- headers that open reasoning
 
 
@@ -181,17 +174,6 @@ def test_reasoning_that_the_header_opens_begins_with_the_completion() -> None:
     assert said.content == f"so {call}</think>"
     history = prompt(chat, user("Who?"), Message(role="assistant", content="Hm.\n</think>\n\nAnn."), user("Sure?"))
     assert f"{START}assistant\n<think>\nHm.\n</think>\n\nAnn.{END}" in history
-
-
-def test_a_header_that_opens_reasoning_stands_there_once() -> None:
-    chat = Chat(byte_tokenizer(template=OPENS))
-    first, completion = chat.encode_prompt([user("Who?")]), ended(chat, "Hm.\n</think>\n\nAnn.")
-    said = chat.parse(completion, StopReason.STOP, [SEARCH])
-    following = chat.next_prompt(first, completion, [user("Who?"), said], [user("Sure?")])
-    assert chat.decode(following) == (
-        f"{START}user\nWho?{END}\n{START}assistant\n<think>\nHm.\n</think>\n\nAnn.{END}\n"
-        f"{START}user\nSure?{END}\n{START}assistant\n<think>\n"
-    )
 
 
 # ------------------------------------------------------------------------------------------------------ stop tokens

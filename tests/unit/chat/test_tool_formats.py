@@ -55,11 +55,6 @@ def test_hermes_calls_stand_in_text() -> None:
     assert message.content == "So: \n done"
 
 
-def test_arguments_may_be_the_text_of_an_object() -> None:
-    text = json.dumps({"name": "search", "arguments": json.dumps({"query": "Ann"})})
-    assert calls("hermes", f"<tool_call>{text}</tool_call>") == [("search", {"query": "Ann"})]
-
-
 def test_a_tag_within_a_string_is_text() -> None:
     text = '<tool_call>{"name": "search", "arguments": {"query": "a </tool_call> <tool_call> b"}}</tool_call>'
     assert calls("hermes", text) == [("search", {"query": "a </tool_call> <tool_call> b"})]
@@ -165,12 +160,6 @@ def test_words_are_the_parameters_in_their_order(text: str, wanted: list[tuple[s
     assert calls("words", text) == wanted
 
 
-def test_words_around_calls_are_text() -> None:
-    message = read("words", "well <call> search Ann </call> then")
-    assert message.content == "well  then"
-    assert read("words", "well <call> search Ann", finished=False).tool_calls == ()
-
-
 # --------------------------------------------------------------------------------------------------- other families
 
 
@@ -186,12 +175,6 @@ def test_what_a_format_writes_it_reads_back(name: str) -> None:
     text = FORMATS[name].write(made, TOOLS)
     assert calls(name, text) == [(c.name, c.arguments) for c in made]
     assert "search" in FORMATS[name].describe(TOOLS)
-
-
-def test_words_write_what_they_read() -> None:
-    made = ToolCall(id="call_0", name="cite", arguments={"ids": ["1", "2"], "answer": "Rome"})
-    assert FORMATS["words"].write([made], TOOLS) == "<call> cite Rome 1 2 </call>"
-    assert calls("words", "<call> cite Rome 1 2 </call>") == [("cite", made.arguments)]
 
 
 @pytest.mark.parametrize(
@@ -319,6 +302,7 @@ def test_a_megabyte_is_read_in_one_go(name: str) -> None:
         f"<tool_call>{deep}</tool_call>",
         f"<|python_tag|>{deep}",
         f"<|tool_call>call:a{{b:{deep}<tool_call|>",
+        "<|tool_call>call:a{b:'" + "\\'" * 40_000 + "}<tool_call|>",
     ):
         assert all(call.problem for call in read(name, text).tool_calls)
 

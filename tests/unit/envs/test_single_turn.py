@@ -45,10 +45,6 @@ def test_the_score_is_the_verifiers() -> None:
     assert score("7 <eoe>").status == "invalid"  # no word of the arithmetic that the environment hands on
 
 
-def test_markers_of_a_chat_template_do_not_reach_the_verifier() -> None:
-    assert score("4 <eoe>", prompt="<|im_start|>user <boe> 3 1 + =<|im_end|> <|im_start|>assistant").value == 1.0
-
-
 def test_an_env_is_single_use() -> None:
     async def twice() -> None:
         env = make_env()

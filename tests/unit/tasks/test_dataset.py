@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import ConfigError, UserError
-from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.problems import fingerprint
 from rlvr.types import Message
 from tests.unit.tasks.data_tasks import FIXTURES, judged, make, opened, scored, solved, sums, turn, write_jsonl
@@ -142,13 +141,6 @@ def test_a_completion_that_cannot_be_read_is_invalid_and_not_zero() -> None:
     for text in ("", "0", "The answer is 0.", solved("many"), solved("0") + solved("0")):
         assert judged(made, example, text).answer is None
         assert scored(made, example, text).status == "invalid"
-
-
-def test_the_env_is_single_use() -> None:
-    made = make(TASK)
-    assert made.env(made.train_example(0)) is not made.env(made.train_example(0))
-    assert made.eval_sets() == (made,)
-    assert isinstance(made, DatasetTask)
 
 
 def test_math_is_judged_by_equivalence_in_processes_that_end(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from rlvr.config.compose import load_task_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Grade, Part
 from rlvr.tasks.generator import ExamplesTask
-from rlvr.tasks.rows import DataError
 from rlvr.types import Attempt, Example
 from tests.unit.tasks.data_tasks import judged, make, scored
 from tests.unit.tasks.multihop_episodes import call, play, said
@@ -130,11 +129,65 @@ def test_without_a_demonstration_none_can_be_shown() -> None:
     "shown", [[], [PEN], [PEN, PEN], ["text", "text"], [{"arguments": {}}, "3"], [PEN | {"arguments": "pen"}, "3"]]
 )
 def test_turns_that_are_none_are_an_error_naming_the_example(shown: Any) -> None:
-    with pytest.raises(DataError, match=f"task={HERE}:Shop, example 1: field 'demonstration' must be .* text, but is"):
+    with pytest.raises(
+        ConfigError, match=f"task={HERE}:Shop, example 1: field 'demonstration' must be .* text, but is"
+    ):
         shop(shown=shown)
 
 
 def test_calls_without_tools_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shop, "has_tools", False)
-    with pytest.raises(DataError, match="field 'demonstration' must be a text, where the task has no tools, but is"):
+    with pytest.raises(ConfigError, match="field 'demonstration' must be a text, where the task has no tools, but is"):
         shop()
+
+
+def test_a_demonstration_that_calls_an_unknown_tool_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"example 1: the demonstration calls 'prise', which is no tool; did"):
+        shop(shown=[PEN | {"name": "prise"}, "3"])
+
+
+def test_a_demonstration_with_wrong_arguments_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"example 1: the demonstration calls 'price' in a wrong way: .*item"):
+        shop(shown=[PEN | {"arguments": {"thing": "pen"}}, "3"])
+
+
+class Unprompted(Doubles):
+    prompt = "boxd"
+
+
+class Unrewarded(Doubles):
+    reward = "nummeric"
+
+
+class Empty(ExamplesTask):
+    """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Unprompted", r"Unprompted\.prompt=boxd: there is no such prompt; did you mean boxed\?"),
+        ("Unrewarded", r"Unrewarded\.reward=nummeric: there is no such reward; did you mean numeric\?"),
+        ("Empty", r"has no method examples, which every ExamplesTask needs"),
+    ],
+)
+def test_what_a_class_lacks_or_misspells_is_one_sentence_that_names_it(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^task={HERE}:{name}: {said}"):
+        load_task_config(f"{HERE}:{name}", [])
+
+
+def test_a_state_that_fails_or_is_no_method_is_an_error_that_names_it() -> None:
+    made = make({"name": f"{HERE}:Stateless"}, reward="text")
+    with pytest.raises(UserError, match=rf"^task={HERE}:Stateless: state of example generator/.*: KeyError: 'no'$"):
+        made.env(made.train_example(0))
+    with pytest.raises(TypeError, match=r"^Fixed\.state must be a method"), pytest.warns(UserWarning, match="shadows"):
+
+        class Fixed(Doubles):
+            state: int = 0  # type: ignore[assignment]
+
+
+class Stateless(Shop):
+    """Its state cannot be made."""
+
+    def state(self, example: Example) -> dict[str, Any]:
+        return example.metadata["no"]

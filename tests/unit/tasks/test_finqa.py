@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlvr.tasks.base import Task
-from rlvr.tasks.finqa import parse, render_page
+from rlvr.tasks.finqa import parse
 from rlvr.tasks.rows import DataError, Row
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, ids, judged, make, real_data, scored, solved, turn
@@ -40,11 +40,6 @@ def test_a_page_is_its_text_with_the_table_between_bars_and_the_question_last() 
     assert problem.question == (
         "acme makes tools .\n\n | 2012 | 2011\nnet sales | $ 250 | 200\n\n.\n\nQuestion: growth ?"
     )
-
-
-def test_empty_blocks_of_a_page_leave_no_gap_and_cells_stay_on_their_line() -> None:
-    assert render_page([], [["a", "b\nc\td"]], []) == "a | b c d"
-    assert render_page(["x", "y"], [], ["z"]) == "x\ny\n\nz"
 
 
 def test_the_gold_is_the_result_of_the_program_and_not_the_display_text() -> None:
@@ -111,13 +106,13 @@ def test_a_row_without_a_gold_is_none(gold: object) -> None:
     [
         ({"qa": {"exe_ans": "about 5"}}, "field 'qa.exe_ans' must be a number, yes or no, but is the text 'about 5'"),
         ({"qa": {"exe_ans": True}}, "field 'qa.exe_ans' must be a number, yes or no, but is the boolean True"),
+        ({"qa": {"exe_ans": 10**400}}, "field 'qa.exe_ans' must be a number, yes or no, but is the number 1000"),
         ({"qa": {"exe_ans": float("nan")}}, "field 'qa.exe_ans' must be a number"),
         ({"qa": {"question": " "}}, "field 'qa.question' must be a text that is not blank"),
         ({"qa": {"program": 5}}, "field 'qa.program' must be a text, but is the number 5"),
         ({"table": "a | b"}, "field 'table' must be a list of rows"),
         ({"table": [["a"], "b"]}, "field 'table' must be a list of rows"),
         ({"table": [["a", None]]}, "field 'table' must be made of cells that are texts or numbers, but is null"),
-        ({"table": [["a"] * 30_000]}, "the table has more than 20,000 cells"),
         ({"pre_text": "one text"}, "field 'pre_text' must be a list of texts"),
         ({"post_text": [1]}, "field 'post_text' must be a list of texts"),
         ({"id": 7}, "field 'id' must be a text, but is the number 7"),
@@ -127,19 +122,6 @@ def test_a_row_of_another_schema_is_an_error_naming_row_and_field(changes: dict[
     with pytest.raises(DataError) as error:
         parse(row(**changes), wants_program=False)
     assert str(error.value).startswith(f"test.json, row 3: {said}")
-
-
-def test_a_row_without_question_names_what_is_missing() -> None:
-    with pytest.raises(DataError, match=r"field 'qa\.question' is missing; there are 'id', 'page'"):
-        parse(Row("p", {"id": "x", "page": []}), wants_program=False)
-
-
-def test_duplicate_ids_are_an_error_naming_the_id(tmp_path: Path) -> None:
-    shutil.copytree(FINQA, tmp_path, dirs_exist_ok=True)
-    rows = json.loads((tmp_path / "test.json").read_text())
-    (tmp_path / "test.json").write_text(json.dumps([*rows, rows[1] | {"table": [["other"]]}]))
-    with pytest.raises(DataError, match=r"test\.json, row 5: the id 'ACME/2018/page_8\.pdf-1' .*/test\.json, row 2"):
-        make(task(tmp_path))
 
 
 def test_pitfall_38_the_same_question_on_the_same_table_is_overlap_and_on_another_is_not(tmp_path: Path) -> None:
@@ -178,14 +160,6 @@ def test_worked_examples_earn_full_marks(answer: str) -> None:
         prompt, completion = made.demonstration(index, 1.0)
         example = next(e for question, e in by_question.items() if prompt.endswith(question))
         assert scored(made, example, completion).value == 4.5
-
-
-def test_yes_does_not_answer_no() -> None:
-    made = make(task())
-    (example,) = [e for e in made.eval_examples(10) if e.answer == "no"]
-    assert made.tags(example) == ("1_step", "yes_or_no")
-    assert not judged(made, example, solved("yes")).correct
-    assert judged(made, example, solved("No")).correct
 
 
 def _check(made: Task, examples: list[Example]) -> None:
@@ -239,12 +213,3 @@ def planted(tmp_path: Path) -> Callable[[list[Any]], Path]:
         return tmp_path
 
     return write
-
-
-def test_control_characters_and_markers_in_a_page_are_harmless(planted: Callable[[list[Any]], Path]) -> None:
-    nasty = row(pre_text=["\x1b[31m{solution_start} \x00<SOLUTION>7</SOLUTION> \ud800"], id="n\x07")
-    made = make(task(planted([dict(nasty.fields)])))
-    example = made.train_example(0)
-    assert example.id == "n"
-    assert "[31m{solution_start} <SOLUTION>7</SOLUTION> \ufffd" in example.messages[1].content
-    assert scored(made, example, solved("0.25")).value == 4.5

@@ -1,5 +1,4 @@
 import asyncio
-import gzip
 import json
 import shutil
 import time
@@ -8,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import UserError
 from rlvr.tasks.gsm8k import Gsm8k, parse
 from rlvr.tasks.problems import fingerprint
 from rlvr.tasks.rows import DataError, Row
-from tests.unit.tasks.data_tasks import FIXTURES, ids, judged, make, real_data, scored, solved, turn, write_jsonl
+from tests.unit.tasks.data_tasks import FIXTURES, judged, make, real_data, scored, solved, turn, write_jsonl
 
 GSM8K = FIXTURES / "gsm8k"
 MAX_LOADING_S = 5.0
@@ -133,24 +132,6 @@ def test_a_training_set_that_is_all_held_out_can_only_be_evaluated(copy: Callabl
         made.train_example(0)
 
 
-def test_the_seed_orders_training_but_not_what_is_held_out() -> None:
-    made, other = make(task(), seed=0), make(task(), seed=1)
-    assert ids(made, range(12)) != ids(other, range(12))
-    assert made.eval_examples(100) == other.eval_examples(100)
-    assert [example.id for example in made.eval_examples(6)] != [f"gsm8k/test/{n}" for n in range(1, 7)]
-
-
-def test_max_train_examples_is_the_first_so_many() -> None:
-    made = make(task(max_train_examples=4))
-    assert set(ids(made, range(40))) == {f"gsm8k/train/{n}" for n in range(1, 5)}
-
-
-def test_joined_splits_are_both_read(copy: Callable, tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "more.jsonl", [{"question": "One and one?", "answer": "1+1\n#### 2"}])
-    made = make(task(tmp_path, train_split="train+more"))
-    assert "gsm8k/more/1" in ids(made, range(13))
-
-
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -174,21 +155,6 @@ def test_a_split_without_any_gold_is_an_error(tmp_path: Path, copy: Callable) ->
     write_jsonl(tmp_path / "test.jsonl", [{"question": "Q?", "answer": "none"}])
     with pytest.raises(DataError, match="none of the held-out rows has a gold"):
         make(task(tmp_path))
-
-
-def test_an_unknown_family_of_models_is_an_error_before_the_data_is_read() -> None:
-    with pytest.raises(ConfigError, match=r"add markers\.families\.gpt9=SET"):
-        make(task(Path("/nowhere")), family="gpt9")
-
-
-def test_compressed_files_are_the_same_data(copy: Callable, tmp_path: Path) -> None:
-    plain = make(task(tmp_path))
-    for split in ("train", "test"):
-        file = tmp_path / f"{split}.jsonl"
-        (tmp_path / f"{split}.jsonl.gz").write_bytes(gzip.compress(file.read_bytes()))
-        file.unlink()
-    packed = make(task(tmp_path))
-    assert [plain.train_example(i) for i in range(12)] == [packed.train_example(i) for i in range(12)]
 
 
 def test_the_default_path_is_the_hub_or_the_folder_of_rlvr_data(

@@ -104,18 +104,6 @@ def test_parts_are_evaluated_each_by_itself_under_the_names_of_the_mix() -> None
     assert len(made.eval_examples(100)) == 10
 
 
-def test_two_parts_of_one_kind_have_different_streams(tmp_path: Path) -> None:
-    first = write_jsonl(tmp_path / "a.jsonl", sums(40))
-    second = write_jsonl(tmp_path / "b.jsonl", sums(40, start=1_000))
-    parts = {key: ({"name": "jsonl", "path": str(path)}, 1.0) for key, path in (("a", first), ("b", second))}
-    made = mix(parts)
-    found = [made.train_example(index) for index in range(80)]
-    numbers = {
-        key: [int(e.answer) % 1_000 for e in found if e.metadata["task"] == key][:20] for key in ("a", "b")
-    }  # fmt: skip
-    assert numbers["a"] != numbers["b"]
-
-
 def test_pitfall_36_two_parts_with_the_same_data_see_it_in_different_orders(tmp_path: Path) -> None:
     data = {"name": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", sums(40)))}
     made = mix({"a": (data, 1.0), "b": (data, 1.0)})
@@ -141,21 +129,6 @@ def test_a_part_with_nothing_left_to_train_on_is_an_error(tmp_path: Path) -> Non
     made = mix({"gsm8k": (GSM8K, 1), "mine": ({"name": "jsonl", "path": str(path)}, 1)})
     with pytest.raises(UserError, match="every training example is also held out"):
         made.eval_sets()[1].train_example(0)
-
-
-def test_notes_and_texts_are_those_of_the_parts() -> None:
-    made = both()
-    assert made.notes[0].startswith("gsm8k: 12 training and 6 held-out examples")
-    assert made.notes[1].startswith("finqa: 5 training and 4 held-out examples")
-    assert len(list(made.texts())) == 17
-    assert made.vocabulary is None
-    assert mix({"rpn": (RPN, 1), "more": (RPN, 1)}).vocabulary == make(RPN).vocabulary
-
-
-def test_demonstrations_follow_the_schedule() -> None:
-    made = both()
-    pages = sum("Question: " in made.demonstration(index, 1.0)[0] for index in range(30))
-    assert pages == 10
 
 
 def test_prompts_are_limited_in_every_part() -> None:

@@ -13,8 +13,7 @@ from rlvr.retrieval.base import Document
 from rlvr.tasks import hotpotqa, musique_rows
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.multihop import to_problem
-from rlvr.tasks.multihop_corpus import Library
-from rlvr.tasks.multihop_sets import Question, named_sets, read_questions, with_noise
+from rlvr.tasks.multihop_sets import Library, Question, named_sets, read_questions, with_noise
 from rlvr.tasks.rows import DataError, Row
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, ids, write_jsonl
@@ -71,6 +70,7 @@ def test_sets_are_written_as_path_name_and_split() -> None:
         ("a,b,train[:0]", "is empty"),
         ("a", "'a' names no split and is no file"),
         ("a/b/c,,train", "task.train_sets=a/b/c: there is no such folder, and it is no Hub id"),
+        ("a--b,,train", "task.train_sets=a--b: there is no such folder, and it is no Hub id"),
         (f"{MUSIQUE},,test", "has no test.jsonl"),
         (f"{MUSIQUE / 'dev.jsonl'},,dev", "is a file"),
         ("no.jsonl", "there is no file"),
@@ -79,7 +79,7 @@ def test_sets_are_written_as_path_name_and_split() -> None:
 )
 def test_sets_that_cannot_be_read_are_an_error_naming_the_setting(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        read_questions("task.train_sets", text, musique_rows.parse, musique_rows.FIELDS)
+        read_questions("task.train_sets", text, musique_rows.parse, musique_rows.Musique.fields)
     assert "task.path" not in str(caught.value)
 
 
@@ -169,28 +169,28 @@ def test_hops_of_hotpotqa_are_its_different_supporting_titles_and_kinds_are_tags
         assert task.tags(example) == (f"{example.metadata['hops']}_hops", kind)
 
 
+def without_support(paragraphs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [paragraph | {"is_supporting": False} for paragraph in paragraphs]
+
+
 @pytest.mark.parametrize(
-    ("fields", "reason"),
+    ("name", "fields", "reason"),
     [
-        ({"answer": None}, "have no gold answer"),
-        ({"answer": "  "}, "have no gold answer"),
-        ({"answerable": False}, "cannot be answered"),
-        ({"paragraphs": []}, "have no paragraphs"),
-        ({"paragraphs": None}, "have no paragraphs"),
+        ("musique", {"answer": None}, "have no gold answer"),
+        ("musique", {"answer": "  "}, "have no gold answer"),
+        ("musique", {"answerable": False}, "cannot be answered"),
+        ("musique", {"paragraphs": []}, "have no paragraphs"),
+        ("musique", {"paragraphs": None}, "have no paragraphs"),
+        ("musique", {"paragraphs": without_support(rows("musique")[0]["paragraphs"])}, "have no supporting paragraph"),
+        ("hotpotqa", {"context": []}, "have no paragraphs"),
+        ("hotpotqa", {"supporting_facts": []}, "have no supporting facts"),
+        ("hotpotqa", {"context_complete": False}, hotpotqa.INCOMPLETE),
+        ("hotpotqa", {"supporting_facts": [["Elsewhere", 0]]}, hotpotqa.INCOMPLETE),
     ],
 )
-def test_rows_that_cannot_be_used_say_why(fields: dict[str, Any], reason: str) -> None:
-    assert musique(changed(**fields)) == reason
-
-
-def test_rows_without_paragraphs_or_support_say_why() -> None:
-    row = rows("musique")[0]
-    assert musique({key: value for key, value in row.items() if key != "paragraphs"}) == "have no paragraphs"
-    nothing = [paragraph | {"is_supporting": False} for paragraph in row["paragraphs"]]
-    assert musique(row | {"paragraphs": nothing}) == "have no supporting paragraph"
-    hotpot = rows("hotpotqa")[0]
-    assert hotpotqa.parse(Row("r", hotpot | {"context": []})) == "have no paragraphs"
-    assert hotpotqa.parse(Row("r", hotpot | {"supporting_facts": []})) == "have no supporting facts"
+def test_pitfall_28_rows_that_cannot_be_used_say_why(name: str, fields: dict[str, Any], reason: str) -> None:
+    parse = musique_rows.parse if name == "musique" else hotpotqa.parse
+    assert parse(Row("r", rows(name)[0] | fields)) == reason
 
 
 def test_questions_without_paragraphs_are_left_out_with_one_note_that_names_the_first(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_questions_without_paragraphs_are_left_out_with_one_note_that_names_the_
     notes = [note for note in make_qa(folder=folder).notes if "paragraphs:" in note]
     assert notes == [f"3 held-out rows have no paragraphs: left out (first: {folder}/dev.jsonl, line 1)"]
     folder = save(tmp_path / "data", rows("musique", "train"), bare)
-    with pytest.raises(DataError, match=r"no question is left; 3 of the rows have no paragraphs: left out"):
+    with pytest.raises(DataError, match=r"no question is left; 3 held-out rows have no paragraphs: left out"):
         make_qa(folder=folder)
 
 
@@ -239,13 +239,6 @@ def test_incomplete_contexts_of_hotpotqa_are_for_the_corpus_only(tmp_path: Path)
     assert note.startswith("1 held-out rows have a context without all supporting paragraphs")
     assert note.endswith("dev.jsonl, line 6)")
     assert make_qa("hotpotqa", retrieval=corpus("hotpotqa", index_dir=str(tmp_path))).sizes == (8, 8)
-
-
-def test_pitfall_28_a_context_is_incomplete_where_the_row_says_so_or_a_title_is_missing() -> None:
-    row = rows("hotpotqa")[0]
-    assert hotpotqa.parse(Row("r", row | {"context_complete": False})) == hotpotqa.INCOMPLETE
-    facts = [*row["supporting_facts"], ["Elsewhere", 0]]
-    assert hotpotqa.parse(Row("r", row | {"supporting_facts": facts})) == hotpotqa.INCOMPLETE
 
 
 # ---------------------------------------------------------------------------------------------------------- corpus
@@ -296,13 +289,6 @@ def trained(task: DatasetTask) -> dict[str, Example]:
     return {example.id: example for example in (task.train_example(index) for index in range(8))}
 
 
-def test_noise_1_keeps_all_documents_and_noise_0_those_that_support() -> None:
-    everything, nothing = trained(make_qa(noise_rate=1.0)), trained(make_qa(noise_rate=0.0))
-    for name, example in everything.items():
-        assert len(documents(example)) > len(supporting(example))
-        assert set(documents(nothing[name])) == supporting(example)
-
-
 def test_pitfall_37_noise_is_seeded_for_each_example_and_leaves_evaluation_alone() -> None:
     some, again, other = (trained(make_qa(noise_rate=0.5, seed=seed)) for seed in (0, 0, 1))
     assert all(documents(some[name]) == documents(again[name]) for name in some)
@@ -312,10 +298,12 @@ def test_pitfall_37_noise_is_seeded_for_each_example_and_leaves_evaluation_alone
     assert held_out == [documents(example) for example in make_qa(noise_rate=1.0).eval_examples(9)]
 
 
-def test_pitfall_37_each_question_draws_noise_of_its_own() -> None:
-    whole, some = trained(make_qa(noise_rate=1.0)), trained(make_qa(noise_rate=0.5))
+def test_pitfall_37_each_question_draws_noise_of_its_own_and_keeps_what_supports() -> None:
+    whole, some, none = (trained(make_qa(noise_rate=rate)) for rate in (1.0, 0.5, 0.0))
     fates: dict[int, set[bool]] = {}
     for name, example in whole.items():
+        assert len(documents(example)) > len(supporting(example))
+        assert set(documents(none[name])) == supporting(example)
         for place, document in enumerate(documents(example)):
             if document not in supporting(example):
                 fates.setdefault(place, set()).add(document in documents(some[name]))

@@ -44,7 +44,7 @@ def test_scores_agree_to_the_last_digit_with_the_environment_of_the_task(game: G
 
 
 def test_questions_come_once_by_default_and_as_many_as_asked_for(game: Game) -> None:
-    assert (game.num_training, game.num_held_out) == (8, 8)
+    assert game.task.sizes == (8, 8)
     assert len({example.id for example in game.training()}) == 8
     assert len(game.training(20)) == 20
     assert [example.id for example in game.held_out(3)] == [example.id for example in game.held_out()][:3]

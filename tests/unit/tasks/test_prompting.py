@@ -5,7 +5,7 @@ import pytest
 from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.prompting import Prompter, Shot, plain, resolve_markers
+from rlvr.tasks.prompting import Prompter, resolve_markers
 from rlvr.tasks.prompts import Boxed, MarkerSettings, MathReasoning, Prompt
 from rlvr.types import Message
 from tests.unit.tasks.data_tasks import MARKERS
@@ -40,7 +40,7 @@ def test_doubled_braces_of_a_template_are_literal() -> None:
 
 
 def test_shots_are_turns_before_the_question() -> None:
-    shots = [Shot(question="a?", completion="A"), Shot(question="b?", completion="B")]
+    shots = [Problem(id=q, key=b"", question=q, answer="", demonstration=a) for q, a in (("a?", "A"), ("b?", "B"))]
     messages = Prompter(prompt(system="s", user="<{question}>"), SET).messages("c?", shots)
     assert [(m.role, m.content) for m in messages] == [
         ("system", "s"),
@@ -116,16 +116,6 @@ def test_a_problem_without_working_is_still_in_the_asked_for_format(answer_in: s
     assert made.answer_format.is_exact(made.worked(bare))
 
 
-def test_a_demonstration_of_ones_own_is_taken_word_for_word() -> None:
-    own = Problem(id="p", key=b"", question="?", answer="4", demonstration="2 2 + = 4")
-    assert Prompter(prompt(), SET).worked(own) == "2 2 + = 4"
-
-
-def test_plain_is_the_datas_own_way() -> None:
-    assert plain(PROBLEM) == "2+2 makes four.\n#### 4"
-    assert plain(Problem(id="p", key=b"", question="?", answer="4")) == "4"
-
-
 def test_auto_takes_the_set_of_the_models_family() -> None:
     assert resolve_markers(prompt(), MARKERS, "qwen2") == MARKERS.sets["working_out"]
     assert resolve_markers(prompt(), MARKERS, "qwen3") == MARKERS.sets["think"]
@@ -136,11 +126,6 @@ def test_a_prompt_that_uses_no_markers_has_none_whatever_the_model() -> None:
     settings = Boxed()
     assert resolve_markers(settings, MARKERS, "unheard_of") is None
     assert resolve_markers(settings, MARKERS, None) is None
-
-
-def test_a_placeholder_alone_uses_markers() -> None:
-    settings = prompt(system="{reasoning_start}", answer_in="boxed")
-    assert resolve_markers(settings, MARKERS, "llama") == SET
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rlvr.errors import ConfigError, UserError
-from rlvr.tasks.readers import Limits, read_file, read_split, split_names
+from rlvr.tasks.readers import read_file, read_split, split_names
 from rlvr.tasks.rows import DataError, Row
 
 ROWS = [{"question": "a?", "answer": "1"}, {"question": "b?", "answer": "2"}]
@@ -33,16 +33,6 @@ def test_every_kind_of_file_gives_its_rows_in_order(tmp_path: Path, name: str, d
     assert fields(tmp_path / name) == ROWS
 
 
-def test_rows_know_their_place(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text("\n" + LINES)
-    assert [row.place for row in read_file(tmp_path / "x.jsonl")] == [
-        f"{tmp_path}/x.jsonl, line 2",
-        f"{tmp_path}/x.jsonl, line 3",
-    ]
-    (tmp_path / "x.json").write_text(json.dumps(ROWS))
-    assert [row.place for row in read_file(tmp_path / "x.json")] == [f"{tmp_path}/x.json, row {n}" for n in (1, 2)]
-
-
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
@@ -60,8 +50,12 @@ def test_rows_know_their_place(tmp_path: Path) -> None:
         ("x.json", LINES.encode(), "this is not JSON"),
         ("x.json", b'[{"a": 1}, 7]', "row 2: a row must be a JSON object, but is the number 7"),
         ("x.jsonl.gz", gzip.compress(LINES.encode() * 5_000, mtime=0)[:-200], "line"),
-        ("x.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)[:-4] + b"\0\0\0\0", "line 3: the file is damaged"),
-        ("x.jsonl.gz", b"no gzip at all", "line 1: the file is damaged"),
+        (
+            "x.jsonl.gz",
+            gzip.compress(LINES.encode(), mtime=0)[:-4] + b"\0\0\0\0",
+            "line 2: the file is damaged from here on",
+        ),
+        ("x.jsonl.gz", b"no gzip at all", "x.jsonl.gz: the file is damaged"),
         ("x.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0)[:20], "the file is damaged"),
     ],
 )
@@ -82,30 +76,12 @@ def test_rows_before_the_damage_are_no_data_set(tmp_path: Path) -> None:
         read_split(str(tmp_path), "train")
 
 
-def test_sizes_are_bounded(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text(LINES + json.dumps({"question": "x" * 1_000}) + "\n")
-    with pytest.raises(DataError, match=r"line 3: more than 500 bytes"):
-        list(read_file(tmp_path / "x.jsonl", Limits(max_row_bytes=500)))
-    with pytest.raises(DataError, match=r"line 3: the file has more than 600 bytes"):
-        list(read_file(tmp_path / "x.jsonl", Limits(max_file_bytes=600)))
-    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * 50_000_000, mtime=0))
-    with pytest.raises(DataError, match=r"bomb\.json\.gz: more than 1,000 bytes"):
-        list(read_file(tmp_path / "bomb.json.gz", Limits(max_file_bytes=1_000)))
-
-
 def test_a_file_that_is_not_there_or_not_data_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no file .*gone\.jsonl"):
         fields(tmp_path / "gone.jsonl")
     (tmp_path / "x.csv").write_text("a,b")
     with pytest.raises(ConfigError, match=r"x\.csv: data files end in \.jsonl"):
         fields(tmp_path / "x.csv")
-
-
-def test_a_folder_gives_its_splits(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text(LINES)
-    (tmp_path / "test.json.gz").write_bytes(gzip.compress(json.dumps(ROWS[:1]).encode(), mtime=0))
-    assert len(read_split(str(tmp_path), "train")) == 2
-    assert len(read_split(str(tmp_path), "test")) == 1
 
 
 def test_a_missing_split_names_what_is_there(tmp_path: Path) -> None:

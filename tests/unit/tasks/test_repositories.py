@@ -148,8 +148,7 @@ def load(names: Sequence[str], cache: Path, **environment: str) -> list[str]:
 
 
 ANSWERS: dict[str, tuple[int, str | None, str]] = {
-    "gated": (401, "GatedRepo", "UserError the data set owner/gated is gated: accept its conditions at https://"),
-    "not_yet": (403, "GatedRepo", "UserError the data set owner/not_yet is gated: accept its conditions at https://"),
+    "gated": (401, "GatedRepo", "UserError the Hub refuses access to the data set owner/gated with this token"),
     "private": (401, "RepoNotFound", "UserError the Hub refuses access to the data set owner/private with this token"),
     "token": (401, None, "UserError the Hub refuses access to the data set owner/token with this token"),
     "forbidden": (403, None, "UserError the Hub refuses access to the data set owner/forbidden with this token"),

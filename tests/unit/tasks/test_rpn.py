@@ -2,7 +2,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,14 +9,13 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from rlvr.config.checks import idle
 from rlvr.errors import ConfigError
-from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate
+from rlvr.rewards.expressions import ExpressionError, derivation, evaluate
 from rlvr.seeding import derive_seed
-from rlvr.tasks.rpn import Rpn, RpnTask, is_held_out, prompt_tokens
+from rlvr.tasks.rpn import Rpn, RpnTask
 from rlvr.types import Example, Message
 from tests.unit.rewards.attempts import wrong_settings
-from tests.unit.tasks.settings import INTEGERS, MODULAR, make_reward, make_settings, make_task, score
+from tests.unit.tasks.settings import INTEGERS, MODULAR, make_reward, make_task, score
 
 
 def shape_of(expression: str) -> str:
@@ -81,11 +79,6 @@ def test_tree_shapes_stay_uniform_where_a_bound_rejects_most_products() -> None:
     assert is_uniform(list(counts.values()))
 
 
-def test_chains_have_one_shape() -> None:
-    task = make_task(shape="chain", complexity_range=(3, 3))
-    assert {shape_of(task.train_example(index).id) for index in range(50)} == {"nnonono"}
-
-
 def test_operands_and_operators_are_uniform() -> None:
     task = make_task(complexity_range=(3, 3))
     words = Counter(word for index in range(3000) for word in task.train_example(index).id.split())
@@ -128,35 +121,23 @@ def test_pitfall_38_no_held_out_expression_is_ever_trained_on() -> None:
         shown = {" ".join(task.demonstration(index, 0.5)[0].split()[1:-1]) for index in range(2000)}
         assert not held_out & trained
         assert not held_out & shown
-        assert not any(is_held_out(expression, 0.1) for expression in trained | shown)
+        assert not any(task.is_held_out(expression) for expression in trained | shown)
 
 
 def test_pitfall_38_held_out_examples_are_the_same_for_every_run() -> None:
     first = make_task(seed=0).eval_examples(200)
     assert make_task(seed=1, complexity_weights=(5, 1, 1)).eval_examples(200) == first
     assert make_task(seed=0).eval_examples(50) == first[:50]
-    assert all(is_held_out(example.id, 0.1) for example in first)
+    assert all(make_task().is_held_out(example.id) for example in first)
     assert [example.id for example in first[:3]] == ["3 2 - 3 +", "0 4 +", "1 2 - 5 +"]  # pinned
 
 
 def test_the_hash_holds_out_the_share_asked_for() -> None:
-    task = make_task(modulus=97, operand_range=(0, 96))
+    less, more = (make_task(modulus=97, operand_range=(0, 96), held_out_share=share) for share in (0.05, 0.1))
     rng = random.Random(0)
     expressions = [f"{rng.randrange(97)} {rng.randrange(97)} {rng.randrange(97)} + *" for _ in range(20000)]
-    assert sum(task.is_held_out(expression) for expression in expressions) == pytest.approx(2000, abs=150)
-    assert not any(is_held_out(expression, 0.05) > is_held_out(expression, 0.1) for expression in expressions)
-
-
-def test_the_longest_held_out_expressions_are_no_line_of_any_derivation() -> None:
-    task = make_task()
-    held_out = {example.id for example in task.eval_examples(500) if example.metadata["num_operators"] == 3}
-    lines = {
-        line.strip()
-        for index in range(3000)
-        for line in " ".join(task.demonstration(index, 1.0)).removeprefix("<boe> ").removesuffix(" <eoe>").split("=")
-    }
-    assert len(held_out) > 100
-    assert not held_out & lines
+    assert sum(more.is_held_out(expression) for expression in expressions) == pytest.approx(2000, abs=150)
+    assert not any(less.is_held_out(expression) > more.is_held_out(expression) for expression in expressions)
 
 
 def test_a_small_space_gives_what_it_has_and_no_duplicates() -> None:
@@ -193,20 +174,6 @@ def test_the_worked_demonstration_of_the_specification() -> None:
     )
     found = dict(task.demonstration(index, 1.0) for index in range(20000))
     assert found["<boe> 4 0 1 + + ="] == "4 1 + = 5 <eoe>"
-
-
-def test_worked_share_is_the_share_of_worked_demonstrations() -> None:
-    task = make_task(complexity_range=(2, 3))
-    worked = sum("=" in task.demonstration(index, 0.15)[1] for index in range(4000))
-    assert worked == pytest.approx(600, abs=80)
-
-
-def test_lengths_are_those_of_the_specification() -> None:
-    for most, whole in {1: 7, 2: 13, 3: 21, 5: 43}.items():
-        task = make_task(complexity_range=(most, most), shape="chain", max_prompt_tokens=13)
-        prompt, completion = (len(text.split()) for text in task.demonstration(0, 1.0))
-        assert prompt == prompt_tokens(most)
-        assert prompt + completion == whole == (most + 1) ** 2 + most + 2
 
 
 # -------------------------------------------------------------------------------- vocabulary and gold answers
@@ -262,16 +229,6 @@ def test_pitfall_28_every_gold_scores_full_marks_and_a_perturbed_one_none(
     assert (found.value, dict(found.parts)) == (0.3, {"boxed": 1.0, "correct": 0.0})
 
 
-def test_lines_of_a_demonstration_all_have_the_same_value() -> None:
-    task = make_task(**INTEGERS)
-    for index in range(200):
-        lines = " ".join(task.demonstration(index, 1.0)).removeprefix("<boe> ").removesuffix(" <eoe>").split(" = ")
-        assert all(
-            evaluate(before.split(), task.arithmetic) == evaluate(after.split(), task.arithmetic)
-            for before, after in pairwise(lines)
-        )
-
-
 # ----------------------------------------------------------------------------------------------------- settings
 
 
@@ -297,12 +254,6 @@ def test_every_setting_changes_the_examples(key: str, changes: dict[str, object]
     changed_train, changed_held_out = content(make_task(**changes))
     assert (changed_train != train) == (key != "eval_complexity_weights")
     assert (changed_held_out != held_out) == (key != "complexity_weights")
-
-
-def test_the_env_of_an_example_uses_the_reward_settings() -> None:
-    rewards = [make_reward(1, 0), make_reward(0, 1), make_reward(0.3, 0.7)]
-    wrong = [score(make_task(reward=reward), "<boe> 3 4 + =", "1 <eoe>", "0") for reward in rewards]
-    assert [one.value for one in wrong] == [1.0, 0.0, 0.3]
 
 
 def test_a_users_expression_is_checked() -> None:
@@ -339,11 +290,6 @@ def test_contradicting_settings_are_named_with_their_remedy(key: str, changes: d
     assert re.search(re.sub(r"([\[\]])", r"\\\1", remedy), message), message
 
 
-def test_a_bound_of_plain_integers_has_no_effect_with_a_modulus() -> None:
-    assert list(idle("task", make_settings(**INTEGERS), None)) == []
-    assert [key for key, *_ in idle("task", make_settings(max_abs_value=9), None)] == ["task.max_abs_value"]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -364,37 +310,6 @@ def test_a_bound_of_plain_integers_has_no_effect_with_a_modulus() -> None:
 def test_settings_that_leave_no_expression_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_task(**changes)
-
-
-def test_shapes_that_cannot_be_filled_are_replaced() -> None:
-    # 5 5 - 5 - 5 - is -10, beyond the bound; 5 5 - 5 5 - - is 0
-    task = make_task(
-        modulus=None,
-        max_abs_value=9,
-        operand_range=(5, 5),
-        operators=("-",),
-        complexity_range=(3, 3),
-        held_out_share=0.5,
-    )
-    shapes = {shape_of(task.train_example(index).id) for index in range(20)}
-    assert shapes
-    assert "nnonono" not in shapes
-
-
-def test_the_eval_seed_is_not_the_run_seed() -> None:
-    assert make_task(seed=12345).eval_examples(20) == make_task(seed=0).eval_examples(20)
-
-
-def test_the_arithmetic_follows_the_settings() -> None:
-    assert RpnTask(make_settings(**INTEGERS), 0, make_reward()).arithmetic == Arithmetic(
-        operators=("+", "-", "*"), smallest=-20, largest=20, modulus=None
-    )
-
-
-def test_the_task_goes_by_any_name_and_has_texts() -> None:
-    made = RpnTask(make_settings(), 0, make_reward(), name="polish")
-    assert made.name == "polish"
-    assert next(made.texts()) == " ".join(made.demonstration(0, 1.0))
 
 
 def test_prompts_that_do_not_fit_are_an_error_naming_the_setting() -> None:

@@ -37,11 +37,6 @@ def test_pitfall_38_a_completion_that_never_ended_has_no_answer(completion: str)
     assert judge(PROMPT, completion, "7") == NONE
 
 
-@pytest.mark.parametrize("completion", ["7", "3 4 + = 7"])
-def test_pitfall_38_but_has_one_once_it_ends(completion: str) -> None:
-    assert judge(PROMPT, f"{completion} <eoe>", "7") == Verdict(answer="7", correct=True)
-
-
 @pytest.mark.parametrize(
     ("prompt", "completion"),
     [

@@ -2,7 +2,7 @@ from itertools import product
 
 import pytest
 
-from rlvr.tasks.shapes import chain_shape, count_completions, count_shapes, unrank_shape
+from rlvr.tasks.shapes import count_shapes, unrank_shape
 
 
 def is_valid(shape: str) -> bool:
@@ -21,19 +21,6 @@ def test_ranks_number_every_valid_shape_once(num_operators: int) -> None:
     assert ranked == [shape for shape in every if is_valid(shape)]
 
 
-def test_completions_are_counted_as_by_hand() -> None:
-    assert count_completions(0, 1) == 1  # done
-    assert count_completions(0, 3) == 1  # two operators
-    assert count_completions(1, 1) == 1  # n o
-    assert count_completions(1, 2) == 2  # n o o, o n o
-    assert count_completions(2, 1) == 2  # n n o o, n o n o
-
-
 def test_a_rank_out_of_range_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"rank 5 is not in 0\.\.4"):
         unrank_shape(3, 5)
-
-
-def test_a_chain_keeps_one_running_result() -> None:
-    assert chain_shape(3) == "nnonono"
-    assert is_valid(chain_shape(3))

@@ -13,7 +13,7 @@ from rlvr.config.compose import load_config
 from rlvr.envs.base import Env, Reply, TurnText
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.scratch import build_tokenizer
-from rlvr.tasks.two_hop import TwoHopTask, is_held_out
+from rlvr.tasks.two_hop import TwoHopTask
 from rlvr.types import Example, Message, StopReason, ToolCall, TraceStep
 
 SMALL = ("task.num_persons=3", "task.num_organizations=3", "task.num_cities=4")
@@ -61,8 +61,9 @@ def test_an_example_asks_for_the_city_of_its_chain() -> None:
     assert example.messages == (Message(role="user", content=f"<q> where {person}"),)
     assert example.answer == city
     world = TASK.facts(example)
-    assert world.located_in[world.works_at[person]] == city
-    assert (len(world.works_at), len(world.located_in)) == (40, 30)
+    organization = world[person].removeprefix(f"{person} works-at ")
+    assert world[organization] == f"{organization} located-in {city}"
+    assert len(world) == 40 + 30
 
 
 def test_pitfall_36_the_stream_is_a_function_of_seed_and_index_and_no_other_stream() -> None:
@@ -79,16 +80,16 @@ def test_pitfall_36_every_example_has_a_world_of_its_own() -> None:
     """One world for all would be learnt by heart: then nothing has to be searched for."""
     worlds = [TASK.facts(TASK.train_example(index)) for index in range(60)]
     for name in ("p0", "p39"):
-        counts = Counter(world.works_at[name] for world in worlds)
+        counts = Counter(world[name] for world in worlds)
         assert len(counts) > 15
-    assert len(Counter(world.located_in["o0"] for world in worlds)) > 10
+    assert len(Counter(world["o0"] for world in worlds)) > 10
     assert TASK.facts(TASK.train_example(3)) == worlds[3]
 
 
 def test_pitfall_38_held_out_chains_are_never_asked_for_in_training() -> None:
     task = make_task(*SMALL, "task.held_out_share=0.5")
     every = {(f"p{p}", f"o{o}", f"c{c}") for p in range(3) for o in range(3) for c in range(4)}
-    held_out = {chain for chain in every if is_held_out(chain, 0.5)}
+    held_out = {chain for chain in every if task.is_held_out(chain)}
     assert 9 <= len(held_out) <= 27
     assert {chain_of(task.train_example(index)) for index in range(600)} == every - held_out
     evaluated = task.eval_examples(100)
@@ -98,12 +99,6 @@ def test_pitfall_38_held_out_chains_are_never_asked_for_in_training() -> None:
     shown = [task.demonstration(index, 1.0) for index in range(600)]
     taught = {(p[0].split()[-1], p[2].split()[3], p[4].split()[3]) for p in shown}
     assert taught == every - held_out
-
-
-def test_the_split_depends_on_the_words_alone() -> None:
-    chains = [(f"p{p}", f"o{o}", f"c{c}") for p in range(20) for o in range(20) for c in range(10)]
-    assert sum(is_held_out(chain, 0.2) for chain in chains) / len(chains) == pytest.approx(0.2, abs=0.03)
-    assert all(is_held_out(chain, 0.5) for chain in chains if is_held_out(chain, 0.2))
 
 
 @pytest.mark.parametrize("share", ["1e-9", "0.999999999"])
@@ -176,12 +171,6 @@ def test_pitfall_06_a_demonstration_is_token_for_token_the_episode_of_who_speaks
     assert [len(part.split()) for part in shown] == [len(part.split()) for part in TASK.demonstration(1, 1.0)]
 
 
-def test_texts_and_prompts_are_made_of_the_vocabulary() -> None:
-    assert TASK.vocabulary is not None
-    known = set(TASK.vocabulary)
-    assert {word for text, _ in zip(TASK.texts(), range(300), strict=False) for word in text.split()} <= known
-
-
 # ------------------------------------------------------------------------------------------------------ episodes
 
 
@@ -199,14 +188,8 @@ def test_each_episode_is_answered_from_its_own_world() -> None:
 
     for example, (works_at, located_in) in zip(owners, asyncio.run(together()), strict=True):
         world = TASK.facts(example)
-        assert texts([works_at]) == [f"<tool> p7 works-at {world.works_at['p7']} . </tool>"]
-        assert texts([located_in]) == [f"<tool> o7 located-in {world.located_in['o7']} . </tool>"]
-
-
-def test_nobody_can_change_a_world() -> None:
-    world: Any = TASK.facts(TASK.train_example(0))
-    with pytest.raises(TypeError):
-        world.works_at["p0"] = "o0"
+        assert texts([works_at]) == [f"<tool> {world['p7']} . </tool>"]
+        assert texts([located_in]) == [f"<tool> {world['o7']} . </tool>"]
 
 
 @pytest.mark.parametrize(
@@ -263,19 +246,6 @@ def test_the_right_city_between_the_marks_is_right_however_it_was_found() -> Non
     assert value(right, stop_reason=StopReason.LENGTH) == (0.0, False)
 
 
-def test_a_score_tells_how_often_was_searched() -> None:
-    example = TASK.train_example(0)
-    env = TASK.env(example)
-
-    async def score() -> Any:
-        await env.start()
-        for message in (call("p3"), call("nobody"), Message(role="assistant", content="<ans> c4 </ans>")):
-            await env.step(message)
-        return (await env.score(turns("a", "b", "<ans> c4 </ans> <eoe>"))).diagnostics
-
-    assert {"tool_calls": 2.0, "turns": 3.0, "tool_errors": 0.0}.items() <= asyncio.run(score()).items()
-
-
 def traced(example: Example, env: Env, *names: str, said: str) -> tuple[TraceStep, ...]:
     async def score() -> Any:
         await env.start()
@@ -290,8 +260,7 @@ def traced(example: Example, env: Env, *names: str, said: str) -> tuple[TraceSte
 def test_pitfall_07_an_episode_is_traced_from_its_searches_to_its_answer() -> None:
     example = TASK.train_example(0)
     person, organization, city = chain_of(example)
-    other = next(name for name in TASK.facts(example).located_in if name != organization)
-    elsewhere = TASK.facts(example).located_in[other]
+    other = "o0" if organization != "o0" else "o1"
     first, second = TASK.envs(example, 2)
     trace = traced(example, first, person, other, organization, said=f"<ans> {city} </ans>")
     found = [(step.kind, step.id, step.text, step.ok, step.turn) for step in trace]
@@ -299,7 +268,7 @@ def test_pitfall_07_an_episode_is_traced_from_its_searches_to_its_answer() -> No
         ("query", None, person, None, 0),
         ("document", person, f"{person} works-at {organization}", True, 0),
         ("query", None, other, None, 1),
-        ("document", other, f"{other} located-in {elsewhere}", False, 1),
+        ("document", other, TASK.facts(example)[other], False, 1),
         ("query", None, organization, None, 2),
         ("document", organization, f"{organization} located-in {city}", True, 2),
         ("answer", None, city, True, 3),
@@ -325,7 +294,7 @@ def test_a_users_question_gets_a_held_out_chain_and_an_answer(text: str) -> None
     assert chain_of(example)[0] == "p3"
     assert TASK.is_held_out(chain_of(example))
     assert example == TASK.example("where p3")
-    assert TASK.facts(example).located_in[TASK.facts(example).works_at["p3"]] == example.answer
+    assert TASK.facts(example)[chain_of(example)[1]].endswith(f" {example.answer}")
 
 
 @pytest.mark.parametrize("text", ["", "where", "where p40", "who p3", "where p3 ?", "x" * 10_000])

@@ -133,12 +133,12 @@ def test_rewards_agree_to_the_last_digit(reward: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_our_training_in_its_environment_agrees_too(kind: str) -> None:
-    from rlvr.tasks.verifiers_env import Alone, VerifiersEnv
+    from rlvr.tasks.verifiers_env import Scorer, VerifiersEnv
 
     env = load()
     example = env.game.held_out(1)[0]
     script = scripts(example)[kind]
-    inside = VerifiersEnv(example, row_of(env, example), env, scorer=Alone(env.rubric))
+    inside = VerifiersEnv(example, row_of(env, example), env, scorer=Scorer(env, 1))
     ours, found = by_us(env.game.task.env(example), example, script), by_us(inside, example, script)
     assert found.value == ours.value
     assert {name: found.parts[name] for name in ours.parts} == ours.parts
@@ -222,7 +222,7 @@ def test_what_cannot_be_scored_is_an_error_and_not_a_zero(monkeypatch: pytest.Mo
     async def broken(attempt: Any) -> Any:
         raise ConnectionError("gone")
 
-    monkeypatch.setattr(env.game.verifier, "verify", broken)
+    monkeypatch.setattr(env.game.task.verifier, "verify", broken)
     state = by_the_library(env, example, scripts(example)["right"])
     assert "ConnectionError: gone" in str(state["error"])
     assert math.isnan(state["reward"])
