@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from rlvr.chat.tool_calls import Reading
 from rlvr.types import Message, StopReason
-
-MAX_TOKENS = 1 << 32
-"""More than a conversation has."""
 
 
 class EndpointError(Exception):
@@ -26,7 +22,6 @@ class Said:
     """An answer. `token_ids` and `logprobs` are empty where the endpoint does not send them."""
 
     message: Message
-    wire: Mapping[str, Any]  # the message to be sent back
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     stop_reason: StopReason
@@ -78,9 +73,13 @@ class _Choice(BaseModel):
     token_ids: list[int] | None = None
 
 
+Count = Annotated[int, AfterValidator(lambda told: told if 0 <= told < 1 << 32 else 0)]
+"""0 for what no conversation has."""
+
+
 class _Usage(BaseModel):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
 
 
 class _Answer(BaseModel):
@@ -115,15 +114,9 @@ def read_answer(body: bytes) -> Said:
     message = Message(role="assistant", content=choice.message.content or "", tool_calls=calls)
     return Said(
         message=message,
-        wire=to_wire(message),
         token_ids=token_ids,
         logprobs=logprobs,
         stop_reason=_STOPS.get(choice.finish_reason or "stop", StopReason.ABORTED),
-        num_prompt_tokens=_count(usage.prompt_tokens),
-        num_completion_tokens=_count(usage.completion_tokens) or len(token_ids) or len(logprobs),
+        num_prompt_tokens=usage.prompt_tokens,
+        num_completion_tokens=usage.completion_tokens or len(token_ids) or len(logprobs),
     )
-
-
-def _count(told: int) -> int:
-    """0 for an impossible count."""
-    return told if 0 <= told < MAX_TOKENS else 0

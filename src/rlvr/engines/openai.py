@@ -1,4 +1,4 @@
-"""A model behind an endpoint that speaks OpenAI's chat completions: messages in, a message out; for evaluation only.
+"""A model behind an endpoint for OpenAI's chat completions: messages in, a message out; for evaluation only.
 
 Everything that comes back is untrusted: bounded in size here, validated by `chat_completions`.
 """
@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -72,9 +73,23 @@ class Endpoint:
             EndpointError: this request failed for good.
             UserError: every request would fail: a refused key, an unknown model, an endpoint that never answered.
         """
+        body: dict[str, Any] = {
+            "messages": list(messages),
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": sampling.seed,
+            "logprobs": True,
+            "return_token_ids": True,
+        }
+        body |= {name: value for name in ("top_k", "min_p") if (value := getattr(sampling, name))}
+        if tools:
+            body["tools"] = [dict(tool) for tool in tools]
+        elif stop:  # with tools they would end calls, which the endpoint reads itself
+            body["stop"] = list(stop)
         async with self._gate:
             try:
-                said = read_answer(await self._ask(self._body(messages, sampling, tools, stop)))
+                said = read_answer(await self._ask(body))
             except EndpointError as error:
                 self._num_failures += 1
                 limit = MAX_FAILURES if self._has_answered else MAX_FAILURES_AT_START
@@ -94,41 +109,47 @@ class Endpoint:
         if client is not None:
             await client.close()
 
-    def _body(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        sampling: SamplingParams,
-        tools: Sequence[ToolSchema],
-        stop: Sequence[str],
-    ) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "messages": list(messages),
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "seed": sampling.seed,
-            "logprobs": True,
-            "return_token_ids": True,
-        }
-        if tools:
-            body["tools"] = [dict(tool) for tool in tools]
-        elif stop:  # with tools they would end calls, which the endpoint reads itself
-            body["stop"] = list(stop)
-        if sampling.top_k:
-            body["top_k"] = sampling.top_k
-        if sampling.min_p:
-            body["min_p"] = sampling.min_p
-        return body
+    async def check(self) -> None:
+        """Ask for the list of models. An endpoint without such a list passes.
+
+        Raises:
+            UserError: no answer, a refused key, or no model of this name.
+        """
+        openai, client = _openai(), self._open()
+        try:
+            body = await self._read(client.with_options(max_retries=1).models.with_streaming_response.list())
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
+            raise self._refusal(error) from error
+        except openai.APIStatusError as error:
+            if error.status_code in (404, 405, 501):
+                return
+            raise UserError(f"the endpoint {self.url} does not work ({_told(error)}): mend it first.") from error
+        except (openai.OpenAIError, EndpointError) as error:
+            raise UserError(
+                f"the endpoint {self.url} does not answer ({_told(error)}): start it, or mend the address."
+            ) from error
+        finally:
+            await self.close()
+        try:
+            names = [str(model["id"]) for model in json.loads(body)["data"]]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(
+                f"{self.url} is no endpoint of OpenAI's kind (its list of models cannot be read): the address usually "
+                "ends with /v1."
+            ) from error
+        if names and self.name not in names:
+            near = nearest(self.name, names)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(names[:10])}"
+            raise UserError(f"the endpoint {self.url} has no model {self.name!r}: {_printable(hint, 500)}")
 
     async def _ask(self, body: dict[str, Any]) -> bytes:
         """The bytes of the answer. An optional key that the endpoint refuses is left out from then on."""
-        import openai
-
+        openai, create = _openai(), self._open().chat.completions.with_streaming_response.create
         while True:
             sent = {key: value for key, value in body.items() if key not in self._left_out}
             sent[self._limit_name] = sent.pop("max_tokens")
             try:
-                return await self._post(sent)
+                return await self._read(create(model=self.name, messages=body["messages"], extra_body=sent))
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if not self._adapts(str(error.message), sent):
                     raise EndpointError(_told(error)) from error
@@ -147,18 +168,24 @@ class Endpoint:
             self._left_out.add(named)
         return named is not None
 
-    async def _post(self, body: dict[str, Any]) -> bytes:
-        """The body of a successful answer; retries are the official client's."""
+    def _open(self) -> Any:
+        """The official client, which retries by itself."""
         if self._client is None:
-            self._client = _openai().AsyncOpenAI(**self._options(self._max_retries))
-        create = self._client.chat.completions.with_streaming_response.create
+            openai = _openai()
+            self._client = openai.AsyncOpenAI(
+                base_url=self.url,
+                api_key=os.environ.get("OPENAI_API_KEY") or "none",
+                timeout=openai.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
+                max_retries=self._max_retries,
+            )
+        return self._client
+
+    async def _read(self, request: AbstractAsyncContextManager[Any]) -> bytes:
+        """The body of a successful answer."""
         found = bytearray()
         limit_s = (1 + self._max_retries) * self._timeout_s  # the client's own limit restarts with every byte
         try:
-            async with (
-                asyncio.timeout(limit_s),
-                create(model=self.name, messages=body["messages"], extra_body=body) as response,
-            ):
+            async with asyncio.timeout(limit_s), request as response:
                 async for chunk in response.iter_bytes():
                     found += chunk
                     if len(found) > MAX_BODY_BYTES:
@@ -166,57 +193,6 @@ class Endpoint:
         except TimeoutError as error:
             raise EndpointError(f"it timed out after {limit_s:g} s") from error
         return bytes(found)
-
-    def _options(self, max_retries: int) -> dict[str, Any]:
-        return {
-            "base_url": self.url,
-            "api_key": os.environ.get("OPENAI_API_KEY") or "none",
-            "timeout": _openai().Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
-            "max_retries": max_retries,
-        }
-
-    def check(self) -> None:
-        """Ask for the list of models. An endpoint without such a list passes.
-
-        Raises:
-            UserError: no answer, a refused key, or no model of this name.
-        """
-        openai = _openai()
-        found = bytearray()
-        try:
-            with (
-                openai.OpenAI(**self._options(1)) as client,
-                client.models.with_streaming_response.list() as response,
-            ):
-                for chunk in response.iter_bytes():
-                    found += chunk
-                    if len(found) > MAX_BODY_BYTES:
-                        break
-        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
-            raise self._refusal(error) from error
-        except openai.APIStatusError as error:
-            if error.status_code in (404, 405, 501):
-                return
-            raise UserError(f"the endpoint {self.url} does not work ({_told(error)}): mend it first.") from error
-        except openai.OpenAIError as error:
-            raise UserError(
-                f"the endpoint {self.url} does not answer ({_told(error)}): start it, or mend the address."
-            ) from error
-        self._check_name(bytes(found))
-
-    def _check_name(self, body: bytes) -> None:
-        try:
-            names = [str(model["id"]) for model in json.loads(body)["data"]]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(
-                f"{self.url} is no endpoint of OpenAI's kind (its list of models cannot be read): the address usually "
-                "ends with /v1."
-            ) from error
-        if self.name in names or not names:
-            return
-        near = nearest(self.name, names)
-        hint = f"did you mean {near}?" if near else f"there are {', '.join(names[:10])}"
-        raise UserError(f"the endpoint {self.url} has no model {self.name!r}: {_printable(hint, 500)}")
 
     def _refusal(self, error: Any) -> UserError:
         """For a status that every request would get."""
@@ -239,7 +215,7 @@ def open_endpoint(model: str) -> Endpoint:
     if parts.password or parts.username:
         raise UserError("an address with a password would be written into every record: set OPENAI_API_KEY instead.")
     endpoint = Endpoint(url.rstrip("/"), name)
-    endpoint.check()
+    asyncio.run(endpoint.check())
     return endpoint
 
 

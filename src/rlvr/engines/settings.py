@@ -50,8 +50,7 @@ class VllmEngineSettings(EngineSettings):
     )
     broadcast_host: Annotated[str, Field(min_length=1, max_length=255)] | None = setting(
         None,
-        "address of the trainer's machine from which weights are broadcast, on free ports; null: the one by which it "
-        "reaches the servers",
+        "address of the trainer's machine by whose interface NCCL sends weights; null: NCCL's own choice",
         only_if="sync == 'broadcast'",
     )
     weights_dir: Text | None = setting(
@@ -60,7 +59,7 @@ class VllmEngineSettings(EngineSettings):
         only_if="sync != 'broadcast'",
     )
     timeout_s: Annotated[float, Field(gt=0, le=MAX_WAIT_S)] = setting(
-        600.0, "a request or a push of weights that takes longer has failed; the first ones of a server are slow"
+        600.0, "a request or a push of weights that is silent for longer has failed; a server's first ones are slow"
     )
     wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S)] = setting(
         600.0, "how long to wait for a server to come back when none is left; then the run ends, to be resumed"
@@ -85,11 +84,10 @@ class VllmEngineSettings(EngineSettings):
                 f"rollout.temperature={temperature}: vLLM samples at {LEAST_TEMPERATURE} where less is asked for, and "
                 f"the trainer would score at another one; choose at least {LEAST_TEMPERATURE}."
             )
-        if config.model.quantized:
-            key = "load_in_4bit" if config.model.load_in_4bit else "load_in_8bit"
+        if config.model.bits:
             raise ConfigError(
-                f"model.{key}=true: engine=vllm would sample from the model as it was saved, which is not the "
-                "quantized one that is trained; choose engine=local, or model.dtype=bfloat16."
+                f"model.load_in_{config.model.bits}bit=true: engine=vllm would sample from the model as it was saved, "
+                "which is not the quantized one that is trained; choose engine=local, or model.dtype=bfloat16."
             )
         if self.sync == "adapter" and not config.model.adapted:
             raise ConfigError(

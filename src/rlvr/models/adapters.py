@@ -115,7 +115,7 @@ def saved_settings(folder: Path) -> dict[str, Any]:
         settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         kind, base = settings["peft_type"], settings["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"the adapter {str(folder)!r} cannot be read ({CONFIG}: {error}): copy it anew") from error
+        raise UserError(f"the adapter {str(folder)!r} cannot be read ({CONFIG}: {error}): copy it again") from error
     more = settings.get("modules_to_save") or settings.get("use_dora")
     if kind != "LORA" or settings.get("bias", "none") != "none" or more:
         raise UserError(
@@ -151,7 +151,7 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
     try:
         saved = load_file(folder / WEIGHTS)
     except Exception as error:  # safetensors has its own kinds for damaged files
-        raise UserError(f"the adapter {str(folder)!r} cannot be read ({WEIGHTS}: {error}): copy it anew") from error
+        raise UserError(f"the adapter {str(folder)!r} cannot be read ({WEIGHTS}: {error}): copy it again") from error
     wanted = {_saved_name(name): weight for name, weight in own.items()}
     odd = sorted(saved.keys() ^ wanted.keys())
     odd += [name for name in sorted(saved.keys() & wanted.keys()) if saved[name].shape != wanted[name].shape]

@@ -48,32 +48,6 @@ def sliding_window(config: PretrainedConfig) -> int | None:
     return getattr(config, "sliding_window", None)
 
 
-def unsupported_attention(config: PretrainedConfig) -> str | None:
-    """Why prepared masks and a plain key/value cache do not fit this architecture; None if they do.
-
-    Read from the configuration only; for example `"layers of kind linear_attention"`.
-    """
-    text = config.get_text_config()
-    if config.is_encoder_decoder:
-        return "an encoder-decoder"
-    other = layer_kinds(config) - {FULL, SLIDING}
-    if other:
-        return f"layers of kind {', '.join(sorted(other))}"
-    if SLIDING in layer_kinds(config) and sliding_window(config) is None:
-        return "sliding layers without a sliding_window"
-    if getattr(text, "use_bidirectional_attention", False) or not getattr(text, "is_causal", True):
-        return "attention that is not causal"
-    if getattr(text, "alibi", False):
-        return "ALiBi positions"
-    rope = getattr(text, "rope_parameters", None) or {}
-    kinds = {rope.get("rope_type")} | {r.get("rope_type") for r in rope.values() if isinstance(r, dict)}
-    if kinds & {"dynamic", "longrope"}:
-        return "rotary positions that depend on the longest row of the batch"
-    if config._attn_implementation not in ("sdpa", "eager"):
-        return f"attn_implementation={config._attn_implementation!r}, which takes no ready mask (use sdpa)"
-    return None
-
-
 def attention_mask(
     config: PretrainedConfig,
     allowed: Tensor,

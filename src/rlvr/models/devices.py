@@ -16,9 +16,6 @@ from rlvr.errors import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-FLASH = "flash"
-"""Prefix of the attention implementations that need 16-bit numbers and take no mask."""
-
 OUT_OF_MEMORY = (
     "can't allocate memory",  # torch's allocator on the CPU
     "out of memory",  # CUDA, where it is no torch.OutOfMemoryError
@@ -97,19 +94,5 @@ def free() -> None:
 
 
 def has_flash_attention(model: PreTrainedModel) -> bool:
-    """Whether the model's attention is flash-attn's."""
-    return str(model.config.get_text_config()._attn_implementation).startswith(FLASH)
-
-
-@contextmanager
-def without_flash_attention(model: PreTrainedModel) -> Iterator[None]:
-    """The model with torch's sdpa instead, which takes masks and any dtype."""
-    config, flash = model.config.get_text_config(), has_flash_attention(model)
-    before = config._attn_implementation
-    if flash:
-        config._attn_implementation = "sdpa"
-    try:
-        yield
-    finally:
-        if flash:
-            config._attn_implementation = before
+    """Whether the model's attention is flash-attn's, which needs 16-bit numbers and takes no mask."""
+    return str(model.config.get_text_config()._attn_implementation).startswith("flash")

@@ -80,11 +80,6 @@ def num_parameters(folder: Path) -> int:
     return total
 
 
-def base_model(folder: Path) -> str:
-    """Folder or Hub id of the model that an adapter folder is for."""
-    return str(saved_settings(folder)["base_model_name_or_path"])
-
-
 def name_base_model(folder: Path, name: str) -> None:
     """Write the public name of its base model into an adapter folder."""
     settings = saved_settings(folder) | {"base_model_name_or_path": name}

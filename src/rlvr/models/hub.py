@@ -106,33 +106,29 @@ def sentence(name: str, error: BaseException) -> UserError:
         return any(isinstance(link, kind) for link in chain)
 
     if is_a(errors.GatedRepoError):
-        return UserError(
-            f"{what} is gated: ask for access at {hub}/{name}, then log in with `hf auth login` or set HF_TOKEN"
-        )
-    if is_a(errors.RepositoryNotFoundError):
-        return UserError(
+        said = f"{what} is gated: ask for access at {hub}/{name}, then log in with `hf auth login` or set HF_TOKEN"
+    elif is_a(errors.RepositoryNotFoundError):
+        said = (
             f"{what} is no folder here, and the Hub has none of that name that you may see: check the spelling, "
             "or log in with `hf auth login` if it is private"
         )
-    if is_a(errors.EntryNotFoundError) and status == 404:
-        return UserError(f"{what} on the Hub holds no model (neither {MODEL} nor {ADAPTER}): name another one")
-    if status in (401, 403):
-        return UserError(
-            f"the Hub refused your token for {what} (status {status}): make a new one at {hub}/settings/tokens and set "
-            "HF_TOKEN"
-        )
-    if is_a(errors.OfflineModeIsEnabled):
-        return UserError(
+    elif is_a(errors.EntryNotFoundError) and status == 404:
+        said = f"{what} on the Hub holds no model (neither {MODEL} nor {ADAPTER}): name another one"
+    elif status in (401, 403):
+        said = f"the Hub refused your token for {what} (status {status}): make a new one at {hub}/settings/tokens"
+    elif is_a(errors.OfflineModeIsEnabled):
+        said = (
             f"{what} is no folder here and not in the local cache, and HF_HUB_OFFLINE forbids to ask the Hub: "
             "name a model folder, or unset HF_HUB_OFFLINE"
         )
-    reason = (
-        f"it answered {status}" if status else str(chain[-1]).strip().partition("\n")[0] or type(chain[-1]).__name__
-    )
-    return UserError(
-        f"{what} is no folder here, and the Hub at {hub} cannot be reached ({reason}): check the network, or name a "
-        "model folder"
-    )
+    else:
+        last = chain[-1]
+        reason = f"it answered {status}" if status else str(last).strip().partition("\n")[0] or type(last).__name__
+        said = (
+            f"{what} is no folder here, and the Hub at {hub} cannot be reached ({reason}): check the network, or name "
+            "a model folder"
+        )
+    return UserError(said)
 
 
 def from_hub(error: BaseException) -> bool:

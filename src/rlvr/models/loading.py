@@ -3,49 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
 from rlvr.models.hub import ADAPTER, Located, from_hub, locate, sentence
 from rlvr.models.policy import Adapters, Policy, check_trainable
-from rlvr.models.quantization import Bits, dequantized, is_quantized, make_exact, settings_for
+from rlvr.models.quantization import dequantized, is_quantized, make_exact, settings_for
 from rlvr.models.recompute import recompute_in_backward
 from rlvr.models.settings import PretrainedModel
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Base:
-    """A whole model and how its weights are stored: everything needed to load the same numbers again."""
-
-    name: str  # folder or Hub id
-    trust_remote_code: bool = False
-    dtype: torch.dtype = torch.float32
-    attention: str = "sdpa"
-    bits: Bits | None = None
-    device: torch.device = CPU
-
-    @classmethod
-    def of(cls, settings: PretrainedModel, device: torch.device = CPU) -> Base:
-        """The model under the adapters of these settings."""
-        return cls(
-            name=settings.name_or_path,
-            trust_remote_code=settings.trust_remote_code,
-            dtype=getattr(torch, settings.dtype),
-            attention=settings.attn_implementation,
-            bits=4 if settings.load_in_4bit else 8 if settings.load_in_8bit else None,
-            device=device,
-        )
 
 
 # ------------------------------------------------------------------------------------------------------ to be trained
@@ -58,9 +34,9 @@ def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = 
     Fresh adapters are a function of the seed. UserError if there is no such model, ConfigError for settings that do not
     fit it or this machine.
     """
-    base, lora = Base.of(settings, device), settings.lora
-    if base.attention == "flash_attention_2":
-        on_cpu = base.device.type == "cpu"
+    lora = settings.lora
+    if settings.attn_implementation == "flash_attention_2":
+        on_cpu = device.type == "cpu"
         if on_cpu or importlib.util.find_spec("flash_attn") is None:
             reason = "the model is on the CPU here" if on_cpu else "the package flash-attn is not installed"
             raise ConfigError(
@@ -71,22 +47,23 @@ def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = 
     adapter = located.adapter_folder()
     if adapter is not None and lora.enabled:
         check_same(adapter, lora)
-    model, tokenizer = _load(base, located, adapter)
-    if adapter is not None:
-        base = replace(base, name=base_of(adapter))
-    adapters = None
+    policy = _load(settings, device, located, adapter)
+    model, adapters = policy.model, policy.adapters
+    if adapters is not None and not lora.enabled:
+        merge(model)
+        model.requires_grad_(True)
+        adapters = None
     if lora.enabled:
-        if adapter is None:
-            add_adapters(model, lora, base=_lasting(base.name), seed=seed)
-        kept = f"{base.bits}-bit" if base.bits else settings.dtype
+        if adapters is None:
+            add_adapters(model, lora, base=_lasting(settings.name_or_path), seed=seed)
+        fresh_base = adapters.fresh_base if adapters else partial(_load_float32, settings, device)
+        kept = f"{settings.bits}-bit" if settings.bits else settings.dtype
         targets = ", ".join(lora.target_modules)
         note = f"LoRA r={lora.r} alpha={lora.alpha} on {targets}; the {kept} model under it is frozen"
-        adapters = Adapters(fresh_base=partial(_load_float32, base), merge_final=lora.merge_final, note=note)
-    elif adapter is not None:
-        _merge_for_good(model)
+        adapters = Adapters(fresh_base=fresh_base, merge_final=lora.merge_final, note=note)
     if settings.gradient_checkpointing:
         recompute_in_backward(model)
-    policy = Policy(model=model.eval(), tokenizer=tokenizer, adapters=adapters)
+    policy = replace(policy, adapters=adapters)
     check_trainable(policy)
     return policy
 
@@ -95,69 +72,49 @@ def load_for_inference(name: str, settings: PretrainedModel | None = None, devic
     """A model folder, adapter folder or Hub id, to sample from.
 
     An adapter gets the model it was trained on, stored as in `settings`, those of its run: what is measured is what was
-    trained. Whole models are float32. Errors as in `load_policy`.
+    trained. Whole models are float32: near 0.02 the spacing of bf16 is 1.2e-4, and an update of 1e-6 would be rounded
+    away. Errors as in `load_policy`.
     """
-    base = Base(name=name, device=device) if settings is None else replace(Base.of(settings, device), name=name)
+    settings = settings or PretrainedModel(name_or_path=name, dtype="float32")
     located = locate(name)
-    if not located.is_adapter:
-        base = replace(base, dtype=torch.float32, bits=None)
-    adapter = located.adapter_folder()
-    model, tokenizer = _load(base, located, adapter)
-    adapters = None
-    if adapter is not None:
-        fresh_base = partial(_load_float32, replace(base, name=base_of(adapter)))
-        adapters = Adapters(fresh_base=fresh_base, merge_final=False, note="adapter")
-    return Policy(model=model.eval(), tokenizer=tokenizer, adapters=adapters)
-
-
-def load_pretrained(
-    name_or_path: str, *, trust_remote_code: bool = False
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A causal LM and its tokenizer from a folder or the Hub, in eval mode. Errors as in `load_policy`.
-
-    The weights are float32 whatever they were saved in: near 0.02 the spacing of bf16 is 1.2e-4, and an update of 1e-6
-    would be rounded away.
-    """
-    located = locate(name_or_path)
-    adapter = located.adapter_folder()
-    model, tokenizer = _load(Base(name=name_or_path, trust_remote_code=trust_remote_code), located, adapter)
-    if adapter is not None:
-        _merge_for_good(model)
-    return model.eval(), tokenizer
+    whole = {} if located.is_adapter else {"dtype": "float32", "load_in_4bit": False, "load_in_8bit": False}
+    settings = settings.model_copy(update={"name_or_path": name, **whole})
+    return _load(settings, device, located, located.adapter_folder())
 
 
 def model_family(settings: PretrainedModel) -> str:
     """`model_type` of the language model, e.g. `qwen2`; loads no weights. Errors as in `load_policy`."""
     located = locate(settings.name_or_path)
-    base = Base.of(settings)
     if (adapter := located.adapter_folder()) is not None:
-        base = replace(base, name=base_of(adapter))
-        located = locate(base.name)
-    return _from_pretrained(AutoConfig, base, located).get_text_config().model_type
+        settings = settings.model_copy(update={"name_or_path": base_of(adapter)})
+        located = locate(settings.name_or_path)
+    return _from_pretrained(AutoConfig, settings, located).get_text_config().model_type
 
 
 # ------------------------------------------------------------------------------------------------------------- loading
 
 
-def _load(base: Base, located: Located, adapter: Path | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer; with `adapter`, its base model with the adapter on it."""
+def _load(settings: PretrainedModel, device: torch.device, located: Located, adapter: Path | None) -> Policy:
+    """A whole model, or with `adapter` its base model with the adapter on it."""
     if adapter is None:
-        return _load_model(base, located), _from_pretrained(AutoTokenizer, base, located)
+        model = _load_model(settings, device, located)
+        return Policy(model=model, tokenizer=_from_pretrained(AutoTokenizer, settings, located))
     named = base_of(adapter)
     if not Path(named).is_dir() and Path(named).is_absolute():
         raise UserError(
             f"the adapter {str(adapter)!r} was trained on {named}, which is not there: put it back, or change "
             f"base_model_name_or_path in its {ADAPTER}"
         )
-    under = replace(base, name=named)
-    found = locate(named)
+    under, found = settings.model_copy(update={"name_or_path": named}), locate(named)
     if found.is_adapter:
         raise UserError(f"the adapter {str(adapter)!r} was trained on another adapter, {named!r}: merge that one first")
-    model = _load_model(under, found)
+    model = _load_model(under, device, found)
     insert_saved(model, adapter, base=_lasting(named))
+    adapters = Adapters(fresh_base=partial(_load_float32, under, device), merge_final=False, note="adapter")
     if any((adapter / name).is_file() for name in TOKENIZER_FILES):
-        under, found = replace(base, name=str(adapter)), Located(name=str(adapter), offline=True, is_adapter=True)
-    return model, _from_pretrained(AutoTokenizer, under, found)
+        under = settings.model_copy(update={"name_or_path": str(adapter)})
+        found = Located(name=str(adapter), offline=True, is_adapter=True)
+    return Policy(model=model, tokenizer=_from_pretrained(AutoTokenizer, under, found), adapters=adapters)
 
 
 def base_of(adapter: Path) -> str:
@@ -165,61 +122,58 @@ def base_of(adapter: Path) -> str:
     return str(saved_settings(adapter)["base_model_name_or_path"])
 
 
-def _load_model(base: Base, located: Located) -> PreTrainedModel:
-    if Path(base.name).is_dir() and not any((Path(base.name) / name).is_file() for name in TOKENIZER_FILES):
+def _load_model(settings: PretrainedModel, device: torch.device, located: Located) -> PreTrainedModel:
+    name = settings.name_or_path
+    if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZER_FILES):
         raise UserError(
-            f"the model folder {base.name!r} has no tokenizer (no tokenizer.json): "
+            f"the model folder {name!r} has no tokenizer (no tokenizer.json): "
             "copy the tokenizer files of the base model into it"
         )
-    config = _from_pretrained(AutoConfig, base, located)
-    saved_bits = _saved_bits(base, config)
-    options: dict[str, Any] = {}
-    if base.bits is not None:
+    config = _from_pretrained(AutoConfig, settings, located)
+    dtype = getattr(torch, settings.dtype)
+    options: dict[str, Any] = {"config": config, "dtype": dtype, "attn_implementation": settings.attn_implementation}
+    saved = _saved_bits(config, settings)
+    if settings.bits is not None:
         # quantized where it will be; without a map a quantized model would go to the GPU
-        options = {"device_map": {"": str(base.device)}}
-        if saved_bits is None:
-            options["quantization_config"] = settings_for(base.bits, base.dtype)
-    model = _from_pretrained(
-        AutoModelForCausalLM,
-        base,
-        located,
-        config=config,
-        dtype=base.dtype,
-        attn_implementation=base.attention,
-        **options,
-    )
-    if base.bits is not None:
+        options["device_map"] = {"": str(device)}
+        if saved is None:
+            options["quantization_config"] = settings_for(settings.bits, dtype)
+    model = _from_pretrained(AutoModelForCausalLM, settings, located, **options)
+    if settings.bits is not None:
         make_exact(model)
     for parameter in model.parameters():
         # out of the mapped file into aligned memory: where a matrix begins decides the last bit of a product, and a
         # resumed process must not differ from the one that made these weights
         if not is_quantized(parameter):
             parameter.data = parameter.data.clone()
-    if base.bits is None:
-        model.to(base.device)
+    if settings.bits is None:
+        model.to(device)
     return model.eval()
 
 
-def _from_pretrained(kind: Any, base: Base, located: Located, **options: Any) -> Any:
+def _load_float32(settings: PretrainedModel, device: torch.device) -> PreTrainedModel:
+    """The weights as training saw them, rounded and quantized, in float32 on the CPU."""
+    model = _load_model(settings, device if settings.bits else CPU, locate(settings.name_or_path))
+    return dequantized(model) if settings.bits else model.float()
+
+
+def _from_pretrained(kind: Any, settings: PretrainedModel, located: Located, **options: Any) -> Any:
+    name, code = settings.name_or_path, settings.trust_remote_code
     try:
-        return kind.from_pretrained(
-            base.name, trust_remote_code=base.trust_remote_code, local_files_only=located.offline, **options
-        )
+        return kind.from_pretrained(name, trust_remote_code=code, local_files_only=located.offline, **options)
     except (OSError, ValueError) as error:
         if not located.offline and from_hub(error):
-            raise sentence(base.name, error) from error
+            raise sentence(name, error) from error
         reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"the model {base.name!r} cannot be loaded ({reason}): name a model folder or a Hub id"
-        ) from error
+        raise UserError(f"the model {name!r} cannot be loaded ({reason}): name a model folder or a Hub id") from error
     except Exception as error:  # safetensors raises its own kinds for damaged files
-        raise UserError(f"the model {base.name!r} cannot be loaded: its files are damaged ({error})") from error
+        raise UserError(f"the model {name!r} cannot be loaded: its files are damaged ({error})") from error
 
 
-def _saved_bits(base: Base, config: Any) -> int | None:
+def _saved_bits(config: Any, settings: PretrainedModel) -> int | None:
     """4 or 8 for a checkpoint that was quantized before it was saved, None for plain weights.
 
-    UserError if it was quantized otherwise than `base` asks for.
+    UserError if it was quantized otherwise than the settings ask for.
     """
     saved = getattr(config, "quantization_config", None)
     if saved is None:
@@ -227,30 +181,16 @@ def _saved_bits(base: Base, config: Any) -> int | None:
     saved = saved if isinstance(saved, dict) else saved.to_dict()
     if saved.get("quant_method") != "bitsandbytes":
         raise UserError(
-            f"the model {base.name!r} is quantized by {saved.get('quant_method')}, which cannot be trained here: "
-            "name the model it was made from, with model.load_in_4bit=true"
+            f"the model {settings.name_or_path!r} is quantized by {saved.get('quant_method')}, which cannot be trained "
+            "here: name the model it was made from, with model.load_in_4bit=true"
         )
     bits = 4 if saved.get("load_in_4bit") else 8
-    if bits != base.bits:
+    if bits != settings.bits:
         raise UserError(
-            f"the model {base.name!r} was saved in {bits} bits: set model.load_in_{bits}bit=true and "
+            f"the model {settings.name_or_path!r} was saved in {bits} bits: set model.load_in_{bits}bit=true and "
             "model.lora.enabled=true, or name the model it was made from"
         )
     return bits
-
-
-# --------------------------------------------------------------------------------------------------- merging, the rest
-
-
-def _load_float32(base: Base) -> PreTrainedModel:
-    """The weights of the base as training saw them, rounded and quantized, in float32 on the CPU."""
-    model = _load_model(base if base.bits else replace(base, device=CPU), locate(base.name))
-    return model.float() if base.bits is None else dequantized(model)
-
-
-def _merge_for_good(model: PreTrainedModel) -> None:
-    merge(model)
-    model.requires_grad_(True)
 
 
 def _lasting(name: str) -> str:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any, TypeVar
@@ -71,7 +72,7 @@ class Policy:
             yield from self.value_head.named_parameters(prefix="value_head")
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The trained parameters, the model's first."""
+        """As `named_parameters`, without the names."""
         yield from (parameter for _, parameter in self.named_parameters())
 
     @property
@@ -86,11 +87,9 @@ class Policy:
     def full_state(self) -> Iterator[tuple[str, Tensor]]:
         """Name and whole value of all tensors of a model folder, tied ones once; collective if the model is sharded."""
         kept = self.model.state_dict().keys()  # without the buffers that are computed from the configuration
-        yield from ((name, whole(weight)) for name, weight in self._tensors() if name in kept)
-
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.model.named_parameters()
-        yield from self.model.named_buffers()
+        for name, weight in chain(self.model.named_parameters(), self.model.named_buffers()):
+            if name in kept:
+                yield name, whole(weight)
 
     @property
     def num_parameters(self) -> int:
@@ -214,7 +213,7 @@ class Policy:
         if not self.is_sharded:
             self.model.load_state_dict(saved)
             return
-        for name, tensor in self._tensors():
+        for name, tensor in chain(self.model.named_parameters(), self.model.named_buffers()):
             if name in saved:
                 copy_into(tensor, saved[name])
 

@@ -20,10 +20,8 @@ from rlvr.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Bits = Literal[4, 8]
 
-
-def settings_for(bits: Bits, dtype: torch.dtype) -> Any:
+def settings_for(bits: Literal[4, 8], dtype: torch.dtype) -> Any:
     """transformers' `BitsAndBytesConfig`: nf4 (arXiv:2305.14314) or int8 by rows, without outlier columns.
 
     Raises UserError if bitsandbytes is not installed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer
@@ -79,12 +80,9 @@ def _without(markers: Sequence[str], texts: Iterable[str]) -> Iterator[str]:
 
 
 def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
-    """Random weights in float32 on the CPU, a function of (settings, vocabulary, seed).
-
-    The global random state is kept. ConfigError if the heads do not fit the width.
-    """
-    check_heads(settings)
+    """Random float32 weights on the CPU, a function of settings, vocabulary and seed; keeps the global random state."""
     bpe = settings if isinstance(settings, ScratchBpeModel) else None
+    ids: dict[str, Any] = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=settings.hidden_size,
@@ -97,10 +95,8 @@ def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed
         initializer_range=settings.init_std,
         rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
         tie_word_embeddings=bpe is not None and bpe.tie_embeddings,
-        pad_token_id=_id(tokenizer, "pad_token"),
-        bos_token_id=_id(tokenizer, "bos_token"),
-        eos_token_id=_id(tokenizer, "eos_token"),
         dtype="float32",
+        **ids,
     )
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(derive_seed(seed, "model"))  # torch.manual_seed would reseed GPUs too
@@ -108,23 +104,3 @@ def build_model(settings: ScratchModel, tokenizer: PreTrainedTokenizerFast, seed
         if bpe is not None:
             torch.nn.init.normal_(model.model.embed_tokens.weight, std=bpe.embedding_init_std)
         return model
-
-
-def _id(tokenizer: PreTrainedTokenizerFast, role: str) -> int | None:
-    token = tokenizer.special_tokens_map.get(role)
-    return None if token is None else tokenizer.get_vocab()[str(token)]
-
-
-def check_heads(settings: ScratchModel) -> None:
-    """Rotary embeddings turn pairs of dimensions, so each head has an even number of them."""
-    width, heads, size = settings.hidden_size, settings.num_heads, settings.head_dim
-    if size is not None and (size % 2 or width % heads):
-        raise ConfigError(
-            f"model.head_dim={size} does not fit: it must be even, and model.num_heads={heads} must divide "
-            f"model.hidden_size={width}."
-        )
-    if size is None and width % (2 * heads):
-        raise ConfigError(
-            f"model.num_heads={heads} does not divide model.hidden_size={width} into heads of an even size: "
-            f"set hidden_size to a multiple of {2 * heads}."
-        )

@@ -27,14 +27,24 @@ class Model(Component):
     tokens_are_words: ClassVar[bool] = False  # its tokenizer has one token for each word of the task's vocabulary
 
     @property
+    def pretrained(self) -> PretrainedModel | None:
+        """These settings, where there are weights to load."""
+        return None
+
+    @property
+    def summary(self) -> str:
+        """Which model it is, in a few words."""
+        return self.name
+
+    @property
     def adapted(self) -> bool:
         """Whether adapters are trained instead of the model's own weights."""
         return False
 
     @property
-    def quantized(self) -> bool:
-        """Whether the weights are kept in 4 or 8 bits."""
-        return False
+    def bits(self) -> Literal[4, 8] | None:
+        """Of the weights, where they are quantized."""
+        return None
 
     def fitted(self, config: Any) -> Self:
         """With what `auto` stands for in a run."""
@@ -63,13 +73,17 @@ class ScratchModel(Model):
     rope_theta: RopeTheta = 100.0
     max_context_tokens: ContextTokens = 64
 
+    @property
+    def summary(self) -> str:
+        return f"{self.name}, {self.num_layers} layers of width {self.hidden_size}"
+
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
         """Rotary embeddings turn pairs of dimensions, so a head has an even number of them."""
         if self.hidden_size % (self.num_heads if self.head_dim else 2 * self.num_heads):
             raise wrong(
                 "num_heads",
-                f"model.hidden_size={self.hidden_size} does not split into so many heads of even size; choose it as a "
+                f"model.hidden_size={self.hidden_size} does not split into heads of even size; choose it as a "
                 "multiple of 2 x model.num_heads",
             )
         return self
@@ -137,12 +151,21 @@ class PretrainedModel(Model):
     lora: LoraSettings = LoraSettings()
 
     @property
+    def pretrained(self) -> PretrainedModel:
+        return self
+
+    @property
+    def summary(self) -> str:
+        bits = f", {self.bits}-bit" if self.bits else ""
+        return f"{self.name_or_path}, {self.dtype}{bits}{f', LoRA r={self.lora.r}' if self.adapted else ''}"
+
+    @property
     def adapted(self) -> bool:
         return self.lora.enabled
 
     @property
-    def quantized(self) -> bool:
-        return self.load_in_4bit or self.load_in_8bit
+    def bits(self) -> Literal[4, 8] | None:
+        return 4 if self.load_in_4bit else 8 if self.load_in_8bit else None
 
     def fitted(self, config: Any) -> Self:
         if self.dtype != "auto":
@@ -159,9 +182,8 @@ class PretrainedModel(Model):
     def _weights_can_be_trained(self) -> Self:
         if self.load_in_4bit and self.load_in_8bit:
             raise wrong("load_in_4bit", "and load_in_8bit=true: choose one of them")
-        if self.quantized and not self.adapted:
-            key = "load_in_4bit" if self.load_in_4bit else "load_in_8bit"
-            raise wrong(key, "quantized weights cannot be trained; set model.lora.enabled=true")
+        if self.bits and not self.adapted:
+            raise wrong(f"load_in_{self.bits}bit", "quantized weights cannot be trained; set model.lora.enabled=true")
         if self.dtype == "bfloat16" and not self.adapted:
             raise wrong(
                 "dtype",
@@ -181,9 +203,8 @@ class PretrainedModel(Model):
                 f"trainer.precision=fp32: {attention} computes in bfloat16; set trainer.precision=bf16, or choose sdpa "
                 "or eager."
             )
-        if self.quantized and trainer.strategy == "fsdp2":
-            bits = "load_in_4bit" if self.load_in_4bit else "load_in_8bit"
+        if self.bits and trainer.strategy == "fsdp2":
             raise ConfigError(
-                f"model.{bits}=true: packed weights cannot be cut into rows; set trainer.strategy=ddp, or "
-                f"model.{bits}=false."
+                f"model.load_in_{self.bits}bit=true: packed weights cannot be cut into rows; set trainer.strategy=ddp, "
+                f"or model.load_in_{self.bits}bit=false."
             )

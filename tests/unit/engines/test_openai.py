@@ -92,7 +92,8 @@ def test_tool_calls_are_read_and_a_malformed_one_is_a_call_with_a_problem() -> N
     assert (first.id, first.name, first.arguments, first.problem) == ("call_0", "look", {"at": 3}, None)
     assert "not JSON" in str(second.problem)
     assert "names no tool" in str(third.problem)
-    sent = [call["function"] for call in said.wire["tool_calls"]]  # an endpoint would refuse what cannot be read
+    # an endpoint would refuse what cannot be read
+    sent = [call["function"] for call in to_wire(said.message)["tool_calls"]]
     assert [(one["name"], json.loads(one["arguments"])) for one in sent] == [
         ("look", {"at": 3}),
         ("look", {}),

@@ -1,12 +1,19 @@
 """Tiny random models of the architectures the engine serves, and the oracle: a plain forward of one sequence."""
 
+import asyncio
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -20,6 +27,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from rlvr.engines.local import LocalEngine
 from rlvr.types import Completion, SamplingParams
 
 VOCABULARY = 40
@@ -63,6 +71,16 @@ def tiny_model(name: str = "llama", seed: int = 0) -> PreTrainedModel:
         case "gpt2":
             sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.15}
             model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, **sizes, bos_token_id=0, eos_token_id=0))
+        case "gemma2":  # caps scores
+            config = Gemma2Config(
+                **COMMON, head_dim=16, sliding_window=5, attn_logit_softcapping=0.5, attn_implementation="eager"
+            )
+            model = Gemma2ForCausalLM(config)
+        case "gpt_oss":  # has attention sinks
+            config = GptOssConfig(
+                **COMMON, head_dim=16, sliding_window=5, num_local_experts=4, attn_implementation="eager"
+            )
+            model = GptOssForCausalLM(config)
         case _:
             raise ValueError(name)
     return model.train()
@@ -90,3 +108,12 @@ def plain_logprobs(model: PreTrainedModel, ids: list[int], completion: Completio
     model.train(was_training)
     logprobs = torch.log_softmax(logits / temperature, -1)
     return logprobs.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+
+
+def generate(engine: LocalEngine, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Completion]:
+    """Completions in the order of the requests, from outside of an event loop."""
+
+    async def together() -> list[Completion]:
+        return await asyncio.gather(*(engine.generate(*request) for request in requests))
+
+    return asyncio.run(together())

@@ -13,10 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlvr.engines.local import LocalEngine
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import adapter_weights, merge
-from rlvr.models.loading import load_for_inference, load_policy, load_pretrained, model_family
+from rlvr.models.loading import load_for_inference, load_policy, model_family
 from rlvr.models.policy import Policy, check_trainable
 from rlvr.training.layout import choose_layout
 from rlvr.types import SamplingParams
+from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import KINDS, TARGETS, adapted, frozen_bytes, lora, save_model, settings
 from tests.unit.training.tiny import plain_logprobs, take, tiny_batch, tiny_trainer, update
 
@@ -39,7 +40,7 @@ def sampled_logprobs(policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:
     engine = LocalEngine(policy.model, max_batch_size=4, max_context_tokens=40)
     sampling = SamplingParams(max_tokens=12, stop_ids=frozenset(), seed=3)
     prompt = (1, 5, 3)
-    completion = engine.generate_batch([(prompt, sampling)])[0]
+    completion = generate(engine, [(prompt, sampling)])[0]
     ids = torch.tensor([[*prompt, *completion.token_ids]])
     with torch.no_grad():
         scores = torch.log_softmax(policy.model(input_ids=ids, use_cache=False).logits[0, :-1].float(), -1)
@@ -60,8 +61,9 @@ def test_pitfall_32_only_adapters_move_and_the_base_stays_bit_identical(
     first = {name: weight.detach().clone() for name, weight in adapter_weights(policy.model).items()}
     batch = tiny_batch(policy)
     for step in range(6):  # all that a run does with the weights
-        LocalEngine(policy.model, max_batch_size=2, max_context_tokens=40).generate_batch(
-            [((1, 5, 3), SamplingParams(max_tokens=4, stop_ids=frozenset(), seed=step))]
+        generate(
+            LocalEngine(policy.model, max_batch_size=2, max_context_tokens=40),
+            [((1, 5, 3), SamplingParams(max_tokens=4, stop_ids=frozenset(), seed=step))],
         )
         update(trainer, batch)
     policy.save(tmp_path / "checkpoint")
@@ -325,8 +327,7 @@ def test_training_goes_on_from_an_adapter_or_from_the_model_merged_with_it(folde
     whole = load_policy(settings(tmp_path, lora=lora(enabled=False)), seed=7)
     assert whole.num_parameters == whole.num_weights == policy.num_weights - 1536
     assert torch.allclose(logits(whole), logits(policy), atol=1e-4)
-    model, _ = load_pretrained(str(tmp_path))
-    assert not hasattr(model, "peft_config")
+    assert not hasattr(whole.model, "peft_config")
     assert model_family(settings(tmp_path)) == model_family(settings(folder)) == "llama"
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlvr.models.attention import attention_mask, layer_kinds, sliding_window, unsupported_attention
+from rlvr.models.attention import attention_mask
 from tests.unit.engines.tiny import ARCHITECTURES, prompt, tiny_model
 
 
@@ -83,21 +83,3 @@ def test_rows_of_a_mask_on_a_gpu_begin_where_its_kernels_want_them(columns):
     assert mask.shape == (2, 1, 3, columns)
     assert mask.stride(-1) == 1
     assert all(mask.stride(dim) % 8 == 0 for dim in range(3))
-
-
-def test_layer_kinds_and_windows():
-    assert layer_kinds(tiny_model("llama").config) == {"full_attention"}
-    assert layer_kinds(tiny_model("mistral").config) == {"sliding_attention"}
-    assert layer_kinds(tiny_model("gemma3").config) == {"full_attention", "sliding_attention"}
-    assert sliding_window(tiny_model("qwen2").config) is None
-    assert sliding_window(tiny_model("qwen2_sliding").config) == 5
-
-
-def test_unknown_layers_are_named():
-    config = tiny_model("qwen3").config
-    assert unsupported_attention(config) is None
-    config.layer_types = ["linear_attention", "full_attention", "full_attention"]
-    assert unsupported_attention(config) == "layers of kind linear_attention"
-    config = tiny_model("llama").config
-    config._attn_implementation_internal = "flash_attention_2"
-    assert "flash_attention_2" in str(unsupported_attention(config))

@@ -10,7 +10,7 @@ import torch
 import rlvr.engines.local.engine
 import rlvr.models.loading
 from rlvr.engines.local import LocalEngine
-from rlvr.engines.local.shared_prefix import SharedPrefixRunner
+from rlvr.engines.local.runner import CachedRunner
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.devices import (
     choose_device,
@@ -18,11 +18,10 @@ from rlvr.models.devices import (
     current,
     exact_products,
     has_flash_attention,
-    without_flash_attention,
 )
 from rlvr.models.loading import load_policy
 from rlvr.training.trainer import bf16_pays
-from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.engines.tiny import generate, plain_logprobs, prompt, sampling, tiny_model
 from tests.unit.models.checkpoints import lora, save_model, settings
 from tests.unit.training.tiny import tiny_config
 
@@ -79,7 +78,7 @@ def test_every_thread_that_samples_makes_its_gpu_the_current_one(monkeypatch):
     model, inside = tiny_model("llama"), []
     monkeypatch.setattr(rlvr.engines.local.engine, "current", lambda device: _noting(inside, device))
     engine = LocalEngine(model, max_batch_size=2, max_context_tokens=64)
-    engine.generate_batch([(prompt(5), sampling(3, max_tokens=3, stop_ids=frozenset()))])
+    generate(engine, [(prompt(5), sampling(3, max_tokens=3, stop_ids=frozenset()))])
     assert len(inside) == 4  # to choose the runner, to make it, and for each step
     assert set(inside) == {model.device}
 
@@ -163,15 +162,13 @@ def test_flash_attention_needs_its_package(tmp_path):
 
 def test_the_engine_samples_with_torchs_attention_in_the_place_of_flash_attention():
     model = tiny_model("llama")
-    with without_flash_attention(model):
-        assert model.config._attn_implementation == "sdpa"
     model.config._attn_implementation_internal = "flash_attention_2"
     assert has_flash_attention(model)
     engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
-    assert type(engine._scheduler._runner) is SharedPrefixRunner
+    assert type(engine._scheduler._runner) is CachedRunner
     request = (prompt(5), sampling(3, max_tokens=9))
-    (completion,) = engine.generate_batch([request])
+    (completion,) = generate(engine, [request])
     assert has_flash_attention(model)
-    with without_flash_attention(model):
-        expected = plain_logprobs(model, request[0], completion, 1.0)
+    model.config._attn_implementation_internal = "sdpa"
+    expected = plain_logprobs(model, request[0], completion, 1.0)
     torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=1e-5, rtol=0)

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlvr.errors import UserError
-from rlvr.models.loading import load_pretrained, value_head
+from rlvr.models.loading import load_for_inference, value_head
 from tests.unit.training.tiny import tiny_policy
 
 
@@ -19,18 +19,18 @@ def folder(tmp_path: Path) -> Path:
 def test_pitfall_33_weights_are_float32_whatever_they_were_saved_in(folder: Path) -> None:
     half = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     half.save_pretrained(folder)
-    model, tokenizer = load_pretrained(str(folder))
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    assert len(tokenizer) == model.config.vocab_size
+    policy = load_for_inference(str(folder))
+    assert {parameter.dtype for parameter in policy.model.parameters()} == {torch.float32}
+    assert len(policy.tokenizer) == policy.model.config.vocab_size
 
 
 def test_pitfall_34_a_loaded_model_is_in_eval_mode(folder: Path) -> None:
-    model, _ = load_pretrained(str(folder))
+    model = load_for_inference(str(folder)).model
     assert not any(module.training for module in model.modules())
 
 
 def test_saving_and_loading_changes_no_weight(folder: Path) -> None:
-    model, _ = load_pretrained(str(folder))
+    model = load_for_inference(str(folder)).model
     pairs = zip(model.parameters(), tiny_policy().parameters(), strict=True)
     assert all(torch.equal(loaded, saved) for loaded, saved in pairs)
 
@@ -46,19 +46,19 @@ def test_saving_and_loading_changes_no_weight(folder: Path) -> None:
 def test_a_missing_file_is_a_sentence(pattern: str, sentence: str, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns(pattern))
     with pytest.raises(UserError, match=sentence):
-        load_pretrained(str(tmp_path / "bare"))
+        load_for_inference(str(tmp_path / "bare"))
 
 
 def test_damaged_weights_are_a_sentence(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match="cannot be loaded"):
-        load_pretrained(str(folder))
+        load_for_inference(str(folder))
 
 
 def test_a_model_that_is_nowhere_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no folder here and no Hub id: name a model folder or a Hub id"):
-        load_pretrained(str(tmp_path / "none"))
+        load_for_inference(str(tmp_path / "none"))
 
 
 def test_the_first_values_of_a_critic_are_zero() -> None:

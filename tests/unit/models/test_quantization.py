@@ -38,16 +38,6 @@ def test_the_layers_are_quantized_and_the_rest_is_not(bits: str, folder: Path) -
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_the_numbers_are_near_those_of_the_model(bits: str, folder: Path) -> None:
-    ids = torch.tensor([[1, 5, 3, 6, 2, 9, 4]])
-    with torch.no_grad():
-        exact = torch.log_softmax(tiny_policy(**WIDE).model(ids).logits, -1)
-        rounded = torch.log_softmax(adapted(folder, **{bits: True}).model(ids).logits, -1)
-    gap = (exact - rounded).abs().mean()
-    assert 0 < gap < (0.02 * exact.abs().mean() if bits == "load_in_8bit" else 0.2 * exact.abs().mean())
-
-
-@pytest.mark.parametrize("bits", BITS)
 def test_gradients_neighbors_and_earlier_passes_do_not_change_the_numbers(bits: str, folder: Path) -> None:
     model = adapted(folder, shake=0.3, **{bits: True}).model
     ids = torch.tensor([[1, 5, 3, 6, 2, 9, 4], [1, 7, 7, 2, 8, 5, 9]])

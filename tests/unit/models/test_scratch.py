@@ -60,32 +60,6 @@ def test_the_folder_is_one_that_transformers_loads(tmp_path: Path) -> None:
     assert loaded.generation_config.eos_token_id == words.eos_token_id == 2
 
 
-def test_the_config_follows_the_settings() -> None:
-    config = model().config
-    assert (config.vocab_size, config.hidden_size, config.num_hidden_layers) == (len(TASK.vocabulary), 16, 2)
-    assert (config.num_attention_heads, config.num_key_value_heads, config.intermediate_size) == (4, 4, 24)
-    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 100.0}
-    assert (config.initializer_range, config.max_position_embeddings) == (0.06, 40)
-    assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 1, 2)
-    assert not config.tie_word_embeddings
-    generation = model().generation_config
-    assert generation is not None
-    assert (generation.pad_token_id, generation.bos_token_id, generation.eos_token_id) == (0, 1, 2)
-
-
-def test_weights_are_float32_untied_and_as_wide_as_asked() -> None:
-    built = model(hidden_size=64, init_std=0.1)
-    assert {weight.dtype for weight in built.parameters()} == {torch.float32}
-    assert built.lm_head.weight is not built.model.embed_tokens.weight
-    assert built.model.layers[0].mlp.up_proj.weight.std().item() == pytest.approx(0.1, rel=0.1)
-    assert built.model.embed_tokens.weight.std().item() == pytest.approx(0.1, rel=0.1)
-
-
-def test_rope_theta_reaches_the_attention() -> None:
-    ids = torch.tensor([[1, 8, 9, 4, 3]])
-    assert not torch.equal(model()(ids).logits, model(rope_theta=1e4)(ids).logits)
-
-
 def test_the_default_recipe_has_198848_parameters() -> None:
     sizes = {"hidden_size": 64, "num_layers": 3, "num_heads": 4, "intermediate_size": 256}
     built = build_model(scratch(**sizes), build_tokenizer(make_task().vocabulary), 0)
@@ -264,16 +238,6 @@ def test_bpe_embeddings_have_their_own_scale_and_are_tied_if_asked() -> None:
         assert built.model.embed_tokens.weight.std().item() == pytest.approx(0.03, rel=0.05)
         assert built.model.layers[0].mlp.up_proj.weight.std().item() == pytest.approx(0.08, rel=0.1)
     assert untied.lm_head.weight.std().item() == pytest.approx(0.08, rel=0.05)
-
-
-def test_bpe_weights_are_a_function_of_the_seed() -> None:
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    first, again, other = (build_model(scratch_bpe(), BPE, seed) for seed in (1, 1, 2))
-    assert torch.equal(torch.get_rng_state(), before)
-    for name, weight in first.state_dict().items():
-        assert torch.equal(weight, again.state_dict()[name])
-    assert not torch.equal(first.lm_head.weight, other.lm_head.weight)
 
 
 def test_the_recipe_with_bpe_has_922752_parameters() -> None:

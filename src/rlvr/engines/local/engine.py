@@ -16,8 +16,9 @@ from rlvr.engines.base import Alternatives, OnToken, empty_completion, within_co
 from rlvr.engines.local.rows import Request
 from rlvr.engines.local.scheduler import Scheduler
 from rlvr.engines.local.select import choose_runner
+from rlvr.engines.local.shared_prefix import engine_attention
 from rlvr.errors import UserError
-from rlvr.models.devices import current, first_line, free, is_out_of_memory, without_flash_attention
+from rlvr.models.devices import current, first_line, free, is_out_of_memory
 from rlvr.types import Completion, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,6 @@ class LocalEngine:
         if limit is not None and max_context_tokens > limit:
             raise ValueError(f"max_context_tokens={max_context_tokens} exceeds the model's {limit} positions")
         self._model, self._weights = model, weights
-        self._modules = list(model.modules())
         self._max_batch_size, self._max_context_tokens = max_batch_size, max_context_tokens
         self._note = on_note
         with self._serving():
@@ -65,7 +65,7 @@ class LocalEngine:
 
     @property
     def policy_version(self) -> int:
-        """Of the weights the next token is sampled with."""
+        """See `Engine.policy_version`."""
         return self._scheduler.policy_version
 
     @property
@@ -101,23 +101,22 @@ class LocalEngine:
         if sampling.max_tokens <= 0:
             return empty_completion(self.policy_version)
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Completion] = loop.create_future()
-        request = self._submit(prompt_ids, sampling, session, future, on_token, alternatives)
+        request = Request(
+            prompt_ids=tuple(prompt_ids),
+            sampling=sampling,
+            future=loop.create_future(),
+            session=session,
+            on_token=on_token,
+            alternatives=alternatives,
+        )
+        self._scheduler.submit(request)
         if self._driver is None or self._driver.done() or self._driver.get_loop() is not loop:
             self._driver = loop.create_task(self._drive())
         try:
-            return await future
+            return await request.future
         except asyncio.CancelledError:
             self._scheduler.abort(request)
             raise
-
-    def generate_batch(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Completion]:
-        """Sample completions from outside of an event loop, in the order of the requests."""
-
-        async def together() -> list[Completion]:
-            return await asyncio.gather(*(self.generate(*request) for request in requests))
-
-        return asyncio.run(together())
 
     def release(self, session: Hashable) -> None:
         """Forget what is kept of a session; unknown ones are ignored."""
@@ -134,34 +133,12 @@ class LocalEngine:
                 for name, value in self._weights():
                     own[name].copy_(value)
         self._scheduler.new_weights(version)
-        self._modules = list(self._model.modules())
 
     def close(self) -> None:
         """Drop what is cached; callers that wait are cancelled."""
         if self._driver is not None and not self._driver.done():
             self._driver.cancel()
         self._fail_all(asyncio.CancelledError())
-
-    def _submit(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        session: Hashable | None,
-        future: asyncio.Future[Completion],
-        on_token: OnToken | None = None,
-        alternatives: Alternatives | None = None,
-    ) -> Request:
-        request = Request(
-            prompt_ids=tuple(prompt_ids),
-            sampling=sampling,
-            session=session,
-            on_token=on_token,
-            alternatives=alternatives,
-            on_done=lambda completion: None if future.done() else future.set_result(completion),
-            on_error=lambda error: None if future.done() else _fail(future, error),
-        )
-        self._scheduler.submit(request)
-        return request
 
     async def _drive(self) -> None:
         """Step while there is work."""
@@ -221,7 +198,7 @@ class LocalEngine:
         self._note(f"{said}: going on with {self._max_batch_size} at a time")
         for request in requests:
             if request.on_token is not None and request.policy_version >= 0:  # its first tokens have been told
-                request.on_error(UserError(f"{said}: ask again"))
+                request.fail(UserError(f"{said}: ask again"))
             else:
                 request.restart()
                 scheduler.submit(request)
@@ -229,25 +206,12 @@ class LocalEngine:
     def _fail_all(self, error: BaseException) -> None:
         """Nothing of a broken step can be trusted: every caller gets the error, every cache is dropped."""
         for request in self._scheduler.drop_all():
-            request.on_error(error)
+            request.fail(error)
 
     @contextmanager
     def _serving(self) -> Iterator[None]:
-        """No gradients, and no dropout; modules that were in training mode are put back."""
-        training = [module for module in self._modules if module.training]
-        for module in training:
-            module.training = False
-        try:
-            with torch.inference_mode(), current(self._model.device), without_flash_attention(self._model):
-                yield
-        finally:
-            for module in training:
-                module.training = True
-
-
-def _fail(future: asyncio.Future[Completion], error: BaseException) -> None:
-    """Hand an error to a caller; a cancellation cancels."""
-    if isinstance(error, asyncio.CancelledError):
-        future.cancel()
-    else:
-        future.set_exception(error)
+        """No gradients and no dropout, on the model's device, with the engine's attention."""
+        if self._model.training:
+            self._model.train(False)
+        with torch.inference_mode(), current(self._model.device), engine_attention(self._model):
+            yield

@@ -1,4 +1,4 @@
-"""Decode steps of a fixed shape, recorded once and replayed as CUDA graphs.
+"""Decode steps of a few fixed shapes, recorded once and replayed as CUDA graphs.
 
 A small model's step is a thousand kernels of a few microseconds, which the host launches one by one. A recorded step
 reads and writes fixed addresses: inputs are copied into its own tensors, all steps share one result tensor, and a
@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from transformers import PreTrainedModel
+
+from rlvr.engines.local.runner import CachedRunner
+from rlvr.engines.local.shared_prefix import Grouping
 
 MOST_STEPS = 128
 """Recorded steps kept, the last used ones; each holds some megabytes on the GPU."""
+
+LEAST_COLUMNS = 64
+"""Least sampled columns of a step: one shape for the first tokens, whose attention is cheap."""
 
 
 class CudaRecorder:
@@ -49,18 +56,12 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Step:
-    inputs: tuple[Tensor, ...]
-    replay: Callable[[], None]
-
-
 class Graphs:
     """Recorded steps by a key of their shapes."""
 
     def __init__(self, recorder: CudaRecorder) -> None:
         self._recorder: CudaRecorder | None = recorder
-        self._steps: dict[Hashable, _Step] = {}
+        self._steps: dict[Hashable, tuple[tuple[Tensor, ...], Callable[[], None]]] = {}  # inputs and replay
         self._result: Tensor | None = None  # [most rows, V], of the last step
 
     @property
@@ -98,16 +99,16 @@ class Graphs:
                 return compute(*inputs)
             if len(self._steps) == MOST_STEPS:
                 del self._steps[next(iter(self._steps))]
-        self._steps[key] = step  # at the end: the first is evicted next
-        for own, value in zip(step.inputs, inputs, strict=True):
-            own.copy_(value)
-        step.replay()
+        self._steps[key] = own, replay = step  # at the end: the first is evicted next
+        for target, value in zip(own, inputs, strict=True):
+            target.copy_(value)
+        replay()
         assert self._result is not None, "a step was recorded"
         return self._result[: len(inputs[0])]
 
     def _record(
         self, recorder: CudaRecorder, compute: Callable[..., Tensor], inputs: Sequence[Tensor], most_rows: int
-    ) -> _Step:
+    ) -> tuple[tuple[Tensor, ...], Callable[[], None]]:
         own = tuple(value.clone() for value in inputs)
         logits = compute(*own)  # allocates what outlives a step, such as a cache's buffers, before the recording
         if self._result is None:
@@ -117,7 +118,69 @@ class Graphs:
         def step() -> None:
             result.copy_(compute(*own))
 
-        return _Step(inputs=own, replay=recorder(step))
+        return own, recorder(step)
+
+
+class GraphedRunner(CachedRunner):
+    """A `CachedRunner` whose decode steps are recorded.
+
+    All sizes of a step are rounded up: rows, sampled columns, prefixes, their columns and the rows of a prefix. Padding
+    rows sample into free slots at column 0, which the next owner of the slot overwrites first; they do not change the
+    numbers of other rows.
+    """
+
+    def __init__(self, model: PreTrainedModel, max_slots: int, *, recorder: CudaRecorder | None = None):
+        super().__init__(model, max_slots, keeps=True)
+        self.graphs = Graphs(CudaRecorder() if recorder is None else recorder)
+        self._recorded_for: tuple[int, int] | None = None  # generations of the buffers that recorded steps use
+        self._padded: dict[int, tuple[Tensor, Tensor, tuple[int, int, int]]] = {}  # number of rows -> grouping
+
+    def decode(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """One token a row, by the recorded step of the next larger shape."""
+        starts = self._starts[: len(ids)]
+        if self._changed(len(ids), lengths - starts):
+            self._padded.clear()
+        num_rows = min(self._max_slots, rounded_up(len(ids)))
+        num_columns = rounded_up(max(LEAST_COLUMNS, self._longest))
+        if num_rows not in self._padded:
+            self._padded[num_rows] = self._padded_grouping(num_rows)
+        members, places, shape = self._padded[num_rows]
+        self._cache.rows.reserve(num_rows, num_columns)
+        self._cache.prefixes.reserve(shape[0], shape[2])
+        if self._recorded_for != self._generations():
+            self.graphs.clear()
+        more = num_rows - len(ids)
+        inputs = [*(pad(tensor, (0, more)) for tensor in (ids, lengths, starts)), members, places]
+
+        def compute(ids: Tensor, lengths: Tensor, starts: Tensor, members: Tensor, places: Tensor) -> Tensor:
+            prefixes = self._cache.prefixes
+            grouping = Grouping(
+                prefixes=prefixes, num_prefixes=shape[0], num_columns=shape[2], members=members, places=places
+            )
+            return self._step(ids, lengths, starts, grouping, num_columns)
+
+        logits = self.graphs.run((num_rows, num_columns, *shape), compute, inputs, most_rows=self._max_slots)
+        self._recorded_for = self._generations()  # the first step of all makes them
+        return logits[: len(ids)]
+
+    def _padded_grouping(self, num_rows: int) -> tuple[Tensor, Tensor, tuple[int, int, int]]:
+        """Members `[U * G]`, places `[num_rows]` and U, G and prefix columns, all rounded up."""
+        num_prefixes = len(self._prefix_lengths)
+        if not num_prefixes:
+            nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
+            return nothing, nothing, (0, 0, 0)
+        members, places, size = self._members()
+        count, each = min(self._max_slots, rounded_up(num_prefixes)), rounded_up(size)
+        table, index = torch.tensor(members).view(num_prefixes, size), torch.tensor(places)
+        index = index // size * each + index % size
+        return (
+            pad(table, (0, each - size, 0, count - num_prefixes)).flatten().to(self._device),
+            pad(index, (0, num_rows - len(places))).to(self._device),
+            (count, each, rounded_up(max(self._prefix_lengths))),
+        )
+
+    def _generations(self) -> tuple[int, int]:
+        return self._cache.rows.generation, self._cache.prefixes.generation
 
 
 def rounded_up(count: int) -> int:

@@ -8,7 +8,8 @@ The running rows are always the first `count`. When rows leave, the last ones ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from asyncio import CancelledError, Future
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -26,9 +27,8 @@ class Request:
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
-    session: Hashable | None
-    on_done: Callable[[Completion], None]
-    on_error: Callable[[BaseException], None]
+    future: Future[Completion]
+    session: Hashable | None = None
     on_token: OnToken | None = None
     alternatives: Alternatives | None = None
     policy_version: int = -1  # of the weights its first token was sampled with
@@ -41,6 +41,18 @@ class Request:
         self.version_changes.clear()
         if self.alternatives is not None:
             self.alternatives.seen.clear()
+
+    def deliver(self, completion: Completion) -> None:
+        """Hand the completion to the caller, who may be gone."""
+        if not self.future.done():
+            self.future.set_result(completion)
+
+    def fail(self, error: BaseException) -> None:
+        """Hand an error to the caller; a cancellation cancels."""
+        if isinstance(error, CancelledError):
+            self.future.cancel()
+        elif not self.future.done():
+            self.future.set_exception(error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +75,15 @@ class Rows:
         self.num_slots, self.device = num_slots, device
         self.count = 0
         self.requests: list[Request] = []
-        self.longest = self.most_sampled = 0  # upper bounds of lengths and num_sampled
+        self.most_sampled = 0  # upper bound of num_sampled
         self.last_ids = empty(torch.int64)  # sampled, not fed to the model yet
         self.lengths = empty(torch.int64)  # tokens before last_ids: its position
         self.num_sampled = empty(torch.int64)
         self.max_tokens = empty(torch.int64)
         self.stopped = empty(torch.bool)
         self.stop_ids = empty(torch.int64).new_full((num_slots, 1), -1)  # [S, most stop ids], -1: none
-        self.sampled_ids = empty(torch.int64)[:, None]  # [S, C], C grows with num_sampled
-        self.behavior_logprobs = empty(torch.float32)[:, None]  # [S, C]
-        self.sampling_logprobs = empty(torch.float32)[:, None]  # [S, C]
+        # [S, C] sampled ids, behavior and sampling logprobs; C grows with num_sampled
+        self.sampled = [empty(dtype)[:, None] for dtype in (torch.int64, torch.float32, torch.float32)]
         self._slots = RowSampling(
             streams=empty(torch.int64),
             temperature=empty(torch.float32),
@@ -89,17 +100,20 @@ class Rows:
         """Put requests into the next slots: their prompts are stored, nothing is sampled."""
         part = slice(self.count, self.count + len(requests))
         settings = [request.sampling for request in requests]
-        greedy = [s.temperature == 0 for s in settings]
+        # what is not drawn is not truncated either
+        drawn = [
+            replace(s, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0) if s.temperature == 0 else s for s in settings
+        ]
         slots = self._slots
         for target, values in (
             (self.lengths, [len(r.prompt_ids) - 1 for r in requests]),  # record() adds the last prompt token
             (self.num_sampled, [0] * len(requests)),
-            (self.max_tokens, [r.sampling.max_tokens for r in requests]),
-            (slots.temperature, [s.temperature or 1.0 for s in settings]),
-            (slots.greedy, greedy),
-            (slots.top_p, [1.0 if g else s.top_p for s, g in zip(settings, greedy, strict=True)]),
-            (slots.top_k, [0 if g else s.top_k for s, g in zip(settings, greedy, strict=True)]),
-            (slots.min_p, [0.0 if g else s.min_p for s, g in zip(settings, greedy, strict=True)]),
+            (self.max_tokens, [s.max_tokens for s in settings]),
+            (slots.greedy, [s.temperature == 0 for s in settings]),
+            (slots.temperature, [s.temperature for s in drawn]),
+            (slots.top_p, [s.top_p for s in drawn]),
+            (slots.top_k, [s.top_k for s in drawn]),
+            (slots.min_p, [s.min_p for s in drawn]),
         ):
             target[part] = torch.tensor(values, dtype=target.dtype)
         slots.streams[part] = streams([s.seed for s in settings]).to(self.device)
@@ -107,8 +121,7 @@ class Rows:
         self.stop_ids = pad(self.stop_ids, (0, width - self.stop_ids.shape[1]), value=-1)
         padded = [[*sorted(s.stop_ids), *[-1] * (width - len(s.stop_ids))] for s in settings]
         self.stop_ids[part] = torch.tensor(padded, dtype=torch.int64)
-        self._reserve(min(64, max(r.sampling.max_tokens for r in requests)))
-        self.longest = max(self.longest, *(len(r.prompt_ids) - 1 for r in requests))
+        self._reserve(min(64, max(s.max_tokens for s in settings)))
         self.requests.extend(requests)
         self.count += len(requests)
         self._sampling = None
@@ -129,14 +142,12 @@ class Rows:
         self._reserve(self.most_sampled + 1)
         part = slice(first, self.count)
         rows, column = torch.arange(first, self.count, device=self.device), self.num_sampled[part]
-        self.sampled_ids[rows, column] = draw.ids
-        self.behavior_logprobs[rows, column] = draw.behavior_logprobs
-        self.sampling_logprobs[rows, column] = draw.sampling_logprobs
+        for table, drawn in zip(self.sampled, draw, strict=False):
+            table[rows, column] = drawn
         self.last_ids[part] = draw.ids
         self.lengths[part] += 1
         self.num_sampled[part] += 1
         self.stopped[part] = stopped = (self.stop_ids[part] == draw.ids[:, None]).any(1)
-        self.longest += 1
         self.most_sampled += 1
         return stopped | (self.num_sampled[part] >= self.max_tokens[part])
 
@@ -153,22 +164,20 @@ class Rows:
         of = [row for row in range(left, self.count) if row not in gone]
         sources, targets = (torch.tensor(rows, dtype=torch.int64, device=self.device) for rows in (of, to))
         if to:
-            for tensor in (*vars(self).values(), *vars(self._slots).values()):
+            for tensor in (*vars(self).values(), *vars(self._slots).values(), *self.sampled):
                 if torch.is_tensor(tensor):
                     tensor[targets] = tensor[sources]
         for source, target in zip(of, to, strict=True):
             self.requests[target] = self.requests[source]
         del self.requests[left:]
-        self.count, self.longest, self.most_sampled = left, 0, 0
-        if left:
-            bounds = torch.stack((self.lengths[:left].max(), self.num_sampled[:left].max()))
-            self.longest, self.most_sampled = bounds.tolist()
+        self.count = left
+        self.most_sampled = int(self.num_sampled[:left].max()) if left else 0
         self._sampling = None
         return finished, sources, targets
 
     def sequence(self, row: int) -> tuple[int, ...]:
         """Prompt and completion of a running row, without its last token."""
-        sampled = self.sampled_ids[row, : int(self.num_sampled[row]) - 1].tolist()
+        sampled = self.sampled[0][row, : int(self.num_sampled[row]) - 1].tolist()
         return self.requests[row].prompt_ids + tuple(sampled)
 
     def note_version(self, version: int) -> None:
@@ -181,7 +190,7 @@ class Rows:
 
     def clear(self) -> None:
         """Forget every row."""
-        self.count = self.longest = self.most_sampled = 0
+        self.count = self.most_sampled = 0
         self.requests.clear()
         self._sampling = None
 
@@ -189,8 +198,7 @@ class Rows:
         rows = torch.tensor(leaving, dtype=torch.int64, device=self.device)
         # a few transfers, whatever the number of rows
         counts, lengths, stopped = torch.stack((self.num_sampled, self.lengths, self.stopped.long()))[:, rows].tolist()
-        tables = (self.sampled_ids, self.behavior_logprobs, self.sampling_logprobs)
-        ids, behavior, sampling = (table[rows, : max(counts, default=0)].tolist() for table in tables)
+        ids, behavior, sampling = (table[rows, : max(counts, default=0)].tolist() for table in self.sampled)
         finished = []
         for i, row in enumerate(leaving):
             request, count = self.requests[row], counts[i]
@@ -207,9 +215,6 @@ class Rows:
 
     def _reserve(self, num_tokens: int) -> None:
         """Columns for the sampled tokens, by doubling."""
-        width = self.sampled_ids.shape[1]
+        width = self.sampled[0].shape[1]
         if num_tokens > width:
-            more = (0, max(num_tokens, 2 * width) - width)
-            self.sampled_ids = pad(self.sampled_ids, more)
-            self.behavior_logprobs = pad(self.behavior_logprobs, more)
-            self.sampling_logprobs = pad(self.sampling_logprobs, more)
+            self.sampled = [pad(table, (0, max(num_tokens, 2 * width) - width)) for table in self.sampled]

@@ -17,12 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from rlvr.errors import NonFiniteLogitsError
 
 MAX_CHUNK_ELEMENTS = 2**24  # float64 work space of one chunk of rows: 128 MiB
 
@@ -54,13 +52,6 @@ class Draw(NamedTuple):
     behavior_logprobs: Tensor  # [R] float32, over the whole vocabulary
     sampling_logprobs: Tensor  # [R] float32, over what truncation left
     totals: Tensor  # [R] float64, the probability that truncation left; not finite where the logits are not
-
-    def refuse(self) -> NoReturn:
-        """Raise for logits that are not finite. The caller checks `totals`: a check here would wait for the GPU."""
-        raise NonFiniteLogitsError(
-            f"the model's logits are not finite in {int((~self.totals.isfinite()).sum())} rows: its weights hold NaN "
-            "or have grown too large; use another model, or train again with a lower trainer.learning_rate."
-        )
 
 
 def sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:

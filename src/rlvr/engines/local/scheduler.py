@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from itertools import takewhile
 from typing import TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from rlvr.engines.local.cache import Stored
 from rlvr.engines.local.rows import Finished, Request, Rows
 from rlvr.engines.local.runner import Runner
 from rlvr.engines.local.sampler import Draw, RowSampling, most_likely, sample
+from rlvr.errors import NonFiniteLogitsError
 
 MAX_PREFILL_TOKENS = 16384  # padded, of one forward
 T = TypeVar("T")
@@ -111,7 +113,7 @@ class Scheduler:
             self._stale = False
         self._admit()
         if rows.count:
-            logits = self._runner.decode(rows.last_ids[: rows.count], rows.lengths[: rows.count], rows.longest)
+            logits = self._runner.decode(rows.last_ids[: rows.count], rows.lengths[: rows.count])
             self._advance(logits, 0)
 
     def _advance(self, logits: Tensor, first: int) -> None:
@@ -122,17 +124,20 @@ class Scheduler:
         done = rows.record(draw, first)
         finite, any_done = torch.stack((draw.totals.isfinite().all(), done.any())).tolist()  # the only wait for the GPU
         if not finite:
-            draw.refuse()
+            raise NonFiniteLogitsError(
+                "the model's logits are not finite: its weights hold NaN or have grown too large; use another model, "
+                "or train again with a lower trainer.learning_rate."
+            )
         _report_tokens(rows.requests[first:], draw, logits, sampling)
         if not any_done:
             return
         finished, sources, targets = rows.take(done, first)
         self._park(finished)
         if len(sources):
-            self._runner.move(sources, targets, rows.longest)
+            self._runner.move(sources, targets)
         for left in finished:
             self._undelivered.pop(left.request, None)
-            left.request.on_done(left.completion)
+            left.request.deliver(left.completion)
 
     def _admit(self) -> None:
         """Start waiting requests; each distinct prompt is prefilled once, of a session only what is new.
@@ -151,11 +156,12 @@ class Scheduler:
         fresh: dict[tuple[int, ...], list[Request]] = {}  # by prompt
         for request in admitted:
             request.policy_version = self.policy_version
-            parked = self._parked.pop(request.session, None) if request.session is not None else None
+            ids, keys_values = self._parked.pop(request.session, ((), None))
             # at least one token is left to compute
-            known = min(_common_prefix(parked[0], request.prompt_ids), len(request.prompt_ids) - 1) if parked else 0
-            if parked is not None and known:
-                stored.append((request, parked[1], known))
+            pairs = zip(ids, request.prompt_ids[:-1], strict=False)
+            known = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            if keys_values is not None and known:
+                stored.append((request, keys_values, known))
             else:
                 fresh.setdefault(request.prompt_ids, []).append(request)
         for groups in _chunks(list(fresh.values()), lambda same: len(same[0].prompt_ids)):
@@ -179,7 +185,7 @@ class Scheduler:
         if not kept:
             return
         saved = self._runner.save([left.row for left in kept], [left.num_cached for left in kept])
-        for left, keys_values in zip(kept, saved or (), strict=saved is not None):
+        for left, keys_values in zip(kept, saved, strict=bool(saved)):
             ids = (left.request.prompt_ids + left.completion.token_ids)[: left.num_cached]
             self._parked[left.request.session] = ids, keys_values
             self._parked.move_to_end(left.request.session)
@@ -217,9 +223,3 @@ def _chunks(items: Sequence[T], length: Callable[[T], int]) -> list[list[T]]:
             longest = length(item)
         chunks[-1].append(item)
     return chunks
-
-
-def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """Number of leading elements that are equal."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
-from rlvr.engines.local.graphed import GraphedRunner
+from rlvr.engines.local.graphs import GraphedRunner
 from rlvr.engines.local.runner import CachedRunner, FullForwardRunner, Runner
-from rlvr.engines.local.shared_prefix import SharedPrefixRunner
-from rlvr.models.attention import unsupported_attention
+from rlvr.models.attention import FULL, SLIDING, layer_kinds
 from rlvr.models.devices import exact_products
 
 MakeRunner = Callable[[PreTrainedModel, int], Runner]
@@ -18,23 +17,30 @@ MakeRunner = Callable[[PreTrainedModel, int], Runner]
 
 
 def choose_runner(model: PreTrainedModel) -> tuple[MakeRunner, str | None]:
-    """The fastest correct runner and, if that is the slow one, the reason."""
-    reason = unsupported_attention(model.config)
+    """The fastest correct runner and, if that is the slow one, the reason. Within `engine_attention`."""
+    reason = unfit(model.config)
     if reason is None:
-        for kind in cached_runners(model.device):
+        for kind in [*([GraphedRunner] if model.device.type == "cuda" else []), CachedRunner]:
             with exact_products():
-                reason = _probe(model, kind)
+                reason = probe(model, kind)
             if reason is None:
                 return kind, None
     return FullForwardRunner, reason
 
 
-def cached_runners(device: torch.device) -> list[type[CachedRunner]]:
-    """Runners that keep keys and values, the fastest one on this device first."""
-    return [*([GraphedRunner] if device.type == "cuda" else []), SharedPrefixRunner, CachedRunner]
+def unfit(config: PretrainedConfig) -> str | None:
+    """Why no cache of ours fits, for what a few short rows may not show; read from the configuration only."""
+    other = layer_kinds(config) - {FULL, SLIDING}
+    if other:
+        return f"layers of kind {', '.join(sorted(other))}"
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kinds = {rope.get("rope_type")} | {r.get("rope_type") for r in rope.values() if isinstance(r, dict)}
+    if kinds & {"dynamic", "longrope"}:
+        return "rotary positions that depend on the longest row of the batch"
+    return None
 
 
-def _probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str | None:
+def probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str | None:
     """Compare a few tokens with a plain forward; None if they agree, else the difference.
 
     Four rows of three prompts: the first two share one.
@@ -49,7 +55,7 @@ def _probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str 
         for step in (2, 1):
             ids = torch.tensor([row[-step] for row in rows], device=model.device)
             lengths = torch.tensor([len(row) - step for row in rows], device=model.device)
-            logits = runner.decode(ids, lengths, int(lengths.max()))
+            logits = runner.decode(ids, lengths)
     except Exception as error:
         return f"a cache the model cannot use ({type(error).__name__}: {error})"
     if isinstance(runner, GraphedRunner) and runner.graphs.gave_up:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import tempfile
 import uuid
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,20 +22,18 @@ import torch
 
 from rlvr.engines.base import OnToken, empty_completion, within_context
 from rlvr.engines.settings import VllmEngineSettings
-from rlvr.engines.vllm.broadcast import Parcel, own_address
-from rlvr.engines.vllm.extension.rlvr_vllm_group import vocabulary_digest
-from rlvr.engines.vllm.fleet import Fleet, Turns
+from rlvr.engines.vllm.extension.rlvr_vllm_launch import CONFIG_KEYS, vocabulary_digest
+from rlvr.engines.vllm.fleet import Fleet
 from rlvr.engines.vllm.probe import make_probe, probe_prompts
-from rlvr.engines.vllm.push import PARTIAL, Expected, Member, Push
+from rlvr.engines.vllm.push import PARTIAL, Expected, Push
 from rlvr.engines.vllm.server import Server, client_settings
+from rlvr.engines.vllm.transfer import Parcel, use_address
 from rlvr.engines.vllm.weights import WeightsFolder, as_served, full_weights
 from rlvr.engines.vllm.wire import (
     GENERATE,
     RefusedError,
-    Sampled,
     ServerGoneError,
     Span,
-    max_answer_bytes,
     read_sampled,
     request_body,
     to_completion,
@@ -57,7 +56,7 @@ class _Connection:
     loop: asyncio.AbstractEventLoop
     client: AsyncClient
     gate: asyncio.Semaphore
-    turns: Turns = field(default_factory=Turns)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class VllmEngine:
@@ -83,10 +82,20 @@ class VllmEngine:
         servers = [Server(url, timeout_s=settings.timeout_s) for url in settings.urls]
         first = world.rank % len(servers)  # idle ranks choose different servers
         servers = servers[first:] + servers[:first]
-        self._fleet = Fleet(servers, self._expected, wait_s=settings.wait_s, on_note=on_note, stopped=stopped)
+        self._run = world.first(uuid.uuid4().hex[:12])  # names of versions differ between runs
+        self._fleet = Fleet(
+            servers,
+            self._expected,
+            wait_s=settings.wait_s,
+            on_note=on_note,
+            stopped=stopped,
+            locks=Path(tempfile.gettempdir(), f"rlvr-{self._run}") if world.size > 1 else None,
+        )
+        self._vocab_size = int(policy.model.config.get_text_config().vocab_size)
+        if settings.broadcast_host is not None and world.is_first:  # other machines do not have it
+            use_address(settings.broadcast_host)
         self._max_context_tokens = min(max_context_tokens, *(m.facts.max_model_len for m in self._fleet.members))
         self._folder = WeightsFolder(weights_dir)
-        self._run = world.first(uuid.uuid4().hex[:12])  # names of versions differ between runs
         self._version = 0
         self._connection: _Connection | None = None
 
@@ -122,8 +131,7 @@ class VllmEngine:
             return empty_completion(self._version)
         connection = self._connected()
         async with connection.gate:
-            sampled, versions = await self._sample(connection, prompt_ids, sampling, session)
-        completion = to_completion(sampled, sampling, versions)
+            completion = await self._sample(connection, prompt_ids, sampling, session)
         if on_token is not None:
             for token, logprob in zip(completion.token_ids, completion.behavior_logprobs, strict=True):
                 on_token(token, logprob)
@@ -135,15 +143,20 @@ class VllmEngine:
         prompt_ids: Sequence[int],
         sampling: SamplingParams,
         session: Hashable | None,
-    ) -> tuple[Sampled, list[int]]:
-        """The completion and its spans' versions, from any server."""
+    ) -> Completion:
+        """The completion, from any server."""
         for attempt in itertools.count(1):
-            member = await self._fleet.choose(connection.turns, session)
+            member = await self._fleet.choose(connection.turn, session)
             num_looks, push = member.num_looks, self._fleet.newest
+            body = request_body(push.adapter or member.model, prompt_ids, sampling)
             member.load += 1
             try:
-                sampled = await self._ask(connection.client, member, push.adapter, prompt_ids, sampling)
-                return self._with_versions(sampled, push)
+                answer = await member.server.sample(connection.client, GENERATE, body)
+                sampled = read_sampled(answer, sampling, self._vocab_size)
+                if push.adapter is not None:  # kept to the end, whatever the server calls its weights by then
+                    sampled = replace(sampled, spans=(Span(version=push.name, start=0, end=len(sampled.token_ids)),))
+                versions = [self._number(span.version, push.version) for span in sampled.spans]
+                return to_completion(sampled, sampling, versions)
             except (ServerGoneError, RefusedError) as error:
                 problem = error
             finally:
@@ -154,35 +167,11 @@ class VllmEngine:
                     "log, mend it, and go on with resume=true."
                 )
             await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S))
-            await self._fleet.recheck(connection.turns, member, num_looks, problem)
+            await self._fleet.recheck(connection.turn, member, num_looks, problem)
         raise AssertionError("count() does not end")
 
-    async def _ask(
-        self,
-        client: AsyncClient,
-        member: Member,
-        adapter: str | None,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-    ) -> Sampled:
-        body = request_body(adapter or member.model, prompt_ids, sampling)
-        limit = self._settings.timeout_s
-        try:
-            async with asyncio.timeout(limit):
-                answer = await member.server.sample(client, GENERATE, body, max_answer_bytes(sampling.max_tokens))
-        except TimeoutError as error:
-            raise ServerGoneError(f"nothing within engine.timeout_s={limit:g}") from error
-        return read_sampled(answer, sampling, self._expected.vocab_size)
-
-    def _with_versions(self, sampled: Sampled, push: Push) -> tuple[Sampled, list[int]]:
-        """The completion and the versions of its spans; `push` was the newest at the request. A request keeps its
-        adapter to its end, whatever the server calls its weights by then. ServerGoneError for unexpected weights."""
-        if push.adapter is None:
-            return sampled, [self._number(span.version, push.version) for span in sampled.spans]
-        whole = Span(version=push.name, start=0, end=len(sampled.token_ids))
-        return replace(sampled, spans=(whole,)), [push.version]
-
     def _number(self, name: str, oldest: int) -> int:
+        """The version of a name. ServerGoneError for unexpected weights."""
         run, _, number = name.rpartition("/")
         if run != self._run or not number.isdecimal():
             hint = "" if name in ("default", PARTIAL) else "; is another run pushing weights to it?"
@@ -217,42 +206,34 @@ class VllmEngine:
             raise UserError(problem)
 
     def _publish(self, version: int) -> Push:
-        """Prepare the weights and the trainer's own probe logprobs."""
-        sync = self._settings.sync
-        prompts = probe_prompts(self._expected.vocab_size, self._max_context_tokens)
-        probe = make_probe(self._policy, prompts)  # by all ranks, and so before what may fail on one of them
-        if sync == "adapter" and self._world.is_first:
-            self._folder.write_adapter(version, self._policy)
-        if sync == "folder":
-            self._write(version)
-        return Push(
-            version=version,
-            name=f"{self._run}/{version}",
-            files=self._folder.of(version),
-            parcel=self._held() if sync == "broadcast" else None,
-            adapter=f"{self._run}-{version}" if sync == "adapter" else None,
-            probe=probe,
-            tolerance=self._settings.max_logprob_gap,
-        )
+        """Prepare the weights and the trainer's own probe logprobs.
 
-    def _write(self, version: int) -> None:
-        """All ranks go through all tensors: gathering a sharded one is collective."""
-        weights = full_weights(self._policy)
+        All ranks go through all tensors: gathering a sharded one is collective.
+        """
+        sync, source = self._settings.sync, self._folder.of(version)
+        prompts = probe_prompts(self._vocab_size, self._max_context_tokens)
+        probe = make_probe(self._policy, prompts)  # before what may fail on one rank alone
+        weights = iter(()) if sync == "adapter" else full_weights(self._policy)
+        if sync == "broadcast":  # on every rank: each may have to bring a server up to date
+            source = Parcel(
+                tensors={name: as_served(value, self._dtype, copy=True) for name, value in weights},
+                device=self._policy.model.device,
+            )
         try:
-            if self._world.is_first:
+            if sync == "folder" and self._world.is_first:
                 self._folder.write(version, weights, self._dtype)
+            if sync == "adapter" and self._world.is_first:
+                self._folder.write_adapter(version, self._policy)
         finally:
             for _ in weights:
                 pass
-
-    def _held(self) -> Parcel:
-        """On every rank: each may have to bring a server up to date."""
-        weights = full_weights(self._policy)
-        return Parcel(
-            tensors={name: as_served(value, self._dtype, copy=True) for name, value in weights},
-            host=self._settings.broadcast_host or own_address(self._settings.urls),
-            limit_s=self._settings.timeout_s,
-            has_gpu=self._policy.model.device.type == "cuda",
+        return Push(
+            version=version,
+            name=f"{self._run}/{version}",
+            source=source,
+            adapter=f"{self._run}-{version}" if sync == "adapter" else None,
+            probe=probe,
+            tolerance=self._settings.max_logprob_gap,
         )
 
     @property
@@ -263,6 +244,7 @@ class VllmEngine:
 
     def close(self) -> None:
         """Remove the weight files; servers keep what they have."""
+        self._fleet.close()
         if self._world.is_first:
             self._folder.clear()
 
@@ -272,7 +254,7 @@ class VllmEngine:
         loop = asyncio.get_running_loop()
         if self._connection is None or self._connection.loop is not loop:
             urls = (member.url for member in self._fleet.members)
-            client = httpx2.AsyncClient(**client_settings(*urls, read_s=None))  # a completion is silent until its end
+            client = httpx2.AsyncClient(**client_settings(*urls, read_s=self._settings.timeout_s))
             gate = asyncio.Semaphore(self._settings.max_batch_size)
             self._connection = _Connection(loop=loop, client=client, gate=gate)
         return self._connection
@@ -288,9 +270,7 @@ def expect(policy: Policy, *, sync: str) -> Expected:
         settings_of_adapters: Any = policy.model.peft_config
         rank = max(one.r for one in settings_of_adapters.values())
     return Expected(
-        vocab_size=int(config.vocab_size),
-        hidden_size=int(config.hidden_size),
-        num_layers=int(config.num_hidden_layers),
+        config={key: getattr(config, key, None) for key in CONFIG_KEYS},
         tokenizer=vocabulary_digest(policy.tokenizer.get_vocab()),
         is_float32=policy.dtype == torch.float32,
         adapter_rank=rank,

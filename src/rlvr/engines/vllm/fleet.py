@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import fcntl
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from pathlib import Path
+from urllib.parse import quote, urlsplit
 
-from rlvr.engines.vllm.broadcast import Meeting
 from rlvr.engines.vllm.push import Expected, Member, Push, check_fits, push_to
 from rlvr.engines.vllm.server import Server
 from rlvr.engines.vllm.wire import RefusedError, ServerGoneError
 from rlvr.errors import UserError
 
 POLL_S = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Turns:
-    """Locks of one event loop: failed servers are re-checked one at a time."""
-
-    members: dict[Member, asyncio.Lock] = field(default_factory=dict)
-    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Fleet:
@@ -43,17 +34,24 @@ class Fleet:
         wait_s: float,
         on_note: Callable[[str], None],
         stopped: Callable[[], bool],
+        locks: Path | None = None,
     ) -> None:
+        """`locks` is how the names of files begin by which the processes of this machine take turns."""
         self._expected, self._wait_s, self._on_note, self._stopped = expected, wait_s, on_note, stopped
-        self.members = [_join(server, expected) for server in servers]
+        self.members = [join(server, expected) for server in servers]
+        self._locks = locks
         self._push: Push | None = None
         self._sessions: dict[Hashable, Member] = {}
         self._gave_up: UserError | None = None
 
-    async def choose(self, turns: Turns, session: Hashable | None) -> Member:
-        """The session's server if it is up, else the least busy one. UserError if none comes back."""
+    async def choose(self, turn: asyncio.Lock, session: Hashable | None) -> Member:
+        """The session's server if it is up, else the least busy one. UserError if none comes back.
+
+        `turn` belongs to the event loop: failed servers are looked at by one task at a time.
+        """
         if not self._up():
-            await self._wait(turns)
+            async with turn:
+                await self._wait()
         member = self._sessions.get(session)
         if member is None or not member.is_up:
             member = min(self._up(), key=lambda one: one.load)
@@ -65,25 +63,23 @@ class Fleet:
         """Forget a session; unknown ones are ignored."""
         self._sessions.pop(session, None)
 
-    async def recheck(self, turns: Turns, member: Member, num_looks: int, problem: Exception) -> None:
+    async def recheck(self, turn: asyncio.Lock, member: Member, num_looks: int, problem: Exception) -> None:
         """Re-check a server whose request failed after `num_looks` checks; concurrent failures share one check."""
-        async with turns.members.setdefault(member, asyncio.Lock()):
+        async with turn:
             if member.num_looks == num_looks and not await asyncio.to_thread(self._bring_up, member):
                 self._on_note(f"lost the server {member.url} ({problem})")
 
-    async def _wait(self, turns: Turns) -> None:
-        async with turns.waiting:
-            if not self._up() and self._gave_up is None:
-                self._on_note(self._waits)
-            deadline = time.monotonic() + self._wait_s
-            while not self._up():
-                for member in self.members:
-                    if self._gave_up is None and await asyncio.to_thread(self._bring_up, member):
-                        self._on_note(f"the server {member.url} is back, and has the weights")
-                        return
-                if self._gave_up is not None or self._is_over(deadline):
-                    self._gave_up = self._gave_up or self._none_left(member.url for member in self.members)
-                    raise self._gave_up
+    async def _wait(self) -> None:
+        """Until a server is up. UserError, for all who wait, if none comes back."""
+        if self._gave_up is not None:
+            raise self._gave_up
+        if not self._up():
+            self._on_note(self._waits)
+        deadline = time.monotonic() + self._wait_s
+        while not self._up():
+            await asyncio.to_thread(self._look)
+            if not self._up():
+                self._check_time(deadline)
                 await asyncio.sleep(POLL_S)
 
     def _up(self) -> list[Member]:
@@ -107,78 +103,89 @@ class Fleet:
         Raises UserError: one does not fit, or none is up within the time to wait.
         """
         deadline = time.monotonic() + self._wait_s
-        known, waiting = {member for member in self.members if member.problem}, False
-        while True:
-            parcel, servers = self.newest.parcel, [member.server for member in self.members]
-            meeting = Meeting(parcel, servers) if parcel else None
-            with ThreadPoolExecutor(len(self.members)) as pool:
-                list(pool.map(self._bring_up, self.members, itertools.repeat(meeting)))
-            for member in self.members:
-                if member.problem and member not in known:
-                    self._on_note(f"lost the server {member.url}: it gets the weights when it is back")
-                elif not member.problem and member in known:
-                    self._on_note(f"the server {member.url} is back, and has the weights")
-            if not self._up() and not waiting:
-                self._on_note(self._waits)
-            known, waiting = {member for member in self.members if member.problem}, True
-            if self._up():
-                return
-            if self._is_over(deadline):
-                raise self._none_left(f"{member.url} ({member.problem})" for member in self.members)
+        self._look()
+        if not self._up():
+            self._on_note(self._waits)
+        while not self._up():
+            self._check_time(deadline)
             time.sleep(POLL_S)
+            self._look()
 
-    def _bring_up(self, member: Member, meeting: Meeting | None = None) -> bool:
+    def _look(self) -> None:
+        """Push to every server that lacks the newest weights, and tell which are lost or back."""
+        before = {member for member in self.members if member.problem}
+        with ThreadPoolExecutor(len(self.members)) as pool:
+            list(pool.map(self._bring_up, self.members))
+        for member in self.members:
+            if member.problem and member not in before:
+                self._on_note(f"lost the server {member.url}: it gets the weights when it is back")
+            elif not member.problem and member in before:
+                self._on_note(f"the server {member.url} is back, and has the weights")
+
+    def _bring_up(self, member: Member) -> bool:
         """Push to a server; whether it is up. UserError if it does not fit."""
-        with member.lock:  # `newest` is read inside: the newest goes last
+        with member.lock, self._turn(member):  # `newest` is read inside: the newest goes last
             try:
-                push_to(member, self.newest, self._expected, meeting)
+                push_to(member, self.newest, self._expected)
                 member.is_up, member.problem = True, ""
             except ServerGoneError as error:
                 member.is_up, member.problem = False, str(error) or "no reason"
             finally:
-                if meeting is not None:
-                    meeting.leave(member.server)
                 member.num_looks += 1
             return member.is_up
+
+    @contextmanager
+    def _turn(self, member: Member) -> Iterator[None]:
+        """All ranks see a server come back, and push to it: the requests of two pushes must not mix. The first rank
+        here loads the weights, the others find them loaded."""
+        if self._locks is None:
+            yield
+            return
+        with self._lock_of(member).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed, or the process is killed
+            yield
+
+    def _lock_of(self, member: Member) -> Path:
+        assert self._locks is not None, "several processes"
+        return self._locks.with_name(f"{self._locks.name}-{quote(member.url, safe='')}.lock")
+
+    def close(self) -> None:
+        """Remove the files of the turns."""
+        for member in self.members if self._locks else ():
+            self._lock_of(member).unlink(missing_ok=True)
 
     @property
     def _waits(self) -> str:
         return f"no server is left: waiting for one to come back, for engine.wait_s={self._wait_s:g} at most"
 
-    def _is_over(self, deadline: float) -> bool:
-        return time.monotonic() >= deadline or self._stopped()
-
-    def _none_left(self, what: Iterable[str]) -> UserError:
+    def _check_time(self, deadline: float) -> None:
+        if time.monotonic() < deadline and not self._stopped():
+            return
         when = "when the run was stopped" if self._stopped() else f"for engine.wait_s={self._wait_s:g}"
-        return UserError(
-            f"no server answered {when}: {', '.join(what)}; start one again at the same address, and go on from the "
-            "last checkpoint with resume=true."
+        told = ", ".join(f"{member.url} ({member.problem})" for member in self.members)
+        self._gave_up = UserError(
+            f"no server answered {when}: {told}; start one again at the same address, and go on from the last "
+            "checkpoint with resume=true."
         )
+        raise self._gave_up
 
 
-def check_servers(urls: Sequence[str], expected: Expected | None, *, timeout_s: float) -> None:
-    """UserError unless a fitting server with our extension answers at every address."""
-    for server in [Server(url, timeout_s=timeout_s) for url in urls]:
-        with _there(server):
-            facts = server.describe()
+def join(server: Server, expected: Expected | None) -> Member:
+    """UserError unless a server with our extension answers, and fits; None: the policy is not there yet."""
+    try:
+        facts = server.describe()
         if expected is not None:
             check_fits(server.url, facts, expected)
-
-
-def _join(server: Server, expected: Expected) -> Member:
-    with _there(server):
-        facts = server.describe()
-        check_fits(server.url, facts, expected)
         return Member(server, facts, server.model_name())
-
-
-@contextmanager
-def _there(server: Server) -> Iterator[None]:
-    try:
-        yield
     except (ServerGoneError, RefusedError) as error:
         port = urlsplit(server.url).port
         more = "" if port in (None, 8000) else f" --port {port}"
         raise UserError(
             f"the server {server.url} does not answer ({error}); start it with: rlvr serve MODEL --engine vllm{more}."
         ) from error
+
+
+def check_servers(urls: Sequence[str], expected: Expected | None, *, timeout_s: float) -> None:
+    """UserError unless a fitting server answers at every address."""
+    for server in [Server(url, timeout_s=timeout_s) for url in urls]:
+        join(server, expected)

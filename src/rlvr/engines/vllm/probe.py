@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.engines.vllm.wire import GENERATE, ServerGoneError, max_answer_bytes, read_sampled, request_body
+from rlvr.engines.vllm.wire import GENERATE, ServerGoneError, read_sampled, request_body
 from rlvr.models.policy import Policy
 from rlvr.types import SamplingParams
 
@@ -27,8 +27,8 @@ MAX_TOP = 20
 FP32_TOLERANCE, HALF_TOLERANCE = 1e-4, 0.25
 """Largest difference of a logprob; every kernel rounds half precision differently."""
 
-Ask = Callable[[str, Mapping[str, Any], int], bytes]
-"""Posts a body to a path; returns the answer, at most so many bytes."""
+Ask = Callable[[str, Mapping[str, Any]], bytes]
+"""Posts a body to a path; returns the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Probe:
         params = SamplingParams(max_tokens=1, stop_ids=frozenset(), seed=0, temperature=TEMPERATURE)
         for index, prompt in enumerate(self.prompts):
             body = request_body(model, prompt, params, top=top)
-            sampled = read_sampled(ask(GENERATE, body, max_answer_bytes(64)), params, vocab_size=self.logprobs.shape[1])
+            sampled = read_sampled(ask(GENERATE, body), params, vocab_size=self.logprobs.shape[1])
             for token, theirs in (*sampled.top, (sampled.token_ids[0], sampled.logprobs[0])):
                 if not 0 <= token < self.logprobs.shape[1]:
                     raise ServerGoneError(f"it knows a token {token}, outside of the vocabulary")

@@ -1,15 +1,15 @@
-"""New weights for servers: written once, loaded by each while it pauses, and compared with the trainer's."""
+"""New weights for servers: loaded by each while it pauses, and compared with the trainer's."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlvr.engines.vllm.broadcast import Meeting, Parcel
-from rlvr.engines.vllm.extension.rlvr_vllm_group import UNREACHABLE
 from rlvr.engines.vllm.probe import FP32_TOLERANCE, HALF_TOLERANCE, MAX_TOP, Gap, Probe
 from rlvr.engines.vllm.server import Facts, Server
+from rlvr.engines.vllm.transfer import Parcel, transfer
 from rlvr.engines.vllm.wire import RefusedError
 from rlvr.errors import UserError
 
@@ -21,9 +21,7 @@ PARTIAL = "partial"
 class Expected:
     """Properties of the policy that a server must share."""
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
+    config: Mapping[str, int | str | bool | None]  # of the model, CONFIG_KEYS of the extension
     tokenizer: str  # digest, as the extension computes it
     is_float32: bool  # the trainer's precision
     adapter_rank: int | None  # None: whole weights are pushed
@@ -40,8 +38,7 @@ class Push:
 
     version: int
     name: str  # of the version, on the servers
-    files: Path  # unused with a parcel
-    parcel: Parcel | None = None  # to broadcast
+    source: Path | Parcel  # files, or what is broadcast
     adapter: str | None  # its name on the servers; None: whole weights
     probe: Probe
     tolerance: float | None  # None: by the precision
@@ -69,13 +66,10 @@ class Member:
 def check_fits(url: str, facts: Facts, expected: Expected) -> None:
     """UserError unless the server's model, tokenizer and flags are what training needs."""
     ours = f"start it on the policy's model (now it has {facts.architecture})"
-    for what, theirs, wanted in (
-        ("vocab_size", facts.vocab_size, expected.vocab_size),
-        ("hidden_size", facts.hidden_size, expected.hidden_size),
-        ("num_hidden_layers", facts.num_layers, expected.num_layers),
-    ):
-        if theirs != wanted:
-            raise UserError(f"the server {url} has a model with {what}={theirs}, the policy has {wanted}: {ours}.")
+    for key, wanted in expected.config.items():
+        theirs = facts.config.get(key)
+        if None not in (theirs, wanted) and theirs != wanted:
+            raise UserError(f"the server {url} has a model with {key}={theirs}, the policy has {wanted}: {ours}.")
     if facts.tokenizer is not None and facts.tokenizer != expected.tokenizer:
         raise UserError(f"the server {url} has another tokenizer than the policy: {ours}.")
     if facts.quantization is not None:
@@ -101,9 +95,9 @@ def check_fits(url: str, facts: Facts, expected: Expected) -> None:
         )
 
 
-def push_to(member: Member, push: Push, expected: Expected, meeting: Meeting | None = None) -> None:
-    """Bring a server up to date, with a parcel together with those in the `meeting`. Requests in flight go on with the
-    new weights. The server may have restarted since the last push, so its facts are read again.
+def push_to(member: Member, push: Push, expected: Expected) -> None:
+    """Bring a server up to date. Requests in flight go on with the new weights. The server may have restarted since the
+    last push, so its facts are read again.
 
     Raises:
         UserError: it does not fit any more, cannot read the files, or gives other logprobs than the trainer.
@@ -111,13 +105,13 @@ def push_to(member: Member, push: Push, expected: Expected, meeting: Meeting | N
     """
     try:
         if member.server.weight_version() == push.name:
-            member.server.resume()  # an earlier push may have been cut off before it
+            member.server.call("/resume")  # an earlier push may have been cut off before it
         else:
             _refresh(member, expected)
-            _load(member, push, meeting)
+            _load(member, push)
         limit = MAX_TOP if member.facts.max_logprobs < 0 else min(member.facts.max_logprobs, MAX_TOP)
         top = min(limit, push.probe.logprobs.shape[1])
-        gap = push.probe.gap(member.server.sample_now, push.adapter or member.model, top=top)
+        gap = push.probe.gap(member.server.call, push.adapter or member.model, top=top)
     except RefusedError as error:
         raise UserError(_refusal(member.url, push, str(error))) from error
     _check_gap(member, push, gap, expected)
@@ -134,27 +128,23 @@ def _refresh(member: Member, expected: Expected) -> None:
     member.facts, member.model = facts, member.server.model_name()
 
 
-def _load(member: Member, push: Push, meeting: Meeting | None) -> None:
+def _load(member: Member, push: Push) -> None:
     server = member.server
     if push.adapter is not None:
-        server.load_adapter(push.adapter, str(push.files))
+        server.load_adapter(push.adapter, str(push.source))
         names = [*(name for name in member.adapters if name != push.adapter), push.adapter]
         for name in names[:-2]:  # running requests keep theirs; one that is still unread names the last but one
             server.unload_adapter(name)
         member.adapters = names[-2:]
         server.name_version(push.name)
         return
-    server.pause()
+    server.call("/pause?mode=keep")  # requests in flight freeze, and go on from the tokens they have
     try:
         server.name_version(PARTIAL)  # if the push breaks, completions do not count as of the old weights
-        if push.parcel is None:
-            server.load_policy(str(push.files))
-        else:
-            (meeting or Meeting(push.parcel, [server])).receive(server, member.facts.num_workers)
-        server.forget_prefixes()
-        server.name_version(push.name)
+        server.forget_prefixes()  # requests in flight compute theirs again when the server resumes
+        transfer(server, member.facts, push.source, push.name)
     finally:
-        server.resume()
+        server.call("/resume")
 
 
 def _check_gap(member: Member, push: Push, gap: Gap, expected: Expected) -> None:
@@ -169,19 +159,9 @@ def _check_gap(member: Member, push: Push, gap: Gap, expected: Expected) -> None
 
 
 def _refusal(url: str, push: Push, reason: str) -> str:
-    if UNREACHABLE in reason:
-        return (
-            f"the server {url} cannot get the weights ({reason}): let engine.broadcast_host name an address of this "
-            "machine that the server reaches, and no firewall be between them (docs/vllm.md)."
-        )
-    if "workers came" in reason:
-        return (
-            f"the server {url} has more workers than it tells of ({reason}), as data parallel engines are: set "
-            "engine.sync=folder, or start a server for each."
-        )
     if "there is no safetensors file" in reason or "LoRAConfig" in reason or "not found" in reason.lower():
         return (
-            f"the server {url} cannot use the weights in {push.files} ({reason}): let engine.weights_dir name a folder "
-            "that trainer and servers share, and start it as docs/vllm.md says."
+            f"the server {url} cannot use the weights in {push.source} ({reason}): let engine.weights_dir name a "
+            "folder that trainer and servers share, and start it as docs/vllm.md says."
         )
     return f"the server {url} does not take the weights ({reason}): start it on the policy's model (docs/vllm.md)."

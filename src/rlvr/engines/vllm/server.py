@@ -6,59 +6,39 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from rlvr.engines.vllm.wire import BrokenOffError, RefusedError, ServerGoneError
+from rlvr.engines.vllm.extension.rlvr_vllm_launch import KEY_VARIABLE, REFUSED
+from rlvr.engines.vllm.wire import RefusedError, ServerGoneError
 from rlvr.errors import UserError
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
 
-T = TypeVar("T", bound=BaseModel)
-
-KEY_VARIABLE = "VLLM_API_KEY"
 CONNECT_TIMEOUT_S = 10.0
-MAX_ADMIN_BYTES = 1 << 20
+MAX_ANSWER_BYTES = 64 << 20
+"""A sampled token takes about 160 bytes."""
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class Facts(BaseModel):
     """What the server's extension reports; see `rlvr_vllm_extension.describe`."""
 
-    vllm: str = Field(max_length=100)
-    architecture: str = Field(max_length=200)
-    device: str = Field(max_length=50)
-    num_workers: int = Field(ge=1, le=10_000)
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
+    architecture: str
+    device: str
+    gpu: str | None  # of the first worker
+    num_workers: int = Field(ge=1)
+    config: dict[str, int | str | bool | None]
     dtype: Literal["float32", "bfloat16", "float16"]
-    quantization: str | None = Field(max_length=100)
+    quantization: str | None
     max_model_len: int = Field(gt=1)
-    logprobs_mode: str = Field(max_length=100)
+    logprobs_mode: str
     max_logprobs: int = Field(ge=-1)
     max_lora_rank: int
     chunked_prefill: bool
-    tokenizer: str | None = Field(max_length=200)
-
-
-class _Report(BaseModel):
-    error: str | None = None
-    cut_off: bool = False
-    loaded: int = 0
-    verified: int = 0
-    num_unverifiable: int = 0
-    unverifiable: list[str] = Field(default=[], max_length=100)
-
-
-class _Results(BaseModel):
-    results: list[dict[str, Any]] = Field(min_length=1, max_length=10_000)
-
-
-class _Reports(BaseModel):
-    results: list[_Report] = Field(min_length=1, max_length=10_000)
+    tokenizer: str | None
 
 
 class _Model(BaseModel):
@@ -66,16 +46,13 @@ class _Model(BaseModel):
     parent: str | None = None
 
 
-class _Models(BaseModel):
-    data: list[_Model] = Field(min_length=1, max_length=10_000)
+class _Answer(BaseModel):
+    """What administrative routes answer; each has one of these."""
 
-
-class _Info(BaseModel):
-    weight_version: str = Field(max_length=200)
-
-
-class _Reset(BaseModel):
-    success: bool
+    results: list[dict[str, Any]] = []
+    data: list[_Model] = []
+    weight_version: str = ""
+    success: bool = False
 
 
 def checked_url(url: str) -> str:
@@ -93,22 +70,17 @@ def checked_url(url: str) -> str:
     raise UserError(f"engine.urls: {url!r} is no address of a server; write e.g. http://127.0.0.1:8000.")
 
 
-def auth_headers() -> dict[str, str]:
-    """The servers' API key. UserError, without the key, for one that no request can carry."""
+def client_settings(*urls: str, read_s: float | None) -> dict[str, Any]:
+    """For an httpx client of these servers. Certificates and proxies are read for https only; connections are not kept,
+    so none is left to close in a dead event loop. UserError, without the key, for one that no request can carry."""
+    import httpx2
+
     key = os.environ.get(KEY_VARIABLE)
     if key and not all("!" <= char <= "~" for char in key):
         raise UserError(f"{KEY_VARIABLE}: a key has no spaces, line breaks or letters beyond ASCII; set it without.")
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-def client_settings(*urls: str, read_s: float | None) -> dict[str, Any]:
-    """For an httpx client of these servers. Certificates and proxies are read for https only; connections are not kept,
-    so none is left to close in a dead event loop."""
-    import httpx2
-
     is_secure = any(url.startswith("https:") for url in urls)
     return {
-        "headers": auth_headers(),
+        "headers": {"Authorization": f"Bearer {key}"} if key else {},
         "verify": is_secure,
         "trust_env": is_secure,
         "timeout": httpx2.Timeout(read_s, connect=CONNECT_TIMEOUT_S),
@@ -126,26 +98,47 @@ class Server:
         self.url = checked_url(url)
         self._timeout_s = timeout_s
 
-    async def sample(self, client: AsyncClient, path: str, body: Mapping[str, Any], max_bytes: int) -> bytes:
-        """The answer to a request, at most `max_bytes`. Cancelling it ends the request."""
+    async def sample(self, client: AsyncClient, path: str, body: Mapping[str, Any]) -> bytes:
+        """The answer to a request. Cancelling it ends the request."""
         import httpx2
 
         found = bytearray()
         try:
             async with client.stream("POST", self.url + path, json=body) as response:
                 async for block in response.aiter_bytes():
-                    found += block
-                    if len(found) > max_bytes:
-                        raise ServerGoneError(f"it answered with more than {max_bytes:,} bytes")
+                    _extend(found, block)
+            return _content(response, found)
         except httpx2.HTTPError as error:
             raise ServerGoneError(shown(str(error).encode()) or type(error).__name__) from error
-        _check_status(response, bytes(found))
-        return bytes(found)
+
+    def call(self, path: str, body: Mapping[str, Any] | None = None, *, verb: str = "POST") -> bytes:
+        """As `sample`, and the caller waits."""
+        import httpx2
+
+        found = bytearray()
+        try:
+            with (
+                httpx2.Client(**client_settings(self.url, read_s=self._timeout_s)) as client,
+                client.stream(verb, self.url + path, json=body) as response,
+            ):
+                for block in response.iter_bytes():
+                    _extend(found, block)
+            return _content(response, found)
+        except httpx2.HTTPError as error:
+            raise ServerGoneError(shown(str(error).encode()) or type(error).__name__) from error
+
+    def _ask(self, path: str, body: Mapping[str, Any] | None = None, *, verb: str = "POST") -> _Answer:
+        answer = self.call(path, body, verb=verb)
+        try:
+            return _Answer.model_validate_json(answer)
+        except ValidationError as error:
+            raise ServerGoneError(f"what it answered cannot be read ({shown(answer)})") from error
 
     def describe(self) -> Facts:
         """The server's facts. UserError if it was started without what training needs."""
         try:
-            return Facts.model_validate(self._read(_Results, self._rpc("describe")).results[0])
+            results = self._ask("/collective_rpc", {"method": "describe"}).results
+            return Facts.model_validate(results[0] if results else None)
         except (RefusedError, ServerGoneError) as error:
             if isinstance(error, ServerGoneError) and "no attribute" not in str(error):  # that: without the extension
                 raise
@@ -161,47 +154,39 @@ class Server:
 
     def model_name(self) -> str:
         """Name of the model itself in requests, without adapters."""
-        found = self._read(_Models, self._call("GET", "/v1/models"))
-        name = next((model.id for model in found.data if model.parent is None), None)
+        models = self._ask("/v1/models", verb="GET").data
+        name = next((model.id for model in models if model.parent is None), None)
         if name is None:
             raise ServerGoneError("it has adapters, and no model under them")
         return name
 
     def weight_version(self) -> str:
         """Name of the last pushed weights; `default` before the first push."""
-        return self._read(_Info, self._call("GET", "/weight_info")).weight_version
+        return self._ask("/weight_info", verb="GET").weight_version
 
-    def pause(self) -> None:
-        """Freeze requests in flight and start no new ones."""
-        self._call("POST", "/pause?mode=keep")
+    def name_version(self, version: str) -> None:
+        """Name the current weights."""
+        self.call("/update_weight_version", {"new_version": version})
 
-    def resume(self) -> None:
-        """Go on from the tokens that were sampled."""
-        self._call("POST", "/resume")
+    def update(self, info: Mapping[str, Any]) -> None:
+        """Load some of the weights. RefusedError, with the old weights back, if they do not fit or are incomplete."""
+        try:
+            self.call("/update_weights", {"update_info": info})
+        except ServerGoneError as error:
+            _, marker, reason = str(error).partition(REFUSED)
+            if marker:  # a worker's own error, of which vLLM makes a status 500 and more words
+                raise RefusedError(reason.partition("', please check")[0].strip()) from error
+            raise
 
-    def load_policy(self, path: str) -> None:
-        """Every worker loads the files. RefusedError with a worker's reason if one failed or could not verify."""
-        self._check_reports(self._rpc("load_policy", path))
-
-    def receive_policy(self, offer: str) -> None:
-        """As `load_policy` from a broadcast. BrokenOffError if another server may have stopped it."""
-        self._check_reports(self._rpc("receive_policy", offer))
-
-    def _check_reports(self, answer: bytes) -> None:
-        reports = self._read(_Reports, answer).results
-        for report in sorted(reports, key=lambda report: report.cut_off):  # a worker's own reason comes first
-            if report.error is not None:
-                raise (BrokenOffError if report.cut_off else RefusedError)(report.error[:1000])
-            if report.num_unverifiable or report.verified < report.loaded:
-                raise RefusedError(
-                    f"it cannot tell whether {report.num_unverifiable} of {report.loaded} tensors arrived, for example "
-                    f"{', '.join(report.unverifiable[:3])}"
-                )
+    def forget_prefixes(self) -> None:
+        """Drop keys and values of old weights, of requests in flight too: they are recomputed (pitfall 31)."""
+        if not self._ask("/reset_prefix_cache?reset_running_requests=true").success:
+            raise RefusedError("it did not drop its prefix cache, which holds keys and values of old weights")
 
     def load_adapter(self, name: str, path: str) -> None:
         """Add the adapter of a folder; one of this name that is there already is the same."""
         try:
-            self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+            self.call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
         except RefusedError as error:
             if "already been loaded" not in str(error):
                 raise
@@ -209,75 +194,30 @@ class Server:
     def unload_adapter(self, name: str) -> None:
         """Remove an adapter, if it is there."""
         with suppress(RefusedError):
-            self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
-
-    def forget_prefixes(self) -> None:
-        """Drop keys and values of old weights, of requests in flight too: they are recomputed (pitfall 31)."""
-        if not self._read(_Reset, self._call("POST", "/reset_prefix_cache?reset_running_requests=true")).success:
-            raise RefusedError("it did not drop its prefix cache, which holds keys and values of old weights")
-
-    def name_version(self, version: str) -> None:
-        """Name the current weights."""
-        self._call("POST", "/update_weight_version", {"new_version": version})
-
-    def sample_now(self, path: str, body: Mapping[str, Any], max_bytes: int) -> bytes:
-        """As `sample`, for a probe."""
-        return self._call("POST", path, body, max_bytes=max_bytes)
-
-    def _rpc(self, method: str, *args: str) -> bytes:
-        """Every worker's answer. Without vLLM's `timeout`: after one, each answer is taken for that to the next call,
-        until the server restarts (0.32)."""
-        return self._call("POST", "/collective_rpc", {"method": method, "args": list(args)})
-
-    def _call(
-        self, verb: str, path: str, body: Mapping[str, Any] | None = None, *, max_bytes: int = MAX_ADMIN_BYTES
-    ) -> bytes:
-        import httpx2
-
-        found = bytearray()
-        try:
-            with (
-                httpx2.Client(**client_settings(self.url, read_s=self._timeout_s)) as client,
-                client.stream(verb, self.url + path, json=body) as response,
-            ):
-                for block in response.iter_bytes():
-                    found += block
-                    if len(found) > max_bytes:
-                        raise ServerGoneError(f"it answered with more than {max_bytes:,} bytes")
-        except httpx2.HTTPError as error:
-            raise ServerGoneError(shown(str(error).encode()) or type(error).__name__) from error
-        _check_status(response, bytes(found))
-        return bytes(found)
-
-    @staticmethod
-    def _read(kind: type[T], body: bytes) -> T:
-        try:
-            return kind.model_validate_json(body)
-        except ValidationError as error:
-            raise ServerGoneError(f"what it answered cannot be read ({shown(body)})") from error
+            self.call("/v1/unload_lora_adapter", {"lora_name": name})
 
 
-def _check_status(response: Response, body: bytes) -> None:
+def _extend(found: bytearray, block: bytes) -> None:
+    """ServerGoneError for an answer that would fill the memory."""
+    found += block
+    if len(found) > MAX_ANSWER_BYTES:
+        raise ServerGoneError(f"it answered with more than {MAX_ANSWER_BYTES:,} bytes")
+
+
+def _content(response: Response, body: bytes | bytearray) -> bytes:
+    """The body of a good answer."""
     if response.status_code == 200:
-        return
-    told = f"status {response.status_code}: {_message(body)}"
-    if response.status_code in TRANSIENT:
-        raise ServerGoneError(told)
-    raise RefusedError(told)
-
-
-def _message(body: bytes) -> str:
-    """vLLM's message, if there is one."""
-    try:
+        return bytes(body)
+    message = shown(body)
+    with suppress(ValueError, RecursionError, AttributeError, TypeError):  # vLLM's own, if there is one
         found = json.loads(body)
-    except (ValueError, RecursionError):
-        return shown(body)
-    error = found.get("error", found.get("detail")) if isinstance(found, dict) else None
-    message = error.get("message") if isinstance(error, dict) else error
-    return shown(str(message).encode()) if message else shown(body)
+        error = found.get("error", found.get("detail"))
+        message = shown(str(error["message"] if isinstance(error, dict) else error or message).encode())
+    told = f"status {response.status_code}: {message}"
+    raise ServerGoneError(told) if response.status_code in TRANSIENT else RefusedError(told)
 
 
-def shown(body: bytes, limit: int = 300) -> str:
+def shown(body: bytes | bytearray, limit: int = 300) -> str:
     """Foreign text in a line; not the text of a web page."""
     text = body[: 2 * limit].decode("utf-8", "replace")
     if text.lstrip()[:15].lower().startswith(("<!doctype html", "<html")):

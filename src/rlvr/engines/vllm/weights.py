@@ -53,6 +53,17 @@ def as_served(value: Tensor, dtype: torch.dtype, *, copy: bool = False) -> Tenso
     return value.to(device="cpu", dtype=dtype if value.is_floating_point() else None, copy=copy).contiguous()
 
 
+def in_parts(tensors: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[dict[str, Tensor]]:
+    """Tensors in dictionaries of at most this many bytes; a larger one goes alone."""
+    held: dict[str, Tensor] = {}
+    for name, tensor in tensors:
+        if held and sum(one.nbytes for one in held.values()) + tensor.nbytes > max_bytes:
+            yield held
+            held = {}
+        held[name] = tensor
+    yield held
+
+
 class WeightsFolder:
     """`root/v000005/*.safetensors`: the newest versions of the weights; older ones are removed.
 
@@ -69,16 +80,9 @@ class WeightsFolder:
     def write(self, version: int, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
         """Write the tensors in the servers' precision and remove old versions."""
         with _new_folder(self.of(version)) as folder:
-            held: dict[str, Tensor] = {}
-            num_bytes = num_files = 0
-            for name, value in weights:
-                tensor = as_served(value, dtype)
-                if held and num_bytes + tensor.nbytes > MAX_FILE_BYTES:
-                    save_file(held, folder / f"{num_files:05d}.safetensors")
-                    held, num_bytes, num_files = {}, 0, num_files + 1
-                held[name] = tensor
-                num_bytes += tensor.nbytes
-            save_file(held, folder / f"{num_files:05d}.safetensors")
+            served = ((name, as_served(value, dtype)) for name, value in weights)
+            for number, part in enumerate(in_parts(served, MAX_FILE_BYTES)):
+                save_file(part, folder / f"{number:05d}.safetensors")
         self._keep(version, KEEP)
 
     def write_adapter(self, version: int, policy: Policy) -> None:
@@ -95,11 +99,11 @@ class WeightsFolder:
             self.root.rmdir()
 
     def _keep(self, version: int, count: int) -> None:
-        current = self.of(version).name
-        before = [folder for folder in self._versions() if folder.name < current]
-        after = [folder for folder in self._versions() if folder.name > current]  # of a run resumed before them
-        for folder in [*before[: max(0, len(before) - count + 1)], *after]:
-            shutil.rmtree(folder, ignore_errors=True)
+        found = self._versions()
+        kept = [folder for folder in found if folder <= self.of(version)][-count:]  # later ones: of before a resume
+        for folder in found:
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _versions(self) -> list[Path]:
         return sorted(self.root.glob(f"{PREFIX}[0-9]*")) if self.root.is_dir() else []

@@ -26,10 +26,6 @@ class ServerGoneError(Exception):
     """Nothing usable came back: the connection, the server or its answer broke. Another try may help."""
 
 
-class BrokenOffError(ServerGoneError):
-    """A broadcast of weights did not finish; the server itself may be fine."""
-
-
 class RefusedError(Exception):
     """The server understood and refused: the same request would be refused again."""
 
@@ -37,7 +33,7 @@ class RefusedError(Exception):
 class _Logprob(BaseModel):
     token_id: int
     logprob: float
-    top_logprobs: list[_Logprob] = Field(default=[], max_length=64)
+    top_logprobs: list[_Logprob] = []
 
 
 class _Logprobs(BaseModel):
@@ -47,7 +43,7 @@ class _Logprobs(BaseModel):
 class Span(BaseModel, frozen=True):
     """Tokens `start .. end` of a completion were sampled with the weights that the server calls `version`."""
 
-    version: str = Field(max_length=200)
+    version: str
     start: int
     end: int
 
@@ -96,15 +92,10 @@ def request_body(model: str, prompt_ids: Sequence[int], sampling: SamplingParams
             "seed": sampling.seed,
             "stop_token_ids": sorted(sampling.stop_ids),
             "ignore_eos": True,  # only stop_token_ids count
-            "logprobs": top,  # of the sampled token and so many likely ones
+            "logprobs": top,  # of the sampled token and the likeliest ones
             "detokenize": False,
         },
     }
-
-
-def max_answer_bytes(max_tokens: int) -> int:
-    """Bound of an honest answer: a token takes about 160 bytes, with 20 alternatives 2 kB for the only one."""
-    return (1 << 16) + 512 * max_tokens
 
 
 def read_sampled(body: bytes, sampling: SamplingParams, vocab_size: int) -> Sampled:

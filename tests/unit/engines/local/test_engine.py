@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from rlvr.engines.local import LocalEngine
-from rlvr.engines.local.shared_prefix import SharedPrefixRunner
+from rlvr.engines.local.runner import CachedRunner
 from rlvr.errors import NonFiniteLogitsError
 from rlvr.seeding import derive_seed
 from rlvr.types import StopReason
-from tests.unit.engines.tiny import ARCHITECTURES, VOCABULARY, plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.engines.tiny import ARCHITECTURES, VOCABULARY, generate, plain_logprobs, prompt, sampling, tiny_model
 
 EVERY_FIFTH = frozenset(range(0, VOCABULARY, 5))
 
@@ -35,13 +35,13 @@ def crowd(num_prompts=5, group_size=4, **changes):
     ]
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", [*ARCHITECTURES, "gemma2", "gpt_oss"])
 def test_pitfall_01_logprobs_equal_a_plain_forward_with_refill_shared_prefixes_and_ragged_rows(name):
     model = tiny_model(name)
     requests = crowd()
     engine = make_engine(model, max_batch_size=6)  # for 20 requests
-    assert type(engine._scheduler._runner) is SharedPrefixRunner  # a wrong one is noticed at the start and not taken
-    completions = engine.generate_batch(requests)
+    assert type(engine._scheduler._runner) is CachedRunner  # a wrong one is noticed at the start and not taken
+    completions = generate(engine, requests)
     assert len({len(c.token_ids) for c in completions}) > 3
     for (ids, _), completion in zip(requests, completions, strict=True):
         assert_exact(model, ids, completion)
@@ -51,9 +51,9 @@ def test_pitfall_01_logprobs_equal_a_plain_forward_with_refill_shared_prefixes_a
 def test_a_request_does_not_depend_on_the_batch_it_sits_in(name):
     model = tiny_model(name)
     requests = crowd()
-    together = make_engine(model, max_batch_size=7).generate_batch(requests)
+    together = generate(make_engine(model, max_batch_size=7), requests)
     for request, completion in zip(requests[::3], together[::3], strict=True):
-        (alone,) = make_engine(model).generate_batch([request])
+        (alone,) = generate(make_engine(model), [request])
         assert alone.token_ids == completion.token_ids
         gap = torch.tensor(alone.behavior_logprobs) - torch.tensor(completion.behavior_logprobs)
         assert gap.abs().max() < 1e-5
@@ -149,7 +149,7 @@ def test_a_prompt_is_prefilled_once_for_its_group():
     model = tiny_model()
     engine = make_engine(model)
     seen = count_tokens(model)
-    engine.generate_batch([(prompt(20), sampling(seed, max_tokens=1)) for seed in range(8)])
+    generate(engine, [(prompt(20), sampling(seed, max_tokens=1)) for seed in range(8)])
     assert seen == [20]
 
 
@@ -195,7 +195,7 @@ def test_pitfall_31_new_weights_drop_every_cached_key_and_value(in_flight):
 def test_greedy_equals_generate(name):
     model = tiny_model(name)
     prompts = [prompt(5), prompt(11), prompt(16)]
-    ours = make_engine(model).generate_batch([(ids, sampling(temperature=0, max_tokens=12)) for ids in prompts])
+    ours = generate(make_engine(model), [(ids, sampling(temperature=0, max_tokens=12)) for ids in prompts])
     model.eval()
     model.generation_config.eos_token_id = None  # or generate would end at, or be forbidden to draw, the default id
     for ids, completion in zip(prompts, ours, strict=True):
@@ -214,10 +214,10 @@ def test_greedy_equals_generate(name):
 def test_pitfall_36_members_of_a_group_share_no_stream_and_a_seed_repeats_itself():
     engine = make_engine(tiny_model(), max_batch_size=16)
     requests = [(prompt(6), sampling(derive_seed(0, "train", 0, i))) for i in range(16)]
-    first, second = engine.generate_batch(requests), engine.generate_batch(requests)
+    first, second = generate(engine, requests), generate(engine, requests)
     assert first == second
     assert len({completion.token_ids for completion in first}) == 16
-    other = engine.generate_batch([(prompt(6), sampling(derive_seed(1, "train", 0, i))) for i in range(16)])
+    other = generate(engine, [(prompt(6), sampling(derive_seed(1, "train", 0, i))) for i in range(16)])
     assert not {c.token_ids for c in first} & {c.token_ids for c in other}
 
 
@@ -226,28 +226,28 @@ def test_pitfall_36_the_turns_of_an_episode_share_no_stream_even_with_one_seed()
     with torch.no_grad():
         for parameter in engine._model.parameters():
             parameter.zero_()  # uniform over the vocabulary: only the stream tells completions apart
-    short, long = engine.generate_batch([(prompt(6), sampling(4)), (prompt(14), sampling(4))])
+    short, long = generate(engine, [(prompt(6), sampling(4)), (prompt(14), sampling(4))])
     assert short.token_ids != long.token_ids
 
 
 def test_pitfall_14_the_stop_reason_comes_from_the_token_and_not_from_the_length():
     engine = make_engine(tiny_model())
-    (free,) = engine.generate_batch([(prompt(6), sampling(3, max_tokens=5))])
+    (free,) = generate(engine, [(prompt(6), sampling(3, max_tokens=5))])
     assert free.stop_reason is StopReason.LENGTH
     stop = frozenset(range(VOCABULARY)) - set(free.token_ids[:-1])  # the last allowed token, and none before it
     assert free.token_ids[-1] in stop
-    (stopped,) = engine.generate_batch([(prompt(6), sampling(3, max_tokens=5, stop_ids=stop))])
+    (stopped,) = generate(engine, [(prompt(6), sampling(3, max_tokens=5, stop_ids=stop))])
     assert stopped.token_ids == free.token_ids
     assert stopped.stop_reason is StopReason.STOP
 
 
 def test_each_request_has_its_own_stop_ids():
     engine = make_engine(tiny_model())
-    (free,) = engine.generate_batch([(prompt(6), sampling(3))])
+    (free,) = generate(engine, [(prompt(6), sampling(3))])
     stop = free.token_ids[2]
     end = free.token_ids.index(stop) + 1
     settings = [frozenset({stop}), frozenset(), frozenset({stop, *range(VOCABULARY, VOCABULARY + 9)})]
-    first, second, third = engine.generate_batch([(prompt(6), sampling(3, stop_ids=s)) for s in settings])
+    first, second, third = generate(engine, [(prompt(6), sampling(3, stop_ids=s)) for s in settings])
     assert first.token_ids == third.token_ids == free.token_ids[:end]
     assert second.token_ids == free.token_ids
 
@@ -256,7 +256,7 @@ def test_each_request_has_its_own_stop_ids():
 def test_pitfall_19_logprobs_are_at_the_sampling_temperature(temperature):
     model = tiny_model()
     requests = crowd(3, 2, temperature=temperature)
-    for (ids, _), completion in zip(requests, make_engine(model).generate_batch(requests), strict=True):
+    for (ids, _), completion in zip(requests, generate(make_engine(model), requests), strict=True):
         assert_exact(model, ids, completion, temperature)
         assert completion.sampling_logprobs == completion.behavior_logprobs
 
@@ -264,7 +264,7 @@ def test_pitfall_19_logprobs_are_at_the_sampling_temperature(temperature):
 def test_pitfall_20_truncated_requests_get_both_logprobs_beside_plain_ones():
     model = tiny_model()
     requests = [(prompt(6), sampling(i, top_p=0.8 if i % 2 else 1.0)) for i in range(8)]
-    for (ids, settings), completion in zip(requests, make_engine(model).generate_batch(requests), strict=True):
+    for (ids, settings), completion in zip(requests, generate(make_engine(model), requests), strict=True):
         assert_exact(model, ids, completion)
         gaps = [s - b for s, b in zip(completion.sampling_logprobs, completion.behavior_logprobs, strict=True)]
         if settings.truncates:
@@ -276,13 +276,13 @@ def test_pitfall_20_truncated_requests_get_both_logprobs_beside_plain_ones():
 
 def test_a_completion_that_does_not_fit_is_cut_and_a_prompt_that_does_not_is_an_error():
     engine = make_engine(tiny_model(), max_context_tokens=20)
-    cut, none = engine.generate_batch([(prompt(17), sampling(max_tokens=50)), (prompt(20), sampling())])
+    cut, none = generate(engine, [(prompt(17), sampling(max_tokens=50)), (prompt(20), sampling())])
     assert (len(cut.token_ids), cut.stop_reason) == (3, StopReason.LENGTH)
     assert (cut.token_ids, none.token_ids, none.stop_reason) == (cut.token_ids, (), StopReason.LENGTH)
     with pytest.raises(ValueError, match=r"21 tokens.*max_context_tokens=20"):
-        engine.generate_batch([(prompt(21), sampling())])
+        generate(engine, [(prompt(21), sampling())])
     with pytest.raises(ValueError, match="empty"):
-        engine.generate_batch([([], sampling())])
+        generate(engine, [([], sampling())])
     with pytest.raises(ValueError, match=r"1000.*128"):
         make_engine(tiny_model(), max_context_tokens=1000)
 
@@ -291,7 +291,7 @@ def test_calls_awaited_together_are_batched_together_and_equal_the_synchronous_o
     model = tiny_model()
     engine = make_engine(model, max_batch_size=256)
     requests = [(prompt(5 + i % 3), sampling(i, max_tokens=4)) for i in range(256)]
-    expected = engine.generate_batch(requests)
+    expected = generate(engine, requests)
     seen = count_tokens(model)
 
     async def run():
@@ -323,14 +323,14 @@ def test_pitfall_25_of_requests_that_wait_those_of_smaller_priority_start_first_
 
     found = asyncio.run(run())
     assert begun == [0, 1, 5, 3, 6, 2, 4]
-    alone = [engine.generate_batch([(prompt(5), sampling(number, max_tokens=4))])[0] for number in range(7)]
+    alone = [generate(engine, [(prompt(5), sampling(number, max_tokens=4))])[0] for number in range(7)]
     assert [one.token_ids for one in found] == [one.token_ids for one in alone]
 
 
 def test_an_exception_reaches_every_waiting_caller_and_the_engine_goes_on(monkeypatch):
     model = tiny_model()
     engine = make_engine(model, max_batch_size=2)
-    expected = engine.generate_batch([(prompt(5), sampling(0))])
+    expected = generate(engine, [(prompt(5), sampling(0))])
     decode, calls = engine._scheduler._runner.decode, []
 
     def fail_once(*args):
@@ -347,7 +347,7 @@ def test_an_exception_reaches_every_waiting_caller_and_the_engine_goes_on(monkey
 
     results = asyncio.run(run())
     assert [str(result) for result in results] == ["a broken step"] * 5
-    assert engine.generate_batch([(prompt(5), sampling(0))]) == expected
+    assert generate(engine, [(prompt(5), sampling(0))]) == expected
     assert engine._scheduler.num_parked == 0
 
 
@@ -364,14 +364,16 @@ def test_a_cancelled_caller_frees_its_row():
         third.cancel()
         return await second
 
-    assert asyncio.run(run()) == engine.generate_batch([(prompt(5), sampling(1))])[0]
+    assert asyncio.run(run()) == generate(engine, [(prompt(5), sampling(1))])[0]
     assert engine._scheduler.num_parked == 0
 
 
-def test_close_cancels_the_callers_that_wait():
+def test_close_cancels_the_callers_that_wait_and_keeps_no_session():
     engine = make_engine(tiny_model())
 
     async def run():
+        await engine.generate(prompt(5), sampling(0), session="a")
+        assert engine._scheduler.num_parked == 1
         job = asyncio.ensure_future(engine.generate(prompt(5), sampling(0, max_tokens=40)))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -380,62 +382,35 @@ def test_close_cancels_the_callers_that_wait():
             await job
 
     asyncio.run(run())
-
-
-def test_nothing_is_kept_of_a_session_once_the_engine_is_closed():
-    engine = make_engine(tiny_model())
-    asyncio.run(engine.generate(prompt(5), sampling(0), session="a"))
-    assert engine._scheduler.num_parked == 1
-    engine.close()
     assert engine._scheduler.num_parked == 0
 
 
-def test_pitfall_34_modules_sample_in_evaluation_mode_and_are_put_back():
+def test_pitfall_34_modules_sample_in_evaluation_mode():
     model = tiny_model("gpt2")  # has dropout 0.1
-    model.transformer.h[0].eval()
-    modes = [module.training for module in model.modules()]
     requests = crowd(2, 2)
-    for (ids, _), completion in zip(requests, make_engine(model).generate_batch(requests), strict=True):
+    for (ids, _), completion in zip(requests, generate(make_engine(model), requests), strict=True):
         assert_exact(model, ids, completion)
-        model.transformer.h[0].eval()
-    assert [module.training for module in model.modules()] == modes
-
-
-def test_training_goes_on_after_sampling():
-    model = tiny_model()
-    make_engine(model).generate_batch([(prompt(5), sampling(0))])
-    ids = torch.tensor([prompt(5)])
-    model(input_ids=ids, labels=ids).loss.backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-def test_the_weights_are_the_policys_own():
-    model = tiny_model()
-    engine = make_engine(model)
-    before = {name: tensor.data_ptr() for name, tensor in model.named_parameters()}
-    engine.generate_batch([(prompt(5), sampling(0))])
-    assert {name: tensor.data_ptr() for name, tensor in engine._model.named_parameters()} == before
 
 
 def test_pitfall_37_nothing_depends_on_what_the_engine_did_before() -> None:
     model = tiny_model("llama")
     requests = crowd(max_tokens=12)
     fresh, used = make_engine(model), make_engine(model)
-    used.generate_batch([(prompt(20), sampling(seed=99, max_tokens=40))] * 8)
-    assert used.generate_batch(requests) == fresh.generate_batch(requests)  # to the last bit
+    generate(used, [(prompt(20), sampling(seed=99, max_tokens=40))] * 8)
+    assert generate(used, requests) == generate(fresh, requests)  # to the last bit
     # the shapes of the buffers decide how products are cut: on some machines and sizes that is the last bit
     assert buffer_shapes(used) == buffer_shapes(fresh)
 
 
 def buffer_shapes(engine: LocalEngine) -> list[torch.Size]:
     cache = engine._scheduler._runner._cache
-    return [tensor.shape for layers in (cache, cache.prefixes) for pair in layers.buffers.values() for tensor in pair]
+    return [buffer.shape for slots in (cache.rows, cache.prefixes) for buffer in slots.buffers.values()]
 
 
 def test_pitfall_35_a_token_meets_the_same_experts_in_engine_and_trainer() -> None:
     model = tiny_model("mixtral")  # its router adds noise in training mode
     requests = crowd(max_tokens=12)
-    for (ids, _), completion in zip(requests, make_engine(model).generate_batch(requests), strict=True):
+    for (ids, _), completion in zip(requests, generate(make_engine(model), requests), strict=True):
         assert_exact(model, ids, completion)
 
 
@@ -443,16 +418,16 @@ def test_pitfall_31_nan_of_broken_weights_does_not_outlive_them() -> None:
     model = tiny_model("llama")
     engine = make_engine(model)
     requests = crowd(max_tokens=12)
-    expected = engine.generate_batch(requests)
+    expected = generate(engine, requests)
     head = model.get_input_embeddings().weight.data
     sound = head.clone()
     head[requests[0][0][0]] = float("nan")
     with pytest.raises(NonFiniteLogitsError):
-        engine.generate_batch(requests)
+        generate(engine, requests)
     cache = engine._scheduler._runner._cache
-    for buffers in (cache._aside, cache._made, cache.prefixes._aside, cache.prefixes._made):
+    for buffers in (cache.rows._aside, cache.rows._made, cache.prefixes._aside, cache.prefixes._made):
         assert buffers == {}, "0 x NaN would be NaN"
     head.copy_(sound)
     engine.load_weights(1)
-    again = engine.generate_batch(requests)
+    again = generate(engine, requests)
     assert [c.token_ids for c in again] == [c.token_ids for c in expected]

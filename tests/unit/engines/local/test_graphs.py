@@ -16,12 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlvr.engines.local import LocalEngine
-from rlvr.engines.local.graphed import GraphedRunner
-from rlvr.engines.local.graphs import MOST_STEPS, CudaRecorder, Graphs, rounded_up
+from rlvr.engines.local.graphs import MOST_STEPS, CudaRecorder, GraphedRunner, Graphs, rounded_up
+from rlvr.engines.local.runner import CachedRunner
 from rlvr.engines.local.scheduler import Scheduler
-from rlvr.engines.local.select import _probe, cached_runners
+from rlvr.engines.local.select import choose_runner, probe
+from rlvr.engines.local.shared_prefix import engine_attention
 from rlvr.seeding import derive_seed
-from tests.unit.engines.tiny import VOCABULARY, plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.engines.tiny import VOCABULARY, generate, plain_logprobs, prompt, sampling, tiny_model
 
 WAITS = ("_local_scalar_dense", "nonzero", "_unique2", "masked_select")
 
@@ -104,14 +105,14 @@ def assert_exact(model, requests, completions, *, atol=1e-5):
 @pytest.mark.parametrize("name", ["llama", "qwen2_sliding", "gemma3", "mixtral"])
 def test_pitfall_31_replayed_steps_give_the_logprobs_of_a_plain_forward(name):
     model, recorder = tiny_model(name).eval(), TapeRecorder()
-    with torch.inference_mode():
-        assert _probe(model, partial(GraphedRunner, recorder=TapeRecorder())) is None
+    with torch.inference_mode(), engine_attention(model):
+        assert probe(model, partial(GraphedRunner, recorder=TapeRecorder())) is None
     engine = make_engine(model, recorder, max_batch_size=8)
     long = [(prompt(4), sampling(7, max_tokens=90, stop_ids=frozenset()))]
     # one that lets the buffers grow, then many whose steps are recorded with few columns and go on to more, then some
     # of all lengths, five to a prompt: as many as no recorded step has
     for requests in (long, crowd(2, 4, max_tokens=75, stop_ids=frozenset()), crowd(4, 5), crowd(4, 5)):
-        assert_exact(model, requests, engine.generate_batch(requests))
+        assert_exact(model, requests, generate(engine, requests))
     assert recorder.replayed > 3 * recorder.recorded
 
 
@@ -119,9 +120,9 @@ def test_later_batches_record_nothing_new():
     model, recorder = tiny_model("llama"), TapeRecorder()
     engine = make_engine(model, recorder)
     for _ in range(2):  # the first one's steps were recorded before the buffers had grown to their size
-        engine.generate_batch(crowd())
+        generate(engine, crowd())
     before, replayed = recorder.recorded, recorder.replayed
-    engine.generate_batch(crowd())
+    generate(engine, crowd())
     assert recorder.recorded == before
     assert recorder.replayed > replayed
 
@@ -134,9 +135,9 @@ def test_prompts_longer_and_more_than_there_was_room_for():
     long = [(prompt(65 + i), sampling(i, max_tokens=4, stop_ids=frozenset())) for i in range(5)]
     others = [(prompt(len(ids), seed=9), settings) for ids, settings in short]
     for requests in (short, long, others):
-        assert_exact(model, requests, engine.generate_batch(requests))
+        assert_exact(model, requests, generate(engine, requests))
     before = recorder.recorded
-    engine.generate_batch([(prompt(4), sampling(7, max_tokens=90, stop_ids=frozenset()))])
+    generate(engine, [(prompt(4), sampling(7, max_tokens=90, stop_ids=frozenset()))])
     assert recorder.recorded - before <= 4  # columns come in a few numbers, too
 
 
@@ -144,12 +145,12 @@ def test_new_weights_act_at_once():
     model, recorder = tiny_model("llama"), TapeRecorder()
     engine = make_engine(model, recorder)
     requests = crowd(2)
-    engine.generate_batch(requests)
+    generate(engine, requests)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.7)
     engine.load_weights(1)
-    assert_exact(model, requests, engine.generate_batch(requests))
+    assert_exact(model, requests, generate(engine, requests))
 
 
 def test_sessions_go_on_from_what_is_kept():
@@ -181,14 +182,14 @@ def test_a_step_that_cannot_be_recorded_is_computed_and_said_once():
                 raise RuntimeError("operation failed due to a previous error during capture")
 
     model = tiny_model("llama")
-    with torch.inference_mode(), pytest.warns(UserWarning, match="CUDA graphs"):
-        reason = _probe(model, partial(GraphedRunner, recorder=Refusing()))
+    with torch.inference_mode(), engine_attention(model), pytest.warns(UserWarning, match="CUDA graphs"):
+        reason = probe(model, partial(GraphedRunner, recorder=Refusing()))
     assert reason == "steps that cannot be recorded"
     engine = make_engine(model, Refusing())
     requests = crowd(2)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert_exact(model, requests, engine.generate_batch(requests))
+        assert_exact(model, requests, generate(engine, requests))
     said = [str(w.message) for w in caught if "CUDA graphs" in str(w.message)]
     assert said == ["sampling goes on without CUDA graphs (operation not permitted when stream is capturing)"]
 
@@ -302,31 +303,27 @@ def test_broken_numbers_do_not_survive():
     model, recorder = tiny_model("llama"), TapeRecorder()
     engine = make_engine(model, recorder)
     requests = crowd(2)
-    engine.generate_batch(requests)
+    generate(engine, requests)
     kept = {name: p.detach().clone() for name, p in model.named_parameters()}
     with torch.no_grad():
         model.get_output_embeddings().weight.fill_(float("nan"))
         model.model.layers[0].self_attn.v_proj.weight.fill_(float("nan"))
     engine.load_weights(1)
     with pytest.raises(FloatingPointError):
-        engine.generate_batch(requests)
+        generate(engine, requests)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(kept[name])
     engine.load_weights(2)
-    assert_exact(model, requests, engine.generate_batch(requests))
+    assert_exact(model, requests, generate(engine, requests))
 
 
-def test_recorded_steps_have_inputs_of_their_own():
-    graphs, first = Graphs(TapeRecorder()), torch.tensor([1.0])
-    for value in (first, torch.tensor([3.0])):
-        assert graphs.run(0, lambda x: x[:, None] * 2.0, [value], most_rows=4).tolist() == [[2.0 * float(value)]]
-    assert first.tolist() == [1.0]
-
-
-def test_a_gpu_gets_recorded_steps():
-    assert cached_runners(torch.device("cuda", 1))[0] is GraphedRunner
-    assert GraphedRunner not in cached_runners(torch.device("cpu"))
+def test_a_gpu_gets_recorded_steps(monkeypatch):
+    tried = []
+    monkeypatch.setattr("rlvr.engines.local.select.probe", lambda model, kind: tried.append(kind) or "no")
+    for device in ("cpu", "cuda"):
+        choose_runner(SimpleNamespace(device=torch.device(device), config=tiny_model().config))
+    assert tried == [CachedRunner, GraphedRunner, CachedRunner]
 
 
 def test_shapes_are_rounded_up_to_few():

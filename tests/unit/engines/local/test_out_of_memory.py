@@ -9,10 +9,10 @@ import torch
 import rlvr.engines.local.engine as engine_module
 from rlvr.engines.base import Alternatives
 from rlvr.engines.local import LocalEngine
-from rlvr.engines.local.shared_prefix import SharedPrefixRunner
+from rlvr.engines.local.runner import CachedRunner
 from rlvr.errors import UserError
 from rlvr.seeding import derive_seed
-from tests.unit.engines.tiny import VOCABULARY, plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.engines.tiny import VOCABULARY, generate, plain_logprobs, prompt, sampling, tiny_model
 
 REQUESTS = [
     (prompt(3 + i), sampling(derive_seed(0, i), max_tokens=12, stop_ids=frozenset(range(0, VOCABULARY, 9))))
@@ -28,15 +28,15 @@ def make_engine(notes, *, max_batch_size=8) -> LocalEngine:
 def rows(monkeypatch):
     """How many rows each step had; more than `rows[0]` of them do not fit into memory from step `rows[1]` on."""
     seen = [99, 0]
-    decode = SharedPrefixRunner.decode
+    decode = CachedRunner.decode
 
-    def limited(self, ids, lengths, longest):
+    def limited(self, ids, lengths):
         seen.append(len(ids))
         if len(ids) > seen[0] and len(seen) > seen[1] + 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
-        return decode(self, ids, lengths, longest)
+        return decode(self, ids, lengths)
 
-    monkeypatch.setattr(SharedPrefixRunner, "decode", limited)
+    monkeypatch.setattr(CachedRunner, "decode", limited)
     return seen
 
 
@@ -47,18 +47,18 @@ def said(before: int, after: int) -> str:
 
 @pytest.mark.parametrize("from_step", [0, 3])
 def test_pitfall_36_half_as_many_at_a_time_give_the_same_tokens(rows, from_step):
-    expected = make_engine([]).generate_batch(REQUESTS)
+    expected = generate(make_engine([]), REQUESTS)
     notes = []
     engine = make_engine(notes)
     rows[:] = [3, from_step]
-    completions = engine.generate_batch(REQUESTS)
+    completions = generate(engine, REQUESTS)
     assert notes == [said(8, 4), said(4, 2)]
     assert [c.token_ids for c in completions] == [c.token_ids for c in expected]
     for (ids, _), completion in zip(REQUESTS, completions, strict=True):
         plain = plain_logprobs(engine._model, ids, completion)
         torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), plain, atol=1e-5, rtol=0)
     rows[:] = [99, 0]
-    engine.generate_batch(REQUESTS)
+    generate(engine, REQUESTS)
     assert max(rows[2:]) == 2, "it stays so"
 
 
@@ -66,7 +66,7 @@ def test_as_few_as_there_were_are_halved_and_not_the_places(rows):
     notes = []
     engine = make_engine(notes, max_batch_size=64)
     rows[0] = 1
-    engine.generate_batch(REQUESTS[:4])
+    generate(engine, REQUESTS[:4])
     assert notes == [said(4, 2), said(2, 1)]
 
 
@@ -83,7 +83,7 @@ def test_one_that_does_not_fit_alone_is_a_sentence_for_all_who_wait(rows):
     assert str(found[0]).startswith("out of memory with up to 1 completions sampled together (CUDA out of memory.")
     assert str(found[0]).endswith(": lower rollout.max_completion_tokens, or train a smaller model")
     rows[0] = 99
-    assert len(engine.generate_batch(REQUESTS[:2])) == 2, "the next ones may fit"
+    assert len(generate(engine, REQUESTS[:2])) == 2, "the next ones may fit"
 
 
 def test_who_waits_hears_of_it_where_there_is_not_even_memory_to_begin_anew(rows, monkeypatch):
@@ -102,7 +102,7 @@ def test_nothing_holds_what_the_failed_step_had_made(rows, monkeypatch):
     monkeypatch.setattr(engine_module, "free", lambda: errors.append(sys.exc_info()[1]))
     engine = make_engine([])
     rows[0] = 4
-    engine.generate_batch(REQUESTS)
+    generate(engine, REQUESTS)
     assert errors == [None]
 
 

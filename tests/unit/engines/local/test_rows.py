@@ -1,5 +1,7 @@
 """Rows leave and the rest closes up."""
 
+from concurrent.futures import Future
+
 import torch
 
 from rlvr.engines.local.rows import Request, Rows
@@ -12,9 +14,7 @@ def request(length: int, max_tokens: int = 9, stop_ids: frozenset[int] = frozens
     return Request(
         prompt_ids=tuple(range(length)),
         sampling=sampling(length, max_tokens=max_tokens, stop_ids=stop_ids),
-        session=None,
-        on_done=lambda completion: None,
-        on_error=lambda error: None,
+        future=Future(),
     )
 
 
@@ -36,7 +36,6 @@ def test_the_example_of_the_docstring():
     assert rows.requests == [requests[0], requests[4], requests[2]]
     assert rows.last_ids[:3].tolist() == [10, 14, 12]
     assert rows.lengths[:3].tolist() == [1, 5, 3]
-    assert rows.longest == 5
 
 
 def test_pitfall_03_a_row_that_moves_keeps_its_stop_ids_and_its_limit():

@@ -124,9 +124,3 @@ def test_pitfall_19_likely_tokens_are_those_at_the_temperature(temperature: floa
     expected = torch.log_softmax(logits / (temperature or 1.0), -1).topk(4)
     assert [list(tokens) for tokens, _ in wanted.seen] == expected.indices.tolist()
     torch.testing.assert_close(torch.tensor([values for _, values in wanted.seen]), expected.values, atol=1e-5, rtol=0)
-
-
-def test_no_more_likely_tokens_than_there_are():
-    engine, wanted = make_engine(), Alternatives(count=VOCABULARY + 5)
-    completion = asyncio.run(engine.generate(prompt(3), sampling(max_tokens=2), alternatives=wanted))
-    assert [len(tokens) for tokens, _ in wanted.seen] == [VOCABULARY] * len(completion.token_ids)

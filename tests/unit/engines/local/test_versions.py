@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlvr.engines.local import LocalEngine, scheduler
-from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.engines.tiny import generate, plain_logprobs, prompt, sampling, tiny_model
 
 
 def count_tokens(engine: LocalEngine) -> list[int]:
@@ -70,26 +70,7 @@ def test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_wh
 def test_a_completion_that_ends_before_the_next_load_has_one_version(max_tokens: int) -> None:
     engine = LocalEngine(tiny_model(), max_batch_size=2, max_context_tokens=64)
     engine.load_weights(3)
-    [done] = engine.generate_batch([(prompt(5), sampling(0, max_tokens=max_tokens))])
+    [done] = generate(engine, [(prompt(5), sampling(0, max_tokens=max_tokens))])
     engine.load_weights(4)
     assert done.policy_versions == (3,) * max_tokens
     assert done.version_changes == ()
-
-
-def test_pitfall_31_a_session_that_was_parked_with_old_weights_is_computed_anew() -> None:
-    model, new = tiny_model(), tiny_model(seed=1)
-    engine = LocalEngine(model, max_batch_size=2, max_context_tokens=64)
-
-    async def run():
-        first = await engine.generate(prompt(9), sampling(1, max_tokens=5), session="a")
-        assert engine._scheduler.num_parked == 1
-        model.load_state_dict(new.state_dict())
-        engine.load_weights(1)
-        assert engine._scheduler.num_parked == 0
-        ids = [*prompt(9), *first.token_ids, 3]
-        return ids, await engine.generate(ids, sampling(2, max_tokens=5), session="a")
-
-    ids, second = asyncio.run(run())
-    assert second.policy_versions == (1,) * 5
-    expected = plain_logprobs(new, ids, second)
-    torch.testing.assert_close(torch.tensor(second.behavior_logprobs), expected, atol=1e-5, rtol=0)

@@ -6,12 +6,12 @@ without the pushed weights.
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 from transformers import PreTrainedModel
 
-from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Offer, OfferError, Stream, join, vocabulary_digest
+from rlvr.engines.vllm.extension.rlvr_vllm_launch import CONFIG_KEYS, REFUSED, vocabulary_digest
 from rlvr.engines.vllm.wire import GENERATE
 
 
@@ -43,6 +43,12 @@ Misbehave = Callable[[str, int], "Fault | Change | None"]
 """Route and how often it was asked before -> what goes wrong."""
 
 
+def refusal(reason: str) -> Fault:
+    """What vLLM answers when a worker raised."""
+    message = f"Worker failed with error '{REFUSED} ValueError: {reason}'"
+    return Fault(status=500, body=json.dumps({"error": {"message": message}}).encode())
+
+
 class DiedError(Exception):
     """Of whatever is under way when the server dies."""
 
@@ -55,12 +61,12 @@ class FakeVllm:
     words: Mapping[str, int]
     fault: Misbehave = lambda route, count: None
     facts: dict[str, Any] = field(default_factory=dict)  # in the place of true ones
+    config: dict[str, Any] = field(default_factory=dict)  # of the model; in the place of true values
     name: str = "some/model"
     is_raw: bool = False  # tells logprobs before the temperature
     keeps_head: bool = False  # loads everything but the head
     sees_files: bool = True
-    num_workers: int = 1
-    on_tensor: Callable[[int, str], None] = lambda worker, name: None  # as each tensor of a broadcast arrives
+    on_update: Callable[[], None] = lambda: None  # as weights arrive
     holds_at: int | None = None  # samples so many tokens of a completion, and waits until this is None
     port: int = 0
     calls: list[str] = field(default_factory=list)  # routes in order, sampling left out
@@ -78,6 +84,7 @@ class FakeVllm:
         self.weights = copy.deepcopy(self.original)
         self.adapters: dict[str, PreTrainedModel] = {}  # the model with each
         self.version = "default"
+        self._coming: dict[str, torch.Tensor] = {}
         self.prefixes: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}  # logits after a prompt, as first computed
         self.goes_on = threading.Event()
         self.goes_on.set()
@@ -135,14 +142,9 @@ class FakeVllm:
                 return {"status": "resumed"}
             case "/collective_rpc":
                 assert "timeout" not in body, "vLLM's next answers would be those to earlier questions"
-                if body["method"] == "receive_policy":
-                    with ThreadPoolExecutor(self.num_workers) as pool:
-                        return {
-                            "results": list(
-                                pool.map(lambda i: self._receive(i, body["args"][0]), range(self.num_workers))
-                            )
-                        }
-                return {"results": [self._rpc(body["method"], body["args"])]}
+                return {"results": [self._describe() if body["method"] == "describe" else None]}
+            case "/init_weight_transfer_engine" | "/start_weight_update" | "/update_weights" | "/finish_weight_update":
+                return self._transfer(route, body)
             case "/reset_prefix_cache":
                 self.prefixes.clear()
                 return {"success": True}
@@ -165,63 +167,52 @@ class FakeVllm:
                 return self._generate(body)
         return Fault(status=404, body=b'{"detail": "Not Found"}')
 
-    def _rpc(self, method: str, args: list[str]) -> dict[str, Any]:
-        if method == "describe":
-            config = self.original.config
-            return {
-                "vllm": "0.0",
-                "architecture": type(self.original).__name__,
-                "device": "cpu",
-                "num_workers": self.num_workers,
-                "vocab_size": config.vocab_size,
-                "hidden_size": config.hidden_size,
-                "num_layers": config.num_hidden_layers,
-                "dtype": "float32",
-                "quantization": None,
-                "max_model_len": config.max_position_embeddings,
-                "logprobs_mode": "processed_logprobs",
-                "max_logprobs": 20,
-                "max_lora_rank": 0,
-                "chunked_prefill": False,
-                "tokenizer": vocabulary_digest(dict(self.words)),
-            } | self.facts
-        files = sorted(Path(args[0]).glob("*.safetensors")) if self.sees_files else []
-        if not files:
-            return {"error": f"there is no safetensors file at {args[0]} on the server's side"}
-        loaded = {name: tensor for file in files for name, tensor in load_file(file).items()}
-        return self._load(loaded)
+    def _describe(self) -> dict[str, Any]:
+        return {
+            "vllm": "0.0",
+            "architecture": type(self.original).__name__,
+            "device": "cpu",
+            "gpu": None,
+            "num_workers": 1,
+            "config": {key: getattr(self.original.config, key, None) for key in CONFIG_KEYS} | self.config,
+            "dtype": "float32",
+            "quantization": None,
+            "max_model_len": self.original.config.max_position_embeddings,
+            "logprobs_mode": "processed_logprobs",
+            "max_logprobs": 20,
+            "max_lora_rank": 0,
+            "chunked_prefill": False,
+            "tokenizer": vocabulary_digest(dict(self.words)),
+        } | self.facts
 
-    def _receive(self, worker: int, text: str) -> dict[str, Any]:
-        """As the extension does, over a real process group."""
-        offer = Offer.from_json(text)
-        own = {name: tuple(value.shape) for name, value in self.weights.named_parameters()}
-        if own != {name: shape for name, shape, _ in offer.tensors}:
-            return {"error": "the offer is not the model's"}
-        try:
-            group = join(offer, has_gpu=False)
-        except OfferError as error:
-            return {"error": str(error)}
-        except CutOffError as error:
-            return {"error": f"no weights came: {error}", "cut_off": True}
-        stream, loaded = Stream(offer, group), {}
-        try:
-            for name, tensor in stream:
-                self.on_tensor(worker, name)
-                loaded[name] = tensor
-        finally:
-            group.leave()
-        if stream.problem is not None:
-            return {"error": stream.problem, "cut_off": True}
-        return self._load(loaded)
+    def _transfer(self, route: str, body: dict[str, Any]) -> Any:
+        if route == "/init_weight_transfer_engine":
+            assert body["init_info"] == {"transport": "files"}
+        elif route == "/start_weight_update":
+            self._coming = {}
+        elif route == "/update_weights":
+            return self._update(body["update_info"])
+        else:
+            with self._lock, torch.no_grad():
+                for name, parameter in self.weights.named_parameters():
+                    parameter.copy_(self._coming.get(name, parameter))
+                self.version = body["weight_version"]
+        return {}
 
-    def _load(self, loaded: dict[str, torch.Tensor]) -> dict[str, Any]:
+    def _update(self, info: dict[str, Any]) -> Any:
+        self.on_update()
+        if "data" in info:
+            self._coming |= load(base64.b64decode(info["data"]))
+        else:
+            files = sorted(Path(info["path"]).glob("*.safetensors")) if self.sees_files else []
+            if not files:
+                return refusal(f"there is no safetensors file at {info['path']} on the server's side")
+            self._coming |= {name: tensor for file in files for name, tensor in load_file(file).items()}
+        if info["is_last"] and self._coming.keys() != {name for name, _ in self.weights.named_parameters()}:
+            return refusal("not all weights came")
         if self.keeps_head:
-            loaded.pop("lm_head.weight")
-        with self._lock, torch.no_grad():
-            for name, parameter in self.weights.named_parameters():
-                if name in loaded:
-                    parameter.copy_(loaded[name])
-        return {"loaded": len(loaded), "verified": len(loaded), "num_unverifiable": 0, "unverifiable": []}
+            self._coming.pop("lm_head.weight", None)
+        return {}
 
     def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
         settings = body["sampling_params"]

