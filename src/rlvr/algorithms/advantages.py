@@ -14,9 +14,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rlvr.algorithms.gae import discounted_returns, generalized_advantage_estimate
+from rlvr.algorithms.gae import discounted_returns, generalized_advantage_estimate, potential_shaping
 from rlvr.algorithms.masking import over_episode, sampled_tokens
-from rlvr.algorithms.shaping import potential_shaping
 from rlvr.types import TokenBatch
 
 STD_EPSILON = 1e-4  # added to every standard deviation that divides
@@ -35,14 +34,13 @@ class Estimate:
 
 def group_normalized(batch: TokenBatch, penalties: Tensor, mask: Tensor, *, std_normalization: str) -> Estimate:
     """A_i = (r_i - mean_group r) / (std_group r + epsilon); GRPO, arXiv:2402.03300, section 4.1.2."""
-    return spread(
-        compared(batch, penalties, partial(normalize_within_groups, std_normalization=std_normalization)), mask
-    )
+    normalized = partial(normalize_within_groups, std_normalization=std_normalization)
+    return spread(compared(batch, penalties, normalized), mask)
 
 
 def group_centered(batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimate:
     """A_i = r_i - mean_group r; Dr. GRPO, arXiv:2503.20783, section 3.2."""
-    return spread(compared(batch, penalties, partial(normalize_within_groups, std_normalization="none")), mask)
+    return group_normalized(batch, penalties, mask, std_normalization="none")
 
 
 def leave_one_out(batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimate:
@@ -65,10 +63,7 @@ def compared(batch: TokenBatch, penalties: Tensor, baseline: Callable[[Tensor, T
 
 def batch_normalized_returns(batch: TokenBatch, penalties: Tensor, mask: Tensor, *, gamma: float) -> Estimate:
     """A_t = (G_t - mean G) / (std G + epsilon) over the batch's tokens; REINFORCE++, arXiv:2501.03262."""
-    sampled = sampled_tokens(batch)
-    rewards = reward_at_end(batch.rewards, sampled) - penalties
-    if batch.potentials is not None:
-        rewards = rewards + potential_shaping(batch.potentials, sampled, gamma)
+    rewards, sampled = token_rewards(batch, penalties, gamma)
     return Estimate(advantages=normalize_over_tokens(discounted_returns(rewards, sampled, gamma), mask))
 
 
@@ -78,14 +73,19 @@ def generalized_advantages(
     """GAE with a critic, arXiv:1506.02438; the reward comes at the last token. Needs `batch.values`."""
     if batch.values is None:
         raise ValueError("generalized advantages need batch.values")
+    rewards, sampled = token_rewards(batch, penalties, gamma)
+    advantages, returns = generalized_advantage_estimate(rewards, batch.values, sampled, gamma, gae_lambda)
+    advantages = normalize_over_tokens(advantages, mask) if whiten_advantages else advantages
+    return Estimate(advantages=advantages, returns=returns)
+
+
+def token_rewards(batch: TokenBatch, penalties: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """What each sampled token earns [B, T] (end reward, penalties, shaping), and which tokens these are [B, T]."""
     sampled = sampled_tokens(batch)
     rewards = reward_at_end(batch.rewards, sampled) - penalties
     if batch.potentials is not None:
         rewards = rewards + potential_shaping(batch.potentials, sampled, gamma)
-    advantages, returns = generalized_advantage_estimate(rewards, batch.values, sampled, gamma, gae_lambda)
-    return Estimate(
-        advantages=normalize_over_tokens(advantages, mask) if whiten_advantages else advantages, returns=returns
-    )
+    return rewards, sampled
 
 
 # --------------------------------------------------------------------------------------------------- the arithmetic

@@ -17,7 +17,6 @@ Two episodes with 1 and 3 trained tokens, max_completion_tokens = 4:
 """
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from torch import Tensor, int64
 
@@ -49,11 +48,9 @@ def num_episodes(mask: Tensor, episodes: Tensor) -> Tensor:
     return mask.new_tensor(len(episodes[mask.any(1)].unique()), dtype=int64).clamp(min=1)
 
 
-AGGREGATIONS: Mapping[str, Callable[[Tensor, Tensor, int], Tensor]] = MappingProxyType(
-    {
-        "token_mean": token_mean,
-        "sequence_mean": sequence_mean,
-        "sequence_sum": sequence_sum,
-        "fixed_length": fixed_length,
-    }
-)
+AGGREGATIONS: Mapping[str, Callable[[Tensor, Tensor, int], Tensor]] = {
+    "token_mean": token_mean,
+    "sequence_mean": sequence_mean,
+    "sequence_sum": sequence_sum,
+    "fixed_length": fixed_length,
+}

@@ -49,7 +49,9 @@ KlPlacement = Annotated[
     setting(description="add the KL to the loss or subtract it from the reward", only_if="kl_coef > 0"),
 ]
 NumEpochs = Annotated[int, setting(description="passes over each batch of rollouts", ge=1)]
-NumMinibatches = Annotated[int, setting(description="optimizer steps per pass; divides the rows of a batch", ge=1)]
+NumMinibatches = Annotated[
+    int, setting(debug=2, description="optimizer steps per pass; divides the rows of a batch", ge=1)
+]
 ClipLow = Annotated[
     float, setting(description="the ratio is clipped below 1 - clip_low", only_if=SEVERAL_UPDATES, gt=0, lt=1)
 ]
@@ -67,7 +69,7 @@ class Algorithm(Component, ABC):
 
     group: ClassVar[str] = "algorithm"
     compares_groups: ClassVar[bool] = False  # the baseline comes from the group: it needs two completions or more
-    returns_per_token: ClassVar[bool] = False  # so that potential-based shaping acts; see `shaping.py`
+    returns_per_token: ClassVar[bool] = False  # so that potential-based shaping acts; see `gae.potential_shaping`
 
     aggregation: Aggregation = "token_mean"
     kl_coef: NonNegativeFloat = setting(0.0, "weight of the KL to the frozen starting policy; 0: no reference is kept")
@@ -96,7 +98,7 @@ class Algorithm(Component, ABC):
         False, "ablation only: also trains on what tools and templates wrote (docs/tools.md)", only_if="task.has_tools"
     )
 
-    # ------------------------------------------------------------------------------------- what a component overrides
+    # What a component overrides.
 
     @abstractmethod
     def advantages(self, batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimate:
@@ -123,12 +125,7 @@ class Algorithm(Component, ABC):
         """Rounds in which groups with equal rewards are replaced (dynamic sampling); None: they are kept."""
         return None
 
-    # ------------------------------------------------------------------------------------------------- what follows
-
-    @property
-    def has_critic(self) -> bool:
-        """Whether a value head is trained with the policy."""
-        return isinstance(self, Critic)
+    # What follows from the settings.
 
     @property
     def needs(self) -> frozenset[str]:
@@ -140,7 +137,7 @@ class Algorithm(Component, ABC):
         wanted = {
             "old_logprobs": self.num_epochs * self.num_minibatches > 1 or self.kl_coef_in("reward") > 0,
             "reference_logprobs": self.kl_coef > 0,
-            "values": self.has_critic,
+            "values": isinstance(self, Critic),
         }
         return frozenset(name for name, needed in wanted.items() if needed)
 
@@ -172,16 +169,16 @@ class Algorithm(Component, ABC):
                 f"rollout.prompts_per_step={rollout.prompts_per_step} x rollout.group_size={rollout.group_size} rows; "
                 "choose a divisor."
             )
-        if self.mismatch_correction == "none":
-            if rollout.max_staleness > 0 and self.num_epochs * self.num_minibatches > 1:
-                raise ConfigError(
-                    f"rollout.max_staleness={rollout.max_staleness}: with algorithm.num_epochs={self.num_epochs} x "
-                    f"num_minibatches={self.num_minibatches} updates per batch the clipped ratio is to the policy "
-                    "before them, and nothing corrects for the older one that sampled (docs/algorithms.md); set "
-                    "algorithm.mismatch_correction=truncate (which needs rollout.top_p=1.0, the whole vocabulary), or "
-                    "algorithm.num_epochs=1 algorithm.num_minibatches=1."
-                )
-        elif rollout.top_p < 1 or rollout.top_k > 0 or rollout.min_p > 0:
+        updates = self.num_epochs * self.num_minibatches
+        if self.mismatch_correction == "none" and rollout.max_staleness > 0 and updates > 1:
+            raise ConfigError(
+                f"rollout.max_staleness={rollout.max_staleness}: with algorithm.num_epochs={self.num_epochs} x "
+                f"num_minibatches={self.num_minibatches} updates per batch the ratio is to the policy before them, and "
+                "nothing corrects for the older one that sampled (docs/algorithms.md); set "
+                "algorithm.mismatch_correction=truncate (which needs rollout.top_p=1.0, the whole vocabulary), or "
+                "algorithm.num_epochs=1 algorithm.num_minibatches=1."
+            )
+        if self.mismatch_correction != "none" and (rollout.top_p < 1 or rollout.top_k > 0 or rollout.min_p > 0):
             raise ConfigError(
                 f"algorithm.mismatch_correction={self.mismatch_correction}: needs sampling from the whole vocabulary, "
                 f"not rollout.top_p={rollout.top_p}, top_k={rollout.top_k}, min_p={rollout.min_p}; set these to 1, 0 "

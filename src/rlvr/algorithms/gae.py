@@ -1,4 +1,4 @@
-"""Returns and generalized advantages over the trainable tokens only; GAE, arXiv:1506.02438.
+"""Returns, generalized advantages and shaping over the trainable tokens only; GAE, arXiv:1506.02438.
 
 Tokens the policy did not sample (prompt, tool results, padding) are no steps of the episode: they are squeezed out
 first, so that nothing is discounted, bootstrapped or reset across them and their values are never read.
@@ -34,6 +34,21 @@ def generalized_advantage_estimate(
     advantage = discounted_suffix_sums(delta, gamma * gae_lambda)
     inside = squeeze(mask.to(delta.dtype), mask, order)
     return unsqueeze(advantage * inside, order), unsqueeze((advantage + value) * inside, order)
+
+
+def potential_shaping(potentials: Tensor, mask: Tensor, gamma: float) -> Tensor:
+    """gamma Phi_{t+1} - Phi_t over the masked tokens of each row [B, T]; 0 elsewhere, and Phi is 0 after the end.
+
+        potentials   0  0  .  .  1  1  .  1  1      two turns before half of the way was found, `.` was not sampled
+        shaping      0  1  .  .  0  0  .  0 -1      gamma = 1
+
+    Ng, Harada and Russell, ICML 1999: the only kind of shaping that moves no optimum. Over the rest of an episode it
+    adds up to -Phi(now), whatever is done, so a policy earns nothing by going back and forth. It acts where tokens have
+    returns of their own (ppo, reinforce_pp); where whole episodes of a group are compared it is the same for all.
+    """
+    order = squeeze_order(mask)
+    before = squeeze(potentials, mask, order)
+    return unsqueeze(gamma * pad(before[:, 1:], (0, 1)) - before, order)
 
 
 def discounted_suffix_sums(x: Tensor, discount: float) -> Tensor:

@@ -1,17 +1,21 @@
 """The steps that all algorithms share: rewards in, advantages out; logprobs in, loss out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlvr.algorithms.advantages import Estimate
 from rlvr.algorithms.aggregation import AGGREGATIONS
 from rlvr.algorithms.algorithm import Algorithm, Critic
 from rlvr.algorithms.kl import ESTIMATORS, k3
 from rlvr.algorithms.losses import Surrogate
 from rlvr.algorithms.masking import keep, longest_turn, sampled_tokens, trained_tokens
 from rlvr.algorithms.ratios import CORRECTIONS, MIN_LOGPROB, bounded_log_ratio, mismatch_log_weight
+from rlvr.errors import UserError
+from rlvr.imports import described
 from rlvr.types import TokenBatch
 
 
@@ -57,7 +61,9 @@ class Objective:
             old, reference = required(batch.old_logprobs), required(batch.reference_logprobs)
             log_ratio, _ = bounded_log_ratio(keep(old, sampled), keep(reference, sampled))
             penalties = kl_coef * ESTIMATORS[self.algorithm.kl_estimator](log_ratio)
-        estimate = self.algorithm.advantages(replace(batch, rewards=rewards), penalties, trained)
+        estimate = _called(self.algorithm, "advantages", replace(batch, rewards=rewards), penalties, trained)
+        given = (penalties,) if batch.values is None else (penalties, batch.values)
+        _check_returned(self.algorithm, "advantages", estimate, Estimate, trained, given)
         returns = None if estimate.returns is None else keep(estimate.returns, trained)
         return replace(batch, advantages=keep(estimate.advantages, trained), returns=returns)
 
@@ -93,19 +99,28 @@ class Objective:
         old = keep(required(rows.old_logprobs), mask) if "old_logprobs" in algorithm.needs else current
         log_ratio, extreme = bounded_log_ratio(current, old.detach())
         log_weight, odd = mismatch_log_weight(old.detach(), keep(rows.behavior_logprobs, mask))
-        policy = algorithm.surrogate(log_ratio, current, keep(required(rows.advantages), mask), mask)
+        given = (log_ratio, current, keep(required(rows.advantages), mask))
+        policy = _called(algorithm, "surrogate", *given, mask)
+        _check_returned(algorithm, "surrogate", policy, Surrogate, mask, given)
 
         correction = CORRECTIONS[algorithm.mismatch_correction]
         weight = correction.weight(log_weight, mask)
         factor = correction.factor(weight, algorithm.mismatch_cap)
         policy_loss = policy.loss * factor
         per_token, clamped = policy_loss, extreme | odd
-        logged = policy_metrics(policy, log_ratio) | {
+        logged = {
+            "ratio": policy.ratio,  # before any clip
+            "clip_low": policy.clipped_low,
+            "clip_high": policy.clipped_high,
+            "clip_fraction": policy.clipped_low | policy.clipped_high,
+            "approx_kl": k3(-log_ratio.detach()),
             "mismatch_kl": k3(-log_weight),
             "mismatch_weight": weight,
             "mismatch_capped": (weight > algorithm.mismatch_cap) | (factor == 0),
+            "policy_loss": policy_loss,
+            "entropy": entropy,
+            "tokens": torch.ones_like(weights),
         }
-        logged |= {"policy_loss": policy_loss, "entropy": entropy, "tokens": torch.ones_like(weights)}
         if algorithm.entropy_coef > 0:
             per_token = per_token - algorithm.entropy_coef * entropy
         if rows.reference_logprobs is not None:
@@ -126,15 +141,47 @@ class Objective:
         return trained_tokens(batch, truncated=self.algorithm.truncated)
 
 
-def policy_metrics(policy: Surrogate, log_ratio: Tensor) -> dict[str, Tensor]:
-    """What to log of the ratio, per token [b, T], as it is before any clip."""
-    return {
-        "ratio": policy.ratio,
-        "clip_low": policy.clipped_low,
-        "clip_high": policy.clipped_high,
-        "clip_fraction": policy.clipped_low | policy.clipped_high,
-        "approx_kl": k3(-log_ratio.detach()),
-    }
+def _called(algorithm: Algorithm, method: str, *given: Any) -> Any:
+    """What a method returns; UserError with file and line where the user's own raises."""
+    try:
+        return getattr(algorithm, method)(*given)
+    except UserError:
+        raise
+    except Exception as error:
+        if type(algorithm).__module__.startswith("rlvr.") or isinstance(error, MemoryError | torch.OutOfMemoryError):
+            raise  # what ran out of memory is tried again in smaller portions
+        raise UserError(
+            f"algorithm={algorithm.name}: its method {method} raised {described(error)}; correct it, then go on with "
+            "resume=true."
+        ) from error
+
+
+def _check_returned(
+    algorithm: Algorithm, method: str, returned: object, kind: type, mask: Tensor, given: Sequence[Tensor]
+) -> None:
+    """UserError if a method, which may be the user's own, has not returned a `kind` of finite tensors [B, T].
+
+    What stands outside the mask may be anything. Of numbers that were not finite when given, none better come back.
+    """
+    wrong = "" if isinstance(returned, kind) else "None" if returned is None else f"a {type(returned).__name__}"
+    for name in () if wrong else kind.__dataclass_fields__:
+        value = getattr(returned, name)
+        if value is None and name == "returns":
+            continue
+        if not isinstance(value, Tensor):
+            wrong = wrong or f"{name} of type {type(value).__name__}"
+        elif value.shape != mask.shape:
+            wrong = wrong or f"{name} of shape {list(value.shape)}"
+        elif not value[mask].isfinite().all() and all(x[mask].isfinite().all() for x in given):
+            wrong = wrong or f"{name} with NaN or infinity"
+        elif name == "loss" and not value.requires_grad and any(x.requires_grad for x in given):
+            wrong = wrong or "a loss without gradient"
+    if wrong:
+        wanted = "an Estimate with finite advantages" if kind is Estimate else "a Surrogate with finite tensors"
+        raise UserError(
+            f"algorithm={algorithm.name}: its method {method} must return {wanted} [B, T] = {list(mask.shape)}, a "
+            f"number for each token, not {wrong}; correct it, then go on with resume=true."
+        )
 
 
 def required(x: Tensor | None) -> Tensor:

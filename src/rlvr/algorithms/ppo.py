@@ -1,6 +1,18 @@
+"""Algorithms in which each token has its own return."""
+
 from rlvr.algorithms.algorithm import SEVERAL_UPDATES, Critic, NumEpochs, NumMinibatches, TokenReturns
 from rlvr.registry import register
 from rlvr.settings import PositiveFloat, Share, setting
+
+
+@register("algorithm", "reinforce_pp")
+class ReinforcePP(TokenReturns):
+    """REINFORCE++, arXiv:2501.03262: token returns normalized over the whole batch."""
+
+    def advantages(self, batch, penalties, mask):
+        from rlvr.algorithms.advantages import batch_normalized_returns
+
+        return batch_normalized_returns(batch, penalties, mask, gamma=self.gamma)
 
 
 @register("algorithm", "ppo")

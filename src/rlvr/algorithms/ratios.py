@@ -1,8 +1,7 @@
 """Probability ratios that cannot overflow, and the correction for a sampler that differs from the trainer."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,21 +86,18 @@ def banded_weight(weight: Tensor, mismatch_cap: float) -> Tensor:
     return torch.where((weight <= mismatch_cap) & (weight * mismatch_cap >= 1), weight, 0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Correction:
+class Correction(NamedTuple):
     """What the weight of a token is, before anything is cut off, and what the policy loss is multiplied by."""
 
     weight: Callable[[Tensor, Tensor], Tensor]  # (log weights of tokens [b, T], mask [b, T]) -> weights [b, T]
     factor: Callable[[Tensor, float], Tensor]  # (weights [b, T], cap) -> factors [b, T]
 
 
-CORRECTIONS: Mapping[str, Correction] = MappingProxyType(
-    {
-        "none": Correction(weight=token_weight, factor=uncorrected),
-        "truncate": Correction(weight=token_weight, factor=truncated_weight),
-        "mask": Correction(weight=token_weight, factor=masked_weight),
-        "sequence_truncate": Correction(weight=sequence_weight, factor=truncated_weight),
-        "sequence_mask": Correction(weight=sequence_weight, factor=masked_weight),
-        "geometric_mask": Correction(weight=geometric_weight, factor=banded_weight),
-    }
-)
+CORRECTIONS: Mapping[str, Correction] = {
+    "none": Correction(token_weight, uncorrected),
+    "truncate": Correction(token_weight, truncated_weight),
+    "mask": Correction(token_weight, masked_weight),
+    "sequence_truncate": Correction(sequence_weight, truncated_weight),
+    "sequence_mask": Correction(sequence_weight, masked_weight),
+    "geometric_mask": Correction(geometric_weight, banded_weight),
+}

@@ -59,7 +59,7 @@ def episode_rows(episode: Episode) -> Iterator[TokenRow]:
 
 
 def _with_tool_tokens(row: TokenRow) -> TokenRow:
-    """Everything after the first prompt counts as sampled; nobody knows with which probability."""
+    """Everything after the first prompt counts as sampled, with unknown probability."""
     first = row.prompt_length
     return replace(
         row,

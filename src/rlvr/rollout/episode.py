@@ -8,15 +8,15 @@ Two turns, 9 being the stop token and 2 3 the environment's reply with the heade
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from math import nan
 from typing import Protocol
 
 from rlvr.engines.base import Engine
 from rlvr.envs.base import Env, TurnText
 from rlvr.errors import UserError
-from rlvr.types import Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema, Turn
+from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema, Turn
 
 Sampling = Callable[[int], SamplingParams]
 """turn -> how to draw that turn's completion"""
@@ -45,7 +45,7 @@ class ChatCodec(Protocol):
         """The prompt of the next turn: prompt and completion, extended by the reply and the header of the next one.
 
         `conversation` is everything said so far, the completion as its last message. Only where the template would
-        take back some of it, as Qwen3's does with earlier thinking, is it rendered anew.
+        take back some of it, as Qwen3's does with earlier thinking, is it rendered again.
         """
         ...
 
@@ -82,12 +82,16 @@ async def run_episode(
     """
     # equal to nothing else: episodes of one example never share an engine session. None where one turn is all there is:
     # the engine would keep its keys and values for a next turn that never comes
-    limits = _Limits(max_context_tokens=max_context_tokens, max_turns=_smaller(max_turns, env.max_turns))
-    session = None if limits.max_turns == 1 else object()
+    max_turns = min((limit for limit in (max_turns, env.max_turns) if limit is not None), default=None)
+    session = None if max_turns == 1 else object()
+
+    async def complete(prompt_ids: tuple[int, ...], turn: int) -> Completion:
+        params = sampling(turn)
+        params = replace(params, max_tokens=min(params.max_tokens, max_context_tokens - len(prompt_ids)))
+        return await engine.generate(prompt_ids, params, session=session)
+
     try:
-        opening = await env.start()
-        prompt_ids = _first_prompt(example, chat.encode_prompt(opening, env.tools), max_context_tokens)
-        turns, said, stop_reason = await _take_turns(opening, prompt_ids, env, engine, chat, sampling, session, limits)
+        turns, said, stop_reason = await _take_turns(example, env, chat, complete, max_context_tokens, max_turns)
     finally:
         if session is not None:
             engine.release(session)  # before scoring: a slow verifier holds no place in the engine's batch
@@ -102,44 +106,26 @@ async def run_episode(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Limits:
-    max_context_tokens: int
-    max_turns: int | None
-
-
-def _smaller(first: int | None, second: int | None) -> int | None:
-    given = [limit for limit in (first, second) if limit is not None]
-    return min(given, default=None)
-
-
-def _first_prompt(example: Example, ids: Sequence[int], max_context_tokens: int) -> tuple[int, ...]:
-    if len(ids) >= max_context_tokens:
-        raise UserError(
-            f"the prompt of example {example.id!r} has {len(ids)} tokens, which leaves no room for a completion in the "
-            f"context of {max_context_tokens} tokens; use a shorter prompt or a model with a longer context"
-        )
-    return tuple(ids)
-
-
 async def _take_turns(
-    opening: Sequence[Message],
-    prompt_ids: tuple[int, ...],
+    example: Example,
     env: Env,
-    engine: Engine,
     chat: ChatCodec,
-    sampling: Sampling,
-    session: object | None,
-    limits: _Limits,
+    complete: Callable[[tuple[int, ...], int], Awaitable[Completion]],
+    max_context_tokens: int,
+    max_turns: int | None,
 ) -> tuple[list[Turn], list[Message], StopReason]:
     """The turns, the message in each, and why they ended."""
     turns: list[Turn] = []
     said: list[Message] = []
-    conversation = list(opening)
+    conversation = list(await env.start())
+    prompt_ids = chat.encode_prompt(conversation, env.tools)
+    if len(prompt_ids) >= max_context_tokens:
+        raise UserError(
+            f"the prompt of example {example.id!r} has {len(prompt_ids)} tokens, which leaves no room for a completion "
+            f"in the context of {max_context_tokens} tokens; use a shorter prompt or a model with a longer context"
+        )
     while True:
-        params = sampling(len(turns))
-        params = replace(params, max_tokens=min(params.max_tokens, limits.max_context_tokens - len(prompt_ids)))
-        completion = await engine.generate(prompt_ids, params, session=session)
+        completion = await complete(prompt_ids, len(turns))
         turns.append(Turn(prompt_ids=prompt_ids, completion=completion))
         said.append(chat.parse(completion.token_ids, completion.stop_reason, env.tools))
         if completion.stop_reason != StopReason.STOP:
@@ -148,7 +134,7 @@ async def _take_turns(
         reply = await env.step(said[-1])
         if reply.done:
             return turns, said, StopReason.STOP
-        if len(turns) == limits.max_turns:
+        if len(turns) == max_turns:
             return turns, said, StopReason.MAX_TURNS
         if reply.restarts:
             conversation = list(reply.messages)
@@ -156,7 +142,7 @@ async def _take_turns(
         else:
             prompt_ids = chat.next_prompt(prompt_ids, completion.token_ids, conversation, reply.messages, env.tools)
             conversation += reply.messages
-        if len(prompt_ids) >= limits.max_context_tokens:
+        if len(prompt_ids) >= max_context_tokens:
             return turns, said, StopReason.LENGTH
 
 

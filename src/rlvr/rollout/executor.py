@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -23,47 +23,25 @@ def patience(kind: type[BaseException] | None) -> float | None:
     return None if kind is None or issubclass(kind, Exception) else PATIENCE_S
 
 
-class Executor(Protocol):
-    """Runs coroutines on one event loop; engine and environments are touched there alone."""
+class Inline:
+    """Everything in the calling thread and on one event loop; started work runs when its result is asked for."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
         """Begin the work, if that is possible; call what comes back for its result, which waits for it."""
-        ...
+        return lambda: self._runner.run(work)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work."""
-        ...
+        return self.start(work)()
 
     def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
         """Call a function where the coroutines run, between two of their steps.
 
         TimeoutError if that does not happen within `patience_s` (None: wait as long as it takes).
         """
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class Inline:
-    """Everything in the calling thread; started work runs when its result is asked for."""
-
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner()
-
-    def start(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
-        """See `Executor.start`."""
-        return lambda: self.run(work)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """See `Executor.run`."""
-        return self._runner.run(work)
-
-    def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
-        """See `Executor.call`."""
         return function()
 
     def __enter__(self) -> Self:
@@ -76,7 +54,7 @@ class Inline:
         self._runner.__exit__(kind, error, trace)
 
 
-class Background:
+class Background(Inline):
     """A thread with an event loop: what is started runs while the caller does something else.
 
     Errors of the work, SystemExit too, are raised where its result is asked for; the loop goes on until the block ends.
@@ -92,16 +70,9 @@ class Background:
         self._over = asyncio.Event()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
-        """See `Executor.start`."""
         return asyncio.run_coroutine_threadsafe(work, self._ready.result()).result
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """See `Executor.run`."""
-        return self.start(work)()
-
     def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
-        """See `Executor.call`."""
-
         async def call() -> T:
             return function()
 

@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar
 from rlvr.algorithms.advantages import is_dead_group
 from rlvr.engines.base import Engine
 from rlvr.errors import UserError
-from rlvr.rollout.executor import Executor, patience
+from rlvr.rollout.executor import Inline, patience
 from rlvr.rollout.source import RolloutSource
 from rlvr.types import Group
 from rlvr.world import ALONE, World
@@ -61,7 +61,7 @@ class RolloutSchedule:
         *,
         source: RolloutSource,
         engine: Engine,
-        executor: Executor,
+        executor: Inline,
         max_error_share: float,
         refills: int | None = None,
         max_staleness: int = 0,
@@ -101,9 +101,10 @@ class RolloutSchedule:
         """
         ahead = self.max_staleness if last is None else min(self.max_staleness, last - 1 - step)
         while len(self._issued) <= ahead:
-            self._issue(step + len(self._issued))
-        groups = self._world.join(self._issued.popleft().groups())
-        return self._finish(groups, step)
+            indices = self._again.popleft() if self._again else self._take(self._source.prompts_per_step)
+            groups = self._start(indices, step + len(self._issued))
+            self._issued.append(_Issued(indices=indices, groups=groups))
+        return self._finish(self._world.join(self._issued.popleft().groups()), step)
 
     def advance(self, version: int) -> None:
         """The policy has new weights: the engine samples with them from the next token on."""
@@ -112,10 +113,6 @@ class RolloutSchedule:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of something else that asks the engine, as evaluation does."""
         return self._executor.run(work)
-
-    def _issue(self, step: int) -> None:
-        indices = self._again.popleft() if self._again else self._take(self._source.prompts_per_step)
-        self._issued.append(_Issued(indices=indices, groups=self._start(indices, step)))
 
     def _take(self, count: int) -> range:
         self._cursor += count

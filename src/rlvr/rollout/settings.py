@@ -7,15 +7,16 @@ from typing import Annotated
 from pydantic import Field
 
 from rlvr.settings import NonNegativeInt, PositiveFloat, PositiveInt, Settings, setting
+from rlvr.types import SamplingParams
 
 
 class RolloutSettings(Settings):
     """How completions are sampled for training."""
 
     prompts_per_step: PositiveInt = setting(
-        32, "examples per step; a step samples group_size completions of each", le=10**6
+        32, "examples per step; a step samples group_size completions of each", debug=2, le=10**6
     )
-    group_size: PositiveInt = setting(8, "completions of one example, compared with each other", le=10**5)
+    group_size: PositiveInt = setting(8, "completions of one example, compared with each other", debug=4, le=10**5)
     max_staleness: NonNegativeInt = setting(
         0,
         "updates that the weights which sampled a token may be behind those that train on it; 0: sampling and training "
@@ -33,3 +34,15 @@ class RolloutSettings(Settings):
     def truncates(self) -> bool:
         """Whether sampling leaves out part of the vocabulary."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+    def params(self, stop_ids: frozenset[int]) -> SamplingParams:
+        """Of every draw, but for its seed."""
+        return SamplingParams(
+            max_tokens=self.max_completion_tokens,
+            stop_ids=stop_ids,
+            seed=0,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+        )

@@ -5,26 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from rlvr.engines.base import Engine
 from rlvr.envs.base import Env
 from rlvr.rollout.episode import ChatCodec, run_episode
 from rlvr.rollout.settings import RolloutSettings
 from rlvr.seeding import derive_seed
+from rlvr.tasks.base import Task
 from rlvr.types import Episode, Example, Group, SamplingParams
-
-
-class TrainTask(Protocol):
-    """What the source needs of a task."""
-
-    def train_example(self, index: int) -> Example:
-        """Example `index` of the endless, seeded training stream."""
-        ...
-
-    def envs(self, example: Example, count: int) -> Sequence[Env]:
-        """The fresh single-use environments of a group."""
-        ...
 
 
 class RolloutSource:
@@ -33,7 +21,7 @@ class RolloutSource:
     def __init__(
         self,
         *,
-        task: TrainTask,
+        task: Task,
         engine: Engine,
         chat: ChatCodec,
         settings: RolloutSettings,
@@ -43,15 +31,7 @@ class RolloutSource:
         self._task, self._engine, self._chat = task, engine, chat
         self._settings, self._seed = settings, seed
         self._max_context_tokens = max_context_tokens
-        self._sampling = SamplingParams(
-            max_tokens=settings.max_completion_tokens,
-            stop_ids=chat.stop_ids,
-            seed=0,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-            min_p=settings.min_p,
-        )
+        self._sampling = settings.params(chat.stop_ids)
 
     @property
     def prompts_per_step(self) -> int:

@@ -6,7 +6,6 @@ failed pass has added to the gradient is thrown away: an attempt begins at zero.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
@@ -16,29 +15,24 @@ from rlvr.training.packing import MIN_LINE_TOKENS
 
 Result = TypeVar("Result")
 
-CPU_TOKENS = 2048
-"""What `trainer.microbatch_tokens=auto` means on a CPU: more is not faster there, and takes more memory."""
-
-log = logging.getLogger(__name__)
-
 
 def cpu_tokens(setting: int | Literal["auto"]) -> int:
-    """`trainer.microbatch_tokens` as a number where there is no GPU whose memory could be asked."""
-    return CPU_TOKENS if setting == "auto" else setting
+    """`trainer.microbatch_tokens` on a CPU: there more than 2048 is not faster, and takes more memory."""
+    return 2048 if setting == "auto" else setting
 
 
 class Budget:
     """Tokens per forward and backward pass; fewer from the moment when they did not fit.
 
-    With `alone=False` other ranks wait for this one inside a pass, so that it cannot be made anew.
+    With `alone=False` other ranks wait for this one inside a pass, so that it cannot be repeated.
     """
 
-    def __init__(self, tokens: int, *, note: Callable[[str], None] = log.warning, alone: bool = True) -> None:
+    def __init__(self, tokens: int, *, note: Callable[[str], None], alone: bool = True) -> None:
         self.tokens = tokens
         self._note, self._alone = note, alone
 
     def run(self, attempt: Callable[[int], Result], *, longest: int) -> Result:
-        """`attempt(tokens)`, made anew from its beginning with half the tokens each time that memory runs out.
+        """`attempt(tokens)`, repeated from its beginning with half the tokens each time that memory runs out.
 
         `longest` is the longest row in tokens: a single line that does not fit cannot be cut. UserError then.
         """

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -36,7 +35,6 @@ FORMAT, SHARDED = 1, 2
 MANIFEST, STATE, TENSORS, MODEL, SHARDS = "manifest.json", "state.json", "tensors.safetensors", "model", "shards"
 
 
-NO_TENSORS: Mapping[str, Tensor] = {}
 Entry = dict[str, Any]
 """What the manifest says of a file: `{"size": 1234, "sha256": "..."}`."""
 
@@ -62,7 +60,7 @@ def save_checkpoint(
     model_saver: Callable[[Path], None],
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
-    sharded: Mapping[str, Tensor] = NO_TENSORS,
+    sharded: Mapping[str, Tensor] | None = None,
     world: World = ALONE,
 ) -> Path:
     """Write `folder/step_000050` and return it. `model_saver` fills the folder it is given.
@@ -215,71 +213,46 @@ def load_checkpoint(path: Path, world: World = ALONE) -> Checkpoint:
         tensors=load_file(path / TENSORS),
         state=json.loads((path / STATE).read_text(encoding="utf-8")),
         model_path=path / MODEL,
-        shards=_open_shards(path),
+        shards=Shards(path / SHARDS if (path / SHARDS).is_dir() else None),
     )
-
-
-def _open_shards(path: Path) -> Shards:
-    if not (path / SHARDS).is_dir():
-        return Shards(None)
-    try:
-        return Shards(path / SHARDS)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError, SafetensorError) as error:
-        raise _damage(path, f"{SHARDS}/{INDEX}", " ".join(str(error).split())) from error
 
 
 def verify(path: Path, world: World = ALONE) -> int:
     """Compare every file of a checkpoint with its manifest; the checkpoint's step. Errors as in `load_checkpoint`."""
     if not path.is_dir():
         raise UserError(f"There is no checkpoint {path}.")
-    manifest = _read_manifest(path)
-    files = manifest["files"]
-    index = [f"{SHARDS}/{INDEX}"] if manifest["format"] == SHARDED else []
-    for name in [STATE, TENSORS, *index]:
-        if name not in files:
-            raise _damage(path, MANIFEST, f"does not list {name}")
-    shares = world.share(list(files.items()))
-    problems = world.join([_file_problem(path / name, entry) for name, entry in shares])
-    for name, problem in zip(files, problems, strict=True):
-        if problem:
-            raise _damage(path, name, problem)
-    return manifest["step"]
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        version, step, files = manifest["format"], manifest["step"], manifest["files"]
-        well_formed = isinstance(files, dict) and all(
-            isinstance(entry, dict) and {"size", "sha256"} <= entry.keys() for entry in files.values()
-        )
+        version, name, files = manifest["format"], f"step_{manifest['step']:06d}", list(manifest["files"].items())
     except FileNotFoundError as error:
         raise _damage(path, MANIFEST, "is missing") from error
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise _damage(path, MANIFEST, "cannot be read") from error
     if version not in (FORMAT, SHARDED):
         raise UserError(
             f"Checkpoint {path} has format {version!r}, this version of rlvr reads formats {FORMAT} and {SHARDED}: "
             "use the version that wrote it."
         )
-    if not well_formed or path.name != f"step_{step:06d}":
+    if path.name != name or not {STATE, TENSORS} <= dict(files).keys():
         raise _damage(path, MANIFEST, f"is not the manifest of {path.name}")
-    return manifest
+    problems = world.join([_file_problem(path / name, entry) for name, entry in world.share(files)])
+    for (name, _), problem in zip(files, problems, strict=True):
+        if problem:
+            raise _damage(path, name, problem)
+    return manifest["step"]
 
 
-def _file_problem(file: Path, entry: Mapping[str, Any]) -> str | None:
+def _file_problem(file: Path, entry: Entry) -> str | None:
     if not file.is_file():
         return "is missing"
     size = file.stat().st_size
-    if size != entry["size"]:
-        return f"has {size} bytes instead of {entry['size']}"
-    if _sha256(file) != entry["sha256"]:
-        return "was changed (its SHA-256 differs from the manifest's)"
-    return None
+    if size != entry.get("size"):
+        return f"has {size} bytes instead of {entry.get('size')}"
+    return None if _sha256(file) == entry.get("sha256") else "was changed (its SHA-256 differs from the manifest's)"
 
 
 def _damage(path: Path, name: str, problem: str) -> UserError:
     names = [other.name for other in list_checkpoints(path.parent).values()]
     earlier = names[: names.index(path.name)] if path.name in names else []
-    go_on = f"go on from {earlier[-1]}" if earlier else "start the run anew"
+    go_on = f"go on from {earlier[-1]}" if earlier else "start the run again"
     return UserError(f"Checkpoint {path} is damaged: {name} {problem}; delete that folder to {go_on}.")

@@ -1,37 +1,28 @@
 """Nested state (optimizer, random generators) as JSON plus named tensors, and back, bit for bit.
 
-flatten({"lr": 0.1, "betas": (0.9, 0.99), 0: tensor}, "optimizer")
+flatten({"lr": 0.1, "betas": (0.9, 0.99), 0: tensor}, "optimizer", tensors)
 -> structure {"dict": [["lr", 0.1], ["betas", {"tuple": [0.9, 0.99]}], [0, {"tensor": "optimizer/0"}]]}
    tensors   {"optimizer/0": tensor}
 """
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
-def flatten(tree: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
-    """A tree of dicts (int or str keys), lists, tuples, tensors and scalars as (JSON structure, tensors by name).
-
-    Raises:
-        TypeError: the tree holds something else.
-    """
-    tensors: dict[str, Tensor] = {}
-    return _flatten(tree, name, tensors), tensors
-
-
-def _flatten(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+def flatten(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """A tree of dicts (int or str keys), lists, tuples, tensors and scalars as JSON; its tensors go into `tensors`."""
     if isinstance(tree, Tensor):
         tensors[name] = tree.detach()
         return {"tensor": name}
     if isinstance(tree, Mapping):
-        return {"dict": [[key, _flatten(value, f"{name}/{key}", tensors)] for key, value in tree.items()]}
+        return {"dict": [[key, flatten(value, f"{name}/{key}", tensors)] for key, value in tree.items()]}
     if isinstance(tree, (list, tuple)):
-        items = [_flatten(value, f"{name}/{index}", tensors) for index, value in enumerate(tree)]
+        items = [flatten(value, f"{name}/{index}", tensors) for index, value in enumerate(tree)]
         return {"tuple": items} if isinstance(tree, tuple) else items
     if isinstance(tree, float) and not math.isfinite(tree):
         return {"float": repr(tree)}
@@ -40,20 +31,20 @@ def _flatten(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"{name} holds a {type(tree).__name__}, which JSON and safetensors cannot hold")
 
 
-def unflatten(structure: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The inverse of `flatten`."""
+def unflatten(structure: Any, read: Callable[[str], Tensor]) -> Any:
+    """The inverse of `flatten`; `read` gives the tensor of a name."""
     if isinstance(structure, list):
-        return [unflatten(item, tensors) for item in structure]
+        return [unflatten(item, read) for item in structure]
     if not isinstance(structure, dict):
         return structure
     [(kind, content)] = structure.items()
     match kind:
         case "tensor":
-            return tensors[content].clone()
+            return read(content).clone()
         case "dict":
-            return {key: unflatten(value, tensors) for key, value in content}
+            return {key: unflatten(value, read) for key, value in content}
         case "tuple":
-            return tuple(unflatten(item, tensors) for item in content)
+            return tuple(unflatten(item, read) for item in content)
         case "float":
             return float(content)
     raise ValueError(f"unknown kind {kind!r} in a checkpoint's state")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,8 +11,7 @@ from rlvr.models.policy import Policy
 from rlvr.training.packing import Microbatch
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenScores:
+class TokenScores(NamedTuple):
     """What a forward pass says about the N predicted tokens of a microbatch."""
 
     logprobs: Tensor  # [N] fp32
@@ -20,8 +19,8 @@ class TokenScores:
     values: Tensor | None  # [N] fp32, the critic's estimate before the token was drawn
 
 
-def forward(policy: Policy, microbatch: Microbatch, temperature: float, *, entropy_grad: bool = False) -> TokenScores:
-    """One pass over the packed lines; head and critic run on the predicting positions only.
+def forward(policy: Policy, microbatch: Microbatch, temperature: float, entropy_grad: bool = False) -> TokenScores:
+    """One pass over the packed lines; head and critic run on the predicting positions only. Called by `Policy.run`.
 
     Here is the border between the batch, which stays on the CPU with all that algorithms see, and the model's device.
     """
@@ -30,13 +29,12 @@ def forward(policy: Policy, microbatch: Microbatch, temperature: float, *, entro
     positions = None if allowed is None else microbatch.positions
     hidden = policy.hidden(microbatch.ids, positions, allowed)
     before = hidden.flatten(0, 1).index_select(0, microbatch.predictors)  # [N, D]
-    targets = microbatch.targets
-    logprobs, entropy = policy.token_scores(before, targets, temperature, entropy_grad=entropy_grad)
+    found = policy.token_scores(before, microbatch.targets, temperature, entropy_grad=entropy_grad)
     with torch.autocast(before.device.type, enabled=False):  # the critic's targets are too fine for bf16
         values = None if policy.value_head is None else policy.value_head(before.float())[:, 0]
-    return TokenScores(
-        logprobs=logprobs.to(home), entropy=entropy.to(home), values=None if values is None else values.to(home)
-    )
+    # copies: on a view of another tensor FSDP's hooks could get lost
+    logprobs, entropy = (x.to(home).clone() for x in found)
+    return TokenScores(logprobs, entropy, None if values is None else values.to(home).clone())
 
 
 def scatter(flat: Tensor, place: tuple[Tensor, Tensor], shape: torch.Size) -> Tensor:

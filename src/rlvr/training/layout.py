@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -27,24 +26,21 @@ def choose_layout(policy: Policy) -> Layout:
     Raises UserError if none does.
     """
     probe = _probe(int(policy.model.config.vocab_size))
-    tolerance = 1e-3 if policy.dtype == torch.float32 else 0.1
     flash = has_flash_attention(policy.model)
+    tolerance = 1e-3 if policy.dtype == torch.float32 and not flash else 0.1
+    rows = zip(probe.ids, probe.lengths.tolist(), probe.prompt_lengths.tolist(), strict=True)
     with exact_products(), torch.autocast(policy.model.device.type, torch.bfloat16, enabled=flash):
-        return _choose(policy, probe, ("rows",) if flash else LAYOUTS, 0.1 if flash else tolerance)
-
-
-def _choose(policy: Policy, probe: TokenBatch, layouts: Sequence[Layout], tolerance: float) -> Layout:
-    alone = torch.cat([_alone(policy, row, prompt) for row, prompt in _rows(probe)])
-    if not alone.isfinite().all():
-        raise NonFiniteLogitsError("the model's logits are not finite: its weights hold NaN; use another model")
-    for layout in layouts:
-        together = _together(policy, probe, layout)
-        if together is not None and torch.allclose(together, alone, rtol=0, atol=tolerance):
-            if layout != "shared":
-                log.warning(
-                    "this architecture cannot be packed with shared prompts: the slower layout %r is used", layout
-                )
-            return layout
+        alone = torch.cat([_alone(policy, ids[:length], prompt_length) for ids, length, prompt_length in rows])
+        if not alone.isfinite().all():
+            raise NonFiniteLogitsError("the model's logits are not finite: its weights hold NaN; use another model")
+        for layout in ("rows",) if flash else LAYOUTS:
+            together = _together(policy, probe, layout)
+            if together is not None and torch.allclose(together, alone, rtol=0, atol=tolerance):
+                if layout != "shared":
+                    log.warning(
+                        "this architecture cannot be packed with shared prompts: the slower layout %r is used", layout
+                    )
+                return layout
     raise UserError(
         f"{type(policy.model).__name__} cannot be trained: the trainer's logprobs differ from the model's own forward "
         "pass, so its head or its attention does something this version does not know; use another architecture"
@@ -72,11 +68,6 @@ def _probe(vocab_size: int) -> TokenBatch:
         valid=torch.ones(4, dtype=torch.bool),
         truncated=torch.zeros(4, dtype=torch.bool),
     )
-
-
-def _rows(batch: TokenBatch) -> list[tuple[Tensor, int]]:
-    lengths, prompts = batch.lengths.tolist(), batch.prompt_lengths.tolist()
-    return [(ids[:length], prompt) for ids, length, prompt in zip(batch.ids, lengths, prompts, strict=True)]
 
 
 def _alone(policy: Policy, ids: Tensor, prompt_length: int) -> Tensor:

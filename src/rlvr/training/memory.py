@@ -56,7 +56,7 @@ class Activations:
     per_pair: float
 
     def at(self, tokens: int, line_tokens: int) -> int:
-        """For so many tokens in lines of `line_tokens`."""
+        """For a number of tokens in lines of `line_tokens`."""
         return round(self.fixed + self.per_token * tokens + self.per_pair * tokens * line_tokens)
 
 
@@ -113,34 +113,38 @@ def plan_memory(
 ) -> MemoryPlan:
     """The plan. `setting` is `trainer.microbatch_tokens`, `available` what the run may use of a GPU's memory, in bytes.
 
-    Without `available`, on a CPU, nothing is compared. With it `auto` is the most that fits, and fewer completions are
-    sampled together where all of them would leave no room. ConfigError with what to change if not even that helps.
+    Without `available`, on a CPU, nothing is compared. With it `auto` is the most that fits, of a line's tokens times
+    1, 2, 4, ..., and fewer completions are sampled together where all of them would leave no room. ConfigError with
+    what to change if not even that helps.
     """
-    line = demand.line_tokens
+    line, in_a_batch = demand.line_tokens, demand.num_rows * demand.line_tokens
+    tokens, batch_size, notes = cpu_tokens(setting), demand.max_batch_size, []
 
-    def parts(tokens: int, batch_size: int) -> Parts:
-        in_a_pass = max(line, min(tokens, demand.num_rows * line))  # no more than a batch has, and one row at least
-        return _parts(policy, demand, in_a_pass, batch_size)
+    def parts(tokens: int) -> Parts:
+        return _parts(policy, demand, max(line, min(tokens, in_a_batch)), batch_size)
 
-    batch_size, notes = demand.max_batch_size, []
-    if available is None:
-        tokens = cpu_tokens(setting)
-    else:
-        while batch_size > 1 and parts(line, batch_size).total > available:
+    if available is not None:
+        while batch_size > 1 and parts(line).total > available:
             batch_size //= 2
-        least = parts(line, batch_size)
-        if least.total > available:
-            raise ConfigError(_too_big(policy, least, line, available))
+        if (least := parts(line)).total > available:
+            lora = "" if policy.adapters is not None else ", or train adapters with model.lora.enabled=true"
+            raise ConfigError(
+                f"the run needs {size_text(least.total)} of memory and may use {size_text(available)}, even with one "
+                f"row of {line:,} tokens at a time ({least}): lower rollout.max_completion_tokens, or set "
+                f"model.gradient_checkpointing=true{lora}."
+            )
         if batch_size < demand.max_batch_size:
             notes.append(
-                f"memory: engine.max_batch_size={demand.max_batch_size}: the keys and values of so many completions do "
-                f"not fit beside training; {batch_size} are sampled at a time"
+                f"memory: engine.max_batch_size={demand.max_batch_size}: the keys and values of that many completions "
+                f"do not fit beside training; {batch_size} are sampled at a time"
             )
-        most = _most(demand, lambda tokens: parts(tokens, batch_size).total <= available)
+        most = line
+        while most < min(MOST_TOKENS, in_a_batch) and parts(2 * most).total <= available:
+            most *= 2
         tokens = most if setting == "auto" else setting
         if tokens > most:
             notes.append(f"memory: trainer.microbatch_tokens={tokens} may not fit; auto would choose {most}")
-    total = parts(tokens, batch_size)
+    total = parts(tokens)
     room = "" if available is None else f" of {size_text(available)}"
     first = f"memory: {size_text(total.total)}{room} at {tokens:,} tokens a pass in rows of up to {line:,}: {total}"
     return MemoryPlan(
@@ -153,108 +157,25 @@ def plan_memory(
 
 
 def _parts(policy: Policy, demand: Demand, tokens: int, batch_size: int) -> Parts:
-    own, trained = weight_bytes(policy), sum(num_bytes(p) for p in policy.parameters())
+    own, parameters = weight_bytes(policy), list(policy.parameters())
+    trained = sum(parameter.nbytes for parameter in parameters)
     replicated = 1 if policy.adapters is not None else demand.num_shards  # what is trained of adapters is never cut
+    logits = min(tokens * int(policy.model.config.vocab_size), logits_per_chunk(policy.model.device))
     return Parts(
         weights=-(-own // demand.num_shards),
         gradients=-(-trained // replicated),
-        optimizer=-(-2 * trained // replicated) + 4 * sum(1 for _ in policy.parameters()),  # a step count a tensor
+        optimizer=-(-2 * trained // replicated) + 4 * len(parameters),  # a step count a tensor
         reference=-(-own // demand.num_shards) if demand.has_reference and policy.adapters is None else 0,
         sampler=own if demand.has_copy else 0,
         activations=demand.activations.at(tokens, demand.line_tokens),
-        logits=LOGITS_COPIES
-        * 4
-        * min(tokens * int(policy.model.config.vocab_size), logits_per_chunk(policy.model.device)),
+        logits=LOGITS_COPIES * 4 * logits,
         keys_values=batch_size * demand.keys_values_per_row,
     )
 
 
-def _most(demand: Demand, fits: Callable[[int], bool]) -> int:
-    """The largest number of tokens that fits, of a line's 1, 2, 4, ... times; no more than a batch has."""
-    tokens = demand.line_tokens
-    while tokens < min(MOST_TOKENS, demand.num_rows * demand.line_tokens) and fits(2 * tokens):
-        tokens *= 2
-    return tokens
-
-
-def _too_big(policy: Policy, parts: Parts, line_tokens: int, available: int) -> str:
-    remedies = ["lower rollout.max_completion_tokens", "set model.gradient_checkpointing=true"]
-    if policy.adapters is None:
-        remedies.append("train adapters with model.lora.enabled=true")
-    return (
-        f"the run needs {size_text(parts.total)} of memory and may use {size_text(available)}, even with one row of "
-        f"{line_tokens:,} tokens at a time ({parts}): {', or '.join(remedies)}."
-    )
-
-
-# ------------------------------------------------------------------------------------------------------------ measured
-
-
-def measure_activations(
-    policy: Policy, layout: Layout, autocast: Callable[[], AbstractContextManager[object]] = nullcontext
-) -> Activations:
-    """What forward passes of this model keep, from three small ones: two line lengths, one line and two."""
-    with keeping_activations(policy.model), torch.enable_grad():
-        one, two, longer = (
-            _kept_bytes(policy, layout, autocast, lines, length)
-            for lines, length in ((1, SHORT), (2, SHORT), (1, LONG))
-        )
-    # one = f + S t + S S p,   two = f + 2 S t + 2 S S p,   longer = f + L t + L L p
-    per_token_short = (two - one) / SHORT  # t + S p
-    fixed = one - SHORT * per_token_short
-    per_pair = ((longer - fixed) / LONG - per_token_short) / (LONG - SHORT)
-    per_token = per_token_short - SHORT * per_pair
-    config = policy.model.config.get_text_config()
-    num_layers = int(config.num_hidden_layers)
-    if recomputed_layers(policy.model):
-        inputs = num_layers * int(config.hidden_size) * policy.dtype.itemsize
-        per_token = min(per_token, inputs + 2 * per_token / num_layers)  # a layer computed anew, and its gradients
-    return Activations(fixed=fixed, per_token=per_token, per_pair=per_pair)
-
-
-def _kept_bytes(
-    policy: Policy, layout: Layout, autocast: Callable[[], AbstractContextManager[object]], lines: int, length: int
-) -> int:
-    """Bytes of all tensors that a forward pass over lines of this length keeps, those of the model left out."""
-    device = policy.model.device
-    ids = (torch.arange(lines * length, device=device) % int(policy.model.config.vocab_size)).view(lines, length)
-    positions = torch.arange(length, device=device).expand(lines, length)
-    allowed = torch.ones(lines, length, length, dtype=torch.bool, device=device).tril()
-    own = {_storage(tensor) for tensor in _tensors(policy)}
-    kept: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        if _storage(tensor) not in own:
-            kept[_storage(tensor)] = tensor  # held, or another one could get its place
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast():
-        hidden = policy.hidden(ids) if layout == "rows" else policy.hidden(ids, positions, allowed)
-    del hidden
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-
-
-def _storage(tensor: Tensor) -> int:
-    """The same number for all views of one piece of memory."""
-    return tensor.untyped_storage()._cdata
-
-
 def weight_bytes(policy: Policy) -> int:
     """Of all tensors of the model and the critic, tied ones once; what quantized ones need to be read included."""
-    found = {_storage(tensor): num_bytes(tensor) for tensor in _tensors(policy)}
-    return sum(found.values())
-
-
-def num_bytes(tensor: Tensor) -> int:
-    """Of the numbers of a tensor."""
-    return tensor.numel() * tensor.element_size()
-
-
-def _tensors(policy: Policy) -> list[Tensor]:
-    modules = [policy.model] if policy.value_head is None else [policy.model, policy.value_head]
-    found: list[Tensor] = [t for module in modules for t in (*module.parameters(), *module.buffers())]
-    states = [state for t in found if (state := getattr(t, "quant_state", None)) is not None]
-    return found + [t for state in states for t in (state.absmax, state.code) if isinstance(t, Tensor)]
+    return sum({_storage(tensor): tensor.nbytes for tensor in _tensors(policy)}.values())
 
 
 def keys_values_bytes(policy: Policy, row_tokens: int) -> int:
@@ -263,9 +184,7 @@ def keys_values_bytes(policy: Policy, row_tokens: int) -> int:
     config = policy.model.config.get_text_config()
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    capacity = 16
-    while capacity < row_tokens:
-        capacity *= 2
+    capacity = max(16, 1 << (row_tokens - 1).bit_length())
     numbers = 2 * int(config.num_hidden_layers) * heads * width * capacity
     on_cpu = policy.model.device.type == "cpu"
     return policy.dtype.itemsize * (2 * numbers if on_cpu else numbers + 2 * int(config.vocab_size))
@@ -281,7 +200,56 @@ def available_memory(device: torch.device) -> int | None:
 
 def size_text(num_bytes: int) -> str:
     """`1.5 GB`, in powers of 1000."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:,.1f} {unit}"
-    return f"{num_bytes / 1000:.1f} kB"
+    unit, size = next((one for one in (("GB", 10**9), ("MB", 10**6)) if num_bytes >= one[1]), ("kB", 1000))
+    return f"{num_bytes / size:,.1f} {unit}"
+
+
+def measure_activations(
+    policy: Policy, layout: Layout, autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Activations:
+    """What forward passes of this model keep, from three small ones: two line lengths, one line and two."""
+    with keeping_activations(policy.model), torch.enable_grad(), autocast():
+        one, two, longer = (_kept_bytes(policy, layout, *shape) for shape in ((1, SHORT), (2, SHORT), (1, LONG)))
+    # one = f + S t + S S p,   two = f + 2 S t + 2 S S p,   longer = f + L t + L L p
+    per_token_short = (two - one) / SHORT  # t + S p
+    fixed = one - SHORT * per_token_short
+    per_pair = ((longer - fixed) / LONG - per_token_short) / (LONG - SHORT)
+    per_token = per_token_short - SHORT * per_pair
+    config = policy.model.config.get_text_config()
+    num_layers = int(config.num_hidden_layers)
+    if recomputed_layers(policy.model):
+        inputs = num_layers * int(config.hidden_size) * policy.dtype.itemsize
+        per_token = min(per_token, inputs + 2 * per_token / num_layers)  # a recomputed layer, and its gradients
+    return Activations(fixed=fixed, per_token=per_token, per_pair=per_pair)
+
+
+def _kept_bytes(policy: Policy, layout: Layout, lines: int, length: int) -> int:
+    """Bytes of all tensors that a forward pass over lines of this length keeps, those of the model left out."""
+    device = policy.model.device
+    ids = (torch.arange(lines * length, device=device) % int(policy.model.config.vocab_size)).view(lines, length)
+    positions = torch.arange(length, device=device).expand(lines, length)
+    allowed = torch.ones(lines, length, length, dtype=torch.bool, device=device).tril()
+    own = {_storage(tensor) for tensor in _tensors(policy)}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in own:
+            kept[_storage(tensor)] = tensor  # held, or another one could get its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        hidden = policy.hidden(ids) if layout == "rows" else policy.hidden(ids, positions, allowed)
+    del hidden
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def _storage(tensor: Tensor) -> int:
+    """The same number for all views of one piece of memory."""
+    return tensor.untyped_storage()._cdata
+
+
+def _tensors(policy: Policy) -> list[Tensor]:
+    modules = [policy.model] if policy.value_head is None else [policy.model, policy.value_head]
+    found: list[Tensor] = [t for module in modules for t in (*module.parameters(), *module.buffers())]
+    states = [state for t in found if (state := getattr(t, "quant_state", None)) is not None]
+    return found + [t for state in states for t in (state.absmax, state.code) if isinstance(t, Tensor)]

@@ -66,8 +66,19 @@ class Microbatch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """A batch as plain lists, which cost less than tensors to take apart."""
+
+    ids: list[list[int]]
+    loss_mask: list[list[bool]]
+    lengths: list[int]
+    prompt_lengths: list[int]
+    groups: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Unit:
-    """A prompt and tails that follow it: the smallest thing that is not cut."""
+    """A prompt and the tails of some rows that follow it: the smallest thing that is not cut."""
 
     rows: tuple[int, ...]
     num_tokens: int
@@ -85,113 +96,33 @@ class _Line:
     rows: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
-    num_segments: int = 0
 
     def add_segment(self, ids: list[int], first_position: int, parent: int | None) -> int:
         """Append a prompt (parent None) or a tail; returns its segment number."""
-        segment = self.num_segments
-        self.num_segments += 1
+        segment = self.segments[-1] + 1 if self.segments else 0
         self.ids += ids
         self.positions += range(first_position, first_position + len(ids))
         self.segments += [segment] * len(ids)
         self.parents += [segment if parent is None else parent] * len(ids)
         return segment
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Rows:
-    """A batch as plain lists, which cost less than tensors to take apart."""
-
-    ids: list[list[int]]
-    mask: list[list[bool]]
-    lengths: list[int]
-    prompt_lengths: list[int]
-    groups: list[int]
-
-
-def _add_unit(line: _Line, unit: _Unit, rows: _Rows) -> None:
-    first = unit.rows[0]
-    prompt_length = rows.prompt_lengths[first]
-    prompt_start = len(line.ids)
-    prompt = line.add_segment(rows.ids[first][:prompt_length], 0, None)
-    for row in unit.rows:
-        tail_start, length, mask = len(line.ids), rows.lengths[row], rows.mask[row]
-        line.add_segment(rows.ids[row][prompt_length:length], prompt_length, prompt)
-        for token in range(prompt_length, length):
-            if mask[token]:
-                before = (
-                    prompt_start + prompt_length - 1
-                    if token == prompt_length
-                    else tail_start + token - prompt_length - 1
-                )
-                line.predictors.append(before)
-                line.rows.append(row)
-                line.tokens.append(token)
-                line.targets.append(rows.ids[row][token])
-
-
-def _units(rows: _Rows, chosen: Sequence[int], line_tokens: int, layout: Layout) -> list[_Unit]:
-    """The chosen rows as units of at most line_tokens (or of one row); rows with the same prompt may share one."""
-    if layout != "shared":
-        return [_Unit(rows=(row,), num_tokens=rows.lengths[row]) for row in chosen]
-    same_prompt: dict[tuple[int, ...], list[int]] = {}
-    for row in chosen:
-        prompt = (rows.groups[row], *rows.ids[row][: rows.prompt_lengths[row]])
-        same_prompt.setdefault(prompt, []).append(row)
-    return [unit for members in same_prompt.values() for unit in _share(rows, members, line_tokens)]
-
-
-def _share(rows: _Rows, members: Sequence[int], line_tokens: int) -> list[_Unit]:
-    """Distribute the tails of rows with one prompt over as few copies of it as fit."""
-    prompt_length = rows.prompt_lengths[members[0]]
-    tails = [rows.lengths[row] - prompt_length for row in members]
-    units = []
-    for bin_ in first_fit(tails, line_tokens - prompt_length):
-        size = prompt_length + sum(tails[i] for i in bin_)
-        units.append(_Unit(rows=tuple(members[i] for i in bin_), num_tokens=size))
-    return units
-
-
-def first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    """Indices of `sizes` in bins of `capacity`, each size in the first bin with room, largest first; ties in order.
-
-    A size above the capacity gets a bin of its own. `first_fit([3, 5, 2], 5)` is `[[1], [0, 2]]`.
-    """
-    bins: list[list[int]] = []
-    room: list[int] = []
-    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        place = next((i for i, free in enumerate(room) if free >= sizes[index]), None)
-        if place is None:
-            bins.append([])
-            room.append(capacity)
-            place = len(bins) - 1
-        bins[place].append(index)
-        room[place] -= sizes[index]
-    return bins
-
-
-def _stack(lines: Sequence[_Line], layout: Layout) -> Microbatch:
-    length = max(len(line.ids) for line in lines)
-
-    def padded(name: str, filling: int) -> Tensor:
-        return torch.tensor([getattr(line, name) + [filling] * (length - len(line.ids)) for line in lines])
-
-    def joined(name: str, stride: int = 0) -> Tensor:
-        return torch.tensor(
-            [v + i * stride for i, line in enumerate(lines) for v in getattr(line, name)], dtype=torch.int64
-        )
-
-    return Microbatch(
-        ids=padded("ids", 0),
-        positions=padded("positions", 0),
-        segments=padded("segments", -1),
-        parents=padded("parents", -1),
-        layout=layout,
-        predictors=joined("predictors", stride=length),
-        rows=joined("rows"),
-        tokens=joined("tokens"),
-        targets=joined("targets"),
-    )
+    def add_unit(self, unit: _Unit, rows: _Rows) -> None:
+        """Append a prompt and its tails."""
+        first = unit.rows[0]
+        prompt_length = rows.prompt_lengths[first]
+        prompt = self.add_segment(rows.ids[first][:prompt_length], 0, None)
+        prompt_end = len(self.ids) - 1
+        for row in unit.rows:
+            tail_start, ids, mask = len(self.ids), rows.ids[row], rows.loss_mask[row]
+            self.add_segment(ids[prompt_length : rows.lengths[row]], prompt_length, prompt)
+            predicted = [token for token in range(prompt_length, rows.lengths[row]) if mask[token]]
+            before = [tail_start + token - prompt_length - 1 for token in predicted]
+            if predicted and predicted[0] == prompt_length:
+                before[0] = prompt_end
+            self.predictors += before
+            self.rows += [row] * len(predicted)
+            self.tokens += predicted
+            self.targets += [ids[token] for token in predicted]
 
 
 def microbatches(
@@ -211,39 +142,47 @@ def microbatches(
     """
     if not chosen:
         return
-    rows = _Rows(
-        ids=batch.ids.tolist(),
-        mask=batch.loss_mask.tolist(),
-        lengths=batch.lengths.tolist(),
-        prompt_lengths=batch.prompt_lengths.tolist(),
-        groups=batch.groups.tolist(),
-    )
+    rows = _Rows(**{name: getattr(batch, name).tolist() for name in _Rows.__dataclass_fields__})
     longest = max(rows.lengths[row] for row in chosen)
     line_tokens = max(longest, min(MIN_LINE_TOKENS, budget_tokens))
     units = _units(rows, chosen, line_tokens, layout)
     shares = share_out([unit.num_tokens for unit in units], world.size)
-    plans = [
-        list(_budgeted(_lines([units[i] for i in share], line_tokens, layout), budget_tokens))
+    plans = {
+        rank: list(_budgeted(_lines([units[i] for i in share], line_tokens, layout), budget_tokens))
         for rank, share in enumerate(shares)
         if in_lockstep or rank == world.rank
-    ]
-    plan = plans[world.rank] if in_lockstep else plans[0]
-    for part in plan:
-        yield _stack([_build_line(units, rows) for units in part], layout)
-    for _ in range(max(map(len, plans)) - len(plan)):
-        yield _empty(layout)
+    }
+    for part in plans[world.rank]:
+        lines = [_Line() for _ in part]
+        for line, of_line in zip(lines, part, strict=True):
+            for unit in of_line:
+                line.add_unit(unit, rows)
+        yield _stack(lines, layout)
+    # one token that nothing is predicted from: a pass over it takes part in what the ranks do together, no more
+    empty = _Line(ids=[0], positions=[0], segments=[0], parents=[0])
+    for _ in range(max(map(len, plans.values())) - len(plans[world.rank])):
+        yield _stack([empty], layout)
 
 
-def share_out(sizes: Sequence[int], num_shares: int) -> list[list[int]]:
-    """Indices of `sizes` in shares of about equal sums: largest first, each to the share that has least, ties to the
-    first of them. `share_out([3, 5, 2, 1], 2)` is `[[1, 3], [0, 2]]`; within a share they keep their order."""
-    shares: list[list[int]] = [[] for _ in range(num_shares)]
-    sums = [0] * num_shares
-    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        least = sums.index(min(sums))
-        shares[least].append(index)
-        sums[least] += sizes[index]
-    return [sorted(share) for share in shares]
+def _units(rows: _Rows, chosen: Sequence[int], line_tokens: int, layout: Layout) -> list[_Unit]:
+    """The chosen rows as units of at most line_tokens (or of one row).
+
+    With `shared`, the tails of rows with one prompt are spread over as few copies of it as fit.
+    """
+    if layout != "shared":
+        return [_Unit(rows=(row,), num_tokens=rows.lengths[row]) for row in chosen]
+    same_prompt: dict[tuple[int, ...], list[int]] = {}
+    for row in chosen:
+        prompt = (rows.groups[row], *rows.ids[row][: rows.prompt_lengths[row]])
+        same_prompt.setdefault(prompt, []).append(row)
+    units = []
+    for members in same_prompt.values():
+        prompt_length = rows.prompt_lengths[members[0]]
+        tails = [rows.lengths[row] - prompt_length for row in members]
+        for bin_ in first_fit(tails, line_tokens - prompt_length):
+            size = prompt_length + sum(tails[i] for i in bin_)
+            units.append(_Unit(rows=tuple(members[i] for i in bin_), num_tokens=size))
+    return units
 
 
 def _lines(units: Sequence[_Unit], line_tokens: int, layout: Layout) -> list[list[_Unit]]:
@@ -251,22 +190,6 @@ def _lines(units: Sequence[_Unit], line_tokens: int, layout: Layout) -> list[lis
         return [[unit] for unit in sorted(units, key=lambda u: u.num_tokens)]  # by length: little padding
     bins = first_fit([unit.num_tokens for unit in units], line_tokens)
     return [[units[i] for i in bin_] for bin_ in bins]
-
-
-def _empty(layout: Layout) -> Microbatch:
-    """One token that nothing is predicted from: a pass over it takes part in what the ranks do together, no more."""
-    token, nothing = torch.zeros(1, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-    return Microbatch(
-        ids=token,
-        positions=token,
-        segments=token,
-        parents=token,
-        layout=layout,
-        predictors=nothing,
-        rows=nothing,
-        tokens=nothing,
-        targets=nothing,
-    )
 
 
 def _budgeted(lines: Sequence[list[_Unit]], budget_tokens: int) -> Iterator[list[list[_Unit]]]:
@@ -284,8 +207,53 @@ def _budgeted(lines: Sequence[list[_Unit]], budget_tokens: int) -> Iterator[list
         yield part
 
 
-def _build_line(units: Sequence[_Unit], rows: _Rows) -> _Line:
-    line = _Line()
-    for unit in units:
-        _add_unit(line, unit, rows)
-    return line
+def first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    """Indices of `sizes` in bins of `capacity`, each size in the first bin with room, largest first; ties in order.
+
+    A size above the capacity gets a bin of its own. `first_fit([3, 5, 2], 5)` is `[[1], [0, 2]]`.
+    """
+    bins: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        place = next((i for i, free in enumerate(room) if free >= sizes[index]), len(bins))
+        if place == len(bins):
+            bins.append([])
+            room.append(capacity)
+        bins[place].append(index)
+        room[place] -= sizes[index]
+    return bins
+
+
+def share_out(sizes: Sequence[int], num_shares: int) -> list[list[int]]:
+    """Indices of `sizes` in shares of about equal sums: largest first, each to the share that has least, ties to the
+    first of them. `share_out([3, 5, 2, 1], 2)` is `[[1, 3], [0, 2]]`; within a share they keep their order."""
+    shares: list[list[int]] = [[] for _ in range(num_shares)]
+    sums = [0] * num_shares
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        least = sums.index(min(sums))
+        shares[least].append(index)
+        sums[least] += sizes[index]
+    return [sorted(share) for share in shares]
+
+
+def _stack(lines: Sequence[_Line], layout: Layout) -> Microbatch:
+    length = max(len(line.ids) for line in lines)
+
+    def padded(name: str, filling: int) -> Tensor:
+        return torch.tensor([getattr(line, name) + [filling] * (length - len(line.ids)) for line in lines])
+
+    def joined(name: str, stride: int = 0) -> Tensor:
+        values = [v + i * stride for i, line in enumerate(lines) for v in getattr(line, name)]
+        return torch.tensor(values, dtype=torch.int64)
+
+    return Microbatch(
+        ids=padded("ids", 0),
+        positions=padded("positions", 0),
+        segments=padded("segments", -1),
+        parents=padded("parents", -1),
+        layout=layout,
+        predictors=joined("predictors", stride=length),
+        rows=joined("rows"),
+        tokens=joined("tokens"),
+        targets=joined("targets"),
+    )

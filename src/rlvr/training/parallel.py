@@ -25,13 +25,11 @@ from transformers import PreTrainedModel
 from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
 from rlvr.models.sharding import GATHERED, is_sharded, own_rows, row_range
-from rlvr.training.forward import TokenScores, forward
-from rlvr.training.packing import Microbatch
 from rlvr.training.settings import TrainerSettings
 from rlvr.world import World
 
 BUCKET_NUMBERS = 1 << 24
-"""Gradients are added up in pieces of so many numbers (64 MiB): few messages, little memory."""
+"""Gradients are added up in pieces of this many numbers (64 MiB): few messages, little memory."""
 
 
 class _Root(nn.Module):
@@ -54,15 +52,6 @@ def _gathered(root: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     return result
 
 
-def _scores(
-    policy: Policy, microbatch: Microbatch, temperature: float, entropy_grad: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The fields of `TokenScores`, as copies: on a view of another tensor FSDP's hooks could get lost."""
-    scores = forward(policy, microbatch, temperature, entropy_grad=entropy_grad)
-    values = None if scores.values is None else scores.values.clone()
-    return scores.logprobs.clone(), scores.entropy.clone(), values
-
-
 class Spread:
     """The trainer's models, spread over the world as `trainer.strategy` says.
 
@@ -78,13 +67,6 @@ class Spread:
         """Take a policy's model over; one that is already there, as that of a reference without adapters, stays."""
         if self.in_lockstep and not policy.is_sharded:
             self._shard(policy.model, set(policy.parameters()) if policy.adapters else set())
-
-    def scores(
-        self, policy: Policy, microbatch: Microbatch, temperature: float, *, entropy_grad: bool = False
-    ) -> TokenScores:
-        """`forward` of a policy that was added, or of another one over the same model."""
-        logprobs, entropy, values = policy.run(_scores, policy, microbatch, temperature, entropy_grad)
-        return TokenScores(logprobs=logprobs, entropy=entropy, values=values)
 
     def add_gradients(self, policy: Policy) -> None:
         """Sum what the ranks found for the tensors that all of them hold; FSDP has done the others."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -22,11 +23,11 @@ from rlvr.training.trainer import NonFiniteError
 from rlvr.types import TokenBatch
 
 
+@dataclass(frozen=True, kw_only=True)
 class SilentRecorder:
     """The recorder of a rank that only trains: the first one writes what all have in common."""
 
-    def __init__(self, *, folder: Path) -> None:
-        self._folder = folder
+    folder: Path
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Nothing."""
@@ -35,69 +36,56 @@ class SilentRecorder:
         """Nothing."""
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
-        """Keep the batch, as the first rank does: the one that is done with it first ends the run."""
-        return keep_batch(self._folder, step, batch, error)
+        """Keep the batch in `non_finite/step_000012.safetensors`; the error that names it.
+
+        All ranks write the same: the one that is done first ends the run.
+        """
+        path = self.folder / "non_finite" / f"step_{step:06d}.safetensors"
+        fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            tensors = {name: value.contiguous() for name, value in fields.items() if isinstance(value, Tensor)}
+            save_file(tensors, temporary)
+            temporary.replace(path)
+        rows = ", ".join(map(str, error.rows[:8])) + (", ..." if len(error.rows) > 8 else "")
+        return UserError(
+            f"{error.what} of step {step} is not finite; the batch is kept in {path} (rows {rows}): look at them, "
+            "or start another run with a lower trainer.learning_rate, from the last checkpoint if you like "
+            "(model=hf model.name_or_path=CHECKPOINT/model)"
+        )
 
 
-class FolderRecorder:
+@dataclass(frozen=True, kw_only=True)
+class FolderRecorder(SilentRecorder):
     """The loop's recorder: metrics.jsonl, rollouts/, trackers, console."""
 
-    def __init__(
-        self,
-        *,
-        folder: Path,
-        metrics_file: MetricsFile,
-        console: Console,
-        settings: TrackerSettings,
-        reader: Reader,
-        printer: EpisodePrinter | None = None,
-        trackers: Trackers | None = None,
-    ) -> None:
-        self._folder, self._metrics_file, self._console = folder, metrics_file, console
-        self._settings, self._reader, self._printer = settings, reader, printer
-        self._trackers = trackers
+    metrics_file: MetricsFile
+    console: Console
+    settings: TrackerSettings
+    reader: Reader
+    printer: EpisodePrinter | None = None
+    trackers: Trackers | None = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line of metrics.jsonl, the same numbers to the trackers, and the console."""
-        self._metrics_file.append(step, metrics)
-        if self._trackers is not None:
-            self._trackers.log(step)
-        self._console.log(step, metrics)
+        self.metrics_file.append(step, metrics)
+        if self.trackers is not None:
+            self.trackers.log(step)
+        self.console.log(step, metrics)
 
     def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
         """One rollout file on every `rollouts_every`-th step, the first one included; with a printer all is printed."""
-        every, limit = self._settings.rollouts_every, self._settings.rollouts_max_groups
+        every, limit = self.settings.rollouts_every, self.settings.rollouts_max_groups
         is_due = every is not None and (step == 1 or step % every == 0)
-        if not is_due and self._printer is None:
+        if not is_due and self.printer is None:
             return
-        groups = rollouts.groups if self._printer else rollouts.groups[:limit]
-        records = make_records(groups, batch, self._reader)
-        if self._printer is not None:
-            self._printer.show(step, groups, records)
+        groups = rollouts.groups if self.printer else rollouts.groups[:limit]
+        records = make_records(groups, batch, self.reader)
+        if self.printer is not None:
+            self.printer.show(step, groups, records)
         if is_due:
             kept = [record for record in records if limit is None or record.group < limit]
-            write_rollouts(rollouts_path(self._folder / "rollouts", step), kept)
-            if self._trackers is not None:
-                self._trackers.completions(step, kept)
-
-    def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
-        """Keep the batch in `non_finite/step_000012.safetensors`."""
-        return keep_batch(self._folder, step, batch, error)
-
-
-def keep_batch(folder: Path, step: int, batch: TokenBatch, error: NonFiniteError) -> UserError:
-    """Write `folder/non_finite/step_000012.safetensors`; the error that names it."""
-    path = folder / "non_finite" / f"step_{step:06d}.safetensors"
-    fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")  # all ranks write the same
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tensors = {name: value.contiguous() for name, value in fields.items() if isinstance(value, Tensor)}
-        save_file(tensors, temporary)
-        temporary.replace(path)
-    rows = ", ".join(map(str, error.rows[:8])) + (", ..." if len(error.rows) > 8 else "")
-    return UserError(
-        f"{error.what} of step {step} is not finite; the batch is kept in {path} (rows {rows}): look at them, "
-        "or start another run with a lower trainer.learning_rate, from the last checkpoint if you like "
-        "(model=hf model.name_or_path=CHECKPOINT/model)"
-    )
+            write_rollouts(rollouts_path(self.folder / "rollouts", step), kept)
+            if self.trackers is not None:
+                self.trackers.completions(step, kept)

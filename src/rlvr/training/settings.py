@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting
+from rlvr.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, setting, wrong
 
 
 class TrainerSettings(Settings):
     """Optimization, precision, checkpoints."""
 
-    max_steps: PositiveInt = setting(60, "steps of the run: rollouts, then update", le=10**9)
+    max_steps: PositiveInt = setting(60, "steps of the run: rollouts, then update", debug=3, le=10**9)
     learning_rate: PositiveFloat | Literal["auto"] = setting(
         "auto",
         "peak learning rate of AdamW; auto: 1e-6 for a pretrained model, 1e-5 for its adapters, 4e-4 for a model made "
@@ -20,7 +20,7 @@ class TrainerSettings(Settings):
     )
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "learning rate after the warm-up")
     warmup_steps: NonNegativeInt | Annotated[float, Field(gt=0, lt=1)] = setting(
-        10, "steps of linear warm-up; a number below 1 is a share of max_steps"
+        10, "steps of linear warm-up; a number below 1 is a share of max_steps", debug=0
     )
     final_learning_rate_share: Share = setting(0.1, "learning rate at the end / peak", only_if="schedule != 'constant'")
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = setting(0.9, "AdamW")
@@ -64,6 +64,10 @@ class TrainerSettings(Settings):
         True, "also keep the checkpoint with the best held-out accuracy", only_if="checkpoint_every is not None"
     )
 
+    @model_validator(mode="after")
+    def _warm_up_ends(self) -> Self:
+        return _warm_up_ends(self, self.max_steps, "trainer.max_steps")
+
     def fitted(self, model: Any) -> Self:
         """With what `auto` and shares stand for in a run with this model."""
         values: dict[str, Any] = {}
@@ -72,6 +76,12 @@ class TrainerSettings(Settings):
         if self.learning_rate == "auto":
             values["learning_rate"] = 4.0e-4 if model.from_scratch else 1.0e-5 if model.adapted else 1.0e-6
         return self.model_copy(update=values)
+
+
+def _warm_up_ends(section: Any, steps: int, limit: str) -> Any:
+    if section.warmup_steps > steps and section.warmup_steps != type(section).model_fields["warmup_steps"].default:
+        raise wrong("warmup_steps", f"is more than {limit}={steps}, so the learning rate is never reached; lower it")
+    return section
 
 
 WARM = "enabled and model.from_scratch"
@@ -86,10 +96,10 @@ class WarmStartSettings(Settings):
         "completion: only what follows the prompt; all: the prompt too, as in pretraining",
         only_if=WARM,
     )
-    num_steps: PositiveInt = setting(1000, "optimizer steps in all", only_if=WARM)
+    num_steps: PositiveInt = setting(1000, "optimizer steps in all", only_if=WARM, debug=300)
     batch_size: PositiveInt = setting(64, "fresh demonstrations per step", only_if=WARM)
     learning_rate: PositiveFloat = setting(3.0e-3, "peak of the linear schedule", only_if=WARM)
-    warmup_steps: NonNegativeInt = setting(20, "steps of linear warm-up", only_if=WARM)
+    warmup_steps: NonNegativeInt = setting(20, "steps of linear warm-up", only_if=WARM, debug=6)
     final_learning_rate_share: Share = setting(
         0.05, "learning rate of the last step, as a share of the peak", only_if=WARM
     )
@@ -100,10 +110,14 @@ class WarmStartSettings(Settings):
         only_if=f"{WARM} and final_phase_steps < num_steps",
     )
     final_phase_steps: NonNegativeInt = setting(
-        200, "the last so many steps use final_worked_share instead", only_if=WARM
+        200, "the last steps, this many, use final_worked_share instead", only_if=WARM, debug=60
     )
     final_worked_share: Share = setting(
         0.15,
         "worked_share of the final phase: what RL has to win back",
         only_if=f"{WARM} and final_phase_steps > 0",
     )
+
+    @model_validator(mode="after")
+    def _warm_up_ends(self) -> Self:
+        return _warm_up_ends(self, self.num_steps, "warm_start.num_steps")

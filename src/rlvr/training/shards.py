@@ -12,8 +12,7 @@ index.json of two ranks, which hold 8 rows each of a [16, 4] tensor:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,92 +66,27 @@ def sharded_like(tensor: Tensor, rows: Tensor) -> Tensor:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Entry:
-    """Where the rows of a tensor stand: (rank, first, end) in order, without a gap."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    rows: tuple[tuple[int, int, int], ...]
-
-
-class Shards(Mapping[str, Tensor]):
-    """The tensors of a `shards` folder, read when they are asked for: whole, or some of their rows."""
+class Shards:
+    """The tensors of a `shards` folder, read when they are asked for; `Shards(None)` has none."""
 
     def __init__(self, folder: Path | None) -> None:
-        """None: there are none.
-
-        Raises:
-            ValueError: index and files do not fit together.
-        """
         self._folder = folder
-        self._entries = {} if folder is None else _read_index(folder)
-        if folder is not None:
-            self._check(folder)
+        self._entries: dict[str, Any] = {} if folder is None else json.loads((folder / INDEX).read_text())["tensors"]
 
-    def __getitem__(self, name: str) -> Tensor:
-        return self.rows(name, 0, self._entries[name].shape[0])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of the whole tensor."""
-        return self._entries[name].shape
+        return tuple(self._entries[name]["shape"])
 
-    def rows(self, name: str, first: int, end: int) -> Tensor:
-        """Rows `first` to `end` (exclusive) of a tensor; only they are read."""
-        entry = self._entries[name]
-        parts = [
-            self._read(rank, name, max(first, start) - start, min(end, stop) - start)
-            for rank, start, stop in entry.rows
-            if start < end and first < stop
-        ]
-        return torch.cat(parts) if parts else torch.empty((0, *entry.shape[1:]), dtype=entry.dtype)
-
-    def _read(self, rank: int, name: str, first: int, end: int) -> Tensor:
+    def rows(self, name: str, first: int = 0, end: int | None = None) -> Tensor:
+        """Rows `first` to `end` (exclusive; None: the last one) of a tensor; only they are read."""
+        shape, dtype = self.shape(name), getattr(torch, self._entries[name]["dtype"])
         assert self._folder is not None, "there is a tensor"
-        with safe_open(self._folder / shard_name(rank), framework="pt") as file:
-            return file.get_slice(name)[first:end]
-
-    def _check(self, folder: Path) -> None:
-        """ValueError unless every file holds exactly the rows that the index says."""
-        ranks = {rank for entry in self._entries.values() for rank, _, _ in entry.rows}
-        for rank in ranks:
-            wanted = {
-                name: [end - first, *entry.shape[1:]]
-                for name, entry in self._entries.items()
-                for of, first, end in entry.rows
-                if of == rank
-            }
-            with safe_open(folder / shard_name(rank), framework="pt") as file:
-                found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-            if found != wanted:
-                name = min(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-                raise ValueError(
-                    f"holds {found.get(name)} of {name} in {shard_name(rank)} instead of {wanted.get(name)}"
-                )
-
-
-def _read_index(folder: Path) -> dict[str, _Entry]:
-    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    return {name: _entry(name, values) for name, values in index["tensors"].items()}
-
-
-def _entry(name: str, values: Mapping[str, Any]) -> _Entry:
-    shape = tuple(int(number) for number in values["shape"])
-    rows = tuple((int(rank), int(first), int(end)) for rank, first, end in values["rows"])
-    at, last = 0, -1
-    for rank, first, end in rows:
-        if rank <= last or first != at or end <= first:
-            raise ValueError(f"lists rows {first} to {end} of {name} for rank {rank} behind row {at} of rank {last}")
-        at, last = end, rank
-    if not shape or at != shape[0]:
-        raise ValueError(f"lists {at} rows of {name}, whose shape is {list(shape)}")
-    dtype = getattr(torch, str(values["dtype"]), None)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"gives {name} the unknown type {values['dtype']}")
-    return _Entry(shape=shape, dtype=dtype, rows=rows)
+        parts, end = [torch.empty((0, *shape[1:]), dtype=dtype)], shape[0] if end is None else end
+        for rank, start, stop in self._entries[name]["rows"]:
+            if start < end and first < stop:
+                with safe_open(self._folder / shard_name(rank), framework="pt") as file:
+                    parts.append(file.get_slice(name)[max(first, start) - start : min(end, stop) - start])
+        return torch.cat(parts)

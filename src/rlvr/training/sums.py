@@ -23,7 +23,7 @@ class Sums:
             self._sums[name] = self._sums.get(name, 0.0) + value.item()
 
     def add_update(self, grad_norm: float, num_sampled: int) -> None:
-        """One optimizer step on a minibatch with so many sampled tokens."""
+        """One optimizer step on a minibatch with this many sampled tokens."""
         self._norms.append(grad_norm)
         self._num_sampled += num_sampled
 

@@ -6,8 +6,8 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from rlvr.errors import ConfigError
 from rlvr.models.policy import Policy
 from rlvr.seeding import derive_seed
 from rlvr.training.budget import Budget, cpu_tokens
-from rlvr.training.forward import scatter
+from rlvr.training.forward import forward, scatter
 from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
 from rlvr.training.packing import Layout, Microbatch, microbatches
 from rlvr.training.parallel import Spread, start_alike
@@ -44,6 +44,23 @@ class NonFiniteError(Exception):
         self.what, self.rows = what, list(rows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Minibatch:
+    """What one optimizer step is made with: b rows of a batch."""
+
+    batch: TokenBatch  # these rows alone
+    rows: Sequence[int]  # their numbers in the whole batch
+    weights: Tensor  # [b, T] of the loss
+    chosen: list[int]  # those of the b that can move the gradient
+
+    @classmethod
+    def of(cls, batch: TokenBatch, rows: Sequence[int], objective: Objective) -> Self:
+        """Some rows of a batch."""
+        own = _take(batch, rows)
+        chosen = torch.nonzero(objective.trainable(own))[:, 0].tolist()
+        return cls(batch=own, rows=rows, weights=objective.weights(own), chosen=chosen)
+
+
 class Trainer:
     """Owns the optimizer, the frozen reference and the random order of minibatches.
 
@@ -63,7 +80,7 @@ class Trainer:
         seed: int,
         layout: Layout = "shared",
         world: World = ALONE,
-        note: Callable[[str], None] | None = None,
+        note: Callable[[str], None] = log.warning,
     ) -> None:
         self.policy, self.objective, self.algorithm = policy, objective, objective.algorithm
         start_alike(policy, world)
@@ -83,9 +100,8 @@ class Trainer:
         )
         self._settings, self._temperature, self._seed = settings, temperature, seed
         self._layout: Layout = layout
-        self._budget = Budget(
-            cpu_tokens(settings.microbatch_tokens), note=note or log.warning, alone=not self._spread.in_lockstep
-        )
+        tokens = cpu_tokens(settings.microbatch_tokens)
+        self._budget = Budget(tokens, note=note, alone=not self._spread.in_lockstep)
 
     @property
     def bf16(self) -> bool:
@@ -134,7 +150,7 @@ class Trainer:
         values = None if policy.value_head is None else torch.zeros_like(logprobs)
         for microbatch in self._microbatches(batch, range(len(batch.ids)), tokens):
             with self._autocast():
-                scores = self._spread.scores(policy, microbatch, self._temperature)
+                scores = policy.run(forward, policy, microbatch, self._temperature)
             place = (microbatch.rows, microbatch.tokens)
             logprobs[place] = scores.logprobs
             if values is not None and scores.values is not None:
@@ -152,18 +168,22 @@ class Trainer:
         """
         rate = self.learning_rate(step)
         set_learning_rate(self.optimizer, rate)
-        sums = Sums()
-        seen = torch.full_like(batch.behavior_logprobs, math.nan)
+        sums, seen = Sums(), torch.full_like(batch.behavior_logprobs, math.nan)
         before = self._spread.weight_sample(self.policy)
         for rows in self._minibatches(batch, step):
-            approx_kl = self._update_minibatch(_take(batch, rows), rows, seen, sums)
-            if self.algorithm.stop_early(approx_kl):
+            part = self._update_minibatch(_Minibatch.of(batch, rows, self.objective), seen)
+            sums.add(part)
+            if self.algorithm.stop_early(part.mean("approx_kl")):
                 break
         changed = self._spread.changed_share(before, self._spread.weight_sample(self.policy))
         metrics = sums.metrics() | critic_metrics(batch)
         metrics |= {"policy/learning_rate": rate, "policy/changed_weight_share": changed}
         metrics["system/microbatch_tokens"] = float(min(self._world.gather(self._budget.tokens)))
-        return metrics, batch if batch.old_logprobs is not None else replace(batch, old_logprobs=self._merged(seen))
+        if batch.old_logprobs is None:
+            known = self._world.add((~seen.isnan()).int()) > 0  # each rank has seen some places
+            seen = torch.where(known, self._world.add(seen.nan_to_num(0.0)), math.nan)
+            batch = replace(batch, old_logprobs=seen)
+        return metrics, batch
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the updates of `step`."""
@@ -196,73 +216,54 @@ class Trainer:
                 if len(part):
                     yield torch.nonzero(torch.isin(episode_of_row, part))[:, 0].tolist()
 
-    def _update_minibatch(self, batch: TokenBatch, rows: Sequence[int], seen: Tensor, sums: Sums) -> float:
-        """One optimizer step on a minibatch, the given rows of the whole batch; their logprobs are noted in `seen`.
-
-        Returns the mean KL(old || current) estimate before the step.
-        """
-        weights = self.objective.weights(batch)
-        chosen = torch.nonzero(self.objective.trainable(batch))[:, 0].tolist()
-        own = self._budget.run(
-            lambda tokens: self._own_gradient(batch, weights, chosen, rows, seen, tokens),
-            longest=int(batch.lengths.max()),
-        )
+    def _update_minibatch(self, minibatch: _Minibatch, seen: Tensor) -> Sums:
+        """One optimizer step; what it reports. Logprobs before it are noted in `seen` [B, T], of the whole batch."""
+        longest = int(minibatch.batch.lengths.max())
+        own = self._budget.run(lambda tokens: self._own_gradient(minibatch, seen, tokens), longest=longest)
         parts = self._world.gather(own)
         if bad := sorted(row for _, found in parts for row in found):
             raise NonFiniteError("the loss", bad)
-        part = Sums()
+        sums = Sums()
         for of_rank, _ in parts:
-            part.add(of_rank)
+            sums.add(of_rank)
         self._spread.add_gradients(self.policy)
         norm = self._spread.clip(self.policy, self._settings.max_grad_norm)
         if not math.isfinite(norm):
-            raise NonFiniteError("the gradient norm", [rows[i] for i in chosen])
+            raise NonFiniteError("the gradient norm", [minibatch.rows[i] for i in minibatch.chosen])
         self.optimizer.step()
-        part.add_update(norm, num_sampled=int(batch.loss_mask.sum()))
-        sums.add(part)
-        return part.mean("approx_kl")
+        sums.add_update(norm, num_sampled=int(minibatch.batch.loss_mask.sum()))
+        return sums
 
-    def _own_gradient(
-        self, batch: TokenBatch, weights: Tensor, chosen: Sequence[int], rows: Sequence[int], seen: Tensor, tokens: int
-    ) -> tuple[Sums, list[int]]:
+    def _own_gradient(self, minibatch: _Minibatch, seen: Tensor, tokens: int) -> tuple[Sums, list[int]]:
         """The gradient of this rank's share of the chosen rows, from zero; what the loss reported, and the rows whose
         loss was not finite."""
         for parameter in self.policy.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
-        part, bad = Sums(), list[int]()
-        for microbatch in self._microbatches(batch, chosen, tokens):
-            bad += self._backward(batch, weights, microbatch, rows, seen, part)
-        return part, bad
+        sums, bad = Sums(), list[int]()
+        for microbatch in self._microbatches(minibatch.batch, minibatch.chosen, tokens):
+            bad += self._backward(minibatch, microbatch, seen, sums)
+        return sums, bad
 
-    def _backward(
-        self,
-        batch: TokenBatch,
-        weights: Tensor,
-        microbatch: Microbatch,
-        rows: Sequence[int],
-        seen: Tensor,
-        sums: Sums,
-    ) -> list[int]:
+    def _backward(self, minibatch: _Minibatch, microbatch: Microbatch, seen: Tensor, sums: Sums) -> list[int]:
         """Add a microbatch's gradient; its rows if its loss is not finite. The pass is made to its end in any case:
         other ranks may wait for this one in it."""
         entropy_grad = self.algorithm.entropy_coef > 0
         with self._autocast():
-            scores = self._spread.scores(self.policy, microbatch, self._temperature, entropy_grad=entropy_grad)
+            scores = self.policy.run(forward, self.policy, microbatch, self._temperature, entropy_grad)
         if not len(microbatch.targets):  # a share without rows
             scores.logprobs.sum().backward()
             return []
-        present, local = torch.unique(
-            microbatch.rows, return_inverse=True
-        )  # rows are never cut: all their tokens are here
-        part, token_weights = _take(batch, present), weights[present]
-        place = (local, microbatch.tokens)
-        logprobs, entropy = (scatter(x, place, token_weights.shape) for x in (scores.logprobs, scores.entropy))
-        values = None if scores.values is None else scatter(scores.values, place, token_weights.shape)
-        terms = self.objective.loss(part, token_weights, logprobs, entropy, values)
+        # rows are never cut: all their tokens are here
+        present, local = torch.unique(microbatch.rows, return_inverse=True)
+        part, weights = _take(minibatch.batch, present), minibatch.weights[present]
+        place, numbers = (local, microbatch.tokens), torch.as_tensor(minibatch.rows)
+        logprobs, entropy = (scatter(x, place, weights.shape) for x in (scores.logprobs, scores.entropy))
+        values = None if scores.values is None else scatter(scores.values, place, weights.shape)
+        terms = self.objective.loss(part, weights, logprobs, entropy, values)
         terms.loss.backward()
-        seen[torch.as_tensor(rows)[microbatch.rows], microbatch.tokens] = scores.logprobs.detach()
+        seen[numbers[microbatch.rows], microbatch.tokens] = scores.logprobs.detach()
         sums.add_terms(terms)
-        return [] if torch.isfinite(terms.loss) else [rows[i] for i in present.tolist()]
+        return [] if torch.isfinite(terms.loss) else numbers[present].tolist()
 
     # ------------------------------------------------------------------------------------------------- helpers
 
@@ -275,11 +276,6 @@ class Trainer:
             world=self._world,
             in_lockstep=self._spread.in_lockstep,
         )
-
-    def _merged(self, seen: Tensor) -> Tensor:
-        """Numbers that each rank has for some places, NaN elsewhere, as one array."""
-        known = self._world.add((~seen.isnan()).int()) > 0
-        return torch.where(known, self._world.add(seen.nan_to_num(0.0)), math.nan)
 
     def _autocast(self) -> AbstractContextManager[object]:
         if not self.bf16 or self._spread.casts:

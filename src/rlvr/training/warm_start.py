@@ -14,15 +14,16 @@ With `loss_on=all` all of it is, as in pretraining: a model without a language h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
+from rlvr.tasks.base import Task
 from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
 from rlvr.training.settings import WarmStartSettings
 
@@ -33,23 +34,9 @@ Parts = tuple[list[int], ...]
 """Token ids of prompt, completion, reply, completion, ...: every second part is the model's, its end included."""
 
 
-class Demonstrator(Protocol):
-    """What the warm start needs of a task."""
-
-    @property
-    def stop_words(self) -> tuple[str, ...]:
-        """What ends a completion, if that is part of its text; where there is none the tokenizer's end token does."""
-        ...
-
-    def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        """Prompt, completion, reply, completion, ... number `index` of an endless stream; worked_share of them write
-        the steps."""
-        ...
-
-
 def warm_start(
     policy: Policy,
-    task: Demonstrator,
+    task: Task,
     settings: WarmStartSettings,
     *,
     microbatch_tokens: int,
@@ -64,8 +51,16 @@ def warm_start(
     for step in range(settings.num_steps):
         if stopped():
             return False
-        set_learning_rate(optimizer, _rate(settings, step))
-        rows = _encode(policy, task, list(_demonstrations(task, settings, step)))
+        rate = learning_rate(
+            step,
+            peak=settings.learning_rate,
+            schedule="linear",
+            warmup_steps=settings.warmup_steps,
+            max_steps=settings.num_steps,
+            final_share=settings.final_learning_rate_share,
+        )
+        set_learning_rate(optimizer, rate)
+        rows = _encode(policy, task, _demonstrations(task, settings, step))
         optimizer.zero_grad()
         loss = _backward(policy, rows, settings.loss_on, microbatch_tokens)
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
@@ -80,40 +75,25 @@ def warm_start(
     return True
 
 
-def _rate(settings: WarmStartSettings, step: int) -> float:
-    return learning_rate(
-        step,
-        peak=settings.learning_rate,
-        schedule="linear",
-        warmup_steps=settings.warmup_steps,
-        max_steps=settings.num_steps,
-        final_share=settings.final_learning_rate_share,
-    )
-
-
-def _demonstrations(task: Demonstrator, settings: WarmStartSettings, step: int) -> Iterator[tuple[str, ...]]:
+def _demonstrations(task: Task, settings: WarmStartSettings, step: int) -> list[tuple[str, ...]]:
     final = step >= settings.num_steps - settings.final_phase_steps
     share = settings.final_worked_share if final else settings.worked_share
     first = step * settings.batch_size
-    return (task.demonstration(index, share) for index in range(first, first + settings.batch_size))
+    return [task.demonstration(index, share) for index in range(first, first + settings.batch_size)]
 
 
-def _encode(policy: Policy, task: Demonstrator, texts: Sequence[tuple[str, ...]]) -> list[Parts]:
-    end = [] if task.stop_words else [_end_id(policy)]
-    flat = [text for parts in texts for text in parts]
-    encoded = policy.tokenizer(flat, add_special_tokens=False, padding=False, return_attention_mask=False)["input_ids"]
-    ids = iter(encoded)
-    return [tuple(next(ids) + (end if i % 2 else []) for i in range(len(parts))) for parts in texts]
-
-
-def _end_id(policy: Policy) -> int:
-    end: Any = policy.tokenizer.eos_token_id
-    if end is None:
+def _encode(policy: Policy, task: Task, texts: Sequence[tuple[str, ...]]) -> list[Parts]:
+    """Token ids of each part; a completion whose text has no stop word gets the tokenizer's end token."""
+    tokenizer: Any = policy.tokenizer
+    if not task.stop_words and tokenizer.eos_token_id is None:
         raise UserError(
-            f"the tokenizer {policy.tokenizer.name_or_path!r} names no end token, so nothing could teach the model to "
-            "stop: set warm_start.enabled=false, or use a tokenizer with an eos_token"
+            f"the tokenizer {tokenizer.name_or_path!r} names no end token, so nothing could teach the model to stop: "
+            "set warm_start.enabled=false, or use a tokenizer with an eos_token"
         )
-    return end
+    end = [] if task.stop_words else [tokenizer.eos_token_id]
+    flat = [text for parts in texts for text in parts]
+    ids = iter(tokenizer(flat, add_special_tokens=False, padding=False, return_attention_mask=False)["input_ids"])
+    return [tuple(next(ids) + (end if i % 2 else []) for i in range(len(parts))) for parts in texts]
 
 
 def _backward(policy: Policy, rows: Sequence[Parts], loss_on: str, microbatch_tokens: int) -> float:

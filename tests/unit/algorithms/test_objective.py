@@ -7,8 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.algorithms.objective import LossTerms
+from rlvr.algorithms.advantages import Estimate
+from rlvr.algorithms.grpo import Grpo
+from rlvr.algorithms.losses import Surrogate
+from rlvr.algorithms.objective import LossTerms, Objective
 from rlvr.algorithms.ratios import CORRECTIONS
+from rlvr.errors import UserError
 from rlvr.types import TokenBatch
 from tests.unit.algorithms.cases import MODES, NAMES, algorithm, batch_of, noisy, ragged_batch
 
@@ -304,3 +308,86 @@ def test_rows_that_can_move_the_gradient(overrides: dict[str, object], expected:
     chosen.loss(scored, chosen.weights(scored), logprobs, torch.ones(4, 2), None).loss.backward()
     assert logprobs.grad is not None
     assert (logprobs.grad[2:] == 0).all()
+
+
+def own(method: str, returned: object) -> Objective:
+    """An algorithm of the user's, one of whose methods returns something else."""
+    mine = type("Mine", (Grpo,), {"__module__": "mine", method: lambda *arguments: returned})
+    return Objective(algorithm=mine(), max_completion_tokens=8)
+
+
+def wrong_estimates(shape: torch.Size) -> dict[str, object]:
+    return {
+        "None": None,
+        "a Tensor": torch.ones(shape),
+        r"advantages of shape \[2\]": Estimate(advantages=torch.ones(2)),
+        "advantages of type NoneType": Estimate(advantages=None),  # type: ignore[arg-type]
+        "advantages with NaN or infinity": Estimate(advantages=torch.full(shape, math.inf)),
+        "returns with NaN or infinity": Estimate(advantages=torch.ones(shape), returns=torch.full(shape, math.nan)),
+    }
+
+
+@pytest.mark.parametrize("came", wrong_estimates(torch.Size([1])))
+def test_an_own_algorithm_that_returns_wrong_advantages_is_one_sentence(came: str):
+    batch = ragged_batch()
+    shape = batch.loss_mask.shape
+    wanted = rf"must return an Estimate with finite advantages \[B, T\] = \[{shape[0]}, {shape[1]}\]"
+    with pytest.raises(UserError, match=rf"^algorithm=mine:Mine: its method advantages {wanted}.*, not {came}"):
+        own("advantages", wrong_estimates(shape)[came]).advantages(batch)
+
+
+def test_an_own_algorithm_that_raises_is_one_sentence_with_its_line():
+    def advantages(*_: object) -> None:
+        raise KeyError("rewards")
+
+    mine = type("Mine", (Grpo,), {"__module__": "mine", "advantages": advantages})
+    wanted = r"^algorithm=mine:Mine: its method advantages raised KeyError: 'rewards' \(.*test_objective.py, line \d+\)"
+    with pytest.raises(UserError, match=wanted):
+        Objective(algorithm=mine(), max_completion_tokens=8).advantages(ragged_batch())
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+def test_an_own_algorithm_may_run_out_of_memory_like_ours(error: Exception):
+    def advantages(*_: object) -> None:
+        raise error
+
+    mine = type("Mine", (Grpo,), {"__module__": "mine", "advantages": advantages})
+    with pytest.raises(type(error)) as raised:
+        Objective(algorithm=mine(), max_completion_tokens=8).advantages(ragged_batch())
+    assert raised.value is error
+
+
+def test_an_own_algorithm_may_leave_anything_outside_the_loss():
+    batch = ragged_batch()
+    made = torch.ones(batch.loss_mask.shape).masked_fill(~batch.loss_mask, math.nan)
+    scored = own("advantages", Estimate(advantages=made)).advantages(batch)
+    assert scored.advantages is not None
+    assert torch.isfinite(scored.advantages).all()
+
+
+@pytest.mark.parametrize(
+    "came",
+    ["None", "a loss without gradient", r"loss of shape \[\]", "loss with NaN or infinity", "ratio of type float"],
+)
+def test_an_own_algorithm_that_returns_a_wrong_surrogate_is_one_sentence(came: str):
+    batch = algorithm("grpo").advantages(ragged_batch())
+    logprobs = current(batch)
+    none, one = torch.zeros_like(batch.loss_mask), torch.ones_like(logprobs)
+    found = {
+        "None": None,
+        r"loss of shape \[\]": Surrogate(loss=logprobs.sum(), ratio=one, clipped_low=none, clipped_high=none),
+        "a loss without gradient": Surrogate(loss=logprobs.detach(), ratio=one, clipped_low=none, clipped_high=none),
+        "loss with NaN or infinity": Surrogate(loss=logprobs / 0, ratio=one, clipped_low=none, clipped_high=none),
+        "ratio of type float": Surrogate(loss=logprobs, ratio=1.0, clipped_low=none, clipped_high=none),  # type: ignore[arg-type]
+    }
+    mine = own("surrogate", found[came])
+    with pytest.raises(
+        UserError, match=rf"^algorithm=mine:Mine: its method surrogate must return a Surro.*, not {came}"
+    ):
+        mine.loss(batch, mine.weights(batch), logprobs, one, None)
+
+
+def test_a_policy_that_is_not_finite_is_not_the_surrogates_fault():
+    batch, chosen = algorithm("grpo").advantages(ragged_batch()), algorithm("grpo")
+    broken = current(batch).detach() * math.nan
+    assert not chosen.loss(batch, chosen.weights(batch), broken, torch.ones_like(broken), None).loss.isfinite()

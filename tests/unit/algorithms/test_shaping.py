@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlvr.algorithms.gae import discounted_returns
+from rlvr.algorithms.gae import discounted_returns, potential_shaping
 from rlvr.algorithms.masking import sampled_tokens
-from rlvr.algorithms.shaping import potential_shaping
 from tests.unit.algorithms.cases import NAMES, algorithm, batch_of, ragged_batch
 
 

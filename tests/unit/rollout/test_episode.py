@@ -138,17 +138,6 @@ def two_turns() -> ScriptedEngine:
     return ScriptedEngine([((30, 12, STOP), StopReason.STOP), ((11, STOP), StopReason.STOP)])
 
 
-def test_a_single_turn_episode_keeps_what_the_engine_returned() -> None:
-    engine, env = ScriptedEngine([((12, STOP), StopReason.STOP)], policy_version=5), TalkingEnv(1)
-    episode = run(engine, env)
-    assert episode.turns[0].prompt_ids == (10, 11)
-    assert episode.turns[0].completion.token_ids == (12, STOP)
-    assert episode.turns[0].completion.policy_version == 5
-    assert (episode.example_id, episode.sample_index, episode.seed) == ("e", 3, 17)
-    assert (episode.score.value, episode.stop_reason) == (1.0, StopReason.STOP)
-    assert env.scored == [TurnText(prompt="ab", completion="c$", text="c", stop_reason=StopReason.STOP, num_tokens=2)]
-
-
 def test_each_turn_draws_with_its_own_seed() -> None:
     engine = two_turns()
     run(engine, TalkingEnv(2))

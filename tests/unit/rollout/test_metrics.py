@@ -119,9 +119,3 @@ def test_without_a_call_there_is_no_share_of_calls_and_without_tools_no_number_o
     assert "rollout/tool_error_share" not in silent
     plain = rollout_metrics([group(episode(((1,), completion(5, 2))))], num_refilled=0)
     assert not any("tool" in name or "turns" in name for name in plain)
-
-
-def test_episodes_of_which_nothing_was_sampled_are_counted() -> None:
-    aborted = episode(((1,), completion(stop=StopReason.ABORTED)), score=Score(value=float("nan"), status="error"))
-    done = episode(((1,), completion(5, 2)))
-    assert rollout_metrics([group(aborted, done, done, done)], num_refilled=0)["rollout/empty_mask_share"] == 0.25

@@ -8,7 +8,7 @@ import pytest
 
 from rlvr.envs.base import Env, Reply, TurnText
 from rlvr.errors import UserError
-from rlvr.rollout.executor import Background, Executor, Inline
+from rlvr.rollout.executor import Background, Inline
 from rlvr.rollout.schedule import Rollouts, RolloutSchedule
 from rlvr.rollout.settings import RolloutSettings
 from rlvr.rollout.source import RolloutSource
@@ -119,7 +119,7 @@ def schedule(
     task: ParityTask | None = None,
     max_error_share: float = 0.2,
     max_staleness: int = 0,
-    executor: Executor | None = None,
+    executor: Inline | None = None,
     engine: EchoEngine | None = None,
     world: World = ALONE,
 ) -> tuple[RolloutSchedule, EchoEngine]:
@@ -174,10 +174,10 @@ def test_groups_come_in_issue_order_and_the_cursor_is_the_whole_state() -> None:
 def test_pitfall_36_every_completion_has_a_seed_of_its_own_and_the_run_seed_reaches_it() -> None:
     seeds = []
     for run_seed in (0, 1):
-        made, engine = schedule(seed=run_seed)
+        made, engine = schedule(seed=run_seed, num_turns=3)
         batches(made, 4)
         seeds += engine.seeds
-    assert len(seeds) == 2 * 4 * 3 * 2
+    assert len(seeds) == 2 * 4 * 3 * 2 * 3
     assert len(set(seeds)) == len(seeds)
 
 
@@ -335,14 +335,6 @@ def test_pitfall_26_verifier_errors_above_the_limit_stop_the_run_with_their_mess
     many, _ = schedule(failing=[0, 1])
     with pytest.raises(UserError, match=r"4 of 6 episodes .*sandbox died"):
         batches(many)
-
-
-def test_the_limit_of_verifier_errors_is_the_settings() -> None:
-    patient, _ = schedule(failing=[0, 1], max_error_share=0.7)
-    batches(patient)
-    strict, _ = schedule(failing=[0], max_error_share=0.1)
-    with pytest.raises(UserError, match=r"2 of 6 episodes .*reward\.max_error_share=0\.1"):
-        batches(strict)
 
 
 @pytest.mark.usefixtures("dead_groups")

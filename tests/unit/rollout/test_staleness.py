@@ -7,14 +7,14 @@ import json
 import random
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from statistics import fmean
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
 
 from rlvr.engines.base import OnToken
 from rlvr.rollout.batch import to_batch
+from rlvr.rollout.executor import Inline
 from rlvr.rollout.schedule import RolloutSchedule
 from rlvr.rollout.source import RolloutSource
 from rlvr.rollout.staleness import check_staleness
@@ -26,31 +26,14 @@ STEPS, PROMPTS = 40, 3
 LONG = 60
 
 
-class OneThread:
-    """An executor as the one with a thread, but on ours: its loop runs while something is waited for, so that nothing
-    depends on the clock."""
-
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner()
+class OneThread(Inline):
+    """As the executor with a thread, but on ours: its loop runs while something is waited for, so that nothing depends
+    on the clock."""
 
     def start(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
         loop = self._runner.get_loop()
         task = loop.create_task(work)
         return lambda: loop.run_until_complete(task)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.start(work)()
-
-    def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
-        return function()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._runner.close()
 
 
 async def ticks(count: int) -> None:

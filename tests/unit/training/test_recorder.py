@@ -12,7 +12,7 @@ from rlvr.rollout.batch import to_batch
 from rlvr.rollout.schedule import Rollouts
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter, Line
-from rlvr.tracking.jsonl import MetricsFile, read_metrics
+from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import Reader, read_rollouts
 from rlvr.training.recorder import FolderRecorder
 from rlvr.training.trainer import NonFiniteError
@@ -46,16 +46,6 @@ def recorder(
         reader=READER,
         printer=printer,
     )
-
-
-def test_lines_are_appended(tmp_path: Path) -> None:
-    made = recorder(tmp_path)
-    made.log(0, {"eval/rpn/accuracy": 0.5})
-    made.log(1, {"loss/total": 0.25})
-    assert read_metrics(tmp_path / "metrics.jsonl") == [
-        {"step": 0, "eval/rpn/accuracy": 0.5},
-        {"step": 1, "loss/total": 0.25},
-    ]
 
 
 @pytest.mark.parametrize(("every", "steps"), [(10, [1, 10, 20]), (1, list(range(1, 22))), (None, [])])
@@ -112,8 +102,3 @@ def test_a_batch_whose_loss_is_not_finite_is_kept_with_its_name(tmp_path: Path) 
     assert torch.equal(kept["ids"], batch.ids)
     assert kept["advantages"].isnan().all()
     assert "values" not in kept  # the algorithm had none
-
-
-def test_many_rows_are_cut_short(tmp_path: Path) -> None:
-    error = recorder(tmp_path).non_finite(1, to_batch(GROUPS), NonFiniteError("the loss", list(range(100))))
-    assert "rows 0, 1, 2, 3, 4, 5, 6, 7, ...)" in str(error)

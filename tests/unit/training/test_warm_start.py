@@ -7,7 +7,7 @@ import torch
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
 from rlvr.training.settings import WarmStartSettings
-from rlvr.training.warm_start import _backward, _encode, _microbatches, warm_start
+from rlvr.training.warm_start import _backward, _encode, warm_start
 from tests.unit.training.tiny import tiny_policy
 
 PAIRS = [("<boe> 1 2 + =", "3 <eoe>"), ("<boe> 1 2 + 4 + =", "3 4 + = 7 <eoe>"), ("<boe> 5 =", "5 <eoe>")]
@@ -137,18 +137,6 @@ def test_pitfall_09_the_gradient_does_not_depend_on_microbatches_padding_and_com
         torch.testing.assert_close(gradient(policy), expected, atol=1e-6, rtol=1e-4)
 
 
-def test_rows_that_fit_into_one_microbatch_keep_their_order() -> None:
-    rows = [([1] * n, [2] * 3) for n in (2, 7, 4, 5)]
-    assert _microbatches(rows, 40) == [rows]
-
-
-def test_other_rows_are_grouped_by_length_within_the_limit() -> None:
-    rows = [([1] * n, [2] * 3) for n in (2, 9, 4, 8, 3, 5)]
-    parts = _microbatches(rows, 25)
-    assert [[len(p) for p, _ in part] for part in parts] == [[9, 8], [5, 4, 3], [2]]
-    assert [[len(p) for p, _ in part] for part in _microbatches(rows, 5)] == [[9], [8], [5], [4], [3], [2]]
-
-
 def test_pitfall_03_a_completion_ends_with_the_end_token_unless_its_text_has_the_end() -> None:
     policy = tiny_policy()
     pairs = [("<boe> 1 =", "1 <eoe>"), ("<boe> 2 =", "2")]
@@ -191,13 +179,6 @@ def test_it_learns() -> None:
     assert reports[-1][0] == 150
     assert reports[-1][1] < 0.2
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in policy.parameters())
-
-
-def test_two_of_one_seed_are_equal_bit_for_bit() -> None:
-    one, two = tiny_policy(), tiny_policy()
-    run(one, Copies())
-    run(two, Copies())
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 def test_a_stop_ends_it() -> None:
