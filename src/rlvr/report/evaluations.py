@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlvr.report.page import Limits, Page, finite, pack
-from rlvr.report.rollouts import shallow_dict
+from rlvr.report.rollouts import shallow_dict, token_texts
 from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
 
 Player = tuple[str, str, str, str, str]
@@ -50,11 +51,6 @@ class _Row:
         return len({of_one[0].correct for of_one in self.records.values()}) > 1
 
 
-def player_of(record: EvaluationRecord) -> Player:
-    """The player of a record."""
-    return record.task, record.split, record.model, record.retriever or "", record.settings
-
-
 def evaluation_pages(
     records: Iterable[EvaluationRecord],
     *,
@@ -63,7 +59,6 @@ def evaluation_pages(
     cells: Mapping[Player, Mapping[str, Any]] | None = None,
     comparisons: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
-    token_texts: Callable[[str, set[int]], Mapping[int, str]] | None = None,
     limits: Limits | None = None,
 ) -> Page:
     """The page of some records.
@@ -75,7 +70,6 @@ def evaluation_pages(
         cells: of each player `name`, `scores`, `kinds`, `numbers`, `cost`, as far as they are known.
         comparisons: between two players of one set.
         notes: sentences to show, e.g. about damaged lines.
-        token_texts: the texts of some token ids of a model, by its name; without it tokens are shown by their ids.
         limits: of the page's size; beyond them only answers and verdicts are embedded.
     """
     players, rows = _group(records)
@@ -91,8 +85,8 @@ def evaluation_pages(
             "Where models disagree comes first (--max-episodes, --max-mb)."
         )
     chunks["examples"] = pack([_listed(row, place) for row, place in zip(rows, chunk_of, strict=True)])
-    if token_texts is not None:
-        chunks["tokens"] = pack({model: token_texts(model, used) for model, used in sorted(ids.items()) if used})
+    # of models that are folders here; other tokens are shown by their ids
+    chunks["tokens"] = pack({name: token_texts(Path(name), used)[0] for name, used in sorted(ids.items()) if used})
     sets = _sets(players, rows, comparisons)
     main = {
         "kind": kind,
@@ -110,7 +104,7 @@ def evaluation_pages(
                 for number, player in enumerate(players)
             ],
             "sets": sets,
-            "tokens": token_texts is not None,
+            "tokens": True,
         },
     }
     return Page(title=f"rlvr: {title}", main=main, chunks=chunks, kept=kept, total=total, notes=said)
@@ -140,15 +134,14 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[Player], list[_Row
     players: dict[Player, int] = {}
     sets: dict[tuple[str, str], int] = {}
     rows: dict[tuple[int, str], _Row] = {}
-    seen: set[tuple[int, str, int]] = set()
     for record in records:
-        player = players.setdefault(player_of(record), len(players))
-        if (player, record.example_id, record.sample_index) in seen:
-            continue
-        seen.add((player, record.example_id, record.sample_index))
+        where = record.task, record.split, record.model, record.retriever or "", record.settings
+        player = players.setdefault(where, len(players))
         place = sets.setdefault((record.task, record.split), len(sets)), record.example_id
         row = rows.setdefault(place, _Row(set_index=place[0], example_id=place[1], records={}))
-        row.records.setdefault(player, []).append(record)
+        samples = row.records.setdefault(player, [])
+        if all(record.sample_index != one.sample_index for one in samples):
+            samples.append(record)
     for row in rows.values():
         for of_one in row.records.values():
             of_one.sort(key=lambda record: record.sample_index)

@@ -86,13 +86,29 @@ def render(page: Page) -> str:
     return "".join(fill[piece] if number % 2 else piece for number, piece in enumerate(pieces))
 
 
-def write_page(path: Path, page: Page) -> int:
-    """Write the page, whole or not at all, and return its size in bytes. UserError if that is not possible."""
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A written page: its size in bytes, the episodes in it and left out, sentences about what is damaged."""
+
+    path: Path
+    size: int
+    num_episodes: int
+    num_left_out: int
+    notes: Sequence[str]
+
+
+def write_report(page: Page, source: Path, output: Path | None = None) -> Report:
+    """Write a page, whole or not at all; by default `report.html` in the folder `source`, `F.html` beside `F.jsonl`.
+
+    UserError if that is not possible.
+    """
+    path = output or (source / "report.html" if source.is_dir() else source.with_suffix(".html"))
     data = render(page).encode("utf-8", errors="backslashreplace")
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, data)
-    return len(data)
+    left_out = page.total - page.kept
+    return Report(path=path, size=len(data), num_episodes=page.kept, num_left_out=left_out, notes=page.notes)
 
 
 def _assets(suffix: str) -> str:

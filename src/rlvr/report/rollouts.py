@@ -11,10 +11,10 @@ import math
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
-from itertools import groupby
+from itertools import compress, groupby
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +37,6 @@ class RolloutFile:
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackedRollouts:
-    """Chunks of a page."""
-
-    chunks: dict[str, bytes]
-    ids: dict[int, set[int]]  # of all tokens in the chunks, by run
-    kept: int  # episodes in the chunks
-    total: int  # lines of all readable files, without the damaged ones that were met
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.chunks.values()))
-
-
 def rollout_files(folder: Path, run: int) -> list[RolloutFile]:
     """The rollout files of a run in the order of their steps."""
     found = [(re.fullmatch(r"step_(\d{6,})\.jsonl\.gz", path.name), path) for path in folder.glob("step_*")]
@@ -64,21 +49,27 @@ def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRoll
 
     Unreadable files and damaged lines are named and left out.
     """
-    notes: list[str] = []
-    counts = [_count_lines(file, notes) for file in files]
-    packer = _Packer(files)
-    num_unreadable = len(notes)
+    packed = PackedRollouts()
+    counts = []
+    for file in files:
+        try:
+            counts.append(len(_read_lines(file.path)))
+        except (OSError, EOFError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
+            counts.append(0)
+            packed.notes.append(f"{file.path} is damaged and left out ({error}).")
+    packed.total = sum(counts)
     for number, (file, quota) in enumerate(zip(files, quotas(counts, max_episodes), strict=True)):
-        for record in _records(file, spread(counts[number], quota), notes):
-            packer.add(number, record)
-    num_damaged = len(notes) - num_unreadable
-    named = notes[:MAX_NOTES]
-    if len(notes) > MAX_NOTES:
-        named.append(f"{len(notes) - MAX_NOTES} more files or lines of rollouts are damaged and left out.")
-    chunks = packer.finish()
-    return PackedRollouts(
-        chunks=chunks, ids=packer.ids, kept=packer.count, total=sum(counts) - num_damaged, notes=named
-    )
+        lines = _read_lines(file.path) if quota else []
+        for place in spread(len(lines), quota):
+            try:
+                packed.add(number, file.run, read_episode(lines[place]))
+            except ValueError as error:
+                packed.notes.append(f"{file.path}, line {place + 1}, is damaged and left out ({error}).")
+                packed.total -= 1
+    packed.finish(files)
+    if (more := len(packed.notes) - MAX_NOTES) > 0:
+        packed.notes[MAX_NOTES:] = [f"{more} more files or lines of rollouts are damaged and left out."]
+    return packed
 
 
 def quotas(counts: Sequence[int], limit: int) -> list[int]:
@@ -100,25 +91,6 @@ def spread(count: int, quota: int) -> list[int]:
 def _read_lines(path: Path) -> list[bytes]:
     """The lines of a rollout file. Raises OSError, EOFError or zlib.error where it is damaged."""
     return gzip.decompress(path.read_bytes()).split(b"\n")[:-1]
-
-
-def _count_lines(file: RolloutFile, notes: list[str]) -> int:
-    try:
-        return len(_read_lines(file.path))
-    except (OSError, EOFError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
-        notes.append(f"{file.path} is damaged and left out ({error}).")
-        return 0
-
-
-def _records(file: RolloutFile, wanted: Sequence[int], notes: list[str]) -> Iterator[EpisodeRecord]:
-    if not wanted:
-        return
-    lines = _read_lines(file.path)
-    for number in wanted:
-        try:
-            yield read_episode(lines[number])
-        except ValueError as error:
-            notes.append(f"{file.path}, line {number + 1}, is damaged and left out ({error}).")
 
 
 def read_episode(line: bytes) -> EpisodeRecord:
@@ -152,23 +124,28 @@ def _number_of(text: str, numbers: dict[str, int]) -> int:
     return numbers.setdefault(text, len(numbers))
 
 
-class _Packer:
-    """Collects episodes and cuts them into chunks of a page."""
+class PackedRollouts:
+    """Chunks of a page, cut as episodes are added."""
 
-    def __init__(self, files: Sequence[RolloutFile]) -> None:
-        self._files = files
+    def __init__(self) -> None:
+        self.chunks: dict[str, bytes] = {"index": b""}
+        self.ids: defaultdict[int, set[int]] = defaultdict(set)  # of all tokens in the chunks, by run
+        self.kept = 0  # episodes in the chunks
+        self.total = 0  # lines of all readable files, without the damaged ones that were met
+        self.notes: list[str] = []
         self._names: dict[str, dict[str, int]] = {name: {} for name in ("example", "answer", "stop", "status")}
         self._columns: defaultdict[str, list[Any]] = defaultdict(list)
-        self.ids: defaultdict[int, set[int]] = defaultdict(set)
-        self.count = 0
-        self.chunks: dict[str, bytes] = {}
         self._starts: dict[str, list[int]] = {"text": [], "detail": []}
         self._texts: list[Any] = []
         self._details: list[Any] = []
         self._prompts: dict[str, int] = {}
         self._characters = self._tokens = 0
 
-    def add(self, file: int, record: EpisodeRecord) -> None:
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.chunks.values()))
+
+    def add(self, file: int, run: int, record: EpisodeRecord) -> None:
         row = {
             "file": file,
             "example": _number_of(record.example_id, self._names["example"]),
@@ -188,27 +165,27 @@ class _Packer:
         texts = [text for turn in record.turns for text in (turn.completion, turn.reply)]
         self._texts.append([_number_of(prompt, self._prompts), texts])
         self._details.append(_detail(record))
-        self.count += 1
+        self.kept += 1
         self._characters += len(prompt) + sum(len(text or "") for text in texts)
         for row_record in record.rows:
-            self.ids[self._files[file].run].update(row_record.ids)
+            self.ids[run].update(row_record.ids)
             self._tokens += len(row_record.ids)
         if self._characters >= CHUNK_CHARACTERS:
             self._cut_texts()
         if self._tokens >= CHUNK_TOKENS:
             self._cut_details()
 
-    def finish(self) -> dict[str, bytes]:
+    def finish(self, files: Sequence[RolloutFile]) -> None:
         self._cut_texts()
         self._cut_details()
         index = {
-            "files": [{"run": file.run, "step": file.step} for file in self._files],
+            "files": [{"run": file.run, "step": file.step} for file in files],
             "names": {name: list(numbers) for name, numbers in self._names.items()},
             "columns": self._columns,
             "texts": self._starts["text"],
             "details": self._starts["detail"],
         }
-        return {"index": pack(index), **self.chunks}
+        self.chunks["index"] = pack(index)
 
     def _cut_texts(self) -> None:
         self._cut("text", {"prompts": list(self._prompts), "episodes": self._texts}, len(self._texts))
@@ -221,7 +198,7 @@ class _Packer:
     def _cut(self, kind: str, value: Any, num_episodes: int) -> None:
         if num_episodes:
             self.chunks[f"{kind}-{len(self._starts[kind])}"] = pack(value)
-            self._starts[kind].append(self.count - num_episodes)
+            self._starts[kind].append(self.kept - num_episodes)
 
 
 def _detail(record: EpisodeRecord) -> dict[str, Any]:
@@ -256,15 +233,14 @@ def _row(row: RowRecord) -> dict[str, Any]:
 
     The other lists have an entry for each token with mask 1, or are one number for all of them.
     """
-    sampled = [place for place, mask in enumerate(row.loss_mask) if mask]
     runs = [sum(1 for _ in stretch) for _, stretch in groupby(map(bool, row.loss_mask))]
     if row.loss_mask and row.loss_mask[0]:
         runs.insert(0, 0)
-    behavior = [row.behavior_logprobs[place] for place in sampled]
+    behavior = list(compress(row.behavior_logprobs, row.loss_mask))
     packed: dict[str, Any] = {"ids": row.ids, "runs": runs, "behavior": _scaled(behavior, 1e4)}
     for name, values in (("trainer", row.trainer_logprobs), ("reference", row.reference_logprobs)):
         if values is not None:
-            pairs = zip((values[place] for place in sampled), behavior, strict=True)
+            pairs = zip(compress(values, row.loss_mask), behavior, strict=True)
             packed[name] = _scaled([None if a is None or b is None else a - b for a, b in pairs], 1e6)
     lists = {
         "advantages": row.advantages,
@@ -274,7 +250,8 @@ def _row(row: RowRecord) -> dict[str, Any]:
     }
     for name, values in lists.items():
         if values is not None:
-            packed[name] = _one([values[place] for place in sampled])
+            sampled = [finite(value, 5) for value in compress(values, row.loss_mask)]
+            packed[name] = sampled[0] if sampled and len(set(sampled)) == 1 else sampled
     return packed
 
 
@@ -282,33 +259,27 @@ def _scaled(values: Numbers, scale: float) -> Numbers:
     return [None if value is None or not math.isfinite(value) else round(value * scale) for value in values]
 
 
-def _one(values: Sequence[float | None]) -> Any:
-    """Numbers with 5 digits; equal ones as one number."""
-    if values and len(set(values)) == 1:
-        return finite(values[0], 5)
-    return [finite(value, 5) for value in values]
-
-
 # --------------------------------------------------------------------------------------------------- token texts
 
 
-def tokenizer_of(folder: Path) -> Path | None:
-    """The tokenizer.json of a run or model folder; all of a run are the same."""
-    names = ("final/", "warm_start/", "checkpoints/step_*/model/", "", "model/")
-    found = (path for name in names for path in sorted(folder.glob(f"{name}tokenizer.json"), reverse=True))
-    return next((path for path in found if path.is_file()), None)
+def token_texts(folder: Path, ids: Iterable[int]) -> tuple[dict[int, str], str]:
+    """The text of each token inside a sequence, spaces included, by the tokenizer of a run or model folder.
 
-
-def token_texts(tokenizer: Path, ids: Iterable[int]) -> dict[int, str]:
-    """The text of each token inside a sequence, spaces included. ValueError if the file is no tokenizer."""
+    Without one, nothing and a sentence that says so; all tokenizers of a run are the same.
+    """
     from tokenizers import Tokenizer
 
+    names = ("final/", "warm_start/", "checkpoints/step_*/model/", "", "model/")
+    found = (path for name in names for path in sorted(folder.glob(f"{name}tokenizer.json"), reverse=True))
+    path = next((path for path in found if path.is_file()), None)
+    if path is None:
+        return {}, f"There is no tokenizer.json in {folder} yet: tokens are shown by their ids."
     try:
-        loaded = Tokenizer.from_file(str(tokenizer))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions
-        raise ValueError(str(error)) from error
+        return {}, f"{path} cannot be read ({str(error)[:200]}): tokens are shown by their ids."
     # a damaged record may hold any number as an id; the library takes those of 32 bits
-    return {number: _token_text(loaded, number) if 0 <= number < 2**32 else "" for number in sorted(ids)}
+    return {number: _token_text(tokenizer, number) if 0 <= number < 2**32 else "" for number in sorted(ids)}, ""
 
 
 def _token_text(tokenizer: Any, number: int) -> str:

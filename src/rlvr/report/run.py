@@ -6,11 +6,24 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlvr.errors import UserError
 from rlvr.report.curves import meanings, sections, series
 from rlvr.report.health import health
-from rlvr.report.history import History, read_history
-from rlvr.report.page import Limits, Page, pack
-from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, token_texts, tokenizer_of
+from rlvr.report.history import History, is_run, read_history
+from rlvr.report.page import Limits, Page, Report, pack, write_report
+from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, token_texts
+
+
+def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: Limits | None = None) -> Report:
+    """Write the page of runs, finished or not; by default `report.html` in the first one's folder.
+
+    Raises:
+        UserError: one of them is no run folder, or the page cannot be written.
+    """
+    other = next((folder for folder in folders if not is_run(folder)), None)
+    if other is not None:
+        raise UserError(f"{other} is no run folder: it has no config.yaml, metrics.jsonl or rollouts/.")
+    return write_report(run_page(folders, limits or Limits()), folders[0], output)
 
 
 def run_page(folders: Sequence[Path], limits: Limits) -> Page:
@@ -20,7 +33,7 @@ def run_page(folders: Sequence[Path], limits: Limits) -> Page:
     notes = [note for history in histories for note in history.notes] + rollouts.notes
     chunks = dict(rollouts.chunks)
     for run, ids in sorted(rollouts.ids.items()):
-        texts, note = _token_texts(folders[run], ids)
+        texts, note = token_texts(folders[run], ids)
         chunks[f"tokens-{run}"] = pack(texts)
         notes += [note] if note else []
     if rollouts.kept < rollouts.total:
@@ -61,17 +74,6 @@ def _rollouts(folders: Sequence[Path], limits: Limits) -> PackedRollouts:
     while packed.size > budget and packed.kept > 1:
         packed = pack_rollouts(files, max(1, int(packed.kept * 0.95 * budget / packed.size)))
     return packed
-
-
-def _token_texts(folder: Path, ids: set[int]) -> tuple[dict[int, str], str | None]:
-    """The texts of the tokens by the run's tokenizer, or why there are none."""
-    found = tokenizer_of(folder)
-    if found is None:
-        return {}, f"There is no tokenizer.json in {folder} yet: tokens are shown by their ids."
-    try:
-        return token_texts(found, ids), None
-    except ValueError as error:
-        return {}, f"{found} cannot be read ({str(error)[:200]}): tokens are shown by their ids."
 
 
 def _facts(histories: Sequence[History]) -> list[tuple[str, str]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
@@ -46,15 +46,12 @@ def summarize(metrics: Mapping[str, float], headline: str = "accuracy") -> str:
     shown = [name for name in sorted(metrics) if name.startswith("eval/") and name.endswith(f"/{headline}")]
     for name in shown:
         task = f"{name.split('/')[1]} " if len(shown) > 1 else ""
-        parts.append(f"{task}{headline.replace('_', ' ')} {metrics[name]:.3f}{_interval(metrics, name)}")
+        low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
+        interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+        parts.append(f"{task}{headline.replace('_', ' ')} {metrics[name]:.3f}{interval}")
     if metrics.get("time/tokens_per_s", 0) > 0:  # a step that only evaluates samples nothing to train on
         parts.append(f"{metrics['time/tokens_per_s']:,.0f} tokens/s")
     return "  ".join(parts)
-
-
-def _interval(metrics: Mapping[str, float], name: str) -> str:
-    low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
-    return "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
 
 
 class Console:
@@ -72,14 +69,16 @@ class Console:
         headline: str = "accuracy",
         penalties: Collection[str] = (),
         stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stream = sys.stderr if stream is None else stream
-        self._mode = _resolve(mode, self._stream)
-        self._log_every, self._total_steps, self._clock = log_every, total_steps, clock
+        self._stream = stream = stream or sys.stderr
+        if stream is None or stream.closed:
+            mode = "none"
+        elif mode == "auto":
+            mode = "live" if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb" else "plain"
+        self._mode: Mode = mode
+        self._log_every, self._total_steps = log_every, total_steps
         self._headline, self._penalties = headline, penalties
-        self._name, self._total, self._first, self._started = "training", total_steps, 0, clock()
-        self._done: int | None = None
+        self._name, self._total, self._first, self._started = "training", total_steps, 0, monotonic()
         self._history: list[dict[str, float]] = []
         self._accuracy: dict[str, float] = {}
         self._said: set[str] = set()
@@ -103,7 +102,7 @@ class Console:
     def stage(self, name: str, total: int | None = None, *, done: int = 0) -> None:
         """Begin a stage of `total` steps (default: the run's), `done` of which a resumed run has behind it."""
         self._name, self._total = name, self._total_steps if total is None else total
-        self._first, self._started, self._done = done, self._clock(), done
+        self._first, self._started = done, monotonic()
         if self._progress is not None:
             self._bar = self._progress.add_task(name, total=self._total, completed=done, numbers="", eta="")
         else:
@@ -128,14 +127,10 @@ class Console:
 
     def show(self, lines: Sequence[Sequence[tuple[str, str]]]) -> None:
         """Lines of (text, rich style); the styles are left out where there is no live terminal."""
-        if self._rich is None:
-            for line in lines:
-                self.note("".join(text for text, _ in line).rstrip())
-            return
         from rich.text import Text
 
-        for line in lines:
-            self.note(Text.assemble(*line))  # what the text says is never read as markup
+        for line in lines:  # what the text says is never read as markup
+            self.note("".join(text for text, _ in line).rstrip() if self._rich is None else Text.assemble(*line))
 
     def diagnose(self) -> None:
         """What looks wrong with the steps so far, however few they are."""
@@ -153,19 +148,15 @@ class Console:
         kept = [{n: v for n, v in old.items() if n.startswith("eval/")} for old in self._history[:-WINDOW]]
         self._history = [old for old in kept if old] + self._history[-WINDOW:] + [dict(metrics)]
 
-    def _eta(self, step: int) -> str:
-        """Time left at the stage's mean speed so far; empty before the first step."""
-        if step <= self._first or step >= self._total:
-            return ""
-        return format_duration((self._clock() - self._started) / (step - self._first) * (self._total - step))
-
     def _show(self, step: int, numbers: str, due: bool) -> None:
-        eta = self._eta(step)
+        eta = ""
+        if self._first < step < self._total:  # at the stage's mean speed so far
+            left = (monotonic() - self._started) / (step - self._first) * (self._total - step)
+            eta = f"eta {format_duration(left)}"
         if self._progress is not None and self._bar is not None:
-            self._progress.update(self._bar, completed=step, numbers=numbers, eta=eta and f"eta {eta}")
+            self._progress.update(self._bar, completed=step, numbers=numbers, eta=eta)
         elif due:
-            parts = [f"{self._name} {step}/{self._total}", numbers, eta and f"eta {eta}"]
-            self.note("  ".join(part for part in parts if part))
+            self.note("  ".join(part for part in (f"{self._name} {step}/{self._total}", numbers, eta) if part))
 
     def note(self, text: str | Text) -> None:
         """One sentence, above the live line."""
@@ -178,14 +169,6 @@ class Console:
                 print(text, file=self._stream, flush=True)
         except (OSError, ValueError):  # the reader of a pipe has gone, or the stream is closed
             self._mode = "none"
-
-
-def _resolve(mode: Mode, stream: TextIO | None) -> Mode:
-    if stream is None or stream.closed:
-        return "none"
-    if mode == "auto":
-        return "live" if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb" else "plain"
-    return mode
 
 
 def _live(stream: TextIO) -> tuple[RichConsole, Progress]:

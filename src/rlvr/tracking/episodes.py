@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
@@ -57,30 +58,18 @@ def verdict_text(verdict: Verdict, expected: str, stop_reason: str) -> str:
     return f"answer {verdict.answer}: {'right' if verdict.correct else f'wrong, {expected} is right'}"
 
 
+@dataclass(frozen=True, kw_only=True)
 class EpisodePrinter:
-    """Prints the episodes of a step.
+    """Prints the episodes of a step."""
 
-    Args:
-        print: shows lines of styled text.
-        decode: token ids to text.
-        weights: the weights of the parts of a group's reward, empty where they are not known.
-        verdicts: the metric's findings on a group's episodes.
-    """
-
-    def __init__(
-        self,
-        *,
-        print: Callable[[Sequence[Line]], None],
-        decode: Decode,
-        weights: Callable[[Group], Mapping[str, float]],
-        verdicts: Callable[[Group], Sequence[Verdict]],
-    ) -> None:
-        self._print, self._decode = print, decode
-        self._weights, self._verdicts = weights, verdicts
+    print: Callable[[Sequence[Line]], None]  # shows lines of styled text
+    decode: Decode
+    weights: Callable[[Group], Mapping[str, float]]  # of the parts of a group's reward; empty if they are not known
+    verdicts: Callable[[Group], Sequence[Verdict]]  # the metric's findings on a group's episodes
 
     def show(self, step: int, groups: Sequence[Group], records: Sequence[EpisodeRecord]) -> None:
         """All episodes of a step; `records` are those of the groups' episodes, in order."""
-        verdicts = [verdict for group in groups for verdict in self._verdicts(group)]
+        verdicts = [verdict for group in groups for verdict in self.verdicts(group)]
         for record, verdict in zip(records, verdicts, strict=True):
             group = groups[record.group]
             title = (
@@ -88,7 +77,7 @@ class EpisodePrinter:
                 f"episode {record.sample_index + 1} of {len(group.episodes)}, example "
             )
             head: Line = [(f"---- {title}", LABEL), (visible(record.example_id, 100), LABEL)]
-            self._print([head, *episode_lines(record, verdict, self._weights(group), self._decode)])
+            self.print([head, *episode_lines(record, verdict, self.weights(group), self.decode)])
 
 
 def episode_lines(

@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated
@@ -60,7 +59,7 @@ class JudgedTurn:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EvaluationRecord:
+class EvaluationRecord(Origin):
     """One judged episode. `sample_index` 0 is the greedy one, 1..k are sampled. `failure`: why it could not be judged.
 
     `EvaluationRecord(model="runs/latest/final", task="rpn", split="test", retriever=None, settings="3f2a...",
@@ -69,12 +68,6 @@ class EvaluationRecord:
     num_completion_tokens=2, tags=("1_operators",), parts={"correct": 1.0}, diagnostics={})`
     """
 
-    model: str = ""
-    task: str = ""
-    split: str = "test"
-    retriever: str | None = None
-    settings: str = ""
-    conditions: str = ""
     example_id: str
     sample_index: Count
     prompt: str
@@ -104,6 +97,8 @@ class EvaluationRecord:
         return self.settings, self.example_id, self.sample_index
 
 
+_SCHEMA = TypeAdapter(EvaluationRecord)
+
 MAX_LINE_BYTES = 64 << 20
 """A longer line is no record of ours."""
 
@@ -115,21 +110,13 @@ def from_json(line: str | bytes) -> EvaluationRecord:
         ValueError: no JSON, or not such a record; says in a few words what is wrong.
     """
     try:
-        data = json.loads(line)
-        if not isinstance(data, dict):
-            raise ValueError("it is no JSON object")
-        return _schema().validate_python(data)
+        return _SCHEMA.validate_python(json.loads(line))
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"][:4]))
-        raise ValueError(f"{place[:100]}: {first['msg'][:200]}") from None
-
-
-@cache
-def _schema() -> TypeAdapter[EvaluationRecord]:
-    return TypeAdapter(EvaluationRecord)
+        raise ValueError(f"{place[:100]}: {first['msg'][:200]}".removeprefix(": ")) from None
 
 
 def read_records(
@@ -154,8 +141,10 @@ def read_records(
                 try:
                     record = from_json(line)
                 except ValueError as error:
+                    text = " ".join(str(error).split())[:300]
+                    what = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
                     torn = "" if line.endswith(b"\n") else ", its end is missing"
-                    problems.append(f"{name}, line {number}, is damaged ({_one_line(error)}{torn}): it is left out")
+                    problems.append(f"{name}, line {number}, is damaged ({what}{torn}): it is left out")
                     continue
                 if not tokens:
                     turns = tuple(replace(turn, token_ids=(), logprobs=()) for turn in record.turns)
@@ -164,11 +153,6 @@ def read_records(
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror or error}.") from error
     return list(records.values()), problems
-
-
-def _one_line(error: ValueError) -> str:
-    text = " ".join(str(error).split())[:300]
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def check_writable(path: str) -> None:

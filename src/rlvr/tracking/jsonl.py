@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,10 @@ def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
     Names are sorted and floats have their shortest round-trip form, so equal numbers give equal bytes. JSON has no NaN
     and no infinity: both are written as null, so that every line stays readable to every tool.
     """
-    values = {name: _json_number(metrics[name]) for name in sorted(metrics) if name != "step"}
+    names = sorted(metrics.keys() - {"step"})
+    numbers = {name: metrics[name] if type(metrics[name]) is int else float(metrics[name]) for name in names}
+    values = {name: _plain(number) for name, number in numbers.items()}
     return json.dumps({"step": step} | values, allow_nan=False) + "\n"
-
-
-def _json_number(value: float) -> int | float | None:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    number = float(value)
-    return number if math.isfinite(number) else None
 
 
 class MetricsFile:
@@ -36,27 +31,17 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._last_step = -1
 
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write one line. Steps rise; a step is written once.
-
-        Raises:
-            UserError: no space, or not writable.
-        """
-        if step <= self._last_step:
-            raise ValueError(f"step {step} is logged after step {self._last_step}")
+        """Write the line of a step. UserError: no space, or not writable."""
         with writing(self.path), self.path.open("ab") as file:
             file.write(metrics_line(step, metrics).encode())
-        self._last_step = step
 
     def cut_back(self, step: int) -> None:
         """Drop the lines after `step` and a half-written last line; atomic. `cut_back(-1)` drops everything."""
-        rows = _complete_lines(self.path) if self.path.exists() else []
-        kept = {int(row["step"]): line for row, line in rows if int(row["step"]) <= step}
-        self._last_step = max(kept, default=-1)
         if self.path.exists():
-            write_atomically(self.path, b"".join(kept.values()))
+            kept = [line for row, line in _complete_lines(self.path) if int(row["step"]) <= step]
+            write_atomically(self.path, b"".join(kept))
 
     def sync(self) -> None:
         """Wait until all lines are on the disk: a checkpoint must not outlive the lines before it."""
@@ -71,23 +56,21 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     Raises:
         UserError: a line inside the file is not a JSON object with a step.
     """
-    rows = [row for row, _ in _complete_lines(path)]
+    rows = (row for row, _ in _complete_lines(path))
     return [{name: math.nan if value is None else value for name, value in row.items()} for row in rows]
 
 
-def _complete_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
+def _complete_lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Each complete line, read and as it is. What follows the last line feed was cut off by a kill and is left out."""
-    rows = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            row = json.loads(line.decode())
+            row = json.loads(line)
             int(row["step"])
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(
                 f"{path}, line {number}, is damaged (not a JSON object with a step): delete that line."
             ) from error
-        rows.append((row, line + b"\n"))
-    return rows
+        yield row, line + b"\n"
 
 
 def to_json(record: Any) -> str:

@@ -38,11 +38,13 @@ class TrackerSettings(Settings):
         "auto", "live line, plain lines, or nothing; auto: live on a terminal"
     )
     log_every: PositiveInt = setting(
-        10, "steps between console lines; metrics.jsonl has every step", only_if="console != 'none'"
+        10, "steps between console lines; metrics.jsonl has every step", only_if="console != 'none'", debug=1
     )
-    rollouts_every: PositiveInt | None = setting(10, "steps between rollout files, the first step included; null: none")
+    rollouts_every: PositiveInt | None = setting(
+        10, "steps between rollout files, the first step included; null: none", debug=1
+    )
     rollouts_max_groups: PositiveInt | None = setting(
-        8, "groups per rollout file; null: all", only_if="rollouts_every is not None"
+        8, "groups per rollout file; null: all", only_if="rollouts_every is not None", debug=None
     )
     report_to: tuple[Text, ...] = setting(
         (),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +13,13 @@ from rlvr.report.evaluations import (
     MAX_PROMPT_CHARS,
     MAX_TOKENS,
     evaluation_pages,
-    player_of,
 )
 from rlvr.report.page import Limits, Page, render
 from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
 from tests.unit.evaluation.records import greedy, record
-from tests.unit.report.runs import chunk_of
+from tests.unit.report.runs import chunk_of, save_tokenizer
 
 TWO = [*greedy([1, 0, 1], model="a"), *greedy([1, 1, 0], model="b")]
 
@@ -68,7 +68,7 @@ def test_pitfall_38_tasks_splits_retrievers_and_settings_are_kept_apart() -> Non
 
 
 def test_what_was_analyzed_is_joined_with_its_records() -> None:
-    first, second = player_of(TWO[0]), player_of(TWO[3])
+    first, second = (("rpn", "test", one.model, "", one.settings) for one in (TWO[0], TWO[3]))
     cells = {second: {"name": "b #1", "scores": {"accuracy": [0.5, 0.1, 0.9]}}, first: {"name": "a #1"}}
     here = {"task": "rpn", "split": "test", "sentence": "No difference."}
     made = evaluation_pages(TWO, title="t", cells=cells, comparisons=[here, {**here, "task": "musique"}])
@@ -170,18 +170,12 @@ def test_pitfall_38_above_the_limit_disagreeing_examples_stay_and_the_rest_is_co
     assert evaluation_pages(records, title="t", limits=Limits(max_episodes=100)).kept == 100
 
 
-def test_the_texts_of_tokens_are_asked_for_by_model() -> None:
+def test_the_texts_of_tokens_are_those_of_models_that_are_folders(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
     turn = JudgedTurn(completion="7", token_ids=(5, 6, 5), logprobs=(0.0, 0.0, 0.0))
-    asked: list[tuple[str, set[int]]] = []
-
-    def token_texts(model: str, ids: set[int]) -> Mapping[int, str]:
-        asked.append((model, ids))
-        return {number: f"<{number}>" for number in ids}
-
-    records = [record("e0", True, turns=(turn,)), record("e0", True, model="openai:http://x#y")]
-    made = evaluation_pages(records, title="t", token_texts=token_texts)
-    assert asked == [("a", {5, 6})]
-    assert chunk(made, "tokens") == {"a": {"5": "<5>", "6": "<6>"}}
+    models = (str(tmp_path), "openai:http://x#y")
+    made = evaluation_pages([record("e0", True, turns=(turn,), model=model) for model in models], title="t")
+    assert chunk(made, "tokens") == {str(tmp_path): {"5": "7", "6": "<eoe>"}, "openai:http://x#y": {}}
 
 
 def test_equal_records_give_equal_pages_and_many_notes_are_counted() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.report.page import Page, finite, pack, render, write_page
+from rlvr.report.page import Page, finite, pack, render, write_report
 from tests.unit.report.runs import chunk_of
 
 ASSETS = files("rlvr.report").joinpath("assets")
@@ -85,9 +85,9 @@ def test_numbers_are_short_and_finite() -> None:
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.html"
-    size = write_page(path, Page(title="t", main={}))
-    assert path.stat().st_size == size
+    report = write_report(Page(title="t", main={}), tmp_path, path)
+    assert path.stat().st_size == report.size
     assert [one.name for one in path.parent.iterdir()] == ["report.html"]
     (tmp_path / "taken").mkdir()
     with pytest.raises(UserError, match=r"Cannot write .*taken"):
-        write_page(tmp_path / "taken", Page(title="t", main={}))
+        write_report(Page(title="t", main={}), tmp_path, tmp_path / "taken")

@@ -10,8 +10,7 @@ import pytest
 
 from rlvr.cli.main import main
 from rlvr.errors import UserError
-from rlvr.report.files import write_run_report
-from rlvr.report.run import Limits
+from rlvr.report.run import Limits, write_run_report
 from tests.unit.report.runs import chunk_of, episode, save_run, save_tokenizer
 
 
@@ -121,5 +120,5 @@ def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_report_needs_neither_torch_nor_transformers() -> None:
-    code = "import rlvr.report.files, sys; print({'torch', 'transformers'} & set(sys.modules))"
+    code = "import rlvr.report.run, sys; print({'torch', 'transformers'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

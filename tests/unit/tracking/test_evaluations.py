@@ -80,7 +80,7 @@ def without(name: str) -> dict[str, Any]:
 
 
 BAD_LINES: dict[str, tuple[Any, str]] = {
-    "a list": ([1], "no JSON object"),
+    "a list": ([1], "^Input should be a dictionary"),
     "no turns": (without("turns"), "turns: Field required"),
     "turns are a text": (json.loads(to_json(RECORD)) | {"turns": "abc"}, "turns: "),
     "a turn is a number": (json.loads(to_json(RECORD)) | {"turns": [3]}, "turns.0: "),

@@ -235,12 +235,6 @@ def test_a_damaged_file_is_a_sentence(tmp_path: Path, damage) -> None:
         assert read_rollouts(path) == []
 
 
-def test_a_folder_that_is_a_file_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "rollouts").write_text("x")
-    with pytest.raises(UserError, match=r"Cannot write .*rollouts: there is a file of that name"):
-        write_rollouts(rollouts_path(tmp_path / "rollouts", 1), [])
-
-
 @pytest.mark.parametrize(
     ("title", "record"), [("Episode", EpisodeRecord), ("Turn", TurnRecord), ("Call", CallRecord), ("Row", RowRecord)]
 )

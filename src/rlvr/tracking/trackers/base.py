@@ -7,7 +7,7 @@
         def log(self, rows: Sequence[Row]) -> None: ...
 
 The instance of the configuration holds settings only. Every run copies it, and calls the methods of the copy in one
-thread (`thread`), where a tracker may block, print or raise.
+thread (`fanout`), where a tracker may block, print or raise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ Row = tuple[int, Numbers]  # a step with its numbers; those that are not finite 
 class Started:
     """The tracker's run: its `id` in a `store`, and how to look at it (`where`; empty: nothing is shown).
 
-    `last_step` is the last step that the tracker already has, -1 for none: only later ones are sent.
+    `last_step` says where `log` begins: it gets the steps behind it, read from metrics.jsonl if they are already made.
+    -1, the default, is for a new run: every step is sent. For a run that goes on it is `run.known.last_step`, the last
+    step that a call of `log` came back from, or less if the tracker's store has lost some.
     """
 
     id: str = ""

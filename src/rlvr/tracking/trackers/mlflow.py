@@ -19,7 +19,6 @@ from rlvr.registry import register
 from rlvr.settings import Text, setting
 from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker, flatten, without_password
 
-STATUSES = {"finished": "FINISHED", "killed": "KILLED", "failed": "FAILED"}
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000  # characters that MLflow allows
 
 
@@ -120,7 +119,7 @@ class Mlflow(Tracker):
 
     def finish(self, status: Status) -> None:
         """FINISHED, KILLED or FAILED."""
-        self._client.set_terminated(self._run_id, STATUSES[status])
+        self._client.set_terminated(self._run_id, status.upper())
 
     def _experiment(self, name: str) -> str:
         from mlflow import MlflowException

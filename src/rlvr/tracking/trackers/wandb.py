@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import netrc
 import os
 import sys
 from collections.abc import Sequence
+from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -49,7 +49,9 @@ class Wandb(Tracker):
         """Begin a run, or go on under the id of the known one."""
         import wandb
 
-        mode = self.mode if self.mode != "auto" else _default_mode()
+        mode: Any = self.mode
+        if mode == "auto":  # what WANDB_MODE says is W&B's to judge
+            mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
         store = f"{mode}:{self.entity or ''}/{self.project}"
         known = run.known if run.known and run.known.store == store else None
         self._variables = {"WANDB_DATA_DIR", "WANDB_CACHE_DIR"} - os.environ.keys()
@@ -66,7 +68,7 @@ class Wandb(Tracker):
                 id=run.known.id if run.known else None,
                 resume="allow" if mode == "online" else None,
                 dir=run.folder,
-                mode=mode,  # pyright: ignore[reportArgumentType]  # what WANDB_MODE says is W&B's to judge
+                mode=mode,
                 config=run.config,
                 allow_val_change=True,
                 reinit="create_new",  # the user may have a run in this process
@@ -117,19 +119,12 @@ class Wandb(Tracker):
         self._run.log_artifact(artifact)
 
 
-def _default_mode() -> str:
-    return os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
-
-
 def has_key() -> bool:
     """Whether someone has logged in on this machine: WANDB_API_KEY, or `wandb login`, which writes ~/.netrc."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
-    for path in (os.environ.get("NETRC"), "~/.netrc", "~/_netrc"):
-        try:
-            if path and netrc.netrc(os.path.expanduser(path)).authenticators(host):
-                return True
-        except (OSError, netrc.NetrcParseError):  # none, or not readable
-            continue
-    return False
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        return netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, NetrcParseError):
+        return False

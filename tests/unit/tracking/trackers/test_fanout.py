@@ -86,12 +86,6 @@ def test_pitfall_37_how_a_run_ended_is_told(error: Exception | None, status: str
     assert run.calls("model") == []
 
 
-def test_a_run_without_a_name_is_called_as_its_folder(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.all()
-    assert run.calls("start")[0]["name"] == tmp_path.name
-
-
 def test_a_run_that_ends_before_its_first_number_begins_nowhere(tmp_path: Path) -> None:
     run = Run(tmp_path)
     with run.trackers:

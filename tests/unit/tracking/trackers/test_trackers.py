@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import ConfigError
-from rlvr.tracking.trackers.base import flatten, without_password
+from rlvr.tracking.trackers.base import without_password
 from rlvr.tracking.trackers.mlflow import allowed, split_tag
 from rlvr.tracking.trackers.wandb import Wandb, has_key
 from tests.unit.tracking.trackers.fake import Fake
@@ -24,11 +24,6 @@ def test_a_folder_that_is_called_like_a_library_is_none(monkeypatch: pytest.Monk
     monkeypatch.setattr(Fake, "needs_package", "tracker_of_a_folder")
     with pytest.raises(ConfigError, match="pip install tracker_of_a_folder"):
         Fake().check_installed()
-
-
-def test_sections_are_flattened_and_empty_ones_stay() -> None:
-    values = {"seed": 0, "trainer": {"max_steps": 3, "inner": {"a": [1, 2]}}, "also": {}}
-    assert flatten(values) == {"seed": 0, "trainer.max_steps": 3, "trainer.inner.a": [1, 2], "also": {}}
 
 
 @pytest.mark.parametrize(
@@ -80,9 +75,7 @@ def test_an_account_is_one_in_the_environment_or_the_netrc(monkeypatch: pytest.M
 
 
 def test_no_library_is_imported_by_naming_a_tracker() -> None:
-    code = (
-        "import sys, rlvr.tracking.trackers.fanout, rlvr.tracking.trackers.thread, rlvr.tracking.trackers.mlflow as m, "
-    )
+    code = "import sys, rlvr.tracking.trackers.fanout, rlvr.tracking.trackers.mlflow as m, "
     code += "rlvr.tracking.trackers.wandb, rlvr.tracking.trackers.tensorboard; "
     code += "print([name for name in ('mlflow', 'wandb', 'tensorboard') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
