@@ -91,7 +91,7 @@ def train(
 
     Raises UserError for everything that is the caller's to mend; its text is one sentence.
     """
-    from rlvr.app import train as run_training
+    from rlvr.app.train import train as run_training
 
     call = Call(
         model=model,
@@ -137,7 +137,8 @@ def evaluate(
 
     Raises UserError for everything that is the caller's to mend; its text is one sentence.
     """
-    from rlvr.app import evaluate_into, open_inference
+    from rlvr.app.evaluation import evaluate_into
+    from rlvr.app.inference import open_inference
 
     source = str(model.folder if isinstance(model, Run) else model)
     num_examples = ALL if num_examples is None and data is not None else num_examples

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.api.files import import_path
+from rlvr.app.sources import inference_config, run_of
 from rlvr.config import Config
 from rlvr.config.checks import check_resumes
 from rlvr.config.compose import DATA_CONFIG, DEFAULT_CONFIG, load_config, load_task_config
@@ -77,16 +78,13 @@ class Call:
 
 def training(call: Call, config_name: str | None, config_dir: str | Path | None) -> Config:
     """The configuration to train with; that of the run itself if the call goes on with one and chooses nothing."""
-    if config_name is None and config_dir is None and not call.chooses and (own := _resumed(call.values)) is not None:
-        return load_config(call.lines(own), config_name="config", config_dir=str(call.values["run_dir"]))
-    lines = call.lines()
-    if config_name is None and call.data is not None:
-        config_name = DATA_CONFIG
-        if "name" not in call.values:  # of the run folder
-            lines = [f"name={'generator' if callable(call.data) else 'jsonl'}", *lines]
+    run = Path(str(call.values.get("run_dir")))
+    goes_on = call.values.get("resume") and (run / "config.yaml").is_file()
+    if goes_on and config_name is None and config_dir is None and not call.chooses:
+        return _of_run(run, call, _config_of(run))
+    name = config_name or (DEFAULT_CONFIG if call.data is None else DATA_CONFIG)
     folder = None if config_dir is None else str(config_dir)
-    load = partial(load_config, config_name=config_name or DEFAULT_CONFIG, config_dir=folder)
-    config = _asked_plainly(call, lines, load)
+    config = _asked_plainly(call, call.lines(), partial(load_config, config_name=name, config_dir=folder))
     check_resumes(config)
     return config
 
@@ -104,36 +102,33 @@ def evaluation(call: Call, source: str, task: str | None) -> Config:
     """The configuration to evaluate the model `source` with: as far as it can be that of its run, and with `call.data`
     the held-out rows are those.
     """
-    from rlvr.app import inference_config, run_of
-
     root = run_of(Path(source)) if task is None else None
+    if root is not None:
+        own = _config_of(root)
+        return inference_config(source, call.lines(own)) if call.data is None else _on_rows(call, root, own)
     if call.data is None:
-        own = None if root is None else _config_of(root)
-        load = partial(inference_config, source, task=task)
-        return load(call.lines(own)) if own is not None else _asked_plainly(call, call.lines(), load)
-    assert not callable(call.data)
-    if root is None:
-        held_out = Call(**{**vars(call), "eval_data": call.data})
-        return _asked_plainly(
-            call, held_out.lines(), partial(load_task_config, DATA_CONFIG if task in (None, "jsonl") else task)
-        )
-    return _on_rows(call, call.data, root)
+        return _asked_plainly(call, call.lines(), partial(inference_config, source, task=task))
+    held_out = Call(**{**vars(call), "eval_data": call.data})
+    name = DATA_CONFIG if task in (None, "jsonl") else task
+    return _asked_plainly(call, held_out.lines(), partial(load_task_config, name))
 
 
-def _on_rows(call: Call, file: str, root: Path) -> Config:
+def _on_rows(call: Call, root: Path, own: Config) -> Config:
     """The configuration of the run in `root` with other rows to hold out; they are asked as the run asked its own."""
-    own = _config_of(root)
+    assert isinstance(call.data, str)
     of_task = {key: value for key, value in call.values.items() if key.startswith("task.")}
     if own.task.name == "jsonl":  # what it was trained on stays: examples to show come from there
         config = _of_run(root, Call(reward=call.reward, values=call.values), own)
-        return _only(config, task=config.task.model_copy(update={"eval_path": file}))
+        return _only(config, task=config.task.model_copy(update={"eval_path": call.data}))
     metric = {"task.metric": own.task.metric} if isinstance(own.task, MetricSettings) else {}
-    other = load_config(Call(data=file, eval_data=file, values=metric | of_task).lines(), config_name=DATA_CONFIG)
+    rows = Call(data=call.data, eval_data=call.data, values=metric | of_task)
+    other = load_config(rows.lines(), config_name=DATA_CONFIG)
     rest = {key: value for key, value in call.values.items() if key not in of_task}
     config = _of_run(root, Call(reward=call.reward, values=rest), own)
     if own.task.writes_prompts:
         return _only(config, task=other.task, reward=other.reward, prompt=other.prompt)
-    return _only(config, task=other.task, reward=config.reward if _scores_rows(config) else other.reward)
+    needs_more = any(part.needs_metadata for part in config.reward.parts.values())  # than an answer
+    return _only(config, task=other.task, reward=other.reward if needs_more else config.reward)
 
 
 def _of_run(root: Path, call: Call, own: Config) -> Config:
@@ -144,11 +139,6 @@ def _only(config: Config, **sections: Any) -> Config:
     """With these sections, and nothing evaluated beside."""
     evaluation = config.evaluation.model_copy(update={"also": {}})
     return config.model_copy(update={"evaluation": evaluation, **sections})
-
-
-def _scores_rows(config: Config) -> bool:
-    """Whether the reward needs nothing of an example but its answer."""
-    return not any(part.needs_metadata for part in config.reward.parts.values())
 
 
 def chooses(values: Mapping[str, Any]) -> bool:
@@ -166,12 +156,6 @@ def _custom_part(config: Config) -> str:
             "leave reward out."
         )
     return names[0]
-
-
-def _resumed(values: Values) -> Config | None:
-    """The configuration of the run to go on with, if there is one."""
-    root = Path(str(values.get("run_dir")))
-    return _config_of(root) if values.get("resume") and (root / "config.yaml").is_file() else None
 
 
 def _config_of(root: Path) -> Config:

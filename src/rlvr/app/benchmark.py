@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rlvr.app.benchmark_plan import NONE, Cell, Plan, by_model, join, make_cells, write_plan
+from rlvr.app.benchmark_plan import NONE, Cell, Plan, join, make_cells, write_plan
 from rlvr.app.evaluation import evaluate_into, origin_of
-from rlvr.app.inference import Inference, Loaded, open_inference, open_model, run_of, weights_of
-from rlvr.config.compose import load_config
+from rlvr.app.inference import Inference, Loaded, open_inference, open_model
+from rlvr.app.sources import own_config, weights_of
 from rlvr.engines.openai import PREFIX, open_endpoint
 from rlvr.errors import UserError
 from rlvr.evaluation.analysis import Analysis, analyze
@@ -24,7 +26,6 @@ from rlvr.evaluation.evaluate import Progress
 from rlvr.evaluation.tables import differences, plain, summary_rows, table
 from rlvr.models.export import check_weights
 from rlvr.models.hub import locate
-from rlvr.models.settings import PretrainedModel
 from rlvr.tracking.evaluations import read_records
 from rlvr.tracking.files import write_atomically
 
@@ -81,25 +82,19 @@ def benchmark(folder: Path, asked: Plan, *, show: Show, bar: Bar) -> Benchmark:
     Raises:
         UserError: before anything is measured: an unknown model, task, retriever or setting; see `join`.
     """
-    plan = join(folder, replace(asked, models=tuple(map(_plain_name, asked.models))))
+    names = (model if model.startswith(PREFIX) else model.rstrip("/") or model for model in asked.models)
+    models = tuple(dict.fromkeys(names))  # `runs/a` and `runs/a/` are one
+    plan = join(folder, asked.model_copy(update={"models": models}))
     cells = make_cells(plan)
     for model in plan.models:
         check_model(model)
     write_plan(folder, plan, cells)
     failed: list[Cell] = []
-    number = 0
-    for model, of_model in by_model(cells):
-        for cell, failure in _measure_model(folder, model, of_model, show, bar, (number, len(cells))):
-            if failure is not None:
-                failed.append(cell)
-                show(f"failed: {cell.name}: {failure}")
-        number += len(of_model)
+    in_order = enumerate(sorted(cells, key=lambda cell: plan.models.index(cell.model)), start=1)
+    for model, group in groupby(in_order, key=lambda numbered: numbered[1].model):
+        of_model = {f"[{number}/{len(cells)}] {cell.name}": cell for number, cell in group}
+        failed += _measure_model(folder, model, of_model, show, bar)
     return _summarize(folder, cells, failed, show)
-
-
-def _plain_name(model: str) -> str:
-    """`runs/a` for `runs/a/`: one model, one name."""
-    return model if model.startswith(PREFIX) else model.rstrip("/") or model
 
 
 def check_model(model: str) -> None:
@@ -111,7 +106,7 @@ def check_model(model: str) -> None:
     if model.startswith(PREFIX):
         open_endpoint(model)
         return
-    source = weights_of(Path(model), run_of(Path(model)))
+    source = weights_of(model)
     locate(source)
     if Path(source).is_dir():
         check_weights(Path(source), sorted(Path(source).glob("*.safetensors")))
@@ -120,54 +115,39 @@ def check_model(model: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ measuring
 
 
-def _measure_model(
-    folder: Path, model: str, cells: Sequence[Cell], show: Show, bar: Bar, counted: tuple[int, int]
-) -> Iterator[tuple[Cell, str | None]]:
-    """Each cell with the reason why it failed, None if it did not. The weights go with the iterator."""
-    before, total = counted
-    told: set[str] = set()
+def _measure_model(folder: Path, model: str, cells: Mapping[str, Cell], show: Show, bar: Bar) -> list[Cell]:
+    """Measure the cells, by what is shown of each; those that failed. The weights go at the end of the call."""
+    failed: list[Cell] = []
 
-    def show_once(line: str) -> None:
-        if line not in told:
-            told.add(line)
-            show(line)
+    def measure_all() -> None:
+        config = own_config(model)
+        with open_model(model, config.model.pretrained if config else None) as loaded:
+            for title, cell in cells.items():
+                show(title)
+                tell(cell, _failure(partial(_measure, folder / cell.file, loaded, cell, show_once, bar)))
 
-    with _trying() as problem, open_model(model, _kept(model)) as loaded:
-        for number, cell in enumerate(cells, start=before + 1):
-            show(f"[{number}/{total}] {cell.name}")
-            with _trying() as failure:
-                _measure(folder / cell.file, loaded, cell, show_once, bar)
-            yield cell, failure.text
-        return
-    for cell in cells:
-        yield cell, problem.text
+    def tell(cell: Cell, failure: str | None) -> None:
+        if failure is not None:
+            failed.append(cell)
+            show(f"failed: {cell.name}: {failure}")
 
-
-@dataclass(kw_only=True)
-class _Failure:
-    text: str | None = None
+    show_once = cache(show)
+    if problem := _failure(measure_all):
+        for cell in cells.values():
+            tell(cell, problem)
+    return failed
 
 
-@contextmanager
-def _trying() -> Iterator[_Failure]:
-    """Keep what goes wrong inside as a sentence: models, data, services and endpoints fail in ways of their own, and
-    hours of other cells must not be lost with one."""
-    failure = _Failure()
+def _failure(work: Callable[[], None]) -> str | None:
+    """What goes wrong, as a sentence: models, data, services and endpoints fail in ways of their own, and hours of
+    other cells must not be lost with one."""
     try:
-        yield failure
+        work()
     except UserError as error:
-        failure.text = str(error)
+        return str(error)
     except Exception as error:
-        failure.text = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-
-
-def _kept(model: str) -> PretrainedModel | None:
-    """How the weights under an adapter are kept: as the model's own run kept them."""
-    root = None if model.startswith(PREFIX) else run_of(Path(model))
-    if root is None:
-        return None
-    settings = load_config([], config_name="config", config_dir=str(root)).model
-    return settings if isinstance(settings, PretrainedModel) else None
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+    return None
 
 
 def _measure(path: Path, loaded: Loaded, cell: Cell, show: Show, bar: Bar) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from rlvr.config import Config
 from rlvr.config.compose import load_task_config
@@ -23,27 +23,30 @@ from rlvr.evaluation.collect import MAX_PLAN_BYTES, PLAN
 from rlvr.lines import override_lines
 from rlvr.retrieval.retriever import find_retriever
 from rlvr.retrieval.settings import RetrievalSettings
+from rlvr.settings import NonNegativeInt
 from rlvr.tracking.files import write_atomically, writing
 
 NONE = "-"
 """The retriever of a task that searches nothing."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(BaseModel):
     """`Plan(models=("runs/a", "openai:http://127.0.0.1:8000/v1#b"), tasks=("rpn", "musique"), retrievers=("bm25",))`
 
     A task is a configuration, a task, or the folder of a run, whose own task and settings are meant. None of
     `num_examples` and `samples_per_example`: what each task's configuration says. `changes` are overrides of every
-    task's settings, as in `--set`.
+    task's settings, as in `--set`; `config_dir` is where configurations and modules are found beside ours.
     """
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
 
     models: tuple[str, ...]
     tasks: tuple[str, ...]
     retrievers: tuple[str, ...] = ()
-    num_examples: int | None = None
-    samples_per_example: int | None = None
-    changes: tuple[str, ...] = ()
+    num_examples: NonNegativeInt | None = None
+    samples_per_example: NonNegativeInt | None = None
+    changes: tuple[str, ...] = Field(default=(), validation_alias="set", serialization_alias="set")
+    config_dir: str | None = Field(default=None, exclude=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,15 +115,15 @@ def _config(plan: Plan, task: str, retriever: str | None) -> Config:
     lines = [f"evaluation.{name}={value}" for name, value in counts.items() if value is not None]
     if retriever is not None:
         lines += override_lines({"task.retriever": retriever})
-    lines = [*plan.changes, *lines]
-    return load_task_config(task, lines, option="--tasks")
+    return load_task_config(task, [*plan.changes, *lines], config_dir=plan.config_dir, option="--tasks")
 
 
 # --------------------------------------------------------------------------------------------------------- the folder
 
 
 def join(folder: Path, asked: Plan) -> Plan:
-    """The plan of a folder with what is asked now added to it; just what is asked if the folder has none.
+    """The plan of a folder with what is asked now added to it; just what is asked if the folder has none. The tasks'
+    own retrievers are spelled out, so that adding one later adds to them.
 
     Models, tasks and retrievers can be added, and both counts can grow: what is measured already stays valid.
 
@@ -129,14 +132,12 @@ def join(folder: Path, asked: Plan) -> Plan:
         UserError: the plan of the folder is damaged.
     """
     known = read_plan(folder)
-    if known is None:
-        plan = asked
-        if not plan.models or not plan.tasks:
-            missing = "--models" if not plan.models else "--tasks"
-            raise ConfigError(f"{missing}: is needed, as {folder} holds no benchmark to go on with.")
-    else:
-        plan = _joined(folder, known, asked)
-    return _with_retrievers(plan)
+    if known is None and not (asked.models and asked.tasks):
+        missing = "--tasks" if asked.models else "--models"
+        raise ConfigError(f"{missing}: is needed, as {folder} holds no benchmark to go on with.")
+    plan = asked if known is None else _joined(folder, known, asked)
+    own = dict.fromkeys(cell.retriever for cell in make_cells(plan) if cell.retriever != NONE)
+    return plan.model_copy(update={"retrievers": plan.retrievers or tuple(own)})
 
 
 def _joined(folder: Path, known: Plan, asked: Plan) -> Plan:
@@ -146,39 +147,21 @@ def _joined(folder: Path, known: Plan, asked: Plan) -> Plan:
             f"--set {asked.changes[0]}: {folder} holds a benchmark made {before}, and its numbers could not be "
             "compared; choose another --output-dir."
         )
-    plan = replace(
-        known,
-        models=_union(known.models, asked.models),
-        tasks=_union(known.tasks, asked.tasks),
-        retrievers=_union(known.retrievers, asked.retrievers),
-        num_examples=known.num_examples if asked.num_examples is None else asked.num_examples,
-        samples_per_example=(
-            known.samples_per_example if asked.samples_per_example is None else asked.samples_per_example
-        ),
-    )
+    lists = ("models", "tasks", "retrievers")
+    more = {name: tuple(dict.fromkeys([*getattr(known, name), *getattr(asked, name)])) for name in lists}
+    counts = asked.model_dump(include={"num_examples", "samples_per_example"}, exclude_none=True)
+    known = known.model_copy(update={"config_dir": asked.config_dir})
+    plan = known.model_copy(update=more | counts)
     for task in known.tasks:
         before, now = _config(known, task, None).evaluation, _config(plan, task, None).evaluation
         for count in ("num_examples", "samples_per_example"):
-            if _as_number(getattr(now, count)) < _as_number(getattr(before, count)):
+            old, new = getattr(before, count), getattr(now, count)  # of num_examples also "all"
+            if new != old and not isinstance(new, str) and (isinstance(old, str) or new < old):
                 raise ConfigError(
-                    f"--{count.replace('_', '-')} {getattr(now, count)}: {folder} holds a benchmark with "
-                    f"{getattr(before, count)}, which can grow but not shrink; choose another --output-dir."
+                    f"--{count.replace('_', '-')} {new}: {folder} holds a benchmark with {old}, which can grow but not "
+                    "shrink; choose another --output-dir."
                 )
     return plan
-
-
-def _as_number(count: int | str) -> float:
-    return math.inf if isinstance(count, str) else count
-
-
-def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([*first, *second]))
-
-
-def _with_retrievers(plan: Plan) -> Plan:
-    """With the tasks' own retrievers spelled out, so that adding one later adds to them."""
-    own = [cell.retriever for cell in make_cells(plan) if cell.retriever != NONE]
-    return replace(plan, retrievers=plan.retrievers or _union(own, ()))
 
 
 def read_plan(folder: Path) -> Plan | None:
@@ -188,54 +171,18 @@ def read_plan(folder: Path) -> Plan | None:
         return None
     try:
         with path.open("rb") as file:
-            data = json.loads(file.read(MAX_PLAN_BYTES))
-        return Plan(
-            models=_texts(data["models"]),
-            tasks=_texts(data["tasks"]),
-            retrievers=_texts(data["retrievers"]),
-            num_examples=_count(data["num_examples"]),
-            samples_per_example=_count(data["samples_per_example"]),
-            changes=_texts(data["set"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            return Plan.model_validate_json(file.read(MAX_PLAN_BYTES), strict=True)
+    except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is damaged: delete it and give --models and --tasks again (the records stay), or choose another "
             "--output-dir."
         ) from error
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise TypeError("no list of texts")
-    return tuple(value)
-
-
-def _count(value: Any) -> int | None:
-    if value is not None and (not isinstance(value, int) or value < 0):
-        raise TypeError("no count")
-    return value
-
-
 def write_plan(folder: Path, plan: Plan, cells: Iterable[Cell]) -> None:
     """Write DIR/benchmark.json. UserError if it cannot be written."""
-    data = {
-        "models": plan.models,
-        "tasks": plan.tasks,
-        "retrievers": plan.retrievers,
-        "num_examples": plan.num_examples,
-        "samples_per_example": plan.samples_per_example,
-        "set": plan.changes,
-        "cells": [
-            {"file": c.file, "model": c.model, "task": c.task, "own_task": c.own_task, "retriever": c.retriever}
-            for c in cells
-        ],
-    }
+    names = ("file", "model", "task", "own_task", "retriever")
+    data = plan.model_dump(by_alias=True) | {"cells": [{name: getattr(c, name) for name in names} for c in cells]}
     with writing(folder):
         (folder / "records").mkdir(parents=True, exist_ok=True)
     write_atomically(folder / PLAN, json.dumps(data, indent=1).encode())
-
-
-def by_model(cells: Sequence[Cell]) -> Iterator[tuple[str, list[Cell]]]:
-    """The cells of each model together, so that it is loaded once."""
-    for model in dict.fromkeys(cell.model for cell in cells):
-        yield model, [cell for cell in cells if cell.model == model]

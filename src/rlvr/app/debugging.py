@@ -19,23 +19,21 @@ def episode_printer(config: Config, task: Task, chat: ChatCodec, console: Consol
     if not config.debug:
         return None
 
-    async def judged(group: Group) -> list[Verdict]:
-        return list(await asyncio.gather(*(_judge(task, chat, group.example, one) for one in group.episodes)))
+    async def judged(example: Example, episode: Episode) -> Verdict:
+        try:
+            return await task.judge(example, turn_texts(chat, episode.turns, task.env(example).tools))
+        except UserError as error:  # no metric has to be able to judge a training episode
+            return Verdict(answer=None, correct=False, failure=str(error))
+
+    async def all_judged(group: Group) -> list[Verdict]:
+        return list(await asyncio.gather(*(judged(group.example, one) for one in group.episodes)))
 
     return EpisodePrinter(
         print=console.show,
         decode=chat.decode,
         weights=lambda group: _part_weights(config, group.example),
-        verdicts=lambda group: asyncio.run(judged(group)),
+        verdicts=lambda group: asyncio.run(all_judged(group)),
     )
-
-
-async def _judge(task: Task, chat: ChatCodec, example: Example, episode: Episode) -> Verdict:
-    """The metric's finding on a training episode, which no metric has to be able to judge."""
-    try:
-        return await task.judge(example, turn_texts(chat, episode.turns, task.env(example).tools))
-    except UserError as error:
-        return Verdict(answer=None, correct=False, failure=str(error))
 
 
 def _part_weights(config: Config, example: Example) -> Mapping[str, float]:

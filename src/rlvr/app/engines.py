@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 
+from rlvr.app.tasks import context_tokens
 from rlvr.config import Config
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.settings import VllmEngineSettings
@@ -13,6 +14,8 @@ from rlvr.engines.vllm import VllmEngine, check_servers, expect
 from rlvr.models.policy import Policy
 from rlvr.tracking.files import writing
 from rlvr.world import ALONE, World
+
+Sampler = LocalEngine | VllmEngine
 
 
 def check_engine(config: Config, policy: Policy | None = None) -> None:
@@ -30,16 +33,15 @@ def check_engine(config: Config, policy: Policy | None = None) -> None:
 def make_engine(
     config: Config,
     policy: Policy,
-    context: int,
     folder: Path,
     world: World = ALONE,
     on_note: Callable[[str], None] = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
-) -> LocalEngine | VllmEngine:
+) -> Sampler:
     """The engine that samples for training: over the policy's own weights, or over a copy of them where it samples
     while they change, or where no process holds all of them (fsdp2: make it before the trainer cuts them), or on
-    servers elsewhere. `context` is what prompt and completion may have together, `folder` the run's."""
-    engine = config.engine
+    servers elsewhere. `folder` is the run's."""
+    engine, context = config.engine, context_tokens(policy)
     if isinstance(engine, VllmEngineSettings):
         weights_dir = folder / "weights" if engine.weights_dir is None else Path(engine.weights_dir) / folder.name
         return VllmEngine(

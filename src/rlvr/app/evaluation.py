@@ -5,31 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 from rlvr import __version__
-from rlvr.app.chats import make_chat
 from rlvr.app.inference import Inference
 from rlvr.config import Config
-from rlvr.engines.base import Engine
 from rlvr.evaluation.evaluate import (
-    NOTHING,
     SAMPLING_SEED,
-    UNNAMED,
-    Done,
-    EvalTask,
-    OnRecord,
+    UNKEPT,
     Progress,
     Records,
-    TrainSplit,
+    Session,
     conclude,
     evaluate,
+    examples_of,
 )
-from rlvr.evaluation.players import LocalPlayer, Player
+from rlvr.evaluation.players import Player
 from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
-from rlvr.models.policy import Policy
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
 from rlvr.tracking.evaluations import Origin
@@ -42,10 +37,8 @@ Found = dict[str, Records]
 
 def evaluate_all(
     config: Config,
-    tasks: Sequence[EvalTask],
-    policy: Policy,
-    engine: Engine,
-    context: int,
+    tasks: Sequence[Task],
+    player: Callable[[Task], Player],
     *,
     run: Callable[[Coroutine[Any, Any, Found]], Found],
     world: World = ALONE,
@@ -54,15 +47,8 @@ def evaluate_all(
 
     `run` gives the result of what asks the engine: each rank plays its share there, and they meet here.
     """
-
-    async def play() -> Found:
-        found = {}
-        for task in tasks:
-            player = LocalPlayer(engine=engine, chat=make_chat(config, policy, task), max_context_tokens=context)
-            found[task.name] = await _evaluate(config, player, task, world=world)
-        return found
-
-    return {name: conclude(name, records, world=world) for name, records in run(play()).items()}
+    found = run(_play(config, tasks, player, world=world))
+    return {name: conclude(name, records, world=world) for name, records in found.items()}
 
 
 def evaluate_into(
@@ -71,7 +57,7 @@ def evaluate_into(
     *,
     split: Split = "test",
     on_progress: Progress | None = None,
-    on_note: Callable[[str], None] | None = None,
+    on_note: Callable[[str], None] = lambda line: None,
 ) -> dict[str, EvaluationResult]:
     """The result of each set by its task's name.
 
@@ -80,65 +66,38 @@ def evaluate_into(
     each line of the first that is damaged, and what it held is measured again.
 
     Raises:
-        UserError: the file holds an evaluation with other settings, or cannot be written; see also `evaluate`.
+        UserError: the file holds an evaluation with other settings, or cannot be written.
     """
     tasks = inference.tasks.eval_sets
     origins = {task.name: origin_of(inference, task, split) for task in tasks}
-
-    async def all_sets(file: RecordFile | None) -> dict[str, EvaluationResult]:
-        found = {}
-        for task in tasks:
-            origin = origins[task.name]
-            records = await _evaluate(
-                inference.config,
-                inference.player(task),
-                TrainSplit(task) if split == "train" else task,
-                origin=origin,
-                done=NOTHING if file is None else file.known(origin.settings),
-                on_record=None if file is None else file.add,
-                on_progress=on_progress,
-            )
-            found[task.name] = conclude(task.name, records)
-        return found
-
-    if path is None:
-        return inference.run(all_sets(None))
-    with RecordFile(path, {origin.settings for origin in origins.values()}) as file:
-        if on_note is not None:
-            for problem in file.problems:
-                on_note(problem)
-        results = inference.run(all_sets(file))
-        file.finish([record for result in results.values() for record in result.records])
+    with RecordFile(path, {one.settings for one in origins.values()}) if path else nullcontext() as file:
+        for problem in file.problems if file else ():
+            on_note(problem)
+        kept = {name: Session(origin=one, file=file, on_progress=on_progress) for name, one in origins.items()}
+        found = inference.run(_play(inference.config, tasks, inference.player, split, kept))
+        results = {name: conclude(name, records) for name, records in found.items()}
+        if file:
+            file.finish([record for result in results.values() for record in result.records])
     return results
 
 
-async def _evaluate(
+async def _play(
     config: Config,
-    player: Player,
-    task: EvalTask,
-    *,
-    origin: Origin = UNNAMED,
-    done: Done = NOTHING,
-    on_record: OnRecord | None = None,
-    on_progress: Progress | None = None,
+    tasks: Sequence[Task],
+    player: Callable[[Task], Player],
+    split: Split = "test",
+    sessions: Mapping[str, Session] = {},
     world: World = ALONE,
-) -> Records:
-    return await evaluate(
-        player,
-        task,
-        num_examples=config.evaluation.limit,
-        samples_per_example=config.evaluation.samples_per_example,
-        max_completion_tokens=config.rollout.max_completion_tokens,
-        temperature=config.rollout.temperature,
-        top_p=config.rollout.top_p,
-        top_k=config.rollout.top_k,
-        min_p=config.rollout.min_p,
-        origin=origin,
-        done=done,
-        on_record=on_record,
-        on_progress=on_progress,
-        world=world,
-    )
+) -> Found:
+    """This rank's records of each task, for `conclude`; a task without a session is not kept."""
+    found = {}
+    samples = range(config.evaluation.samples_per_example + 1)
+    for task in tasks:
+        plays = player(task)
+        sampling = config.rollout.params(plays.stop_ids)
+        examples = world.share(examples_of(task, config.evaluation.limit, split))
+        found[task.name] = await evaluate(plays, task, examples, sampling, samples, sessions.get(task.name, UNKEPT))
+    return found
 
 
 def origin_of(inference: Inference, task: Task, split: str) -> Origin:

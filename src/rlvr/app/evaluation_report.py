@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,7 @@ from rlvr.evaluation.collect import PLAN, collect
 from rlvr.evaluation.compare import Comparison
 from rlvr.evaluation.intervals import Interval
 from rlvr.report.evaluations import evaluation_pages
-from rlvr.report.files import Report, write_report
-from rlvr.report.page import Limits, finite
-from rlvr.report.rollouts import token_texts, tokenizer_of
+from rlvr.report.page import Limits, Report, finite, write_report
 
 
 def write_evaluation_report(
@@ -37,57 +35,33 @@ def write_evaluation_report(
         cells={(c.task, c.split, c.model, c.retriever or "", c.settings): _cell(c) for c in analysis.cells},
         comparisons=[_comparison(one) for one in analysis.comparisons],
         notes=[*collected.notes, *analysis.notes],
-        token_texts=_token_texts,
         limits=limits,
     )
     return write_report(page, sources[0], output)
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
-    return {
-        "name": cell.name,
-        "samples_per_example": cell.samples_per_example,
-        "scores": {name: _interval(interval) for name, interval in cell.scores.items()},
-        "numbers": _numbers(cell.numbers),
-        "kinds": [
-            {
-                "tag": kind.tag,
-                "num_examples": kind.num_examples,
-                "accuracy": _interval(kind.accuracy),
-                "numbers": _numbers(kind.numbers),
-            }
-            for kind in cell.kinds
-        ],
-        "cost": _numbers(asdict(cell.cost)),
-    }
+    kinds = [_fields(kind, "tag", "num_examples", "accuracy", "numbers") for kind in cell.kinds]
+    return _fields(cell, "name", "samples_per_example", "scores", "numbers", "cost") | {"kinds": kinds}
 
 
 def _comparison(one: Comparison) -> dict[str, Any]:
-    return {
-        **{name: getattr(one, name) for name in ("task", "split", "first", "second", "num_common")},
-        "difference": _interval(one.difference),
-        "sampled": None if one.sampled is None else _interval(one.sampled),
-        "only_first": len(one.only_first),
-        "only_second": len(one.only_second),
-        "p_value": finite(one.p_value, 4),
-        "adjusted_p_value": finite(one.adjusted_p_value, 4),
-        "is_real": one.is_real,
-        "sentence": one.sentence,
-    }
+    names = ("task", "split", "first", "second", "num_common", "difference", "sampled", "is_real", "sentence")
+    p_values = {name: finite(getattr(one, name), 4) for name in ("p_value", "adjusted_p_value")}
+    counts = {name: len(getattr(one, name)) for name in ("only_first", "only_second")}
+    return _fields(one, *names) | counts | p_values
 
 
-def _interval(interval: Interval) -> list[float | None]:
-    return [finite(interval.value), finite(interval.low), finite(interval.high)]
+def _fields(record: Any, *names: str) -> dict[str, Any]:
+    """As JSON: an interval is `[value, low, high]`, numbers are short, and what is not finite is null."""
+    return {name: _plain(getattr(record, name)) for name in names}
 
 
-def _numbers(numbers: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: finite(value) for name, value in numbers.items()}
-
-
-def _token_texts(model: str, ids: set[int]) -> Mapping[int, str]:
-    """The texts of tokens, if the model is a folder with a tokenizer; nothing is downloaded."""
-    found = tokenizer_of(Path(model))
-    try:
-        return {} if found is None else token_texts(found, ids)
-    except ValueError:
-        return {}
+def _plain(value: Any) -> Any:
+    if isinstance(value, Interval):
+        return [finite(value.value), finite(value.low), finite(value.high)]
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, float):
+        return finite(value)
+    return _plain(asdict(value)) if is_dataclass(value) and not isinstance(value, type) else value

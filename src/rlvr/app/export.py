@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlvr import __version__
-from rlvr.app.inference import run_of
 from rlvr.app.model_card import Card, Sample, write_card
 from rlvr.app.run_folder import RunFolder, read_config
+from rlvr.app.sources import run_of, weights_of
 from rlvr.config import Config
 from rlvr.config.compose import read_values, to_run_yaml
 from rlvr.errors import ConfigError, UserError
 from rlvr.models import export as files
 from rlvr.models.export import Dtype
-from rlvr.models.settings import PretrainedModel
+from rlvr.models.loading import base_of
 from rlvr.settings import dumped
 from rlvr.tasks.prompting import DOCUMENTS, Prompter, resolve_markers
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
-from rlvr.training.checkpoint import list_checkpoints, replace_folder, temporary_folder, verify
+from rlvr.training.checkpoint import replace_folder, temporary_folder, verify
 
 MARK, SETTINGS = "rlvr_export.json", "training_config.yaml"
 FORMAT = 1
@@ -37,6 +37,7 @@ class Source:
     """The weights of a run that are exported."""
 
     root: Path  # the run
+    config: Config
     weights: Path  # a folder in Hub format, with a whole model or an adapter
     step: int  # how many updates they have seen
     is_final: bool
@@ -51,19 +52,9 @@ class Options:
     base_model: str | None = None
     license: str | None = None
     num_samples: int | None = None
+    is_pushed: bool = False
     name: str  # of the model, as the card and its snippets load it: a folder or a repository
     title: str  # of the card
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export:
-    """What lies in the folder."""
-
-    source: Source
-    kind: str  # whole, adapter or merged
-    config: Config
-    files: Mapping[str, int]  # name -> bytes
-    local_base: str | None  # of an adapter: the folder of the model it is for, which others do not have
 
 
 # ------------------------------------------------------------------------------------------------------------ which one
@@ -80,135 +71,128 @@ def find_source(run: str) -> Source:
         what = "is no run folder, and in none" if path.exists() else "does not exist"
         raise UserError(f"{run} {what}: name a run folder or one of its checkpoints, e.g. runs/latest.")
     folder = RunFolder(root=root)
-    if (path.absolute() == root and folder.final.is_dir()) or path.absolute() == folder.final:
+    config = read_config(folder)
+    source = partial(Source, root=root, config=config)
+    is_root = path.absolute() == root
+    if (is_root and folder.final.is_dir()) or path.absolute() == folder.final:
         if not folder.final.is_dir():
             raise UserError(f"{run} does not exist yet: let the run go on, or export its checkpoint.")
-        return Source(root=root, weights=folder.final, step=_last_step(folder), is_final=True)
+        steps = _metrics(folder)
+        last = max(steps) if steps else config.trainer.max_steps
+        return source(weights=folder.final, step=last, is_final=True)
     if path.absolute() == folder.warm_start:
-        return Source(root=root, weights=folder.warm_start, step=0, is_final=False)
-    if path.absolute() == root:
-        checkpoints = list_checkpoints(folder.checkpoints)
-        if not checkpoints:
-            raise UserError(f"{run} has neither final/ nor a checkpoint yet: let the run go on.")
-        path = checkpoints[max(checkpoints)]
+        return source(weights=folder.warm_start, step=0, is_final=False)
+    if is_root:
+        weights = Path(weights_of(run))
+        return source(weights=weights, step=int(weights.parent.name.removeprefix("step_")), is_final=False)
     path = path.parent if path.name == "model" else path
-    return Source(root=root, weights=path / "model", step=verify(path), is_final=False)
+    return source(weights=path / "model", step=verify(path), is_final=False)
 
 
-def _last_step(folder: RunFolder) -> int:
-    rows = _metrics(folder)
-    return int(rows[-1]["step"]) if rows else read_config(folder).trainer.max_steps
-
-
-def _metrics(folder: RunFolder) -> list[dict[str, float]]:
-    return read_metrics(folder.metrics) if folder.metrics.is_file() else []
+def _metrics(folder: RunFolder) -> dict[int, dict[str, float]]:
+    rows = read_metrics(folder.metrics) if folder.metrics.is_file() else []
+    return {int(row["step"]): row for row in rows}
 
 
 # ----------------------------------------------------------------------------------------------------------- the folder
 
 
 def export(
-    source: Source,
-    options: Options,
-    target: Path,
-    *,
-    overwrite: bool = False,
-    check: Callable[[Export], None] = lambda made: None,
-) -> Export:
-    """Write the folder `target`, which is whole or absent at any moment; nothing is left where `check` raises.
+    source: Source, options: Options, target: Path, *, overwrite: bool, dry_run: bool, note: Callable[[str], None]
+) -> tuple[str, dict[str, int]]:
+    """Write the folder `target`, which is whole or absent at any moment; the kind of model in it (whole, adapter or
+    merged), and its files with their sizes. A dry run leaves nothing.
 
     Raises:
         ConfigError: an option has nothing to work on, or `target` holds something else.
-        UserError: the weights are damaged, the base model is not there, the disk is full.
+        UserError: the weights are damaged, nobody else could load them, the base model is not there, the disk is full.
     """
-    check_target(target, overwrite)
-    temporary = temporary_folder(target)
-    with writing(target):
-        try:
-            temporary.mkdir(parents=True)
-            made = fill(source, options, temporary)
-            check(made)
-            replace_folder(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    return made
-
-
-def check_target(target: Path, overwrite: bool) -> None:
-    """ConfigError unless `target` is free, or an earlier export that may be replaced."""
-    if target.is_dir() and not any(target.iterdir()):
-        return
-    if (target / MARK).is_file():
-        if not overwrite:
-            raise ConfigError(f"--output {target}: there is an export already; add --overwrite, or choose another one.")
-    elif target.exists() or target.is_symlink():
+    if (target / MARK).is_file() and not overwrite:
+        raise ConfigError(f"--output {target}: there is an export already; add --overwrite, or choose another one.")
+    is_free = target.is_dir() and not any(target.iterdir())
+    if not (is_free or (target / MARK).is_file()) and (target.exists() or target.is_symlink()):
         raise ConfigError(f"--output {target}: there is something else already; choose another folder.")
-
-
-@contextmanager
-def trial(target: Path) -> Iterator[Path]:
-    """An empty folder beside `target` that is gone after the block; what was made on the way there, too."""
-    temporary = temporary_folder(target)
-    existing = next(parent for parent in temporary.parents if parent.exists())
+    kind, base = _kind(source, options), options.base_model or _base(source)
+    is_local = base is not None and (Path(base).is_absolute() or Path(base).is_dir() or base.startswith("."))
+    if kind == "adapter" and is_local:
+        problem = f"the adapter is for {base}, a folder of this machine"
+        if options.is_pushed:
+            raise UserError(f"{problem}, which nobody else has: add --base-model HUB_ID, or --merge.")
+        note(f"{problem}: give its name on the Hub with --base-model, or --merge")
+    existing = next(parent for parent in target.absolute().parents if parent.is_dir())
+    temporary = existing / temporary_folder(target).name
     with writing(target):
-        temporary.mkdir(parents=True)
         try:
-            yield temporary
+            temporary.mkdir()
+            _write_weights(source, options, temporary)
+            if kind == "adapter":
+                files.name_base_model(temporary, base or "")
+            _write_texts(source, options, temporary, kind=kind, base=None if is_local else base)
+            sizes = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
+            if not dry_run:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                replace_folder(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            for parent in temporary.parents:
-                if parent == existing or any(parent.iterdir()):
-                    break
-                parent.rmdir()
+    return kind, sizes
 
 
-def fill(source: Source, options: Options, folder: Path) -> Export:
-    """Write weights, tokenizer, settings and card into an empty folder. Errors as in `export`."""
-    config = read_config(RunFolder(root=source.root))
-    kind = _check(source, config, options)
-    settings = config.model if isinstance(config.model, PretrainedModel) else None
-    local_base = None
-    if options.merge or options.dtype is not None:
-        files.write_loaded(source.weights, settings, folder, merge=options.merge, dtype=options.dtype or "float32")
-    else:
-        files.copy_files(source.weights, folder, code=settings is not None and settings.trust_remote_code)
-    base = options.base_model or _base(source, config)
-    if kind == "adapter":
-        files.name_base_model(folder, base or "")
-    if base is not None and _is_local(base):
-        local_base, base = base, None
-    shared, missing = _portable(config)
-    (folder / SETTINGS).write_text(to_run_yaml(shared), encoding="utf-8")
-    mark = {"format": FORMAT, "rlvr_version": __version__, "kind": kind, "step": source.step}
-    (folder / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
-    card = _card(source, options, shared, folder, kind=kind, base=base, missing=missing)
-    (folder / "README.md").write_text(write_card(card), encoding="utf-8")
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    return Export(source=source, kind=kind, config=config, files=sizes, local_base=local_base)
-
-
-def _check(source: Source, config: Config, options: Options) -> str:
+def _kind(source: Source, options: Options) -> str:
     """`whole`, `adapter` or `merged`; ConfigError for an option that would have no effect."""
     if files.is_adapter(source.weights):
         if options.dtype is not None and not options.merge:
             raise ConfigError(f"--dtype {options.dtype}: the adapter stays in float32; add --merge, or leave this out.")
         return "merged" if options.merge else "adapter"
-    is_lora = config.model.adapted
     if options.merge:
-        why = "its adapter is merged already" if is_lora else "the whole model was trained"
+        why = "its adapter is merged already" if source.config.model.adapted else "the whole model was trained"
         raise ConfigError(f"--merge: there is nothing to merge in {source.weights}, {why}; leave this out.")
-    return "merged" if is_lora else "whole"
+    return "merged" if source.config.model.adapted else "whole"
 
 
-def _base(source: Source, config: Config) -> str | None:
+def _write_weights(source: Source, options: Options, folder: Path) -> None:
+    settings = source.config.model.pretrained
+    if options.merge or options.dtype is not None:
+        files.write_loaded(source.weights, settings, folder, merge=options.merge, dtype=options.dtype or "float32")
+    else:
+        files.copy_files(source.weights, folder, code=settings is not None and settings.trust_remote_code)
+
+
+def _write_texts(source: Source, options: Options, folder: Path, *, kind: str, base: str | None) -> None:
+    """Settings, mark and card. `base`: the Hub's name of the model that training started from."""
+    config, missing = _portable(source.config)
+    (folder / SETTINGS).write_text(to_run_yaml(config), encoding="utf-8")
+    mark = {"format": FORMAT, "rlvr_version": __version__, "kind": kind, "step": source.step}
+    (folder / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
+    rows = _metrics(RunFolder(root=source.root))
+    is_generated = config.task.is_generated
+    episodes = _episodes(source)
+    wanted = int(is_generated) if options.num_samples is None else options.num_samples
+    card = Card(
+        name=options.name,
+        title=options.title,
+        config=config,
+        kind=kind,
+        step=source.step,
+        is_final=source.is_final,
+        base_model=base,
+        license=options.license,
+        num_parameters=files.num_parameters(folder),
+        before=rows.get(0, {}),
+        after=rows.get(source.step, {}),
+        samples=[_sample(step, episode) for step, episode in episodes[:wanted]],
+        prompt=episodes[0][1].turns[0].prompt if is_generated and episodes else None,
+        messages=_messages(config, folder),
+        missing=missing,
+    )
+    (folder / "README.md").write_text(write_card(card), encoding="utf-8")
+
+
+def _base(source: Source) -> str | None:
     """The model that training started from, None if it was made from scratch."""
     if files.is_adapter(source.weights):
-        return files.base_model(source.weights)
-    return config.model.name_or_path if isinstance(config.model, PretrainedModel) else None
-
-
-def _is_local(name: str) -> bool:
-    return Path(name).is_absolute() or Path(name).is_dir() or name.startswith(".")
+        return base_of(source.weights)
+    model = source.config.model.pretrained
+    return model.name_or_path if model else None
 
 
 def _portable(config: Config) -> tuple[Config, list[str]]:
@@ -233,43 +217,6 @@ def _portable(config: Config) -> tuple[Config, list[str]]:
     return read_values(clean(dumped(config), "")), list(dict.fromkeys(missing))
 
 
-# ------------------------------------------------------------------------------------------------------------- the card
-
-
-def _card(
-    source: Source,
-    options: Options,
-    config: Config,
-    folder: Path,
-    *,
-    kind: str,
-    base: str | None,
-    missing: Sequence[str],
-) -> Card:
-    rows = {int(row["step"]): row for row in _metrics(RunFolder(root=source.root))}
-    is_generated = config.task.is_generated
-    episodes = _episodes(source)
-    wanted = int(is_generated) if options.num_samples is None else options.num_samples
-    has_template = _has_template(folder)
-    return Card(
-        name=options.name,
-        title=options.title,
-        config=config,
-        kind=kind,
-        step=source.step,
-        is_final=source.is_final,
-        base_model=base,
-        license=options.license,
-        num_parameters=files.num_parameters(folder),
-        before=rows.get(0, {}),
-        after=rows.get(source.step, {}),
-        samples=[_sample(step, episode) for step, episode in episodes[:wanted]],
-        prompt=episodes[0][1].turns[0].prompt if is_generated and episodes else None,
-        messages=_messages(config, folder) if has_template else (),
-        missing=missing,
-    )
-
-
 def _episodes(source: Source) -> list[tuple[int, EpisodeRecord]]:
     """Episodes of the newest recorded step up to the exported one, the first of each group."""
     steps = range(source.step, 0, -1)
@@ -286,25 +233,22 @@ def _episodes(source: Source) -> list[tuple[int, EpisodeRecord]]:
 def _sample(step: int, episode: EpisodeRecord) -> Sample:
     texts = [("prompt", episode.turns[0].prompt)]
     for turn in episode.turns:
-        texts.append(("completion", turn.completion))
-        if turn.reply is not None:
-            texts.append(("reply", turn.reply))
+        texts += [("completion", turn.completion), *([] if turn.reply is None else [("reply", turn.reply)])]
     return Sample(step=step, texts=tuple(texts), reward=episode.reward)
 
 
-def _has_template(folder: Path) -> bool:
-    if (folder / "chat_template.jinja").is_file():
-        return True
-    settings = folder / "tokenizer_config.json"
-    return settings.is_file() and bool(json.loads(settings.read_text(encoding="utf-8")).get("chat_template"))
-
-
 def _messages(config: Config, folder: Path) -> list[dict[str, str]]:
-    """The prompt of the run around a question of the reader's own."""
+    """The prompt of the run around a question of the reader's own; none for a model without a chat template."""
+    read = {name: folder / name for name in ("config.json", "tokenizer_config.json")}
+    model, tokenizer = (
+        json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {} for path in read.values()
+    )
+    if not (tokenizer.get("chat_template") or (folder / "chat_template.jinja").is_file()):
+        return []
     question = "Your question"
-    if config.task.bundles or not (folder / "config.json").is_file():
+    if config.task.bundles or not model:
         return [{"role": "user", "content": question}]
-    family = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    prompter = Prompter(config.prompt, resolve_markers(config.prompt, config.markers, family), (DOCUMENTS,))
+    markers = resolve_markers(config.prompt, config.markers, model.get("model_type"))
+    prompter = Prompter(config.prompt, markers, (DOCUMENTS,))
     found = prompter.messages(question, fields={DOCUMENTS: "Its documents"})
     return [{"role": str(message.role), "content": message.content} for message in found]

@@ -14,12 +14,11 @@ def check_repository(name: str) -> None:
 
     try:
         validate_repo_id(name)
+        if name.count("/") == 1:
+            return
     except HFValidationError:
-        is_valid = False
-    else:
-        is_valid = name.count("/") == 1
-    if not is_valid:
-        raise ConfigError(f"--push {name}: is no repository of the Hub; write owner/name, e.g. ann/rpn-grpo.")
+        pass
+    raise ConfigError(f"--push {name}: is no repository of the Hub; write owner/name, e.g. ann/rpn-grpo.")
 
 
 def check_token() -> None:
@@ -56,19 +55,16 @@ def _sentence(repository: str, error: Exception) -> UserError:
     from huggingface_hub import constants
 
     status = getattr(getattr(error, "response", None), "status_code", None)
+    said = getattr(error, "server_message", None) or (f"status {status}" if status else error)
+    reason = " ".join(str(said).split())[:200].rstrip(".") or type(error).__name__
     if status in (401, 403):
         return UserError(
             f"the Hub refuses to let your token write to {repository} (status {status}): make one with the right to "
             f"write at {constants.ENDPOINT}/settings/tokens, or push under a name of your own."
         )
     if status is not None:
-        reason = getattr(error, "server_message", None) or f"status {status}"
-        return UserError(f"the Hub did not take {repository} ({_line(str(reason))}): try again later.")
+        return UserError(f"the Hub did not take {repository} ({reason}): try again later.")
     return UserError(
-        f"the Hub at {constants.ENDPOINT} cannot be reached ({_line(str(error)) or type(error).__name__}): check the "
-        "network and try again; the exported folder is kept."
+        f"the Hub at {constants.ENDPOINT} cannot be reached ({reason}): check the network and try again; the exported "
+        "folder is kept."
     )
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:200].rstrip(".")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-from rlvr import imports
-from rlvr.app.chats import ChatTask, make_chat
-from rlvr.app.policies import context_tokens, set_threads
-from rlvr.app.tasks import Tasks, open_tasks
+from rlvr.app.policies import set_threads
+from rlvr.app.sources import weights_of
+from rlvr.app.tasks import Tasks, context_tokens, make_chat, open_tasks
 from rlvr.config import Config
-from rlvr.config.compose import NO_TRACKER, load_config, load_task_config
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
-from rlvr.errors import UserError, nearest
+from rlvr.errors import UserError
 from rlvr.evaluation.endpoint import EndpointPlayer
 from rlvr.evaluation.players import LocalPlayer, Player
 from rlvr.models.devices import choose_device, choose_products
@@ -25,8 +22,8 @@ from rlvr.models.fingerprint import fingerprint
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import Policy
 from rlvr.models.settings import PretrainedModel
+from rlvr.tasks.base import Task
 from rlvr.tasks.settings import Functions
-from rlvr.training.checkpoint import list_checkpoints, verify
 
 Result = TypeVar("Result")
 
@@ -63,7 +60,6 @@ class Inference:
     config: Config
     tasks: Tasks
     engine: LocalEngine | None  # None: an endpoint
-    max_context_tokens: int | None  # None: an endpoint, which knows it
 
     @property
     def source(self) -> str:
@@ -78,19 +74,19 @@ class Inference:
     @property
     def notes(self) -> list[str]:
         """What loading the data found, and what is unusual about how prompts are rendered."""
-        if isinstance(self.loaded.model, Endpoint):
+        if self.engine is None:
             return [*self.tasks.notes, UNKNOWN]
         examples = [(task, example) for task in self.tasks.eval_sets for example in task.eval_examples(1)]
         rendered = [make_chat(self.config, self.policy, task).note(example.messages) for task, example in examples]
         return [*self.tasks.notes, *dict.fromkeys(note for note in rendered if note is not None)]
 
-    def player(self, task: ChatTask) -> Player:
+    def player(self, task: Task) -> Player:
         """What plays the task's episodes."""
-        if self.engine is None or self.max_context_tokens is None:
-            assert isinstance(self.loaded.model, Endpoint)
+        if isinstance(self.loaded.model, Endpoint):
             return EndpointPlayer(endpoint=self.loaded.model, stop_words=tuple(task.stop_words))
+        assert self.engine is not None
         chat = make_chat(self.config, self.policy, task)
-        return LocalPlayer(engine=self.engine, chat=chat, max_context_tokens=self.max_context_tokens)
+        return LocalPlayer(engine=self.engine, chat=chat, max_context_tokens=self.engine.max_context_tokens)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of `work` in an event loop of its own; connections are closed before it ends."""
@@ -103,30 +99,6 @@ class Inference:
                     await self.loaded.model.close()
 
         return asyncio.run(closing())
-
-
-def inference_config(
-    model: str, overrides: Sequence[str], *, task: str | None = None, config_dir: str | None = None
-) -> Config:
-    """The settings to try a model with: those of the configuration, or of the task, called `task`; without it those of
-    the run that the model belongs to. A `task` that the run evaluates beside its own is asked as the run does.
-
-    Raises:
-        UserError: the model belongs to no run, and `task` is None.
-    """
-    root = None if model.startswith(PREFIX) else run_of(Path(model))
-    if root is None and task is None:
-        raise _no_task(model)
-    if root is None:
-        return load_task_config(task or "", overrides, config_dir=config_dir)
-    imports.look_in(config_dir)
-    own = load_config([*(overrides if task is None else []), NO_TRACKER], config_name="config", config_dir=str(root))
-    if task is None:
-        return own
-    if task not in {**own.evaluation.also, **own.task.bundles}:
-        return load_task_config(task, overrides, config_dir=config_dir)
-    config = load_config([*overrides, NO_TRACKER], config_name="config", config_dir=str(root))
-    return config.with_bundle({**config.evaluation.also, **config.task.bundles}[task])
 
 
 @contextmanager
@@ -143,7 +115,7 @@ def open_model(model: str, settings: PretrainedModel | None = None, device: str 
         endpoint = open_endpoint(model)
         yield Loaded(name=model, source=model, model=endpoint, fingerprint=endpoint.fingerprint)
         return
-    source = weights_of(Path(model), run_of(Path(model)))
+    source = weights_of(model)
     policy = load_for_inference(source, settings, choose_device(device))
     yield Loaded(name=model, source=source, model=policy, fingerprint=fingerprint(policy))
 
@@ -158,11 +130,10 @@ def open_inference(model: str | Loaded, config: Config, functions: Functions | N
     """
     with ExitStack() as stack:
         if isinstance(model, str):
-            settings = config.model if isinstance(config.model, PretrainedModel) else None
-            model = stack.enter_context(open_model(model, settings, config.trainer.device))
+            model = stack.enter_context(open_model(model, config.model.pretrained, config.trainer.device))
         if isinstance(model.model, Endpoint):
             tasks = stack.enter_context(open_tasks(config, MARKS_OF, functions or {}))
-            yield Inference(loaded=model, config=config, tasks=tasks, engine=None, max_context_tokens=None)
+            yield Inference(loaded=model, config=config, tasks=tasks, engine=None)
             return
         policy = model.model
         choose_products(policy.model.device, config.trainer.precision)
@@ -170,67 +141,7 @@ def open_inference(model: str | Loaded, config: Config, functions: Functions | N
         context = context_tokens(policy)
         family = policy.model.config.get_text_config().model_type
         tasks = stack.enter_context(open_tasks(config, family, functions or {}))
-        tasks.fit(config, policy, context)
+        tasks.fit(config, policy)
         engine = LocalEngine(policy.model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
         stack.callback(engine.close)
-        yield Inference(loaded=model, config=config, tasks=tasks, engine=engine, max_context_tokens=context)
-
-
-def _no_task(model: str) -> UserError:
-    if model.startswith(PREFIX):
-        return UserError(f"{model} is an endpoint and so has no task of its own: add --task, e.g. --task gsm8k.")
-    if not Path(model).exists():
-        return UserError(
-            f"there is no folder {model}{_near(Path(model))}: name a run folder, or a Hub id with --task, e.g. --task "
-            "rpn."
-        )
-    return UserError(f"{model} is no run folder and so has no task of its own: add --task, e.g. --task rpn.")
-
-
-def _near(path: Path) -> str:
-    """` (did you mean runs/latest?)`, where a folder beside has nearly this name."""
-    folder = path.parent
-    names = [one.name for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
-    near = nearest(path.name, names)
-    return f" (did you mean {folder / near}?)" if near else ""
-
-
-def with_absolute_model(config: Config) -> Config:
-    """The folder that `model.name_or_path` stands for (of a run its `final/`), by its full name: `runs/latest` and
-    relative paths mean something else at a resume."""
-    if not isinstance(config.model, PretrainedModel) or not Path(config.model.name_or_path).is_dir():
-        return config
-    path = Path(config.model.name_or_path)
-    source = Path(weights_of(path, run_of(path))).resolve()
-    return config.model_copy(update={"model": config.model.model_copy(update={"name_or_path": str(source)})})
-
-
-def run_of(path: Path) -> Path | None:
-    """The run folder that `runs/x`, `runs/x/final`, `runs/x/warm_start` or `runs/x/checkpoints/step_000010` is in."""
-    path = path.absolute()
-    candidates = {path: True, path.parent: path.name in ("final", "warm_start")}
-    candidates[path.parent.parent] = path.parent.name == "checkpoints"
-    candidates[path.parent.parent.parent] = path.name == "model" and path.parent.parent.name == "checkpoints"
-    return next((root for root, fits in candidates.items() if fits and (root / "config.yaml").is_file()), None)
-
-
-def weights_of(path: Path, root: Path | None) -> str:
-    """The Hub-format folder (or Hub id) to load: `final/` of a run, or its newest checkpoint."""
-    if root is not None and path.absolute() == root:
-        if (root / "final").is_dir():
-            return str(path / "final")
-        checkpoints = list_checkpoints(path / "checkpoints")
-        if not checkpoints:
-            raise UserError(
-                f"{path} has neither final/ nor a checkpoint yet: let the run go on, or use {path}/warm_start."
-            )
-        path = checkpoints[max(checkpoints)]
-    if (path / "manifest.json").is_file():
-        verify(path)
-        return str(path / "model")
-    is_folder_name = path.is_absolute() or len(path.parts) > 2 or (path.parent != Path() and path.parent.is_dir())
-    if is_folder_name and not path.exists():
-        raise UserError(
-            f"there is no folder {path}{_near(path)}: name a run folder, a checkpoint, a model folder or a Hub id."
-        )
-    return str(path)
+        yield Inference(loaded=model, config=config, tasks=tasks, engine=engine)

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from rlvr.app.tasks import context_tokens
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.models.policy import Policy
@@ -26,13 +27,13 @@ EXAMPLES = 16
 """Whose prompts are measured."""
 
 
-def plan_run(
-    config: Config, policy: Policy, chat: Chat, task: Task, *, layout: Layout, needs: frozenset[str], world: World
-) -> MemoryPlan:
-    """What each process of the run will use; `needs` are the algorithm's. ConfigError if it cannot fit the GPU."""
+def plan_run(config: Config, policy: Policy, chat: Chat, task: Task, *, layout: Layout, world: World) -> MemoryPlan:
+    """What each process of the run will use. ConfigError if it cannot fit the GPU."""
     rollout, trainer, engine = config.rollout, config.trainer, config.engine
-    context = int(policy.model.config.get_text_config().max_position_embeddings)
-    line_tokens = min(context, _longest_prompt(task, chat) + config.task.num_turns * rollout.max_completion_tokens)
+    prompts = [task.train_example(index).messages for index in range(EXAMPLES)]
+    # an environment that begins by itself has no prompt to measure
+    longest = max((len(chat.encode_prompt(messages)) for messages in prompts if messages), default=0)
+    line_tokens = min(context_tokens(policy), longest + config.task.num_turns * rollout.max_completion_tokens)
     num_rows = rollout.prompts_per_step * rollout.group_size
     together = max(num_rows, config.evaluation.limit)
     sharded = trainer.strategy == "fsdp2"
@@ -44,7 +45,7 @@ def plan_run(
         activations=measure_activations(policy, layout, autocast),
         keys_values_per_row=keys_values_bytes(policy, line_tokens) if local else 0,
         max_batch_size=min(local.max_batch_size, together) if local else 0,
-        has_reference="reference_logprobs" in needs,
+        has_reference="reference_logprobs" in config.algorithm.needs,
         has_copy=local is not None and (rollout.max_staleness > 0 or sharded),
         num_shards=world.size if sharded else 1,
     )
@@ -61,9 +62,3 @@ def fitted(config: Config, plan: MemoryPlan, world: World) -> Config:
         return config
     engine = config.engine.model_copy(update={"max_batch_size": plan.max_batch_size})
     return config.model_copy(update={"engine": engine})
-
-
-def _longest_prompt(task: Task, chat: Chat) -> int:
-    """Tokens, of a few training examples; an environment that begins by itself has no prompt to measure."""
-    examples = [task.train_example(index) for index in range(EXAMPLES)]
-    return max((len(chat.encode_prompt(example.messages)) for example in examples if example.messages), default=0)

@@ -73,7 +73,7 @@ def _metadata(card: Card) -> str:
         pipeline_tag="text-generation",
         license=card.license,
         base_model=card.base_model,
-        datasets=_datasets(card.config) or None,
+        datasets=[found for name in card.config.trained if (found := _hub_id(card.config, name))] or None,
         tags=["rlvr", "reinforcement-learning", card.config.algorithm.name, card.config.task.name],
         model_name=card.title,
         eval_results=_results(card) or None,
@@ -102,16 +102,12 @@ def _results(card: Card) -> list[Any]:
     ]
 
 
-def _datasets(config: Config) -> list[str]:
-    return [found for name in config.trained if (found := _hub_id(config, name))]
-
-
 def _hub_id(config: Config, name: str) -> str:
     """Where the Hub has the data of a task; empty for tasks that make their examples."""
-    bundle = config.bundles.get(name)
-    path = getattr(bundle.task, "path", "") if bundle is not None else ""
-    known = bundle.task.hub_id if bundle is not None else ""
-    return known or (path if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not Path(path).exists() else "")
+    if (bundle := config.bundles.get(name)) is None:
+        return ""
+    path = getattr(bundle.task, "path", "")
+    return bundle.task.hub_id or (path if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not Path(path).exists() else "")
 
 
 # --------------------------------------------------------------------------------------------------------------- scores
@@ -132,18 +128,13 @@ class Evaluated:
 def scores(metrics: Mapping[str, float]) -> list[Evaluated]:
     """All finite numbers with an interval: `eval/rpn/accuracy` with `..._low` and `..._high`."""
     found = []
-    for name, value in metrics.items():
+    for name in metrics:
         match = re.fullmatch(r"eval/([^/]+)/(.+)", name)
-        if match is None or f"{name}_low" not in metrics or f"{name}_high" not in metrics:
-            continue
-        count = metrics.get(f"eval/{match[1]}/num_examples", math.nan)
-        numbers = (value, metrics[f"{name}_low"], metrics[f"{name}_high"], count)
-        if all(map(math.isfinite, numbers)):
-            found.append(
-                Evaluated(
-                    task=match[1], name=match[2], value=value, low=numbers[1], high=numbers[2], num_examples=int(count)
-                )
-            )
+        keys = (name, f"{name}_low", f"{name}_high", f"eval/{match[1]}/num_examples") if match else ()
+        value, low, high, count = [metrics.get(key, math.nan) for key in keys] or [math.nan] * 4
+        if match and math.isfinite(value + low + high + count):
+            task, score = match.groups()
+            found.append(Evaluated(task=task, name=score, value=value, low=low, high=high, num_examples=int(count)))
     return sorted(found, key=lambda score: (score.task, score.name != "accuracy", score.name))
 
 
@@ -237,41 +228,38 @@ print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_t
 
 def _training(card: Card) -> Iterator[str]:
     yield "## Training"
-    rows = {key: value for key, value in _settings(card.config).items() if not _is_off(value)}
+    rows = {"rlvr": __version__} | _settings(card.config)
     lines = [f"| {escaped(key)} | {escaped(_shown(value))} |" for key, value in rows.items()]
-    yield "\n".join(["| setting | value |", "|---|---|", f"| rlvr | {__version__} |", *lines])
+    yield "\n".join(["| setting | value |", "|---|---|", *lines])
     yield "All settings are in `training_config.yaml`."
 
 
-def _is_off(value: Any) -> bool:
-    return value is None or value is False or value in ({}, [], "")
+MAIN = {
+    "model": ("dtype", "load_in_4bit", "load_in_8bit"),
+    "model.lora": ("r", "alpha", "target_modules"),
+    "trainer": ("learning_rate", "schedule", "warmup_steps", "weight_decay", "max_grad_norm", "precision"),
+    "rollout": ("prompts_per_step", "group_size", "max_completion_tokens", "temperature", "top_p"),
+    "algorithm": ("clip_low", "clip_high", "kl_coef", "aggregation", "num_epochs", "num_minibatches"),
+}
+OF_SCRATCH = {"model": ("hidden_size", "num_layers"), "model.lora": (), "warm_start": ("num_steps",)}
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """The main settings of the run, by their keys."""
+    """The main settings of the run, by their keys; without those that are off."""
     data = dumped(config)
     chosen: dict[str, Any] = {"algorithm": data["algorithm"]["name"], "steps": data["trainer"]["max_steps"]}
     chosen |= {"seed": data["seed"], "task": data["task"]["name"]}
     task = {key: value for key, value in data["task"].items() if key != "name" and not isinstance(value, dict)}
     chosen |= {f"task.{key}": value for key, value in task.items() if len(_shown(value)) <= MAX_SETTING_CHARS}
-    model = data["model"]
-    if not config.model.from_scratch:
-        chosen["model.dtype"] = model["dtype"]
-        chosen |= {f"model.{key}": model[key] for key in ("load_in_4bit", "load_in_8bit")}
-        if model["lora"]["enabled"]:
-            chosen |= {f"model.lora.{key}": model["lora"][key] for key in ("r", "alpha", "target_modules")}
-    else:
-        chosen |= {f"model.{key}": value for key, value in model.items() if key in ("hidden_size", "num_layers")}
-        chosen["warm_start.num_steps"] = data["warm_start"]["num_steps"] if data["warm_start"]["enabled"] else None
-    for section, keys in (
-        ("trainer", ("learning_rate", "schedule", "warmup_steps", "weight_decay", "max_grad_norm", "precision")),
-        ("rollout", ("prompts_per_step", "group_size", "max_completion_tokens", "temperature", "top_p")),
-        ("algorithm", ("clip_low", "clip_high", "kl_coef", "aggregation", "num_epochs", "num_minibatches")),
-    ):
-        chosen |= {f"{section}.{key}": data[section].get(key) for key in keys}
+    for section, keys in (MAIN | (OF_SCRATCH if config.model.from_scratch else {})).items():
+        values = data
+        for name in section.split("."):
+            values = values.get(name, {})
+        if values.get("enabled", True):
+            chosen |= {f"{section}.{key}": values.get(key) for key in keys}
     for name, part in data["reward"]["parts"].items():
         chosen[f"reward.parts.{name}"] = f"{part.get('type', name)} x {part.get('weight', 1)}"
-    return chosen
+    return {key: value for key, value in chosen.items() if value is not False and value not in (None, {}, [], "")}
 
 
 def _shown(value: Any) -> str:
@@ -281,10 +269,8 @@ def _shown(value: Any) -> str:
 
 
 def _repeat(card: Card) -> Iterator[str]:
-    yield "## Repeat it"
-    yield (
-        "In this folder, with rlvr installed:\n\n```bash\nrlvr train --config-dir . --config-name training_config\n```"
-    )
+    command = "rlvr train --config-dir . --config-name training_config"
+    yield f"## Repeat it\n\nIn this folder, with rlvr installed:\n\n```bash\n{command}\n```"
     if card.missing:
         names = ", ".join(f"`{escaped(name)}`" for name in card.missing)
         yield f"First fill in what lay on the machine of the run: {names}."

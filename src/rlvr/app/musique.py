@@ -6,7 +6,7 @@
     result = await game.tools["retrieve_documents"].call({"query": "Lyon"}, notes)
     score = await game.score(example, notes, calls)      # what our own training would give to these calls
 
-`rlvr.tasks.musique_rows` reads the rows, `rlvr.tasks.multihop` has the tools, `rlvr.rewards.multihop` the rewards.
+`rlvr.tasks.multihop` has the tools, `rlvr.rewards.multihop` the rewards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlvr.app.tasks import TaskOpener
 from rlvr.config.compose import load_task_config
 from rlvr.envs.tools import Tool
 from rlvr.errors import ConfigError
-from rlvr.rewards.base import Verifier, run_verifier
+from rlvr.rewards.base import run_verifier
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.multihop import MultiHopEnvs, Notes
 from rlvr.types import Attempt, Example, Score, StopReason, ToolCall, Verdict
@@ -34,7 +34,6 @@ class Game:
 
     task: DatasetTask
     environments: MultiHopEnvs
-    verifier: Verifier
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -43,21 +42,13 @@ class Game:
 
     def held_out(self, num: int | None = None) -> list[Example]:
         """The first `num` held-out questions, the same for every seed; None: all."""
-        return self.task.eval_examples(self.num_held_out if num is None else num)
+        assert self.task.sizes is not None
+        return self.task.eval_examples(self.task.sizes[1] if num is None else num)
 
     def training(self, num: int | None = None) -> list[Example]:
         """The first `num` of the endless, seeded training stream; None: one pass over the data."""
-        return [self.task.train_example(index) for index in range(self.num_training if num is None else num)]
-
-    @property
-    def num_training(self) -> int:
-        """Questions to train on."""
-        return (self.task.sizes or (0, 0))[0]
-
-    @property
-    def num_held_out(self) -> int:
-        """Held-out questions."""
-        return (self.task.sizes or (0, 0))[1]
+        assert self.task.sizes is not None
+        return [self.task.train_example(index) for index in range(self.task.sizes[0] if num is None else num)]
 
     def begin(self, example: Example) -> Notes:
         """The state of a new episode."""
@@ -75,7 +66,7 @@ class Game:
             text: of the last turn.
             is_cut_off: the last turn ended for length; its calls were not carried out.
         """
-        return await run_verifier(self.verifier, _attempt(example, notes, calls, text, is_cut_off))
+        return await run_verifier(self.task.verifier, _attempt(example, notes, calls, text, is_cut_off))
 
     async def judge(
         self, example: Example, calls: Sequence[ToolCall], *, text: str = "", is_cut_off: bool = False
@@ -97,7 +88,7 @@ def open_game(overrides: Sequence[str] = (), *, config_name: str = "musique", se
     task = opener.open(config, config.task.label, seed)
     assert isinstance(task, DatasetTask)
     assert isinstance(task.environments, MultiHopEnvs)
-    return Game(task=task, environments=task.environments, verifier=task.verifier)
+    return Game(task=task, environments=task.environments)
 
 
 def _attempt(example: Example, notes: Notes | None, calls: Sequence[ToolCall], text: str, is_cut_off: bool) -> Attempt:

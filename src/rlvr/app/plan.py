@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from rlvr.config import Config
-from rlvr.config.checks import untold
-from rlvr.models.settings import PretrainedModel, ScratchModel
 
 
 def plan(config: Config) -> list[str]:
@@ -16,14 +14,14 @@ def plan(config: Config) -> list[str]:
     parts = " + ".join(f"{part.weight:g} x {name}" for name, part in config.reward.parts.items())
     return [
         f"task: {config.task.label} ({config.task.origin})",
-        f"model: {_model(config)}",
+        f"model: {config.model.summary}",
         f"reward: {parts or ('that of each task' if config.task.bundles else 'that of the environment')}",
         f"training: {config.algorithm.name}, {steps}, learning rate {config.trainer.learning_rate:g}",
         *_staleness(config),
         "evaluation: none"
         if evaluation.every is None
         else f"evaluation: every {evaluation.every} steps, {evaluation.num_examples} examples{beside}",
-        *(f"note: {note}" for note in (*config.notes, *untold(config))),
+        *(f"note: {note}" for note in config.notes),
     ]
 
 
@@ -36,13 +34,3 @@ def _staleness(config: Config) -> list[str]:
     if correction == "none":
         how = "not corrected (algorithm.mismatch_correction=none): watch policy/mismatch_kl"
     return [f"rollouts: sampled while the trainer works, by weights at most {limit} updates old, {how}"]
-
-
-def _model(config: Config) -> str:
-    model = config.model
-    if isinstance(model, ScratchModel):
-        return f"{model.name}, {model.num_layers} layers of width {model.hidden_size}"
-    assert isinstance(model, PretrainedModel)
-    bits = ", 4-bit" * model.load_in_4bit + ", 8-bit" * model.load_in_8bit
-    adapters = f", LoRA r={model.lora.r}" if model.adapted else ""
-    return f"{model.name_or_path}, {model.dtype}{bits}{adapters}"

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlvr.app.engines import check_engine
 from rlvr.app.run_folder import RunFolder
 from rlvr.app.tasks import Tasks
 from rlvr.config import Config
 from rlvr.models.devices import choose_device, move
-from rlvr.models.loading import load_pretrained
+from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
 from rlvr.models.settings import ScratchBpeModel, ScratchModel
@@ -35,53 +35,44 @@ ONE_THREAD_BELOW = 500_000
 Stopped = Callable[[], bool]
 
 
-def initial_policy(
-    config: Config, tasks: Tasks, folder: RunFolder, console: Console, stopped: Stopped, world: World = ALONE
-) -> Policy | None:
-    """The warm-started policy; None if the warm start was stopped, which leaves nothing to save.
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What all parts of a run share."""
+
+    config: Config
+    tasks: Tasks
+    folder: RunFolder
+    console: Console
+    world: World = ALONE
+    stopped: Stopped = lambda: False  # whether this process was asked to stop
+
+
+def scratch_policy(setup: Setup, stopped: Stopped) -> Policy | None:
+    """The model made from scratch, after its warm start; None if that was stopped, which leaves nothing to save.
 
     Leaves out of the tasks what does not fit into the model's context: it is not demonstrated either. Every rank makes
     the same steps; the first one writes.
     """
-    assert isinstance(config.model, ScratchModel)
+    config, folder, world = setup.config, setup.folder, setup.world
     if world.first(folder.warm_start.is_dir()):
-        model, tokenizer = load_pretrained(str(folder.warm_start))
-        move(model, choose_device(config.trainer.device))
-        policy = Policy(model=model, tokenizer=tokenizer)
-        fit(config, tasks, policy)
+        policy = load_for_inference(str(folder.warm_start), device=choose_device(config.trainer.device))
+        setup.tasks.fit(config, policy)
         return policy
-    return make_policy(config, config.model, tasks, folder, console, stopped, world)
-
-
-def fit(config: Config, tasks: Tasks, policy: Policy) -> None:
-    """Leave out the examples that do not fit into the model's context."""
-    tasks.fit(config, policy, context_tokens(policy))
-
-
-def make_policy(
-    config: Config,
-    settings: ScratchModel,
-    tasks: Tasks,
-    folder: RunFolder,
-    console: Console,
-    stopped: Stopped,
-    world: World,
-) -> Policy | None:
-    """As `initial_policy`, from random weights."""
-    task = tasks.own
-    tokenizer = _make_tokenizer(config, settings, task)
-    model = build_model(settings, tokenizer, config.seed).eval()
+    model, tokenizer = _random(config, setup.tasks.own)
     move(model, choose_device(config.trainer.device))
     policy = Policy(model=model, tokenizer=tokenizer)
-    fit(config, tasks, policy)
+    setup.tasks.fit(config, policy)
     check_engine(config, policy)
     set_threads(config, policy, world)
     if config.warm_start.enabled:
-        console.stage("warm start", config.warm_start.num_steps)
-        progress = partial(_show_loss, console)
-        microbatch_tokens = cpu_tokens(config.trainer.microbatch_tokens)
+        setup.console.stage("warm start", config.warm_start.num_steps)
         if not warm_start(
-            policy, task, config.warm_start, microbatch_tokens=microbatch_tokens, progress=progress, stopped=stopped
+            policy,
+            setup.tasks.own,
+            config.warm_start,
+            microbatch_tokens=cpu_tokens(config.trainer.microbatch_tokens),
+            progress=lambda step, loss: setup.console.advance(step, {"loss": loss}),
+            stopped=stopped,
         ):
             return None
     if world.is_first:
@@ -89,21 +80,18 @@ def make_policy(
     return policy
 
 
-def _make_tokenizer(config: Config, settings: ScratchModel, task: Task) -> PreTrainedTokenizerFast:
-    if isinstance(settings, ScratchBpeModel):
-        return build_bpe_tokenizer(task.texts(), settings.vocabulary_size, _markers(config))
-    assert task.vocabulary is not None, "a rule of the configuration"
-    return build_tokenizer(task.vocabulary)
-
-
-def _markers(config: Config) -> tuple[str, ...]:
-    """All markers that the prompts of the run ask for."""
-    sets = [resolve_markers(one.prompt, config.markers, config.model.family()) for one in config.trained.values()]
-    return tuple(dict.fromkeys(marker for found in sets if found for marker in found.model_dump().values()))
-
-
-def _show_loss(console: Console, step: int, loss: float) -> None:
-    console.advance(step, {"loss": loss})
+def _random(config: Config, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    settings = config.model
+    assert isinstance(settings, ScratchModel)
+    if settings.tokens_are_words:
+        assert task.vocabulary is not None, "a rule of the configuration"
+        tokenizer = build_tokenizer(task.vocabulary)
+    else:
+        assert isinstance(settings, ScratchBpeModel)
+        sets = [resolve_markers(one.prompt, config.markers, settings.family()) for one in config.trained.values()]
+        markers = dict.fromkeys(marker for found in sets if found for marker in found.model_dump().values())
+        tokenizer = build_bpe_tokenizer(task.texts(), settings.vocabulary_size, tuple(markers))
+    return build_model(settings, tokenizer, config.seed).eval(), tokenizer
 
 
 def set_threads(config: Config, policy: Policy, world: World = ALONE) -> None:
@@ -113,11 +101,6 @@ def set_threads(config: Config, policy: Policy, world: World = ALONE) -> None:
     sharing = world.local_size * (2 if beside else 1)
     automatic = 1 if policy.num_weights < ONE_THREAD_BELOW else max(1, (os.cpu_count() or 1) // sharing)
     torch.set_num_threads(config.trainer.num_threads or automatic)
-
-
-def context_tokens(policy: Policy) -> int:
-    """Tokens that prompt and completion may have together."""
-    return int(policy.model.config.get_text_config().max_position_embeddings)
 
 
 def save_atomically(save: Callable[[Path], None], final: Path, *, writes: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What processes that train together agree on: who speaks, when to stop, and how the failure of one ends all."""
+"""Processes that train together: logging on one of them, a common stop flag, and errors of one that end all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def one_voice(world: World) -> Iterator[None]:
 
     The rank that fails first raises what it was; its connections close, so the others fail wherever they wait for it,
     and leave with SystemExit, in silence. They wait until it has spoken: a launcher that sees one process end kills
-    the others. A rank that was killed says nothing: then the first that misses it speaks.
+    the others. A rank that was killed reports nothing: then the first that misses it does.
     """
     if world.size == 1:
         yield

@@ -6,20 +6,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from rlvr.app.chats import own_tool_format
-from rlvr.app.inference import open_model, run_of
-from rlvr.app.policies import ONE_THREAD_BELOW, context_tokens
+from rlvr.app.inference import open_model
+from rlvr.app.policies import ONE_THREAD_BELOW
+from rlvr.app.sources import own_config
+from rlvr.app.tasks import context_tokens, own_tool_format
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
-from rlvr.config.compose import NO_TRACKER, load_config
 from rlvr.engines.local import LocalEngine
 from rlvr.engines.openai import PREFIX
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.settings import PretrainedModel
 from rlvr.serve.sampling import Served
 from rlvr.types import Message
 
@@ -36,7 +34,9 @@ class ServeSettings:
 
 
 @contextmanager
-def open_served(model: str, settings: ServeSettings) -> Iterator[tuple[Served, list[str]]]:
+def open_served(
+    model: str, settings: ServeSettings, config_dir: str | None = None
+) -> Iterator[tuple[Served, list[str]]]:
     """A run folder, checkpoint, model folder or Hub id ready to be served, and what is unusual about it.
 
     Raises:
@@ -44,21 +44,21 @@ def open_served(model: str, settings: ServeSettings) -> Iterator[tuple[Served, l
     """
     if model.startswith(PREFIX):
         raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
-    root = run_of(Path(model))
-    config = None if root is None else load_config([NO_TRACKER], config_name="config", config_dir=str(root))
-    kept = config.model if config is not None and isinstance(config.model, PretrainedModel) else None
-    with open_model(model, kept) as loaded:
+    config = own_config(model, config_dir=config_dir)
+    with open_model(model, config.model.pretrained if config else None) as loaded:
         policy = loaded.policy
         few = 1 if policy.num_weights < ONE_THREAD_BELOW else os.cpu_count() or 1
-        torch.set_num_threads((config.trainer.num_threads if config is not None else None) or few)
-        own_format = own_tool_format(config) if config is not None else "auto"
+        torch.set_num_threads((config.trainer.num_threads if config else None) or few)
         chat = Chat(
             policy.tokenizer,
-            () if config is None else stop_words(config),
+            stop_words(config) if config else (),
             model=policy.model,
-            tool_format=settings.tool_format or own_format,
+            tool_format=settings.tool_format or (own_tool_format(config) if config else "auto"),
         )
-        context = _context(settings.max_context_tokens, context_tokens(policy))
+        wanted, most = settings.max_context_tokens, context_tokens(policy)
+        if wanted is not None and wanted > most:
+            raise ConfigError(f"--max-context-tokens {wanted}: the model can do with {most}; ask for that or fewer.")
+        context = wanted or most
         engine = LocalEngine(policy.model, max_batch_size=settings.max_batch_size, max_context_tokens=context)
         served = Served(
             names=settings.names or (model,),
@@ -72,12 +72,6 @@ def open_served(model: str, settings: ServeSettings) -> Iterator[tuple[Served, l
             yield served, _notes(chat)
         finally:
             engine.close()
-
-
-def _context(wanted: int | None, most: int) -> int:
-    if wanted is not None and wanted > most:
-        raise ConfigError(f"--max-context-tokens {wanted}: the model can do with {most}; ask for that or fewer.")
-    return wanted or most
 
 
 def stop_words(config: Config) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The tasks of a run: its own, and those that are evaluated beside it."""
+"""The tasks of a run: its own, and those that are evaluated beside it; and the chat of the model with each."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from rlvr.app.chats import make_chat
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
-from rlvr.errors import ConfigError
+from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import Policy
 from rlvr.rewards.parts import make_verifier
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.tasks.base import Task
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.prompting import Prompter, resolve_markers
+from rlvr.tasks.rows import ascii_text
 from rlvr.tasks.settings import Functions, TaskBundle, TaskContext
 from rlvr.types import Message, ToolSchema
 
@@ -43,12 +43,12 @@ class Tasks:
         for part in self.own.eval_sets():
             part.train_example(0)
 
-    def fit(self, config: Config, policy: Policy, context: int) -> None:
+    def fit(self, config: Config, policy: Policy) -> None:
         """Leave out examples whose prompt would leave too little room for a whole completion.
 
         ConfigError if there is no room for any prompt.
         """
-        max_completion_tokens = config.rollout.max_completion_tokens
+        context, max_completion_tokens = context_tokens(policy), config.rollout.max_completion_tokens
         if max_completion_tokens >= context:
             raise ConfigError(
                 f"rollout.max_completion_tokens={max_completion_tokens}: leaves no room for a prompt in the model's "
@@ -61,6 +61,23 @@ class Tasks:
 
 def _count_tokens(chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> int:
     return len(chat.encode_prompt(messages, tools))
+
+
+def context_tokens(policy: Policy) -> int:
+    """Tokens that prompt and completion may have together."""
+    return int(policy.model.config.get_text_config().max_position_embeddings)
+
+
+def make_chat(config: Config, policy: Policy, task: Task) -> Chat:
+    """The chat of the policy with a task: the run's own, a part of a mix, or one of `evaluation.also`."""
+    bundle = config.bundles.get(task.name)
+    tool_format = own_tool_format(config) if bundle is None else bundle.prompt.tool_format
+    return Chat(policy.tokenizer, task.stop_words, model=policy.model, tool_format=tool_format)
+
+
+def own_tool_format(config: Config) -> str:
+    """`prompt.tool_format` of the tasks with tools that are trained on, which share one."""
+    return next((bundle.prompt.tool_format for bundle in config.trained.values() if bundle.task.has_tools), "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +107,15 @@ class TaskOpener:
             functions=self.functions,
             open=self.open,
         )
-        return bundle.task.open(context)
+        try:
+            return bundle.task.open(context)
+        except Exception as error:  # of a class of the user's own
+            if type(bundle.task).__module__.startswith("rlvr."):
+                raise
+            if isinstance(error, UserError):
+                raise ConfigError(str(error)) from error
+            said = f"{type(error).__name__}: {ascii_text(str(error)[:300])}"
+            raise ConfigError(f"task={bundle.task.name}: its data cannot be opened ({said}); correct it.") from error
 
 
 @contextmanager

@@ -12,36 +12,30 @@ from pathlib import Path
 import torch
 
 from rlvr.algorithms.objective import Objective
-from rlvr.app.chats import make_chat
 from rlvr.app.debugging import episode_printer
-from rlvr.app.engines import check_engine, make_engine
+from rlvr.app.engines import Sampler, check_engine, make_engine
 from rlvr.app.evaluation import evaluate_all
-from rlvr.app.inference import with_absolute_model
 from rlvr.app.memory import fitted, plan_run
 from rlvr.app.plan import plan
-from rlvr.app.policies import (
-    Stopped,
-    context_tokens,
-    fit,
-    initial_policy,
-    save_atomically,
-    set_threads,
-)
+from rlvr.app.policies import Setup, Stopped, save_atomically, scratch_policy, set_threads
 from rlvr.app.ranks import agreed, check_shares, one_voice, own_voice, quiet, shared_folder
 from rlvr.app.run_folder import RunFolder, open_run_folder
-from rlvr.app.tasks import Tasks, open_tasks
+from rlvr.app.sources import with_absolute_model
+from rlvr.app.tasks import context_tokens, make_chat, open_tasks
+from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.engines.base import Engine
 from rlvr.errors import UserError
+from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.summary import combine
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.loading import load_policy, value_head
 from rlvr.models.policy import Policy
-from rlvr.models.settings import PretrainedModel
 from rlvr.rollout.executor import Background, Inline
 from rlvr.rollout.schedule import RolloutSchedule
 from rlvr.rollout.source import RolloutSource
 from rlvr.settings import dumped
+from rlvr.tasks.base import Task
 from rlvr.tasks.settings import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import MetricsFile, read_metrics
@@ -49,12 +43,12 @@ from rlvr.tracking.rollouts import Reader, cut_back
 from rlvr.tracking.trackers.fanout import Reported, Trackers
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.layout import choose_layout
-from rlvr.training.loop import TrainingRun
+from rlvr.training.loop import Recorder, TrainingRun
 from rlvr.training.loop import train as run_loop
 from rlvr.training.recorder import FolderRecorder, SilentRecorder
 from rlvr.training.state import CheckpointSchedule
 from rlvr.training.trainer import Trainer
-from rlvr.world import ALONE, World, open_world, said_once
+from rlvr.world import World, errors_once, open_world
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +60,7 @@ class TrainResult:
     finished: bool
     before: dict[str, float]  # metrics of the evaluation before the first update
     metrics: dict[str, float]  # of the last evaluation
-    is_first: bool  # whether this is the process that speaks for all that trained
+    is_first: bool  # whether this is rank 0 of those that trained
 
 
 def train(config: Config, stopped: Stopped = lambda: False, functions: Functions | None = None) -> TrainResult:
@@ -76,13 +70,14 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
     everything that is the user's to mend.
     """
     with ExitStack() as stack:
-        with said_once():
+        with errors_once():
             world = stack.enter_context(open_world(config.trainer.strategy, wanted=config.trainer.world_size))
         stack.enter_context(one_voice(world))
         check_shares(config, world)
         config.tracker.check_installed()
         check_engine(config)
-        console = stack.enter_context(_console(config if world.is_first else quiet(config)))
+        shown = config if world.is_first else quiet(config)
+        console = stack.enter_context(_console(shown))
         for line in plan(config):
             console.note(line)
         if config.trainer.strategy != "single":
@@ -90,38 +85,33 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         config = with_absolute_model(config)
         tasks = stack.enter_context(open_tasks(config, config.model.family(), functions or {}))
         tasks.check_training()
-        return _train(config, tasks, console, stopped, world)
+        # first of all what may be refused: nothing is written, and runs/latest is not moved, before all of it is there
+        device = choose_device(config.trainer.device)
+        choose_products(device, config.trainer.precision)
+        policy = None
+        if config.model.pretrained:
+            policy = load_policy(config.model.pretrained, seed=config.seed, device=device)
+            tasks.fit(config, policy)
+        folder = stack.enter_context(_open_folder(config, world))
+        data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
+        about = Reported(experiment=config.name, config=data)
+        trackers = stack.enter_context(Trackers(shown.tracker, about, folder.root, console.note))
+        setup = Setup(config=config, tasks=tasks, folder=folder, console=console, world=world, stopped=stopped)
+        return _train(setup, policy, trackers)
 
 
-def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, world: World) -> TrainResult:
-    # first of all what may be refused: nothing is written, and runs/latest is not moved, before all of it is there
-    device = choose_device(config.trainer.device)
-    choose_products(device, config.trainer.precision)
-    pretrained = None
-    if isinstance(config.model, PretrainedModel):
-        pretrained = load_policy(config.model, seed=config.seed, device=device)
-    if pretrained is not None:
-        fit(config, tasks, pretrained)
-    shown = config if world.is_first else quiet(config)
-    about = Reported(
-        experiment=config.name, config=dumped(config.model_copy(update={"run_dir": None, "resume": False}))
-    )
-    with (
-        _open_folder(config, world) as folder,
-        Trackers(shown.tracker, about, folder.root, console.note) as trackers,
-    ):
-        console.note(f"run folder: {folder.root}")
-        all_stop = agreed(stopped, world, console.note)
-        policy = pretrained or initial_policy(config, tasks, folder, console, all_stop, world)
-        if policy is None:
-            return TrainResult(
-                folder=folder.root, num_steps=0, finished=False, before={}, metrics={}, is_first=world.is_first
-            )
-        for note in tasks.notes:
+def _train(setup: Setup, policy: Policy | None, trackers: Trackers) -> TrainResult:
+    config, folder, console, world = setup.config, setup.folder, setup.console, setup.world
+    console.note(f"run folder: {folder.root}")
+    all_stop = agreed(setup.stopped, world, console.note)
+    policy = policy or scratch_policy(setup, all_stop)
+    num_steps = 0
+    if policy is not None:
+        for note in setup.tasks.notes:
             console.note(note)
         console.note(policy.trainable)
         set_threads(config, policy, world)
-        run = assemble(config, tasks, policy, folder, console, trackers, world, stopped)
+        run = assemble(setup, policy, trackers)
         trackers.begin(run.start_step + 1 if run.start_step else 0)
         if run.start_step < run.max_steps and world.is_first:
             shutil.rmtree(folder.final, ignore_errors=True)  # of an earlier end: it is not this run's result any more
@@ -129,22 +119,22 @@ def _train(config: Config, tasks: Tasks, console: Console, stopped: Stopped, wor
         num_steps = run_loop(run, all_stop)
         if config.debug:
             console.diagnose()
-        finished = num_steps == config.trainer.max_steps
-        if finished:
+        if num_steps == config.trainer.max_steps:
             save = partial(policy.save_final, writes=world.is_first)
             save_atomically(save, folder.final, writes=world.is_first)
         if world.is_first:
             _write_report(folder, console)
-        trackers.end("finished" if finished else "killed")  # behind all that writes into the folder
-        evaluations = world.first(_evaluations(folder.metrics) if world.is_first else [])
-        return TrainResult(
-            folder=folder.root,
-            num_steps=num_steps,
-            finished=finished,
-            before=evaluations[0] if evaluations else {},
-            metrics=evaluations[-1] if evaluations else {},
-            is_first=world.is_first,
-        )
+        # behind all that writes into the folder
+        trackers.end("finished" if num_steps == config.trainer.max_steps else "killed")
+    evaluations = world.first(_evaluations(folder.metrics) if world.is_first and policy is not None else [])
+    return TrainResult(
+        folder=folder.root,
+        num_steps=num_steps,
+        finished=policy is not None and num_steps == config.trainer.max_steps,
+        before=evaluations[0] if evaluations else {},
+        metrics=evaluations[-1] if evaluations else {},
+        is_first=world.is_first,
+    )
 
 
 @contextmanager
@@ -155,45 +145,21 @@ def _open_folder(config: Config, world: World) -> Iterator[RunFolder]:
         yield own or RunFolder(root=root)
 
 
-def assemble(
-    config: Config,
-    tasks: Tasks,
-    policy: Policy,
-    folder: RunFolder,
-    console: Console,
-    trackers: Trackers,
-    world: World = ALONE,
-    stopped: Stopped = lambda: False,
-) -> TrainingRun:
+def assemble(setup: Setup, policy: Policy, trackers: Trackers) -> TrainingRun:
     """Everything the loop needs, at the state of the last complete checkpoint if there is one."""
-    task = tasks.own
-    context = context_tokens(policy)
-    chat = make_chat(config, policy, task)
-    objective = Objective(algorithm=config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
-    needs = config.algorithm.needs
-    layout = choose_layout(policy)
-    memory = plan_run(config, policy, chat, task, layout=layout, needs=needs, world=world)
+    config, tasks, world, note = setup.config, setup.tasks, setup.world, setup.console.note
+    chat, layout = make_chat(config, policy, tasks.own), choose_layout(policy)
+    memory = plan_run(config, policy, chat, tasks.own, layout=layout, world=world)
     for line in memory.lines:
-        console.note(line)
-    config = fitted(config, memory, world)
-    voice = own_voice(config, world, console.note)
-    engine = make_engine(config, policy, context, folder.root, world, voice, stopped)
-    context = min(context, engine.max_context_tokens)  # servers may have less room than the model
-    if "values" in needs:
+        note(line)
+    setup = replace(setup, config=fitted(config, memory, world))
+    config = setup.config
+    engine = make_engine(config, policy, setup.folder.root, world, own_voice(config, world, note), setup.stopped)
+    if "values" in config.algorithm.needs:
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
         policy = replace(policy, value_head=critic)
-    background = config.rollout.max_staleness > 0
-    rollouts = RolloutSchedule(
-        source=RolloutSource(
-            task=task, engine=engine, chat=chat, settings=config.rollout, seed=config.seed, max_context_tokens=context
-        ),
-        engine=engine,
-        executor=Background(num_threads=torch.get_num_threads()) if background else Inline(),
-        refills=config.algorithm.refills,
-        max_error_share=config.reward.max_error_share,
-        max_staleness=config.rollout.max_staleness,
-        world=world,
-    )
+    rollouts = _rollouts(setup, policy, engine, chat)
+    objective = Objective(algorithm=config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
     trainer = Trainer(
         policy=policy,
         objective=objective,
@@ -202,23 +168,23 @@ def assemble(
         seed=config.seed,
         layout=layout,
         world=world,
-        note=console.note,
+        note=note,
     )
-    metrics_file = MetricsFile(folder.metrics)
+    metrics_file = MetricsFile(setup.folder.metrics)
     checkpoints = CheckpointSchedule(
-        folder=folder.checkpoints,
+        folder=setup.folder.checkpoints,
         settings=config.trainer,
         policy=policy,
         trainer=trainer,
         rollouts=rollouts,
-        headline=f"eval/{task.name}/{config.evaluation.headline}",
+        headline=f"eval/{tasks.own.name}/{config.evaluation.headline}",
         before_save=metrics_file.sync,
         world=world,
     )
-    start_step = _restore(folder, checkpoints, metrics_file, engine, world)
-    if note := chat.note(task.train_example(0).messages):
-        console.note(note)
-    console.note(f"training in {trainer.precision} on {torch.get_num_threads()} thread(s)")
+    start_step = _restore(setup, checkpoints, metrics_file, engine)
+    if line := chat.note(tasks.own.train_example(0).messages):
+        note(line)
+    note(f"training in {trainer.precision} on {torch.get_num_threads()} thread(s)")
     return TrainingRun(
         start_step=start_step,
         max_steps=config.trainer.max_steps,
@@ -226,26 +192,54 @@ def assemble(
         rollouts=rollouts,
         objective=objective,
         trainer=trainer,
-        evaluate=partial(_evaluate, config, tasks, policy, engine, context, rollouts, world),
-        recorder=FolderRecorder(
-            folder=folder.root,
-            metrics_file=metrics_file,
-            console=console,
-            settings=config.tracker,
-            reader=Reader(decode=chat.decode, parse=chat.parse, tools=lambda example: task.env(example).tools),
-            printer=episode_printer(config, task, chat, console),
-            trackers=trackers,
-        )
-        if world.is_first
-        else SilentRecorder(folder=folder.root),
+        evaluate=partial(_evaluate, setup, policy, engine, rollouts),
+        recorder=_recorder(setup, chat, metrics_file, trackers),
         checkpoints=checkpoints,
     )
 
 
-def _restore(
-    folder: RunFolder, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: Engine, world: World
-) -> int:
+def _context(policy: Policy, engine: Sampler) -> int:
+    return min(context_tokens(policy), engine.max_context_tokens)  # servers may have less room than the model
+
+
+def _rollouts(setup: Setup, policy: Policy, engine: Sampler, chat: Chat) -> RolloutSchedule:
+    config, background = setup.config, setup.config.rollout.max_staleness > 0
+    return RolloutSchedule(
+        source=RolloutSource(
+            task=setup.tasks.own,
+            engine=engine,
+            chat=chat,
+            settings=config.rollout,
+            seed=config.seed,
+            max_context_tokens=_context(policy, engine),
+        ),
+        engine=engine,
+        executor=Background(num_threads=torch.get_num_threads()) if background else Inline(),
+        refills=config.algorithm.refills,
+        max_error_share=config.reward.max_error_share,
+        max_staleness=config.rollout.max_staleness,
+        world=setup.world,
+    )
+
+
+def _recorder(setup: Setup, chat: Chat, metrics_file: MetricsFile, trackers: Trackers) -> Recorder:
+    config, task, root = setup.config, setup.tasks.own, setup.folder.root
+    if not setup.world.is_first:
+        return SilentRecorder(folder=root)
+    return FolderRecorder(
+        folder=root,
+        metrics_file=metrics_file,
+        console=setup.console,
+        settings=config.tracker,
+        reader=Reader(decode=chat.decode, parse=chat.parse, tools=lambda example: task.env(example).tools),
+        printer=episode_printer(config, task, chat, setup.console),
+        trackers=trackers,
+    )
+
+
+def _restore(setup: Setup, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: Engine) -> int:
     """Go back to the last complete checkpoint, or to the start; numbers and rollouts written after it are cut off."""
+    folder, world = setup.folder, setup.world
     latest = world.first(latest_checkpoint(folder.checkpoints) if world.is_first else None)
     if latest is None and folder.final.is_dir():
         raise UserError(f"{folder.root} has a final model but no checkpoint to go on from: choose another run_dir.")
@@ -261,17 +255,14 @@ def _restore(
     return step
 
 
-def _evaluate(
-    config: Config,
-    tasks: Tasks,
-    policy: Policy,
-    engine: Engine,
-    context: int,
-    rollouts: RolloutSchedule,
-    world: World,
-) -> dict[str, float]:
+def _evaluate(setup: Setup, policy: Policy, engine: Sampler, rollouts: RolloutSchedule) -> dict[str, float]:
     """The metrics of all evaluation sets; those of a mix together under its own name."""
-    found = evaluate_all(config, tasks.eval_sets, policy, engine, context, run=rollouts.run, world=world)
+    config, tasks, context = setup.config, setup.tasks, _context(policy, engine)
+
+    def player(task: Task) -> LocalPlayer:
+        return LocalPlayer(engine=engine, chat=make_chat(config, policy, task), max_context_tokens=context)
+
+    found = evaluate_all(config, tasks.eval_sets, player, run=rollouts.run, world=setup.world)
     metrics = {name: value for result in found.values() for name, value in result.metrics.items()}
     parts = [found[part.name].metrics for part in tasks.own.eval_sets()]
     return metrics | (combine(tasks.own.name, parts) if tasks.own.name not in found else {})
@@ -280,7 +271,7 @@ def _evaluate(
 def _write_report(folder: RunFolder, console: Console) -> None:
     """`report.html` in the run folder. What goes wrong with it is one line on the console: the run itself is done."""
     try:
-        from rlvr.report.files import write_run_report
+        from rlvr.report.run import write_run_report
 
         report = write_run_report([folder.root])
     except Exception as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
@@ -15,38 +14,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+import httpx2
 
 import rlvr.engines
-from rlvr.app.inference import run_of, weights_of
-from rlvr.config.compose import load_config
+from rlvr.app.sources import own_config, weights_of
 from rlvr.engines.openai import PREFIX
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import saved_settings
 from rlvr.models.hub import locate
 from rlvr.models.loading import TOKENIZER_FILES, base_of
-from rlvr.models.settings import PretrainedModel
 from rlvr.tracking.files import writing
 
 PYTHON_VARIABLE = "RLVR_VLLM_PYTHON"
 EXTENSION = Path(rlvr.engines.__file__).parent / "vllm" / "extension"
 """Files for vLLM's Python: the launcher and our worker extension."""
 LAUNCHER = EXTENSION / "rlvr_vllm_launch.py"
-_FIXED, _PLAIN = "what training needs of it is fixed", "it is asked at --host and --port, without TLS"
-OWN_OPTIONS = {
-    "--model": "use MODEL",
-    "--served-model-name": "use --served-model-name",
-    "--host": "use --host",
-    "--port": "use --port",
-    "--api-key": "use --api-key",
-    "--logprobs-mode": _FIXED,
-    "--worker-extension-cls": _FIXED,
-    "--no-enable-scale-out": _FIXED,
-    "--uds": _PLAIN,
-    "--ssl-keyfile": _PLAIN,
-    "--ssl-certfile": _PLAIN,
-}
-"""vLLM options that the user may not give after --, and the remedy."""
+OWN_OPTIONS = (
+    *("--model", "--served-model-name", "--host", "--port", "--api-key", "--uds", "--ssl-keyfile", "--ssl-certfile"),
+    *("--logprobs-mode", "--worker-extension-cls", "--weight-transfer-config", "--no-enable-scale-out"),
+)
+"""vLLM options that the user may not give after --."""
+LIMITS = {"--max-num-seqs": "--max-batch-size", "--max-model-len": "--max-context-tokens"}
+"""vLLM's options for ours."""
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Allowed values of --max-lora-rank."""
 POLL_S = 0.25
@@ -75,15 +66,21 @@ class VllmSettings:
     log: Path | None = None  # None: a temporary file, removed after a good end
     shutdown_s: float = 30.0
 
+    @property
+    def limits(self) -> list[str]:
+        """vLLM's options for the limits that the user set."""
+        given = zip(LIMITS, (self.max_batch_size, self.max_context_tokens), strict=True)
+        return [word for option, value in given if value is not None for word in (option, str(value))]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
     """The vLLM of an environment."""
 
     python: str
-    version: str
+    version: str | None
     cpu: bool
-    head_sizes: tuple[int, ...] | None  # of attention on a CPU; None: unknown, or no CPU build
+    head_sizes: list[int] | None  # of attention on a CPU; None: unknown, or no CPU build
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,24 +127,16 @@ def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -
     named = "--vllm-python" if python else PYTHON_VARIABLE
     python = python or environment.get(PYTHON_VARIABLE) or None
     where = "this environment" if python is None else f"{named} {python}"
+    python = python or sys.executable
     try:
-        done = subprocess.run(
-            [python or sys.executable, str(LAUNCHER), "probe"], capture_output=True, text=True, timeout=PROBE_S
-        )
-    except OSError as error:
-        raise ConfigError(f"{where}: cannot be run ({error.strerror}); name the Python of an environment.") from None
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"{where}: says nothing for {PROBE_S:g} s; name the Python of an environment.") from None
-    try:
+        done = subprocess.run([python, str(LAUNCHER), "probe"], capture_output=True, text=True, timeout=PROBE_S)
         found: dict[str, Any] = json.loads(done.stdout)
-        version, cpu, sizes = found["version"], found["cpu"], found["head_sizes"]
-    except (ValueError, TypeError, KeyError):
-        raise ConfigError(
-            f"{where}: is no Python that can start vLLM (exit status {done.returncode}); name one of an environment."
-        ) from None
-    if version is None:
+        build = Build(python=python, **found)
+    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError) as error:
+        raise ConfigError(f"{where}: cannot start vLLM ({error}); name the Python of an environment.") from None
+    if build.version is None:
         raise ConfigError(f"{where} has no vLLM: {INSTALL}.")
-    return Build(python=python or sys.executable, version=version, cpu=cpu, head_sizes=tuple(sizes) if sizes else None)
+    return build
 
 
 def find_weights(model: str) -> Weights:
@@ -157,8 +146,7 @@ def find_weights(model: str) -> Weights:
     """
     if model.startswith(PREFIX):
         raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
-    root = run_of(Path(model))
-    source = weights_of(Path(model), root)
+    source = weights_of(model)
     if not locate(source).is_adapter:
         return Weights(model=source)
     adapter = Path(source)
@@ -166,9 +154,9 @@ def find_weights(model: str) -> Weights:
         raise UserError(f"{model} is an adapter on the Hub: download it, or merge it with rlvr export {model} --merge.")
     own = any((adapter / name).is_file() for name in TOKENIZER_FILES)
     weights = Weights(model=base_of(adapter), adapter=adapter, tokenizer=source if own else None)
-    kept = None if root is None else load_config([], config_name="config", config_dir=str(root)).model
-    if isinstance(kept, PretrainedModel) and kept.quantized:
-        bits = 4 if kept.load_in_4bit else 8
+    config = own_config(model)
+    kept = config.model.pretrained if config is not None else None
+    if kept is not None and (bits := kept.bits):
         note = f"the run has the model under its adapter in {bits} bits; vLLM takes it as it was saved: other numbers"
         return replace(weights, notes=(note,))
     return weights
@@ -196,13 +184,14 @@ def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool =
         )
 
 
-def check_arguments(arguments: Sequence[str], ours: Mapping[str, str] = OWN_OPTIONS) -> None:
+def check_arguments(arguments: Sequence[str], ours: Sequence[str] = OWN_OPTIONS) -> None:
     """ConfigError for an argument after -- that would override ours; vLLM reads _ as - and takes prefixes."""
     for word in arguments:
         name = word.partition("=")[0].replace("_", "-")
         clash = next((one for one in ours if len(name) > 3 and one.startswith(name)), None)
         if clash is not None:
-            raise ConfigError(f"{word} after --: rlvr serve decides of {clash}; leave it out ({ours[clash]}).")
+            hint = f" (use {LIMITS[clash]})" if clash in LIMITS else ", or use the option of rlvr serve (--help)"
+            raise ConfigError(f"{word} after --: rlvr serve sets {clash}; leave it out{hint}.")
 
 
 def command_line(build: Build, weights: Weights, names: Sequence[str], settings: VllmSettings) -> list[str]:
@@ -214,6 +203,7 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
         *("--host", settings.host, "--port", str(settings.port)),
         *("--logprobs-mode", "processed_logprobs"),  # of the distribution that is sampled from
         *("--worker-extension-cls", "rlvr_vllm_extension.RlvrExtension"),
+        *("--weight-transfer-config", json.dumps({"backend": "rlvr"})),
         *("--middleware", "rlvr_vllm_launch.RequireKey"),
         "--enable-scale-out",  # the route of engine=vllm: token ids in and out, versions of the weights
     ]
@@ -224,11 +214,7 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
         room = next((one for one in LORA_RANKS if one >= rank), rank)
         modules = [f"{name}={weights.adapter.resolve()}" for name in names]
         options += ["--enable-lora", "--max-lora-rank", str(room), "--lora-modules", *modules]
-    for option, value in (
-        ("--max-num-seqs", settings.max_batch_size),
-        ("--max-model-len", settings.max_context_tokens),
-    ):
-        options += [] if value is None else [option, str(value)]
+    options += settings.limits
     if build.cpu and "--dtype" not in given:
         options += ["--dtype", "float32"]  # as the trainer's numbers are
     if build.cpu and not given & {"--enforce-eager", "--no-enforce-eager"}:
@@ -263,16 +249,18 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
         UserError: no such model, or one that vLLM cannot serve.
         VllmDiedError: it ended while loading.
     """
-    ours = dict(OWN_OPTIONS)
-    ours |= {"--max-num-seqs": "use --max-batch-size"} if settings.max_batch_size else {}
-    ours |= {"--max-model-len": "use --max-context-tokens"} if settings.max_context_tokens else {}
-    check_arguments(settings.arguments, ours)
+    check_arguments(settings.arguments, (*OWN_OPTIONS, *settings.limits[::2]))
     build = find_vllm(settings.python)
     weights = find_weights(model)
     check_head_size(build, weights, trust_remote_code="--trust-remote-code" in settings.arguments)
     names = settings.names or (model,)
-    with _open_log(settings.log) as file:
-        log = Path(file.name)
+    log = settings.log
+    if log is None:
+        with tempfile.NamedTemporaryFile(prefix="rlvr-vllm-", suffix=".log", delete=False) as file:
+            log = Path(file.name)
+    with writing(log):
+        file = log.open("wb")
+    with file:
         note(f"vLLM {build.version} of {build.python} loads {weights.model}; its log: {log}")
         process = subprocess.Popen(
             [build.python, *command_line(build, weights, names, settings)],
@@ -284,8 +272,7 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
         )
     try:
         _wait_until_healthy(process, settings, log, note)
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        url = f"http://{host}:{settings.port}/v1"
+        url = f"http://{_in_url(settings.host)}:{settings.port}/v1"
         yield VllmServer(url=url, names=tuple(names), process=process, log=log, notes=weights.notes)
     finally:
         died = process.poll() is not None
@@ -294,19 +281,12 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
             log.unlink(missing_ok=True)
 
 
-def _open_log(log: Path | None) -> IO[bytes]:
-    if log is None:
-        return tempfile.NamedTemporaryFile(prefix="rlvr-vllm-", suffix=".log", delete=False)
-    with writing(log):
-        return log.open("wb")
-
-
 def _wait_until_healthy(
     process: subprocess.Popen[bytes], settings: VllmSettings, log: Path, note: Callable[[str], None]
 ) -> None:
     start = told = time.monotonic()
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    while not _healthy(host, settings.port):
+    while not _is_healthy(f"http://{_in_url(host)}:{settings.port}/health"):
         if process.poll() is not None:
             raise VllmDiedError(process, log)
         now = time.monotonic()
@@ -316,15 +296,15 @@ def _wait_until_healthy(
         time.sleep(POLL_S)
 
 
-def _healthy(host: str, port: int) -> bool:
-    connection = http.client.HTTPConnection(host, port, timeout=5)
+def _is_healthy(url: str) -> bool:
     try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
+        return httpx2.get(url, timeout=5, trust_env=False).status_code == 200
+    except (httpx2.HTTPError, httpx2.InvalidURL):  # what vLLM thinks of the host is in its log
         return False
-    finally:
-        connection.close()
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _end(process: subprocess.Popen[bytes], shutdown_s: float) -> None:

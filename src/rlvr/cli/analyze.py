@@ -31,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("paths", nargs="+", metavar="DIR_OR_FILE", help="folders, searched for *.jsonl, or files")
     parser.add_argument("--baseline", metavar="MODEL", help="compare every other model with this one only")
     parser.add_argument(
-        "--examples", type=at_least(0), default=2, metavar="N", help="show so many of each sort (default: 2)"
+        "--examples", type=at_least(0), default=2, metavar="N", help="examples to show of each sort (default: 2)"
     )
     parser.add_argument("--output", metavar="F.md", help="also write the tables as Markdown")
     parser.add_argument("--json", action="store_true", help="print JSON lines: a cell or a comparison each")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
-from rlvr.cli.model_arguments import MODEL_HELP, at_least, check_used, note, progress
+from rlvr.cli.model_arguments import MODEL_HELP, add_config_dir, add_counts, add_set, check_used, hush, note, progress
 from rlvr.errors import ConfigError
 
 DESCRIPTION = """Measure every model on every task, with every retriever where a task searches documents. Each model is
@@ -30,13 +31,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for option, what in names.items():
         parser.add_argument(option, type=_names, default=(), metavar="A,B", help=f"{what}, with commas between")
     parser.add_argument("--output-dir", required=True, metavar="DIR", help="where everything is kept")
-    parser.add_argument("--num-examples", type=at_least(1), metavar="N", help="default: evaluation.num_examples")
-    parser.add_argument(
-        "--samples-per-example", type=at_least(0), metavar="K", help="default: evaluation.samples_per_example"
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of every task; repeatable"
-    )
+    add_config_dir(parser)
+    add_counts(parser)
+    add_set(parser, "a setting of every task")
     parser.add_argument("--json", action="store_true", help="print JSON lines: a cell or a comparison each")
     parser.set_defaults(run=run)
 
@@ -54,12 +51,10 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--output-dir {folder}: is no folder; choose another one.")
-    from transformers.utils.logging import disable_progress_bar
-
     from rlvr.app.benchmark import benchmark
     from rlvr.app.benchmark_plan import Plan
 
-    disable_progress_bar()
+    hush()
     asked = Plan(
         models=args.models,
         tasks=args.tasks,
@@ -67,11 +62,10 @@ def run(args: argparse.Namespace) -> int:
         num_examples=args.num_examples,
         samples_per_example=args.samples_per_example,
         changes=tuple(args.set),
+        config_dir=args.config_dir,
     )
     found = benchmark(folder, asked, show=note, bar=progress)
     if args.json:
-        import json
-
         sys.stdout.writelines(json.dumps(line) + "\n" for line in found.lines())
     else:
         sys.stdout.write(found.table())

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import (
-    add_model_arguments,
-    add_sampling_arguments,
-    at_least,
-    note,
-    opened,
-    progress,
-    sampling_changes,
-)
+from rlvr.cli.model_arguments import add_counts, add_model_arguments, at_least, note, opened, progress
 
 if TYPE_CHECKING:
-    from rlvr.app import Inference
-    from rlvr.app.evaluation import Split
-    from rlvr.evaluation.summary import EvaluationResult
+    from rlvr.config import Config
     from rlvr.tracking.evaluations import EvaluationRecord
 
 DESCRIPTION = """Measure a model on held-out examples: greedy accuracy and, with samples, avg@k, pass@k and maj@k.
@@ -43,11 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add `eval` to the command line."""
     parser = subparsers.add_parser("eval", help="measure a model", description=DESCRIPTION, epilog=EXAMPLE)
     add_model_arguments(parser)
-    add_sampling_arguments(parser)
-    parser.add_argument("--num-examples", type=at_least(1), metavar="N", help="default: evaluation.num_examples")
-    parser.add_argument(
-        "--samples-per-example", type=at_least(0), metavar="K", help="default: evaluation.samples_per_example"
-    )
+    add_counts(parser)
     parser.add_argument(
         "--verbose",
         type=at_least(1),
@@ -63,29 +49,24 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate and print; the exit status."""
     chosen = {"num_examples": args.num_examples, "samples_per_example": args.samples_per_example}
     lines = [f"evaluation.{key}={value}" for key, value in chosen.items() if value is not None]
-    changes = sampling_changes(
-        args, "--samples-per-example", sampled=lambda config: config.evaluation.samples_per_example > 0
-    )
-    with opened(args, replace(changes, lines=[*changes.lines, *lines])) as inference:
-        results = _evaluate(inference, args.split, args.output)
+
+    def sampled(config: Config) -> bool:
+        return config.evaluation.samples_per_example > 0
+
+    with opened(args, lines, samples="--samples-per-example", sampled=sampled) as inference:
+        from rlvr.app.evaluation import evaluate_into
+
+        path = None if args.output is None else Path(args.output)
+        with progress("evaluating") as on_progress:
+            results = evaluate_into(inference, path, split=args.split, on_progress=on_progress, on_note=note)
     if args.verbose is not None:
         sys.stderr.write(failures([record for result in results.values() for record in result.records], args.verbose))
     for task, result in results.items():
         if args.json:
-            import json
-
             print(json.dumps({"model": inference.source, "task": task, "split": args.split, **result.metrics}))
         else:
             sys.stdout.write(table(inference.source, task, args.split, result.metrics))
     return 0
-
-
-def _evaluate(inference: Inference, split: Split, output: str | None) -> dict[str, EvaluationResult]:
-    from rlvr.app import evaluate_into
-
-    path = None if output is None else Path(output)
-    with progress("evaluating") as on_progress:
-        return evaluate_into(inference, path, split=split, on_progress=on_progress, on_note=note)
 
 
 def failures(records: Sequence[EvaluationRecord], limit: int) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import at_least
-from rlvr.errors import ConfigError, UserError
-
-if TYPE_CHECKING:
-    from rlvr.app.export import Export, Options, Source
+from rlvr import imports
+from rlvr.cli.model_arguments import add_config_dir, at_least, hush, note
+from rlvr.errors import ConfigError
 
 DESCRIPTION = """Make a folder in Hub format of a run's model: safetensors weights, tokenizer, the run's settings, and
 a model card with its scores and their intervals. transformers loads it without rlvr. The model of a run with LoRA is an
@@ -28,6 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add `export` to the command line."""
     parser = subparsers.add_parser("export", help="Hub folder of a model", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument("run_folder", metavar="RUN", help="run folder, or one of its checkpoints")
+    add_config_dir(parser)
     parser.add_argument("--output", metavar="FOLDER", help="folder to make (default: RUN/export)")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
     parser.add_argument("--merge", action="store_true", help="add the LoRA adapter to its base model, in float32")
@@ -53,99 +51,58 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Export; the exit status."""
-    from rlvr.app.export import find_source
+    from rlvr.app.export import Options, export, find_source
+    from rlvr.app.hub_push import check_repository, check_token, push
 
     if args.public and not args.push:
         raise ConfigError("--public: nothing is uploaded; add --push owner/name, or leave this out.")
     if args.push:
-        from rlvr.app.hub_push import check_repository, check_token
-
         check_repository(args.push)
         if not args.dry_run:
             check_token()
+    imports.look_in(args.config_dir)
     source = find_source(args.run_folder)
     if not source.is_final:
-        print(f"no final model: {source.weights} (step {source.step}) is exported", file=sys.stderr)
-    target = Path(args.output) if args.output else _inside(args.run_folder, source)
-    made = _export(args, source, target)
-    url = None
-    if args.push and not args.dry_run:
-        from rlvr.app.hub_push import push
-
-        url = push(target, made.files, args.push, public=args.public, message=f"rlvr export, step {source.step}")
-    _report(args, made, target, url)
-    return 0
-
-
-def _options(args: argparse.Namespace, source: Source, target: Path) -> Options:
-    from rlvr.app.export import Options
-
+        note(f"no final model: {source.weights} (step {source.step}) is exported")
+    run_folder = Path(args.run_folder)  # runs/latest/export, as the user wrote the run
+    inside = (run_folder if run_folder.absolute() == source.root else source.root) / "export"
+    target = Path(args.output or inside)
     name = args.push or _relative(target)
-    return Options(
+    options = Options(
         merge=args.merge,
         dtype=args.dtype,
         base_model=args.base_model,
         license=args.license,
         num_samples=args.samples,
+        is_pushed=bool(args.push),
         name=name,
         title=name.rpartition("/")[2] if args.push or args.output else source.root.resolve().name,
     )
-
-
-def _export(args: argparse.Namespace, source: Source, target: Path) -> Export:
-    from transformers.utils.logging import disable_progress_bar
-
-    from rlvr.app.export import check_target, export, fill, trial
-
-    disable_progress_bar()
-    options = _options(args, source, target)
+    hush()
+    kind, files = export(source, options, target, overwrite=args.overwrite, dry_run=args.dry_run, note=note)
+    url = None
+    if args.push and not args.dry_run:
+        url = push(target, files, args.push, public=args.public, message=f"rlvr export, step {source.step}")
+    if args.json:
+        line = {"folder": str(target), "kind": kind, "step": source.step, "files": files}
+        print(json.dumps(line | {"repository": args.push, "url": url, "dry_run": args.dry_run}))
+        return 0
+    for file, size in files.items():
+        print(f"{size:>15,}  {file}")
+    print(f"{sum(files.values()):>15,}  bytes in {len(files)} files")
+    if args.push and args.license is None:
+        note("no license was chosen: add --license ID, or write it into the card")
     if args.dry_run:
-        check_target(target, args.overwrite)
-        with trial(target) as folder:
-            made = fill(source, options, folder)
-        _check(args, made)
-        return made
-    return export(source, options, target, overwrite=args.overwrite, check=lambda made: _check(args, made))
-
-
-def _inside(run_folder: str, source: Source) -> Path:
-    """`runs/latest/export`, as the user wrote the run."""
-    path = Path(run_folder)
-    return (path if path.absolute() == source.root else source.root) / "export"
+        where = f" and uploaded to the {'public' if args.public else 'private'} repository {args.push}"
+        print(f"would be written to {target}" + (where if args.push else ""))
+    else:
+        print(f"{kind} model of step {source.step}: {target}")
+        if url is not None:
+            print(f"uploaded to {url}")
+    return 0
 
 
 def _relative(path: Path) -> str:
     """The path as seen from here; elsewhere its last part: the card is for others, who lack this machine's folders."""
     path = path.absolute()
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
-
-
-def _check(args: argparse.Namespace, made: Export) -> None:
-    """UserError for what nobody else could load; a note on what is open."""
-    if made.kind == "adapter" and made.local_base is not None:
-        problem = f"the adapter is for {made.local_base}, a folder of this machine"
-        if args.push:
-            raise UserError(f"{problem}, which nobody else has: add --base-model HUB_ID, or --merge.")
-        print(f"{problem}: give its name on the Hub with --base-model, or --merge", file=sys.stderr)
-
-
-def _report(args: argparse.Namespace, made: Export, target: Path, url: str | None) -> None:
-    total = sum(made.files.values())
-    if args.json:
-        import json
-
-        line = {"folder": str(target), "kind": made.kind, "step": made.source.step, "files": dict(made.files)}
-        print(json.dumps(line | {"repository": args.push, "url": url, "dry_run": args.dry_run}))
-        return
-    for name, size in made.files.items():
-        print(f"{size:>15,}  {name}")
-    print(f"{total:>15,}  bytes in {len(made.files)} files")
-    if args.push and args.license is None:
-        print("no license was chosen: add --license ID, or write it into the card", file=sys.stderr)
-    where = f"{'public' if args.public else 'private'} repository {args.push}"
-    if args.dry_run:
-        print(f"would be written to {target}" + (f" and uploaded to the {where}" if args.push else ""))
-    else:
-        print(f"{made.kind} model of step {made.source.step}: {target}")
-        if url is not None:
-            print(f"uploaded to {url}")

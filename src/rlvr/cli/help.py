@@ -60,9 +60,14 @@ Line = tuple[str, str, str, str]
 """Key, type, default, meaning."""
 
 
-def _section_help(section: str) -> str:
+def _base(section: str) -> type[Settings]:
     base = inner(Config.model_fields[section].annotation)[0]
     assert base is not None
+    return base
+
+
+def _section_help(section: str) -> str:
+    base = _base(section)
     lines = [f"{section}: {_doc(base)}"]
     if section in CHOICES:
         lines += ["", f"choose with {section}=", *(f"  {name:<20} {doc}" for name, doc in _choices(section))]
@@ -73,13 +78,11 @@ def _section_help(section: str) -> str:
     return "\n".join(lines)
 
 
-def _choices(section: str) -> Iterator[tuple[str, str]]:
+def _choices(section: str) -> list[tuple[str, str]]:
+    """What can be chosen, each with its meaning."""
     if section == "reward":
-        for file in sorted((CONF / section).glob("*.yaml")):
-            yield file.stem, _comment(file)
-        return
-    for name, one in registry.every(section).items():
-        yield name, _doc(one)
+        return [(file.stem, _comment(file)) for file in sorted((CONF / section).glob("*.yaml"))]
+    return [(name, _doc(one)) for name, one in registry.every(section).items()] if section in CHOICES else []
 
 
 def _lines(rows: Iterable[Line]) -> str:
@@ -95,21 +98,21 @@ def _top() -> list[Line]:
 
 
 def _rows(settings: type[Settings], prefix: str) -> list[Line]:
-    return [_row(path, field) for path, field in keys(settings, f"{prefix}.") if not _is_component(field)]
-
-
-def _is_component(field: FieldInfo) -> bool:
-    found = inner(field.annotation)[0]
-    return found is not None and issubclass(found, Component)
+    found = [(path, field, inner(field.annotation)[0]) for path, field in keys(settings, f"{prefix}.")]
+    return [_row(path, field) for path, field, kind in found if kind is None or not issubclass(kind, Component)]
 
 
 def _all_rows() -> Iterator[Line]:
     for section in SECTIONS:
-        base = inner(Config.model_fields[section].annotation)[0]
-        assert base is not None
-        yield from _rows(base, section)
-        for one in registry.every(section).values() if section in CHOICES else ():
-            yield from _rows(one, f"{REWARD_PARTS}.{ANY_NAME}" if section == "reward" else section)
+        yield from _rows(_base(section), section)
+        yield from (row for _, row in _of_choices(section))
+
+
+def _of_choices(section: str) -> Iterator[tuple[str, Line]]:
+    """The names of a section's choices, each with all its keys."""
+    prefix = f"{REWARD_PARTS}.{ANY_NAME}" if section == "reward" else section
+    for name, one in registry.every(section).items() if section in CHOICES else ():
+        yield from ((name, row) for row in _rows(one, prefix))
 
 
 def _row(path: str, field: FieldInfo) -> Line:
@@ -154,12 +157,14 @@ def _type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     )
 
 
+SIGNS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
+
+
 def _bounds(metadata: Iterable[Any]) -> str:
     words = []
     for bound in metadata:
-        for kind, sign in ((Ge, ">="), (Gt, ">"), (Le, "<="), (Lt, "<")):
-            if isinstance(bound, kind):
-                words.append(f"{sign} {getattr(bound, kind.__name__.lower())}")
+        if sign := SIGNS.get(type(bound)):
+            words.append(f"{sign} {getattr(bound, type(bound).__name__.lower())}")
         if isinstance(bound, MinLen):
             words.append("not empty" if bound.min_length == 1 else f"at least {bound.min_length}")
     return " " + ", ".join(words) if words else ""
@@ -175,23 +180,19 @@ def page() -> str:
     parts += [f"- `{file.stem}`: {_comment(file)}" for file in sorted(CONF.glob("*.yaml"))]
     parts += ["", "## Top level\n", *_table(_top())]
     for section in SECTIONS:
-        base = inner(Config.model_fields[section].annotation)[0]
-        assert base is not None
+        base = _base(section)
         parts += [f"\n## `{section}`\n", f"{_doc(base)}\n"]
-        parts += [f"- `{section}={name}`: {doc}" for name, doc in (_choices(section) if section in CHOICES else ())]
+        parts += [f"- `{section}={name}`: {doc}" for name, doc in _choices(section)]
         common = _rows(base, section)
         parts += ["", *_table(common)] if common else []
         if section == "reward":
             parts += [f"\nTypes of `{REWARD_PARTS}.{ANY_NAME}`:\n"]
             parts += [f"- `type: {name}`: {_doc(one)}" for name, one in registry.every(section).items()]
-        if section in CHOICES:
-            prefix = f"{REWARD_PARTS}.{ANY_NAME}" if section == "reward" else section
-            own: dict[Line, list[str]] = {}
-            for name, one in registry.every(section).items():
-                for row in _rows(one, prefix):
-                    own.setdefault(row, []).append(name)
-            own = {row: of for row, of in own.items() if row not in common}
-            parts += ["\nKeys and defaults of some choices alone:\n", *_table(own, of=own)] if own else []
+        own: dict[Line, list[str]] = {}
+        for name, row in _of_choices(section):
+            own.setdefault(row, []).append(name)
+        own = {row: of for row, of in own.items() if row not in common}
+        parts += ["\nKeys and defaults of some choices alone:\n", *_table(own, of=own)] if own else []
     project = ""
     for one in spellings():
         if one.project != project:

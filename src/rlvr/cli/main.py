@@ -14,7 +14,7 @@ from typing import NoReturn
 from rlvr import __version__
 from rlvr.cli.errors import sentence
 from rlvr.errors import UserError
-from rlvr.world import speaks, wait_for_the_end
+from rlvr.world import is_local_main_process, wait_for_the_end
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
 EXAMPLE = """example:
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options)  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
-        if not speaks():
+        if not is_local_main_process():
             wait_for_the_end()
         self.exit(2, f"rlvr: error: {message}; see `{self.prog} --help`\n")
 
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: `sys.argv[1:]`) and return the exit status."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch loads: idle threads must not spin
-    if sys.stdout is None:  # closed by the caller: nobody wants the results
+    if sys.stdout is None:  # closed by the caller
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))

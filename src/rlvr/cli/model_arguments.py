@@ -1,4 +1,4 @@
-"""What `eval` and `predict` share: which model on which task, which examples, and progress on stderr."""
+"""What commands share: options, the model that they name with its settings, and notes and progress on stderr."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import difflib
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from rlvr.cli.streaming import shown
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlvr.app import Inference
+    from rlvr.app.inference import Inference
     from rlvr.config import Config
 
 MODEL_HELP = "run folder, checkpoint folder, model folder, Hub id, or an endpoint: openai:ADDRESS#NAME"
@@ -34,8 +33,31 @@ OF_TRAINING = (
 OF_BOTH = ("trainer.device", "trainer.precision", "trainer.num_threads", "engine.max_batch_size")
 
 
+def add_config_dir(parser: argparse.ArgumentParser) -> None:
+    """--config-dir."""
+    parser.add_argument("--config-dir", metavar="DIR", help="folder with your own configurations, groups and modules")
+
+
+def add_set(parser: argparse.ArgumentParser, what: str = "a setting") -> None:
+    """--set."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"change {what}, e.g. --set rollout.max_completion_tokens=40; may be repeated",
+    )
+
+
+def add_counts(parser: argparse.ArgumentParser) -> None:
+    """--num-examples and --samples-per-example."""
+    for option, metavar, least in (("--num-examples", "N", 1), ("--samples-per-example", "K", 0)):
+        key = option.removeprefix("--").replace("-", "_")
+        parser.add_argument(option, type=at_least(least), metavar=metavar, help=f"default: evaluation.{key}")
+
+
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, --task, --retriever, --set, --output and --json."""
+    """MODEL, and what says on what, how, and where to it is tried."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
         "--task",
@@ -43,19 +65,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="configuration or task whose settings to use (default: those of MODEL's own run); of a run that evaluates "
         "several tasks one of them",
     )
-    parser.add_argument("--config-dir", metavar="DIR", help="folder with your own configurations and groups")
+    add_config_dir(parser)
     parser.add_argument(
         "--retriever",
         metavar="R",
         help="how tasks that search do it: bm25, semantic[/MODEL], hybrid, golden, rerank or search",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change a setting, e.g. --set rollout.max_completion_tokens=40; may be repeated",
-    )
+    add_set(parser)
     parser.add_argument(
         "--output",
         metavar="FILE",
@@ -63,10 +79,6 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "there",
     )
     parser.add_argument("--json", action="store_true", help="print JSON lines on stdout")
-
-
-def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    """--split, --temperature and --top-p."""
     parser.add_argument(
         "--split",
         type=split,
@@ -74,28 +86,8 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="test: the held-out examples (default; validation says the same); train: the training stream",
     )
-    parser.add_argument(
-        "--temperature", type=_number(above=0, most=math.inf), metavar="X", help="of samples; default: the run's own"
-    )
-    parser.add_argument(
-        "--top-p", type=_number(above=0, most=1), metavar="X", help="of samples; default: the run's own"
-    )
-
-
-def sampling_changes(args: argparse.Namespace, num_samples: str, *, sampled: Callable[[Config], bool]) -> Changes:
-    """The settings that --temperature and --top-p change; ConfigError where nothing is sampled.
-
-    `num_samples` is the option that has something sampled, and `sampled` tells whether it has.
-    """
-    given = {"temperature": args.temperature, "top_p": args.top_p}
-    lines = [f"rollout.{key}={value}" for key, value in given.items() if value is not None]
-
-    def check(config: Config) -> None:
-        if lines and not sampled(config):
-            option = "--temperature" if args.temperature is not None else "--top-p"
-            raise ConfigError(f"{option}: nothing is sampled, and greedy answers have none; add {num_samples} K.")
-
-    return Changes(lines=lines, check=check)
+    for option, most in (("--temperature", math.inf), ("--top-p", 1.0)):
+        parser.add_argument(option, type=_positive(most), metavar="X", help="of samples; default: the run's own")
 
 
 def check_used(lines: Sequence[str]) -> None:
@@ -106,40 +98,32 @@ def check_used(lines: Sequence[str]) -> None:
             raise ConfigError(f"--set {line}: only rlvr train reads {key}; leave it out.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Changes:
-    """Settings that options change, and what has to hold of all settings then, else `check` raises ConfigError."""
-
-    lines: Sequence[str] = ()
-    check: Callable[[Config], None] = lambda config: None
-
-
 @contextmanager
-def opened(args: argparse.Namespace, changes: Changes) -> Iterator[Inference]:
-    """The model that the arguments name. torch loads here, after the arguments were found to make sense.
+def opened(
+    args: argparse.Namespace, lines: Sequence[str] = (), *, samples: str, sampled: Callable[[Config], bool]
+) -> Iterator[Inference]:
+    """The model that the arguments name, with the settings that `lines` change. torch loads here, after the arguments
+    were found to make sense. `samples` is the option that has something sampled, and `sampled` tells whether it has.
 
     SIGTERM ends the block as Ctrl-C does, and then the command with status 143.
     """
-    import logging
-
-    from transformers.utils.logging import disable_progress_bar
-
-    from rlvr.app import open_inference
     from rlvr.tracking.evaluations import check_writable
 
     check_used(args.set)
+    given = {key: getattr(args, key) for key in ("temperature", "top_p") if getattr(args, key) is not None}
+    config = settings_of(args, [*args.set, *lines, *(f"rollout.{key}={value}" for key, value in given.items())])
+    if given and not sampled(config):
+        option = f"--{next(iter(given)).replace('_', '-')}"
+        raise ConfigError(f"{option}: nothing is sampled, and greedy answers have none; add {samples} K.")
     if args.output:
         check_writable(args.output)
-    disable_progress_bar()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the failure is told once, in a sentence
     is_local = args.model.startswith(ENDPOINT) or Path(args.model).exists() or Path(args.model).is_absolute()
     if not is_local:
         note(f"looking for {args.model} on the Hub")
-    with ExitStack() as stack:
-        stack.enter_context(ended_by_sigterm())
-        config = settings_of(args, [*args.set, *changes.lines])
-        changes.check(config)
-        inference = stack.enter_context(open_inference(args.model, config))
+    hush()
+    from rlvr.app.inference import open_inference
+
+    with ended_by_sigterm(), open_inference(args.model, config) as inference:
         for line in inference.notes:
             note(line)
         try:
@@ -150,9 +134,19 @@ def opened(args: argparse.Namespace, changes: Changes) -> Iterator[Inference]:
             raise
 
 
+def hush() -> None:
+    """Let libraries show no bars and log no failures: these are told once, in a sentence."""
+    import logging
+
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+
+
 def settings_of(args: argparse.Namespace, changes: Sequence[str]) -> Config:
     """The settings to try the model with; ConfigError for a retriever where nothing is searched."""
-    from rlvr.app import inference_config
+    from rlvr.app.sources import inference_config
     from rlvr.lines import override_lines
     from rlvr.retrieval.retriever import find_retriever
     from rlvr.retrieval.settings import RetrievalSettings
@@ -179,18 +173,15 @@ def split(text: str) -> str:
     return SPLITS[text]
 
 
-def _number(*, above: float, most: float) -> Callable[[str], float]:
-    """An argparse type: a number above `above`, `most` or less."""
+def _positive(most: float) -> Callable[[str], float]:
+    """An argparse type: a number above 0, `most` or less."""
 
     def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (above < value <= most and math.isfinite(value)):
-            limit = f", at most {most:g}" if math.isfinite(most) else ""
-            raise argparse.ArgumentTypeError(f"{text} is not a number above {above:g}{limit}")
-        return value
+        with suppress(ValueError):
+            if 0 < float(text) <= most and math.isfinite(float(text)):
+                return float(text)
+        limit = f", at most {most:g}" if math.isfinite(most) else ""
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0{limit}")
 
     return parse
 

@@ -12,7 +12,8 @@ from hydra.errors import HydraException
 
 from rlvr.cli.errors import sentence
 from rlvr.config import Config
-from rlvr.config.compose import inclusive_range, load_config, parse_overrides, to_yaml
+from rlvr.config.compose import load_config, to_yaml
+from rlvr.config.overrides import inclusive_range, parse_overrides
 from rlvr.errors import ConfigError, UserError
 
 MAX_FOLDER_LENGTH = 100
@@ -52,9 +53,10 @@ def expand(overrides: Sequence[str]) -> list[Job]:
         if key == "run_dir":
             raise ConfigError(f"{line}: run_dir is the parent folder of all runs of a sweep; give it one value.")
         try:
-            values = list(override.sweep_string_iterator())
+            given = list(override.sweep_string_iterator())
         except HydraException:  # glob(...) and interval(...)
             raise ConfigError(f"{line}: cannot be expanded; list the values, e.g. {key}=a,b.") from None
+        values = [one if one[:1] in ("'", '"') else one.replace("\\:", ":") for one in given]  # my_algo:Reinforce
         axes.append([f"{key}={value}" for value in values])
         swept_keys.append(len(axes) - 1)
     return [Job(swept=tuple(point[i] for i in swept_keys), overrides=tuple(point)) for point in product(*axes)]
@@ -75,24 +77,21 @@ def run_sweep(args: argparse.Namespace) -> int:
     configs = [load_config(job.overrides, config_name=args.config_name, config_dir=args.config_dir) for job in jobs]
     parent = _parent(configs[0])
     folders = [parent / name for name in folder_names(jobs)]
-    configs = [c.model_copy(update={"run_dir": str(folder)}) for c, folder in zip(configs, folders, strict=True)]
-    configs = [_in_group(c, parent.absolute().name) for c in configs]
-    # going on with a sweep: runs that were never started begin now
-    configs = [
-        c.model_copy(update={"resume": c.resume and (Path(str(c.run_dir)) / "config.yaml").is_file()}) for c in configs
-    ]
+    configs = [_placed(c, folder) for c, folder in zip(configs, folders, strict=True)]
     if args.cfg:
         sys.stdout.write("---\n".join(to_yaml(config) for config in configs))
         return 0
     return _run_all(jobs, configs)
 
 
-def _in_group(config: Config, sweep: str) -> Config:
-    """Trackers show the runs of a sweep together, unless the user has named a group."""
+def _placed(config: Config, folder: Path) -> Config:
+    """In its folder. Runs of a sweep that were never started begin now, and trackers show them together, unless the
+    user has named a group."""
     tracker = config.tracker
-    if not tracker.report_to or tracker.group is not None:
-        return config
-    return config.model_copy(update={"tracker": tracker.model_copy(update={"group": sweep})})
+    if tracker.report_to and tracker.group is None:
+        tracker = tracker.model_copy(update={"group": folder.absolute().parent.name})
+    resume = config.resume and (folder / "config.yaml").is_file()
+    return config.model_copy(update={"run_dir": str(folder), "resume": resume, "tracker": tracker})
 
 
 def _parent(config: Config) -> Path:
@@ -102,7 +101,7 @@ def _parent(config: Config) -> Path:
 
 
 def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
-    from rlvr.app import train
+    from rlvr.app.train import train
     from rlvr.cli.signals import stop_on_signals
 
     for config in configs:
@@ -132,12 +131,10 @@ def table(outcomes: Sequence[Outcome], *, num_jobs: int) -> str:
     for outcome in outcomes:
         accuracy = "-" if outcome.accuracy is None else f"{outcome.accuracy:.3f}"
         rows.append((" ".join(outcome.job.swept) or "-", accuracy, outcome.run_dir, outcome.status))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    first, second, third, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
     lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
+        f"{run:{first}}  {accuracy:{second}}  {folder:{third}}  {status}" for run, accuracy, folder, status in rows
     ]
-    if num_jobs > len(outcomes):
-        lines.append(
-            f"{num_jobs - len(outcomes)} more runs were not started; go on with the same run_dir and resume=true"
-        )
+    if left := num_jobs - len(outcomes):
+        lines.append(f"{left} more runs were not started; go on with the same run_dir and resume=true")
     return "\n".join(lines)

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from rlvr.cli.model_arguments import (
-    add_model_arguments,
-    add_sampling_arguments,
-    at_least,
-    note,
-    opened,
-    progress,
-    sampling_changes,
-)
+from rlvr.cli.model_arguments import add_model_arguments, at_least, note, opened, progress
 from rlvr.cli.streaming import StreamedEngine, shown
 from rlvr.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from rlvr.app import Inference
+    from rlvr.app.inference import Inference
     from rlvr.evaluation.players import Player
     from rlvr.tracking.evaluations import EvaluationRecord
     from rlvr.types import Example
@@ -50,9 +43,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     what.add_argument("--prompt", metavar="TEXT", help='one problem, e.g. "3 4 + 5 *"')
     what.add_argument("--input", metavar="F.jsonl", help='JSON lines with a "prompt" each')
     what.add_argument(
-        "--num-examples", type=at_least(1), metavar="N", help="so many examples of the split (with --task: default 10)"
+        "--num-examples", type=at_least(1), metavar="N", help="examples of the split (with --task: default 10)"
     )
-    add_sampling_arguments(parser)
     parser.add_argument(
         "--num-samples", type=at_least(1), metavar="K", help="K sampled answers to each prompt (default: a greedy one)"
     )
@@ -74,8 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.input and args.output and Path(args.input).resolve() == Path(args.output).resolve():
         raise ConfigError(f"--output {args.output}: is the --input too; choose another file.")
     prompts = _read_prompts(args.input) if args.input else None
-    changes = sampling_changes(args, "--num-samples", sampled=lambda config: args.num_samples is not None)
-    with opened(args, changes) as inference:
+    with opened(args, samples="--num-samples", sampled=lambda config: args.num_samples is not None) as inference:
         examples = _examples(args, inference, prompts)
         live = _is_live(args, inference)
         records = _predict(args, inference, examples, live=live)
@@ -111,14 +102,13 @@ def _print(args: argparse.Namespace, records: Sequence[EvaluationRecord], *, rpn
 
 
 def _examples(args: argparse.Namespace, inference: Inference, prompts: Sequence[str] | None) -> list[Example]:
-    from rlvr.evaluation.evaluate import TrainSplit
+    from rlvr.evaluation.evaluate import examples_of
 
     task = inference.tasks.own
     if args.prompt is not None:
         return [task.example(args.prompt)]
     if prompts is None:
-        source = TrainSplit(task) if args.split == "train" else task
-        return source.eval_examples(args.num_examples or 10)
+        return examples_of(task, args.num_examples or 10, args.split)
     examples = []
     for number, prompt in enumerate(prompts, start=1):
         try:
@@ -130,22 +120,16 @@ def _examples(args: argparse.Namespace, inference: Inference, prompts: Sequence[
 
 def _read_prompts(path: str) -> list[str]:
     """The prompts of a file of JSON lines; empty lines are skipped."""
-    import json
-
     prompts = []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                prompt = json.loads(line)["prompt"]
-            except (ValueError, KeyError, TypeError):
-                prompt = None
-            if not isinstance(prompt, str):
-                raise UserError(
-                    f'{path}, line {number}: not a JSON object with a "prompt" text, e.g. {{"prompt": "3 4 +"}}.'
-                )
-            prompts.append(prompt)
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
+        found = None
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            found = json.loads(line)["prompt"] if line.strip() else ""
+        if not isinstance(found, str):
+            raise UserError(
+                f'{path}, line {number}: not a JSON object with a "prompt" text, e.g. {{"prompt": "3 4 +"}}.'
+            )
+        prompts += [found] if line.strip() else []
     if not prompts:
         raise UserError(f"{path} holds no prompts: write one JSON object with a prompt on each line.")
     return prompts
@@ -155,41 +139,27 @@ def _predict(
     args: argparse.Namespace, inference: Inference, examples: Sequence[Example], *, live: bool
 ) -> Sequence[EvaluationRecord]:
     """The records of all answers, kept in --output as they come; what is there already is not asked again."""
-    from rlvr.app import origin_of
-    from rlvr.evaluation.evaluate import NOTHING, SAMPLING_SEED, attempt, check_answered
+    from rlvr.app.evaluation import origin_of
+    from rlvr.evaluation.evaluate import Session, check_answered, evaluate
     from rlvr.evaluation.records import RecordFile
-    from rlvr.types import SamplingParams
 
-    task, rollout = inference.tasks.own, inference.config.rollout
+    task = inference.tasks.own
     player = _live_player(inference, examples[0]) if live else inference.player(task)
     own_words = args.prompt is not None or bool(args.input)
     origin = origin_of(inference, task, "prompts" if own_words else args.split)
-    sampling = SamplingParams(
-        max_tokens=rollout.max_completion_tokens,
-        stop_ids=player.stop_ids,
-        seed=SAMPLING_SEED,
-        temperature=rollout.temperature,
-        top_p=rollout.top_p,
-        top_k=rollout.top_k,
-        min_p=rollout.min_p,
-    )
+    samples = (0,) if args.num_samples is None else range(1, args.num_samples + 1)
     with ExitStack() as stack:
         file = stack.enter_context(RecordFile(Path(args.output), {origin.settings})) if args.output else None
         for problem in file.problems if file else ():
             note(problem)
-        attempts = attempt(
-            player,
-            task,
-            examples,
-            sampling,
-            samples=(0,) if args.num_samples is None else range(1, args.num_samples + 1),
+        session = Session(
             origin=origin,
-            max_running=args.batch_size or BATCH_SIZE,
-            done=file.known(origin.settings) if file else NOTHING,
-            on_record=file.add if file else None,
+            file=file,
             on_progress=None if live else stack.enter_context(progress("predicting")),
+            max_running=args.batch_size or BATCH_SIZE,
         )
-        records = inference.run(attempts)
+        sampling = inference.config.rollout.params(player.stop_ids)
+        records = inference.run(evaluate(player, task, examples, sampling, samples, session))
         if file:
             file.finish(records)
     check_answered(records)
@@ -212,7 +182,7 @@ def _live_player(inference: Inference, example: Example) -> Player:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    return replace(player, engine=StreamedEngine(player.engine, player.chat, write))
+    return replace(player, engine=cast(Any, StreamedEngine(player.engine, player.chat, write)))
 
 
 def steps(record: EvaluationRecord) -> str:

@@ -11,7 +11,7 @@ from rlvr.cli.model_arguments import at_least
 from rlvr.errors import UserError
 
 if TYPE_CHECKING:
-    from rlvr.report.files import Report
+    from rlvr.report.page import Report
 
 DESCRIPTION = """Write ONE self-contained HTML file that opens by double click, offline.
 Of a run: curves, health signals, every recorded rollout by turn and token. `rlvr train` writes it at its
@@ -64,9 +64,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(sources: list[Path], args: argparse.Namespace) -> Report:
-    from rlvr.report.files import write_run_report
     from rlvr.report.history import is_run
-    from rlvr.report.run import Limits
+    from rlvr.report.run import Limits, write_run_report
 
     absent = next((source for source in sources if not source.exists()), None)
     if absent is not None:

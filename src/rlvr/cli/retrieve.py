@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from rlvr import registry
+from rlvr import imports, registry
+from rlvr.cli.model_arguments import at_least
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,18 +31,6 @@ SHOWN_CHARS = 200
 TOP_N, PORT = 5, 8931
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """One line of `--json`."""
-
-    retriever: str
-    rank: int
-    score: float
-    id: str
-    title: str
-    text: str
-
-
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `retrieve` to the command line."""
     parser = subparsers.add_parser(
@@ -55,7 +46,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="bm25, semantic[/MODEL], hybrid[/MODEL], or your own, my_search:Elastic; default: bm25 with --serve, else "
         "all installed ones",
     )
-    parser.add_argument("--top-n", metavar="N", type=_positive, help=f"passages to print (default: {TOP_N})")
+    parser.add_argument("--config-dir", metavar="DIR", help="folder with the module of your own retriever")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a field of your own retriever: --set task.retrieval.own.width=4; may be repeated",
+    )
+    parser.add_argument("--top-n", metavar="N", type=at_least(1), help=f"passages to print (default: {TOP_N})")
     parser.add_argument("--port", metavar="P", type=_port, help=f"of --serve; 0: any (default: {PORT})")
     parser.add_argument("--index-dir", metavar="D", help="where indexes are kept (default: ~/.cache/rlvr/retrieval)")
     parser.add_argument("--no-stem", action="store_true", help="bm25: take words as they are")
@@ -75,12 +74,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--top-n goes with --query: each request to the service says how many it wants.")
     if args.port is not None and not args.serve:
         raise ConfigError("--port goes with --serve.")
+    imports.look_in(args.config_dir)
     settings = RetrievalSettings(
         scope="corpus",
         corpus=args.corpus,
         index_dir=args.index_dir,
         stem=not args.no_stem,
         remove_stop_words=not args.keep_stop_words,
+        own=_own(args.set, args.retriever),
     )
     if args.serve:
         name = args.retriever or "bm25"
@@ -97,6 +98,20 @@ def run(args: argparse.Namespace) -> int:
             continue
         _print_found(name, retriever, args)
     return 0
+
+
+def _own(lines: Sequence[str], retriever: str | None) -> dict[str, Any]:
+    """The settings of one's own retriever, of which `--set` says some."""
+    if not lines:
+        return {}
+    from rlvr.config.overrides import parse_overrides
+
+    prefix, own = "task.retrieval.own.", {}
+    for line, said in zip(lines, parse_overrides(lines), strict=True):
+        if not said.key_or_group.startswith(prefix) or retriever is None:
+            raise ConfigError(f"--set {line}: sets {prefix}KEY of the retriever that --retriever names, nothing else.")
+        own[said.key_or_group.removeprefix(prefix)] = said.value()
+    return own
 
 
 def _local_names() -> list[str]:
@@ -122,38 +137,30 @@ def _print_found(name: str, retriever: Retriever, args: argparse.Namespace) -> N
     assert retriever.corpus is not None
     passages = retriever.corpus.documents
     begin = time.perf_counter()
-    ranked = retriever.ranked(args.query, passages, args.top_n or TOP_N)
+    ranked = asyncio.run(retriever.ranked(args.query, passages, args.top_n or TOP_N))
     took = time.perf_counter() - begin
     found = [
-        Found(retriever=name, rank=rank, score=round(score, 4), **asdict(document))
+        {"retriever": name, "rank": rank, "score": round(score, 4)} | asdict(document)
         for rank, (document, score) in enumerate(ranked, start=1)
     ]
-    if args.json:
-        sys.stdout.write("".join(json.dumps(asdict(line)) + "\n" for line in found))
-    else:
-        sys.stdout.write(table(name, found) + "\n")
+    lines = [json.dumps(line) for line in found]
+    if not args.json:
+        lines = [name if found else f"{name}: nothing", *map(_shown, found), ""]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
     print(f"rlvr: {name}: {len(passages):,} passages searched in {1000 * took:.1f} ms", file=sys.stderr)
 
 
-def table(name: str, found: list[Found]) -> str:
-    """What one retriever found, for a reader."""
-    lines = [name if found else f"{name}: nothing"]
-    for line in found:
-        lines.append(f"  {line.rank:2}  {line.score:8.4f}  {_plain(line.id)}  {_plain(line.title)}")
-        text = _plain(line.text)
-        lines.append(" " * 16 + (text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."))
-    return "\n".join(lines) + "\n"
+def _shown(line: Mapping[str, Any]) -> str:
+    """What was found, for a reader, in two lines."""
+    text = _plain(line["text"])
+    text = text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
+    head = f"  {line['rank']:2}  {line['score']:8.4f}  {_plain(line['id'])}  {_plain(line['title'])}"
+    return f"{head}\n{' ' * 16}{text}"
 
 
 def _plain(text: str) -> str:
     """In one line; a corpus is not trusted to leave the terminal alone."""
     return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 1")
-    return int(text)
 
 
 def _port(text: str) -> int:

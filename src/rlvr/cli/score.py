@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,6 @@ class ScoredRow:
         return json.dumps({"vid": self.vid, "task": self.task, "metrics": self.metrics})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Summary:
-    """Means over the rows of one task: metric to (mean, low, high); (mean, None, None) where a row is a whole file."""
-
-    num_rows: int
-    metrics: Mapping[str, tuple[float, float | None, float | None]] = field(default_factory=dict)
-
-
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `score` to the command line."""
     parser = subparsers.add_parser(
@@ -66,47 +59,52 @@ def run(args: argparse.Namespace) -> int:
     rows = [_scored(args.file, number, line) for number, line in _lines(Path(args.file))]
     if not rows:
         raise UserError(f"{args.file} has no rows; give one JSON object a line.")
-    summaries = summarize(rows)
+    summary = summarize(rows)
     if args.output:
         _write(Path(args.output), rows)
     if args.json:
-        lines = [row.json_line for row in rows] + [json.dumps({"summary": _summary_json(summaries)})]
+        lines = [row.json_line for row in rows] + [json.dumps({"summary": summary})]
         sys.stdout.write("\n".join(lines) + "\n")
     else:
-        sys.stdout.write(table(args.file, summaries))
+        sys.stdout.write(table(args.file, summary))
     if args.check:
         _check(args.file, rows)
     return 0
 
 
-def summarize(rows: Sequence[ScoredRow]) -> dict[str, Summary]:
-    """Task to means with 95 % intervals, in the order of the file."""
+def summarize(rows: Sequence[ScoredRow]) -> dict[str, dict[str, float]]:
+    """`{"gsm8k": {"num_rows": 2, "correct": 0.5, "correct_low": 0.09, "correct_high": 0.91}}`, in the file's order.
+
+    Intervals of 95 %: Wilson's for a share of rows, else bootstrapped over rows; none over whole files.
+    """
+    from rlvr.evaluation.intervals import bootstrap, wilson
     from rlvr.rewards.official.rows import FILE_TASKS
 
-    values: dict[str, dict[str, list[float]]] = {}
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.task] = counts.get(row.task, 0) + 1
-        for name, value in row.metrics.items():
-            if name not in NOT_AVERAGED:
-                values.setdefault(row.task, {}).setdefault(name, []).append(float(value))
-    return {
-        task: Summary(
-            num_rows=count,
-            metrics={name: _mean(found, task in FILE_TASKS) for name, found in values[task].items()},
-        )
-        for task, count in counts.items()
-    }
+    found: dict[str, dict[str, float]] = {}
+    for task in dict.fromkeys(row.task for row in rows):
+        metrics = [row.metrics for row in rows if row.task == task]
+        found[task] = {"num_rows": len(metrics)}
+        for name in dict.fromkeys(name for each in metrics for name in each if name not in NOT_AVERAGED):
+            values = [float(each[name]) for each in metrics if name in each]
+            if task in FILE_TASKS:
+                found[task][name] = sum(values) / len(values)
+                continue
+            is_share = set(values) <= {0.0, 1.0}
+            interval = wilson(int(sum(values)), len(values)) if is_share else bootstrap(values, seed=0)
+            found[task] |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return found
 
 
-def table(file: str, summaries: Mapping[str, Summary]) -> str:
-    """The summaries for a reader."""
+def table(file: str, summary: Mapping[str, Mapping[str, float]]) -> str:
+    """The summary for a reader."""
     lines = [f"{file}, official scores", f"{'':32}{'mean':>8}   95 % interval"]
-    for task, summary in summaries.items():
-        lines.append(f"{task}, {summary.num_rows} row{'s' * (summary.num_rows != 1)}")
-        for name, (mean, low, high) in summary.metrics.items():
-            interval = "" if low is None or high is None else f"   {low:.1%} to {high:.1%}"
-            lines.append(f"  {name:30}{mean:>8.1%}{interval}")
+    for task, values in summary.items():
+        lines.append(f"{task}, {values['num_rows']} row{'s' * (values['num_rows'] != 1)}")
+        for name, mean in values.items():
+            if name != "num_rows" and not name.endswith(("_low", "_high")):
+                low, high = values.get(f"{name}_low"), values.get(f"{name}_high")
+                interval = "" if low is None or high is None else f"   {low:.1%} to {high:.1%}"
+                lines.append(f"  {name:30}{mean:>8.1%}{interval}")
     return "\n".join(lines) + "\n"
 
 
@@ -141,28 +139,6 @@ def _scored(file: str, number: int, line: bytes) -> ScoredRow:
     return ScoredRow(vid=row["vid"], task=row["task"], metrics=metrics, expected=row.get("expected"))
 
 
-def _mean(values: Sequence[float], are_files: bool) -> tuple[float, float | None, float | None]:
-    """Mean and interval: Wilson's for a share of rows, else bootstrapped over rows; none over whole files."""
-    from rlvr.evaluation.intervals import bootstrap, wilson
-
-    if are_files:
-        return sum(values) / len(values), None, None
-    is_share = set(values) <= {0.0, 1.0}
-    interval = wilson(int(sum(values)), len(values)) if is_share else bootstrap(values, seed=0)
-    return interval.value, interval.low, interval.high
-
-
-def _summary_json(summaries: Mapping[str, Summary]) -> dict[str, dict[str, float]]:
-    found = {}
-    for task, summary in summaries.items():
-        found[task] = {"num_rows": summary.num_rows}
-        for name, (mean, low, high) in summary.metrics.items():
-            found[task][name] = mean
-            if low is not None:
-                found[task] |= {f"{name}_low": low, f"{name}_high": high}
-    return found
-
-
 def _write(target: Path, rows: Sequence[ScoredRow]) -> None:
     from rlvr.tracking.files import write_atomically, writing
 
@@ -192,12 +168,17 @@ def _check(file: str, rows: Sequence[ScoredRow]) -> None:
 
 
 def _agrees(row: ScoredRow) -> bool:
-    if not isinstance(row.expected, dict) or row.expected.keys() != row.metrics.keys():
-        return False
-    return all(_same(value, row.expected[name]) for name, value in row.metrics.items())
+    expected = row.expected
+    return (
+        isinstance(expected, dict)
+        and expected.keys() == row.metrics.keys()
+        and all(_same(value, expected[name]) for name, value in row.metrics.items())
+    )
 
 
 def _same(found: object, expected: object) -> bool:
     if isinstance(found, float) and isinstance(expected, int | float):
-        return found == expected or abs(found - expected) <= TOLERANCE or (found != found and expected != expected)
+        return math.isclose(found, expected, rel_tol=0, abs_tol=TOLERANCE) or (
+            math.isnan(found) and math.isnan(expected)
+        )
     return type(found) is type(expected) and found == expected

@@ -1,18 +1,13 @@
-"""`rlvr serve`: a model behind the API that every client speaks."""
+"""`rlvr serve`: a model behind the OpenAI API."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
-from typing import TYPE_CHECKING
 
-from rlvr.cli.model_arguments import MODEL_HELP, at_least, note
+from rlvr.cli.model_arguments import MODEL_HELP, add_config_dir, at_least, hush, note
 from rlvr.cli.signals import ended_by_sigterm
 from rlvr.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rlvr.serve.server import Address
 
 DESCRIPTION = """Serve a model: OpenAI's /v1/chat/completions, /v1/completions and /v1/models; /health and /metrics too.
 Requests of all clients are batched together. Only this machine can connect, unless --host says otherwise.
@@ -26,16 +21,18 @@ EXAMPLE = """examples:
   rlvr eval openai:http://127.0.0.1:8000/v1#runs/latest --task rpn   measure it through the endpoint
 """
 KEY_VARIABLE = "RLVR_API_KEY"
-MIB = 1 << 20
-DEFAULTS = {
-    "--max-batch-size": 64,
-    "--max-queue": 512,
-    "--max-body-mib": 4,
-    "--request-timeout": 600,
-    "--shutdown-timeout": 30,
+NUMBERS = {
+    "max_batch_size": (64, "completions that are sampled at the same time"),
+    "max_queue": (512, "completions that wait; more are refused with 429"),
+    "max_context_tokens": (None, "of prompt and completion together (default: what the model can)"),
+    "max_body_mib": (4, "size of a request"),
+    "request_timeout": (600, "seconds until a request is given up"),
+    "shutdown_timeout": (30, "seconds that running requests have to finish when the server ends"),
 }
-NOT_WITH_VLLM = ("--max-queue", "--max-body-mib", "--request-timeout", "--tool-format")
-ONLY_WITH_VLLM = ("--vllm-python", "--log")
+ONLY_WITH = {
+    "local": ("max_queue", "max_body_mib", "request_timeout", "tool_format", "config_dir"),
+    "vllm": ("vllm_python", "log"),
+}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,18 +50,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="what requests call the model; may be repeated (default: MODEL)",
     )
     parser.add_argument("--tool-format", metavar="F", help="how tools are called (default: the run's way)")
-    number = at_least(1)
-    for option, what in (
-        ("--max-batch-size", "completions that are sampled at the same time"),
-        ("--max-queue", "completions that wait; more are refused with 429"),
-        ("--max-context-tokens", "of prompt and completion together (default: what the model can)"),
-        ("--max-body-mib", "size of a request"),
-        ("--request-timeout", "seconds until a request is given up"),
-        ("--shutdown-timeout", "seconds that running requests have to finish when the server ends"),
-    ):
-        default = DEFAULTS.get(option)
+    add_config_dir(parser)
+    for key, (default, what) in NUMBERS.items():
         told = what if default is None else f"{what} (default: {default})"
-        parser.add_argument(option, metavar="N", type=number, help=told)
+        parser.add_argument(f"--{key.replace('_', '-')}", metavar="N", type=at_least(1), help=told)
     parser.add_argument(
         "--engine", choices=("local", "vllm"), default="local", help="what samples: this program, or vLLM's own server"
     )
@@ -79,7 +68,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; the exit status."""
-    from rlvr.serve.server import Address, check_installed
+    from rlvr.serve.server import check_installed
 
     _check_engine(args)
     key = os.environ.get(KEY_VARIABLE) if args.api_key is None else args.api_key
@@ -90,46 +79,38 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"{named}: a key has no spaces, line breaks or letters beyond ASCII: no client could send it."
         )
-    address = Address(host=args.host, port=args.port)
     if args.engine == "vllm":
-        _serve_vllm(args, address, key or os.environ.get("VLLM_API_KEY") or None)
+        _serve_vllm(args, key or os.environ.get("VLLM_API_KEY") or None)
         return 0
     check_installed()
     _check_tool_format(args.tool_format)
-    for option, value in DEFAULTS.items():
-        if _value(args, option) is None:
-            setattr(args, _name(option), value)
-    _serve(args, address, key or None)
+    for name, (default, _) in NUMBERS.items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
+    _serve(args, key or None)
     return 0
 
 
 def _check_engine(args: argparse.Namespace) -> None:
     """ConfigError for an option that would have no effect."""
     vllm = args.engine == "vllm"
-    for option in NOT_WITH_VLLM if vllm else ONLY_WITH_VLLM:
-        if (value := _value(args, option)) is not None:
+    for name in ONLY_WITH["local" if vllm else "vllm"]:
+        if (value := getattr(args, name)) is not None:
             remedy = "what vLLM itself can is told it after --" if vllm else "add --engine vllm, or leave it out"
+            option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} {value}: has no effect with --engine {args.engine}; {remedy}.")
     if args.passed_on and not vllm:
         raise ConfigError(f"{args.passed_on[0]} after --: is for vLLM; add --engine vllm, or leave it out.")
 
 
-def _name(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
-
-
-def _value(args: argparse.Namespace, option: str) -> object:
-    return getattr(args, _name(option))
-
-
-def _serve_vllm(args: argparse.Namespace, address: Address, key: str | None) -> None:
+def _serve_vllm(args: argparse.Namespace, key: str | None) -> None:
     """vLLM until it is stopped, or dies. Its end of the log comes before the sentence that says so."""
     from pathlib import Path
 
     from rlvr.app.vllm_server import VllmDiedError, VllmSettings, open_vllm, tail
-    from rlvr.serve.server import reserve
+    from rlvr.serve.server import is_loopback, reserve
 
-    with reserve(address) as free:
+    with reserve(args.host, args.port) as free:
         port = int(free.getsockname()[1])
     settings = VllmSettings(
         host=args.host,
@@ -141,13 +122,13 @@ def _serve_vllm(args: argparse.Namespace, address: Address, key: str | None) -> 
         api_key=key,
         arguments=tuple(args.passed_on),
         log=Path(args.log) if args.log else None,
-        shutdown_s=float(args.shutdown_timeout or DEFAULTS["--shutdown-timeout"]),
+        shutdown_s=float(args.shutdown_timeout or NUMBERS["shutdown_timeout"][0]),
     )
     try:
         with ended_by_sigterm(), open_vllm(args.model, settings, lambda line: note(f"rlvr: {line}")) as server:
             for line in server.notes:
                 note(f"rlvr: {line}")
-            if not address.is_loopback and key is None:
+            if not is_loopback(args.host) and key is None:
                 note(
                     f"rlvr: everybody who reaches {args.host} can use the model, and give it other weights: give an "
                     "--api-key"
@@ -161,17 +142,12 @@ def _serve_vllm(args: argparse.Namespace, address: Address, key: str | None) -> 
         raise
 
 
-def _serve(args: argparse.Namespace, address: Address, key: str | None) -> None:
-    import logging
-
-    from transformers.utils.logging import disable_progress_bar
-
+def _serve(args: argparse.Namespace, key: str | None) -> None:
+    hush()
     from rlvr.app.serving import ServeSettings, open_served
     from rlvr.serve.endpoint import Limits
-    from rlvr.serve.server import reserve, serve
+    from rlvr.serve.server import is_loopback, reserve, serve
 
-    disable_progress_bar()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the failure is told once, in a sentence
     settings = ServeSettings(
         names=tuple(args.served_model_name),
         max_batch_size=args.max_batch_size,
@@ -179,17 +155,19 @@ def _serve(args: argparse.Namespace, address: Address, key: str | None) -> None:
         max_context_tokens=args.max_context_tokens,
         tool_format=args.tool_format,
     )
-    limits = Limits(max_body_bytes=args.max_body_mib * MIB, request_s=float(args.request_timeout))
-    with reserve(address) as listening, open_served(args.model, settings) as (served, notes):
-        if not address.is_loopback and key is None:
+    limits = Limits(max_body_bytes=args.max_body_mib << 20, request_s=float(args.request_timeout))
+    with (
+        ended_by_sigterm(),
+        reserve(args.host, args.port) as listening,
+        open_served(args.model, settings, args.config_dir) as (served, notes),
+    ):
+        if not is_loopback(args.host) and key is None:
             notes = [*notes, f"everybody who reaches {args.host} can use the model: give an --api-key"]
-        for note in notes:
-            print(f"rlvr: {note}", file=sys.stderr)
         names = ", ".join(served.names)
-        print(
-            f"rlvr: serving {names} ({served.max_context_tokens:,} tokens of context); Ctrl-C stops it", file=sys.stderr
-        )
-        serve(served, address, listening, limits, api_key=key, shutdown_s=float(args.shutdown_timeout))
+        context = f"{served.max_context_tokens:,} tokens of context"
+        for line in [*notes, f"serving {names} ({context}); Ctrl-C stops it"]:
+            note(f"rlvr: {line}")
+        serve(served, args.host, listening, limits, api_key=key, shutdown_s=float(args.shutdown_timeout))
 
 
 def _check_tool_format(name: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlvr.engines.base import Engine, OnToken
@@ -23,10 +23,8 @@ class StreamedEngine:
         self._engine, self._chat, self._write = engine, chat, write
         self._known = 0  # tokens of the episode that have been shown or asked
 
-    @property
-    def policy_version(self) -> int:
-        """The engine's."""
-        return self._engine.policy_version
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)  # all else is the engine's
 
     async def generate(
         self,
@@ -54,18 +52,6 @@ class StreamedEngine:
         self._write(shown(transcript.take()))
         self._known = len(prompt_ids) + len(completion.token_ids)
         return completion
-
-    def release(self, session: Hashable) -> None:
-        """The engine's."""
-        self._engine.release(session)
-
-    def load_weights(self, version: int) -> None:
-        """The engine's."""
-        self._engine.load_weights(version)
-
-    def close(self) -> None:
-        """The engine's."""
-        self._engine.close()
 
 
 def shown(text: str) -> str:

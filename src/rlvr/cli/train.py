@@ -10,11 +10,12 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rlvr import imports
+from rlvr.cli.model_arguments import add_config_dir
 from rlvr.errors import ConfigError
-from rlvr.world import check_launch, launcher, num_processes, said_once, speaks
+from rlvr.world import check_launch, errors_once, is_local_main_process, launcher, num_processes
 
 if TYPE_CHECKING:
-    from rlvr.app import TrainResult
+    from rlvr.app.train import TrainResult
     from rlvr.config import Config
 
 DESCRIPTION = (
@@ -39,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="NAME",
         help="configuration to start from (default: rpn; with resume=true that of the run)",
     )
-    parser.add_argument("--config-dir", metavar="DIR", help="folder with your own configurations and groups")
+    add_config_dir(parser)
     parser.add_argument(
         "--help-config",
         nargs="?",
@@ -66,11 +67,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.multirun:
         args.config_name = args.config_name or DEFAULT_CONFIG
-        with said_once():
+        with errors_once():
             if num_processes() > 1:
                 raise ConfigError("--multirun: does not work under torchrun; start one run per launch.")
         return run_sweep(args)
-    with said_once():
+    with errors_once():
         config = _config(args.overrides, args.config_name, args.config_dir)
         if not args.cfg:  # here, too: the libraries that training needs take seconds to load
             check_resumes(config)
@@ -80,11 +81,11 @@ def run(args: argparse.Namespace) -> int:
                 for name, part in bundle.reward.parts.items():
                     part.check_found(f"reward.parts.{name}")
     if args.cfg:
-        if speaks():
+        if is_local_main_process():
             sys.stdout.write(to_yaml(config))
         return 0
 
-    from rlvr.app import train
+    from rlvr.app.train import train
     from rlvr.cli.signals import stop_on_signals
 
     with stop_on_signals(quiet=num_processes() > 1) as stop:
@@ -115,40 +116,26 @@ def summary(result: TrainResult, task: str, headline: str) -> str:
 
 def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> Config:
     """Compose. A run that goes on is its own configuration, unless the command names one or chooses in a group."""
-    from rlvr.config.compose import DEFAULT_CONFIG, load_config, parse_overrides
+    from rlvr.config.compose import DEFAULT_CONFIG, load_config
     from rlvr.config.config import CHOICES
+    from rlvr.config.overrides import parse_overrides
+    from rlvr.settings import dumped
 
     if name is not None:
         return load_config(overrides, config_name=name, config_dir=folder)
     values = {override.key_or_group: override.value() for override in parse_overrides(overrides)}
-    choices = [f"{key}={value}" for key, value in values.items() if key in CHOICES and isinstance(value, str)]
     run = _resumed_run(values)
     if run is None:
         return load_config(overrides, config_name=DEFAULT_CONFIG, config_dir=folder)
     imports.look_in(folder)
-    if not choices:
-        return load_config(overrides, config_name="config", config_dir=run)
-    if all(choice.startswith("engine=") for choice in choices):
-        return _with_another_engine(overrides, run)
-    return _repeated(overrides, choices, run, folder)
-
-
-def _with_another_engine(overrides: Sequence[str], run: str) -> Config:
-    """The configuration of a run with its engine chosen anew: Hydra chooses only where there is a defaults list, and a
-    run's own file has none."""
-    from tempfile import TemporaryDirectory
-
-    from omegaconf import OmegaConf
-
-    from rlvr.config.compose import load_config
-    from rlvr.settings import dumped
-
-    started = dumped(load_config([], config_name="config", config_dir=run))
-    engine = started.pop("engine")["name"]
-    with TemporaryDirectory() as folder:
-        file = OmegaConf.create({"defaults": [{"engine": engine}, "_self_"], **started})
-        OmegaConf.save(file, Path(folder) / "config.yaml")
-        return load_config(overrides, config_name="config", config_dir=folder)
+    choices = {key: f"{key}={value}" for key, value in values.items() if key in CHOICES and isinstance(value, str)}
+    if choices.keys() - {"engine"}:
+        return _repeated(overrides, list(choices.values()), run, folder)
+    if engine := choices.get("engine"):  # a run's own file has nothing to choose from: the section is replaced
+        old = dumped(load_config([], config_name="config", config_dir=run).engine)
+        rest = [line for line in overrides if line.lstrip("+") != engine]
+        overrides = [*(f"~engine.{key}" for key in old), engine.replace("=", ".name=", 1), *rest]
+    return load_config(overrides, config_name="config", config_dir=run)
 
 
 def _repeated(overrides: Sequence[str], choices: Sequence[str], run: str, folder: str | None) -> Config:

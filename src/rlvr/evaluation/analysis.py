@@ -11,13 +11,9 @@ from statistics import fmean
 
 from rlvr.errors import ConfigError, nearest
 from rlvr.evaluation.compare import Comparison, compare
-from rlvr.evaluation.intervals import Interval
-from rlvr.evaluation.paired import holm
-from rlvr.evaluation.summary import judged_greedily, samples_by_example, summarize
+from rlvr.evaluation.intervals import Interval, holm
+from rlvr.evaluation.summary import judged_greedily, measure, samples_by_example
 from rlvr.tracking.evaluations import EvaluationRecord
-
-SEED = 0
-"""Of all resampling, so that the same records give the same intervals."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,9 +77,7 @@ class Analysis:
         return tuple(cell for cell in self.cells if (cell.task, cell.split) == (task, split))
 
 
-def analyze(
-    records: Iterable[EvaluationRecord], *, baseline: str | None = None, num_shown: int = 3, seed: int = SEED
-) -> Analysis:
+def analyze(records: Iterable[EvaluationRecord], *, baseline: str | None = None, num_shown: int = 3) -> Analysis:
     """Group the records by task, split, model, retriever and settings; summarize and compare the groups.
 
     A measurement that appears twice counts once; completions of a user's own prompts without a known answer do not
@@ -101,7 +95,7 @@ def analyze(
     cells = []
     for of_one, one in zip(groups, firsts, strict=True):
         several = places[one.task, one.split, one.model, one.retriever] > 1
-        cells.append(_cell(of_one, f"#{one.settings[:6]}" if several else "", num_shown, seed))
+        cells.append(_cell(of_one, f"#{one.settings[:6]}" if several else "", num_shown))
     notes += [
         f"{cell.name} on {cell.task}: no greedy answer could be judged."
         for cell, of_one in zip(cells, groups, strict=True)
@@ -113,7 +107,7 @@ def analyze(
             one, first, two, second = two, second, one, first
         if not _comparable(one, two, baseline):
             continue
-        comparison = compare(first, second, names=(one.name, two.name), seed=seed, num_shown=num_shown)
+        comparison = compare(first, second, names=(one.name, two.name), num_shown=num_shown)
         if comparison is not None:
             found.append(comparison)
         notes += _caveats(one, two, comparison, (first[0].conditions, second[0].conditions))
@@ -168,30 +162,28 @@ def _with_all_samples(records: list[EvaluationRecord]) -> list[EvaluationRecord]
     return [record for record in records if record.sample_index == 0 or record.key in kept]
 
 
-def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int, seed: int) -> Cell:
+def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int) -> Cell:
     one, greedy = records[0], list(judged_greedily(records).values())
     retriever = "" if one.retriever is None else f" + {one.retriever}"
-    metrics = summarize(one.task, records, seed=seed)
-    values = {name.removeprefix(f"eval/{one.task}/"): value for name, value in metrics.items()}
-    intervals = {
-        name: Interval(value=value, low=values[f"{name}_low"], high=values[f"{name}_high"])
-        for name, value in values.items()
-        if f"{name}_low" in values
-    }
-    kinds = []
-    for tag in sorted({tag for record in greedy for tag in record.tags}):
-        bases = [name.removesuffix(f"_{tag}") for name in values if name.endswith(f"_{tag}") and name not in intervals]
-        kinds.append(
-            Kind(
-                tag=tag,
-                num_examples=sum(tag in record.tags for record in greedy),
-                accuracy=intervals[f"accuracy_{tag}"],
-                numbers={base: values[f"{base}_{tag}"] for base in bases if base in values},
-            )
+    scores: dict[str, dict[str, Interval]] = {}  # by tag
+    numbers: dict[str, dict[str, float]] = {}
+    for (name, tag), value in measure(records).items():
+        if isinstance(value, Interval):
+            scores.setdefault(tag, {})[name] = value
+        else:
+            numbers.setdefault(tag, {})[name] = value
+    del numbers[""]["num_examples"]
+    numbers[""].pop("samples_per_example", None)  # of examples whose samples were all judged
+    kinds = [
+        Kind(
+            tag=tag,
+            num_examples=sum(tag in record.tags for record in greedy),
+            accuracy=scores[tag]["accuracy"],
+            numbers=numbers.get(tag, {}),
         )
-    of_kinds = {f"{number}_{kind.tag}" for kind in kinds for number in ("accuracy", *kind.numbers)}
-    bounds = {f"{name}_{end}" for name in intervals for end in ("low", "high")}
-    counts = {"num_examples", "samples_per_example"}
+        for tag in scores
+        if tag
+    ]
     right = sorted((r for r in greedy if r.correct), key=lambda r: (-_reward(r), r.num_completion_tokens, r.example_id))
     wrong = sorted(
         (r for r in greedy if not r.correct), key=lambda r: (_reward(r), -r.num_completion_tokens, r.example_id)
@@ -206,8 +198,8 @@ def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int, see
         variant=variant,
         num_examples=len(greedy),
         samples_per_example=max(map(len, samples_by_example(records).values()), default=0),
-        scores={name: interval for name, interval in intervals.items() if name not in of_kinds},
-        numbers={name: v for name, v in values.items() if name not in {*of_kinds, *intervals, *bounds, *counts}},
+        scores=scores.get("", {}),
+        numbers=numbers[""],
         kinds=tuple(kinds),
         cost=_cost(records),
         best=tuple(right[:num_shown]),

@@ -18,18 +18,8 @@ MAX_PROBLEMS = 3
 """Damaged lines named per file; more are counted."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Planned:
-    """A benchmark's names for the model and task of a file; `own_task` is the task's own name."""
-
-    model: str
-    task: str
-    own_task: str
-
-    def rename(self, record: EvaluationRecord) -> EvaluationRecord:
-        """`rpn_small` for the task `rpn` of the configuration `rpn_small`; `mix/gsm8k` for a set of several."""
-        task = self.task if record.task == self.own_task else f"{self.task}/{record.task}"
-        return replace(record, model=self.model, task=task)
+Names = tuple[str, str, str]
+"""A benchmark's names for the model and task of a file, and the task's own name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +43,7 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
     records: list[EvaluationRecord] = []
     used: list[Path] = []
     notes: list[str] = []
-    for file, planned in dict(_files(paths, notes)).items():
+    for file, names in dict(_files(paths, notes)).items():
         if only is not None and file.resolve() not in only:
             continue
         found, problems = read_records(file, tokens=tokens)
@@ -67,7 +57,7 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
             used.append(file)
             if file.suffix == ".partial":
                 notes.append(f"{file} is of an evaluation that has not ended: what ends early is in it first.")
-        records += found if planned is None else map(planned.rename, found)
+        records += found if names is None else (_renamed(record, *names) for record in found)
     if not records:
         folder = next((path for path in paths if path.is_dir()), paths[0].parent)
         raise UserError(
@@ -78,7 +68,12 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
     return Collected(records=tuple(records), files=tuple(used), notes=tuple(notes))
 
 
-def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[tuple[Path, Planned | None]]:
+def _renamed(record: EvaluationRecord, model: str, task: str, own_task: str) -> EvaluationRecord:
+    """`rpn_small` for the task `rpn` of the configuration `rpn_small`; `mix/gsm8k` for a set of several."""
+    return replace(record, model=model, task=task if record.task == own_task else f"{task}/{record.task}")
+
+
+def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[tuple[Path, Names | None]]:
     """Each file, with its names in a plan."""
     for path in paths:
         if path.is_file():
@@ -103,18 +98,16 @@ def _visible(folder: Path, pattern: str) -> list[Path]:
     return sorted(file for file in files if not any(p.startswith(".") for p in file.relative_to(folder).parts))
 
 
-def _of_plan(plan: Path, notes: list[str]) -> Iterator[tuple[Path, Planned]]:
+def _of_plan(plan: Path, notes: list[str]) -> Iterator[tuple[Path, Names]]:
     """The existing files of a benchmark, finished or begun."""
     try:
         with plan.open("rb") as file:
             cells = json.loads(file.read(MAX_PLAN_BYTES))["cells"]
-        names = ("model", "task", "own_task")
-        named = [(str(cell["file"]), Planned(**{name: str(cell[name]) for name in names})) for cell in cells]
+        named = [(*(str(cell[key]) for key in ("file", "model", "task", "own_task")),) for cell in cells]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         notes.append(f"{plan} is damaged: the records beside it are used under the names they have.")
         return
-    for name, planned in named:
-        file = plan.parent / name
-        for one in (file, file.with_name(f"{file.name}.partial")):
+    for name, model, task, own_task in named:
+        for one in (plan.parent / name, plan.parent / f"{name}.partial"):
             if one.is_file() and one.resolve().is_relative_to(plan.parent.resolve()):
-                yield one, planned
+                yield one, (model, task, own_task)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from rlvr.evaluation.intervals import Interval
-from rlvr.evaluation.paired import mcnemar, paired_bootstrap
+from rlvr.evaluation.intervals import Interval, mcnemar, paired_bootstrap
 from rlvr.evaluation.summary import judged_greedily, judged_samples
 from rlvr.tracking.evaluations import EvaluationRecord
 
@@ -80,37 +80,31 @@ def compare(
     second: Sequence[EvaluationRecord],
     *,
     names: tuple[str, str],
-    seed: int,
     num_shown: int = 3,
 ) -> Comparison | None:
     """The comparison of two evaluations of one task; None if no example was judged greedily in both."""
     one, two = judged_greedily(first), judged_greedily(second)
     shared = [example for example in one if example in two]
-    common = [example for example in shared if one[example].expected == two[example].expected]
+    changed = {example for example in shared if one[example].expected != two[example].expected}
+    common = [example for example in shared if example not in changed]
     if not common:
         return None
     only_first = tuple(example for example in common if one[example].correct and not two[example].correct)
     only_second = tuple(example for example in common if two[example].correct and not one[example].correct)
-    one_rate, two_rate = _sampled_accuracies(first), _sampled_accuracies(second)
-    changed = set(shared) - set(common)
-    both = [example for example in one_rate if example in two_rate and example not in changed]
-    rates = [one_rate[example] for example in both], [two_rate[example] for example in both]
+    of_first, of_second = judged_samples(first), judged_samples(second)
+    both = [example for example in of_first if example in of_second and example not in changed]
+    rates = [[fmean(r.correct for r in samples[example]) for example in both] for samples in (of_first, of_second)]
     return Comparison(
         task=first[0].task,
         split=first[0].split,
         first=names[0],
         second=names[1],
         num_common=len(common),
-        difference=paired_bootstrap([one[e].correct for e in common], [two[e].correct for e in common], seed=seed),
+        difference=paired_bootstrap([one[e].correct for e in common], [two[e].correct for e in common]),
         only_first=only_first,
         only_second=only_second,
         p_value=mcnemar(len(only_first), len(only_second)),
-        sampled=paired_bootstrap(*rates, seed=seed) if both else None,
+        sampled=paired_bootstrap(*rates) if both else None,
         num_changed=len(changed),
         disagreeing=tuple((one[id], two[id]) for id in (*only_first[:num_shown], *only_second[:num_shown])),
     )
-
-
-def _sampled_accuracies(records: Sequence[EvaluationRecord]) -> dict[str, float]:
-    samples = judged_samples(records)
-    return {example: sum(one.correct for one in of_one) / len(of_one) for example, of_one in samples.items()}

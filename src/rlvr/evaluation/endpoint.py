@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import nan
-from typing import Any
 
 from rlvr.engines.chat_completions import EndpointError, Said, to_wire
 from rlvr.engines.openai import Endpoint
@@ -13,7 +12,7 @@ from rlvr.envs.base import Env, TurnText
 from rlvr.errors import UserError
 from rlvr.evaluation.players import Played, judged_turns
 from rlvr.rollout.episode import Sampling
-from rlvr.types import Example, Message, Score, StopReason
+from rlvr.types import Example, Score, StopReason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,41 +29,43 @@ class EndpointPlayer:
 
     async def play(self, example: Example, env: Env, sampling: Sampling, *, sample_index: int, seed: int) -> Played:
         """A request that fails for good ends the episode with a `failure`."""
-        opening = await env.start()
-        log = _Log(wire=[to_wire(message) for message in opening])
-        failure = None
+        prompts: list[str] = []  # what each turn added
+        answers: list[Said] = []
+        failure, num_read, known = None, 0, 0
         try:
-            stop_reason = await self._take_turns(opening, env, sampling, log)
+            stop_reason = await self._take_turns(env, sampling, prompts, answers)
         except EndpointError as error:
             stop_reason, failure = StopReason.ABORTED, f"the endpoint failed: {error}"
-        texts = [] if failure else [self._text(*turn) for turn in zip(log.prompts, log.said, strict=True)]
-        sampled = ((said.token_ids, said.logprobs) for said in log.said)
+        for said in answers:
+            num_read += max(0, said.num_prompt_tokens - known)
+            known = said.num_prompt_tokens + said.num_completion_tokens
+        texts = [] if failure else [self._text(*turn) for turn in zip(prompts, answers, strict=True)]
+        sampled = ((said.token_ids, said.logprobs) for said in answers)
         return Played(
             texts=texts,
-            turns=() if failure else judged_turns(texts, sampled, log.prompts[1:]),
+            turns=() if failure else judged_turns(texts, sampled, prompts[1:]),
             score=_error(failure) if failure else await _score(env, texts),
             stop_reason=stop_reason,
-            num_prompt_tokens=log.num_read,
-            num_completion_tokens=sum(said.num_completion_tokens for said in log.said),
+            num_prompt_tokens=num_read,
+            num_completion_tokens=sum(said.num_completion_tokens for said in answers),
             failure=failure,
         )
 
-    async def _take_turns(self, opening: Sequence[Message], env: Env, sampling: Sampling, log: _Log) -> StopReason:
-        new = opening
+    async def _take_turns(self, env: Env, sampling: Sampling, prompts: list[str], answers: list[Said]) -> StopReason:
+        wire, new = [], await env.start()
         while True:
-            log.prompts.append("\n".join(message.content for message in new))
-            said = await self.endpoint.chat(log.wire, sampling(len(log.said)), tools=env.tools, stop=self.stop_words)
-            log.said.append(said)
+            wire = [*wire, *map(to_wire, new)]
+            prompts.append("\n".join(message.content for message in new))
+            said = await self.endpoint.chat(wire, sampling(len(answers)), tools=env.tools, stop=self.stop_words)
+            answers.append(said)
             if said.stop_reason != StopReason.STOP:
                 return said.stop_reason  # an unfinished message cannot be answered
             reply = await env.step(said.message)
             if reply.done:
                 return StopReason.STOP
-            if len(log.said) == env.max_turns:
+            if len(answers) == env.max_turns:
                 return StopReason.MAX_TURNS
-            new = reply.messages
-            before = [] if reply.restarts else [*log.wire, said.wire]
-            log.wire = [*before, *(to_wire(message) for message in new)]
+            wire, new = [] if reply.restarts else [*wire, to_wire(said.message)], reply.messages
 
     def _text(self, prompt: str, said: Said) -> TurnText:
         text = said.message.content
@@ -77,24 +78,6 @@ class EndpointPlayer:
             num_tokens=said.num_completion_tokens,
             calls=said.message.tool_calls,
         )
-
-
-@dataclass(kw_only=True)
-class _Log:
-    """The conversation so far: `wire` is what the next request sends, `prompts` what each turn added."""
-
-    wire: list[Mapping[str, Any]]
-    prompts: list[str] = field(default_factory=list)
-    said: list[Said] = field(default_factory=list)
-
-    @property
-    def num_read(self) -> int:
-        """Prompt tokens that no earlier turn had read or written."""
-        num, known = 0, 0
-        for said in self.said:
-            num += max(0, said.num_prompt_tokens - known)
-            known = said.num_prompt_tokens + said.num_completion_tokens
-        return num
 
 
 async def _score(env: Env, texts: Sequence[TurnText]) -> Score:

@@ -35,8 +35,7 @@ class RecordFile:
         self.path = path.resolve()  # the file behind a link, not the link, is replaced
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.problems: list[str] = []
-        self._known: dict[tuple[str, str, int], EvaluationRecord] = {}
-        self._failed: dict[tuple[str, str, int], EvaluationRecord] = {}
+        self._kept: dict[tuple[str, str, int], EvaluationRecord] = {}
         self._lock = _locked(self.partial, path)
         try:
             self._resume(path, settings)
@@ -58,18 +57,19 @@ class RecordFile:
                 f"{other.split}): name another --output, or delete it."
             )
         for record in [*whole, *started]:
-            (self._known if record.failure is None else self._failed)[record.key] = record
+            if record.failure is None or self._kept.get(record.key, record).failure is not None:
+                self._kept[record.key] = record
         if more:  # the last line may be torn: the next one starts on a line of its own
             self._write(b"\n")
 
     def known(self, settings: str) -> dict[tuple[str, int], EvaluationRecord]:
-        """The records with these settings, by example id and sample index."""
-        return {key[1:]: record for key, record in self._known.items() if key[0] == settings}
+        """The judged records with these settings, by example id and sample index."""
+        return {key[1:]: one for key, one in self._kept.items() if key[0] == settings and one.failure is None}
 
     def add(self, record: EvaluationRecord) -> None:
         """Append one line, unbuffered. UserError if the disk is full."""
         self._write(to_line(record))
-        self._known[record.key] = record
+        self._kept[record.key] = record
 
     def _write(self, line: bytes) -> None:
         with writing(self.partial), self.partial.open("ab", buffering=0) as file:
@@ -79,7 +79,7 @@ class RecordFile:
     def finish(self, records: Sequence[EvaluationRecord]) -> None:
         """Write the whole file: `records` in their order, then the others of earlier runs, failures included."""
         keys = {record.key for record in records}
-        others = [record for key, record in {**self._failed, **self._known}.items() if key not in keys]
+        others = [record for key, record in self._kept.items() if key not in keys]
         write_jsonl(str(self.path), [*records, *others])
         self.partial.unlink(missing_ok=True)
 

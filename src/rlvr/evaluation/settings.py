@@ -18,10 +18,12 @@ class EvaluationSettings(Settings):
     """Held-out evaluation while training; the first one is made before the first update."""
 
     every: PositiveInt | None = setting(
-        10, "steps between evaluations; the last step is always evaluated; null: no evaluation at all"
+        10,
+        "steps between evaluations; the last step is always evaluated; null: no evaluation at all",
+        debug=1,
     )
     num_examples: PositiveInt | Literal["all"] = setting(
-        500, "held-out examples, always the same", only_if="every is not None"
+        500, "held-out examples, always the same", only_if="every is not None", debug=4
     )
     samples_per_example: NonNegativeInt = setting(
         0,

@@ -6,9 +6,11 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, replace
 from io import StringIO
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from rlvr.evaluation.analysis import Analysis, Cell, Cost
 from rlvr.evaluation.compare import Comparison
@@ -225,26 +227,18 @@ def _safe(text: str, markdown: bool) -> str:
 
 
 def plain(analysis: Analysis, *, clock: bool = True) -> list[dict[str, Any]]:
-    """A JSON object for each cell (`"kind": "cell"`) and each comparison; `clock=False` leaves seconds out."""
-    cells = [{"kind": "cell", **_jsonable(cell)} for cell in analysis.cells]
-    for cell in () if clock else cells:
-        del cell["cost"]["seconds"]
-    comparisons = []
+    """A JSON object for each cell (`"kind": "cell"`) and each comparison; `clock=False` leaves seconds out.
+
+    Records are their examples' ids, NaN is null.
+    """
+    found = []
+    for cell in analysis.cells:
+        ids = {name: [one.example_id for one in getattr(cell, name)] for name in ("best", "worst")}
+        found.append({"kind": "cell", **to_jsonable_python(replace(cell, **ids), inf_nan_mode="null")})
+        if not clock:
+            del found[-1]["cost"]["seconds"]
     for one in analysis.comparisons:
-        line = {"kind": "comparison", **_jsonable(one), "is_real": one.is_real, "sentence": one.sentence}
+        line = {"kind": "comparison", **to_jsonable_python(replace(one, disagreeing=()), inf_nan_mode="null")}
         del line["disagreeing"]
-        comparisons.append(line)
-    return cells + comparisons
-
-
-def _jsonable(value: Any) -> Any:
-    """Dataclasses as objects, records as their example's id, NaN as null."""
-    if isinstance(value, EvaluationRecord):
-        return value.example_id
-    if is_dataclass(value):
-        return {field.name: _jsonable(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {name: _jsonable(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        found.append(line | {"is_real": one.is_real, "sentence": one.sentence})
+    return found

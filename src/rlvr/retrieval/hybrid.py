@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from rlvr.registry import register
-from rlvr.retrieval.base import Corpus, Document, Hits
+from rlvr.retrieval.base import Corpus, Document
 from rlvr.retrieval.bm25 import Bm25, Bm25Index
+from rlvr.retrieval.ranking import Index, Scores
 from rlvr.retrieval.retriever import IndexRetriever, find_retriever
 from rlvr.retrieval.semantic import SemanticIndex
-
-if TYPE_CHECKING:
-    from rlvr.retrieval.ranking import Scores
 
 MEANING = 1.5
 """BM25 points that one standard deviation of the cosines is worth; docs/retrieval.md says how it was chosen."""
 SMALLEST_SPREAD = 1e-6
 
 
-class HybridIndex:
+class HybridIndex(Index):
     """Two indexes over the same documents, their scores fused; see `fuse`."""
 
     def __init__(self, bm25: Bm25Index, semantic: SemanticIndex) -> None:
-        self.documents = bm25.documents
-        self._bm25 = bm25
-        self._semantic = semantic
+        super().__init__(bm25.documents)
+        self._bm25, self._semantic = bm25, semantic
 
     def scores(self, query: str) -> Scores:
-        """[N]; `NO_HIT` for a query without words."""
+        """[N]"""
         return fuse(self._bm25.scores(query), self._semantic.scores(query))
-
-    def search(self, queries: Sequence[str], top_n: int) -> list[Hits]:
-        """See `Index.search`."""
-        from rlvr.retrieval.ranking import best
-
-        return [best(self.scores(query), top_n) for query in queries]
 
 
 def fuse(by_words: Scores, by_meaning: Scores) -> Scores:
@@ -48,11 +41,7 @@ def fuse(by_words: Scores, by_meaning: Scores) -> Scores:
 
     `fuse([3, 2, 0], [0.1, 0.5, 0.6])` is about [0.9, 2.7, 1.4]: best is the second one, which both find good.
     """
-    import numpy as np
-
-    from rlvr.retrieval.ranking import NO_HIT
-
-    if not len(by_meaning) or by_meaning[0] == NO_HIT:  # for all or none
+    if not len(by_meaning):
         return by_meaning
     spread = max(float(by_meaning.std()), SMALLEST_SPREAD)
     return by_words + np.float32(MEANING / spread) * (by_meaning - by_meaning.mean())

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Awaitable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Awaitable, Collection, Iterable, Sequence
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import PrivateAttr, ValidationError
 
 from rlvr import registry
 from rlvr.errors import ConfigError, UserError, suggestion
-from rlvr.retrieval.base import Corpus, Document, Index, RetrievalError, Search
+from rlvr.imports import described
+from rlvr.retrieval.base import Corpus, Document, Found, RetrievalError, Search
 from rlvr.retrieval.settings import RetrievalSettings
-from rlvr.retrieval.text import bounded, has_words
+from rlvr.retrieval.text import WORD, bounded
 from rlvr.settings import Component, validated
+from rlvr.threads import CallThreads
+
+if TYPE_CHECKING:
+    from rlvr.retrieval.ranking import Index
 
 KEPT_INDEXES = 512
-
-
-class Found(NamedTuple):
-    """A document, and how well it fits: comparable within one answer only."""
-
-    document: Document
-    score: float
 
 
 class Retriever(Component, ABC):
@@ -46,7 +39,7 @@ class Retriever(Component, ABC):
     uses: ClassVar[frozenset[str]] = frozenset()
     """The fields of `RetrievalSettings` that it reads, beside scope, corpus, index_dir and own."""
     is_local: ClassVar[bool] = True
-    """Whether it searches any documents that it is given: the oracle and the services do not."""
+    """Whether it searches the documents that it is given, any: the oracle and the services do not."""
     is_instant: ClassVar[bool] = False
     """Whether a search of a question's own documents takes a millisecond at most, and so needs no thread."""
     gives_all: ClassVar[bool] = False
@@ -55,6 +48,7 @@ class Retriever(Component, ABC):
     _retrieval: RetrievalSettings = PrivateAttr(default_factory=RetrievalSettings)
     _model: str | None = None
     _corpus: Corpus | None = None
+    _threads: CallThreads = PrivateAttr(default_factory=CallThreads)
 
     @property
     def retrieval(self) -> RetrievalSettings:
@@ -90,12 +84,16 @@ class Retriever(Component, ABC):
             CorpusError: the corpus or its stored index is damaged.
         """
         self.check()
-        self.load()
+        try:
+            self.load()
+        except Exception as error:
+            if isinstance(error, UserError) or type(self).__module__.startswith("rlvr."):
+                raise
+            raise ConfigError(f"task.retriever={self.name}: its load failed ({described(error)}).") from error
         if self.is_local and self.retrieval.corpus is not None and self.retrieval.scope == "corpus":
             from rlvr.retrieval.corpus import open_corpus
 
-            index_dir = None if self.retrieval.index_dir is None else Path(self.retrieval.index_dir)
-            self._open_corpus(open_corpus(Path(self.retrieval.corpus).expanduser(), index_dir))
+            self._open_corpus(open_corpus(self.retrieval.corpus, self.retrieval.index_dir))
         return self
 
     def _open_corpus(self, corpus: Corpus) -> None:
@@ -104,8 +102,8 @@ class Retriever(Component, ABC):
     @abstractmethod
     def search(
         self, query: str, documents: Sequence[Document], top_n: int
-    ) -> Sequence[Document] | Awaitable[Sequence[Document]]:
-        """At most `top_n` (1 or more) of the documents, best first.
+    ) -> Sequence[Document | Found] | Awaitable[Sequence[Document | Found]]:
+        """At most `top_n` (1 or more) of the documents, best first, perhaps with scores.
 
         The query has a word and at most `text.MAX_QUERY_CHARS`. Several threads may search at once; an asynchronous
         method runs on the event loop. An exception ends the run: it must not turn into episodes that find nothing.
@@ -116,42 +114,69 @@ class Retriever(Component, ABC):
 
         `supporting` are the ids of the documents that hold the answer; only the oracle looks at them.
         """
-        return partial(self._find, tuple(documents) if self._corpus is None else self._corpus.documents)
+        searched = tuple(documents) if self._corpus is None else self._corpus.documents
 
-    async def _find(self, documents: Sequence[Document], query: str, top_n: int) -> list[Document]:
+        async def search(query: str, top_n: int) -> list[Document]:
+            return [document for document, _ in await self.ranked(query, searched, top_n)]
+
+        return search
+
+    async def ranked(self, query: str, documents: Sequence[Document], top_n: int) -> list[Found]:
+        """What a search finds, with scores: 1, 1/2, 1/3, ... where the retriever gives none.
+
+        Raises RetrievalError if it fails, or gives anything else than documents.
+        """
         query = bounded(query)
-        if top_n < 1 or not has_words(query):
+        if top_n < 1 or not WORD.search(query):
             return []
-        with self._must_not_fail():
+        try:
             if inspect.iscoroutinefunction(self.search) or (self.is_instant and self._corpus is None):
                 found = self.search(query, documents, top_n)
             else:
-                found = await asyncio.to_thread(self.search, query, documents, top_n)
-            return list(await found if inspect.isawaitable(found) else found)[:top_n]
-
-    def ranked(self, query: str, documents: Sequence[Document], top_n: int) -> list[Found]:
-        """What a search finds, with scores: 1, 1/2, 1/3, ... where the retriever gives none."""
-        found = asyncio.run(self._find(documents, query, top_n))
-        return [Found(document, 1 / rank) for rank, document in enumerate(found, start=1)]
-
-    @contextmanager
-    def _must_not_fail(self) -> Iterator[None]:
-        try:
-            yield
+                found = await self._threads.run(self.name, partial(self.search, query, documents, top_n))
+            found = await found if inspect.isawaitable(found) else found
+            found = list(found) if isinstance(found, Iterable) and not isinstance(found, str | dict) else found
         except UserError:
             raise
         except Exception as error:  # foreign code
             raise RetrievalError(
                 f"task.retriever={self.name}: its search failed ({type(error).__name__}: {str(error)[:200]!a})."
             ) from error
+        return self._checked(found, documents)[:top_n]
+
+    def _checked(self, found: Any, documents: Sequence[Document]) -> list[Found]:
+        if (problem := self._problem(found, documents)) is not None:
+            returned = problem.encode("ascii", "backslashreplace").decode()
+            raise RetrievalError(
+                f"task.retriever={self.name}: its search returned {returned}; it must return a list of documents out "
+                "of those that it is given (set is_local = False in a class that finds others)."
+            )
+        return [one if isinstance(one, Found) else Found(one, 1 / rank) for rank, one in enumerate(found, start=1)]
+
+    def _problem(self, found: Any, documents: Sequence[Document]) -> str | None:
+        if not isinstance(found, list):
+            return f"{found!r:.80}"
+        for one in found:
+            document = one.document if isinstance(one, Found) else one
+            if not isinstance(document, Document):
+                return f"a list with {document!r:.80}"
+        if not self.is_local or all(isinstance(one, Found) for one in found):
+            return None
+        is_corpus = self._corpus is not None and documents is self._corpus.documents
+        known = self._corpus_ids if is_corpus else {document.id for document in documents}
+        unknown = next((one.id for one in found if isinstance(one, Document) and one.id not in known), None)
+        return None if unknown is None else f"the id {unknown!r:.80}, which no document that it was given has"
+
+    @cached_property
+    def _corpus_ids(self) -> frozenset[str]:
+        assert self._corpus is not None
+        return frozenset(document.id for document in self._corpus.documents)
 
 
 class IndexRetriever(Retriever, ABC):
     """A retriever that indexes documents before it searches. The last `KEPT_INDEXES` questions' indexes are kept."""
 
     _corpus_index: Index | None = None
-    _indexes: OrderedDict[tuple[Document, ...], Index] = PrivateAttr(default_factory=OrderedDict)
-    _lock: Any = PrivateAttr(default_factory=threading.Lock)  # of the dictionary: an index may be made twice
 
     @abstractmethod
     def index(self, documents: Sequence[Document]) -> Index:
@@ -161,36 +186,22 @@ class IndexRetriever(Retriever, ABC):
         """An index over a corpus; one that takes long is stored in the corpus's folder, and read from there."""
         return self.index(corpus.documents)
 
-    def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Document]:
+    def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Found]:
         """See `Retriever.search`."""
-        index = self._kept_index(documents)
-        return [index.documents[hit.index] for hit in index.search([query], top_n)[0]]
+        if self._corpus is not None and documents is self._corpus.documents:
+            assert self._corpus_index is not None
+            return self._corpus_index.search(query, top_n)
+        # those of a question are a tuple, and come again; those of a request to our server do not
+        index = self.kept_index(documents) if isinstance(documents, tuple) else self.index(documents)
+        return index.search(query, top_n)
 
-    def ranked(self, query: str, documents: Sequence[Document], top_n: int) -> list[Found]:
-        """See `Retriever.ranked`. An index of other documents than the corpus is not kept."""
-        index = self._index_of_corpus(documents) or self.index(documents)
-        return [Found(index.documents[hit.index], hit.score) for hit in index.search([query], top_n)[0]]
+    @cached_property
+    def kept_index(self) -> Any:
+        """`index`, which remembers. Two threads may make the same one twice."""
+        return lru_cache(KEPT_INDEXES)(self.index)
 
     def _open_corpus(self, corpus: Corpus) -> None:
         self._corpus, self._corpus_index = corpus, self.corpus_index(corpus)
-
-    def _index_of_corpus(self, documents: Sequence[Document]) -> Index | None:
-        return self._corpus_index if self._corpus is not None and documents is self._corpus.documents else None
-
-    def _kept_index(self, documents: Sequence[Document]) -> Index:
-        if (index := self._index_of_corpus(documents)) is not None:
-            return index
-        key = tuple(documents)
-        with self._lock:
-            if (index := self._indexes.get(key)) is not None:
-                self._indexes.move_to_end(key)
-                return index
-        index = self.index(key)
-        with self._lock:
-            self._indexes[key] = index
-            if len(self._indexes) > KEPT_INDEXES:
-                self._indexes.popitem(last=False)
-        return index
 
 
 def find_retriever(name: str, retrieval: RetrievalSettings) -> Retriever:

@@ -12,10 +12,9 @@ import importlib.util
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -61,12 +60,6 @@ class _Search(_Body):
     top_n: Annotated[int, Field(ge=1, le=MAX_TOP_N)] = DEFAULT_TOP_N
 
 
-class _RefusalError(Exception):
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
 def serve(name: str, retriever: Retriever, port: int) -> None:
     """Answer requests until Ctrl-C or SIGTERM; requests under way are finished, for `SHUTDOWN_S` at most.
 
@@ -79,7 +72,6 @@ def serve(name: str, retriever: Retriever, port: int) -> None:
         UserError: the port is taken.
         KeyboardInterrupt, SystemExit: after the signal, with status 143 for SIGTERM.
     """
-    check_installed()
     assert retriever.corpus is not None
     num_passages = len(retriever.corpus.documents)
     import uvicorn
@@ -101,9 +93,16 @@ def serve(name: str, retriever: Retriever, port: int) -> None:
             print(f"rlvr: {name} over {num_passages:,} passages at {address}; Ctrl-C stops it", file=sys.stderr)
             sys.stderr.flush()
 
-    with _listen(port) as listening:
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        listening = socket.create_server((HOST, port), backlog=MAX_CONNECTIONS)
+    except OSError as error:
+        raise UserError(f"--port {port} cannot be used ({error.strerror}); choose another one.") from None
+    with listening:
         # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
-        before = signal.signal(signal.SIGTERM, _exit)
+        before = signal.signal(signal.SIGTERM, leave)
         try:
             asyncio.run(Server(config).serve(sockets=[listening]))
         finally:
@@ -117,8 +116,10 @@ def check_installed() -> None:
 
 
 def make_app(name: str, retriever: Retriever) -> Starlette:
-    """The application; see `serve`."""
+    """The application; see `serve`. A body that is too large or of another form is refused."""
     from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
@@ -126,89 +127,54 @@ def make_app(name: str, retriever: Retriever) -> Starlette:
     passages = retriever.corpus.documents
 
     async def rerank(request: Request) -> JSONResponse:
-        return await _answer(request, _Rerank, lambda body: _rerank(body, name, retriever))
+        """All documents in order, also those that fit in nothing (with the score 0)."""
+        body = _Rerank.model_validate_json(await _read(request))
+        if body.model not in (None, "", name):
+            raise HTTPException(400, f"model: this service has {name} only")
+        sent = [_Passage(text=entry) if isinstance(entry, str) else entry for entry in body.documents]
+        documents = [Document(id=str(place), title=one.title, text=one.text) for place, one in enumerate(sent)]
+        scores = {found.id: score for found, score in await retriever.ranked(body.query, documents, len(documents))}
+        scores |= {document.id: 0.0 for document in documents if document.id not in scores}
+        results = [
+            {"index": int(place), "relevance_score": score}
+            | ({"document": sent[int(place)].model_dump()} if body.return_documents else {})
+            for place, score in scores.items()
+        ]
+        return JSONResponse({"model": name, "results": results[: body.top_n or len(results)]})
 
     async def search(request: Request) -> JSONResponse:
-        return await _answer(request, _Search, lambda body: _search(body, retriever, passages))
+        body = _Search.model_validate_json(await _read(request))
+        found = await retriever.ranked(body.query, passages, body.top_n)
+        return JSONResponse({"results": [asdict(document) | {"score": score} for document, score in found]})
 
     async def health(request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok", "retriever": name, "passages": len(passages)})
 
-    routes = [
-        Route("/rerank", rerank, methods=["POST"]),
-        Route("/search", search, methods=["POST"]),
-        Route("/health", health, methods=["GET"]),
-    ]
-    return Starlette(routes=routes)
+    async def refuse(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, HTTPException):
+            return JSONResponse({"error": error.detail}, error.status_code)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or "body"
+            return JSONResponse({"error": f"{place}: {first['msg']}"}, 400)
+        return JSONResponse({"error": str(error)}, 500 if isinstance(error, RetrievalError) else 400)
 
-
-async def _answer(request: Request, kind: type[_Body], work: Callable[[Any], dict[str, Any]]) -> JSONResponse:
-    """What `work` makes of the body, in a thread; a body that is too large or of another form is refused."""
-    from starlette.responses import JSONResponse
-
-    try:
-        body = kind.model_validate_json(await _read(request))
-        return JSONResponse(await asyncio.to_thread(work, body))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "body"
-        return JSONResponse({"error": f"{place}: {first['msg']}"}, status_code=400)
-    except _RefusalError as refusal:
-        return JSONResponse({"error": str(refusal)}, status_code=refusal.status)
-    except RetrievalError as error:
-        return JSONResponse({"error": str(error)}, status_code=500)
+    return Starlette(
+        routes=[
+            Route("/rerank", rerank, methods=["POST"]),
+            Route("/search", search, methods=["POST"]),
+            Route("/health", health, methods=["GET"]),
+        ],
+        exception_handlers=dict.fromkeys((HTTPException, ValidationError, RetrievalError, ClientDisconnect), refuse),
+    )
 
 
 async def _read(request: Request) -> bytes:
-    from starlette.requests import ClientDisconnect
+    from starlette.exceptions import HTTPException
 
     data = b""
-    try:
-        async for block in request.stream():
-            data += block
-            if len(data) > MAX_BODY_BYTES:
-                raise _RefusalError(413, f"more than {MAX_BODY_BYTES:,} bytes")
-    except ClientDisconnect:
-        raise _RefusalError(400, "the connection ended before the body did") from None  # which nobody reads
+    async for block in request.stream():
+        data += block
+        if len(data) > MAX_BODY_BYTES:
+            raise HTTPException(413, f"more than {MAX_BODY_BYTES:,} bytes")
     return data
-
-
-def _rerank(body: _Rerank, name: str, retriever: Retriever) -> dict[str, Any]:
-    """All documents in order, also those that fit in nothing (with the score 0)."""
-    if body.model not in (None, "", name):
-        raise _RefusalError(400, f"model: this service has {name} only")
-    passages = [_Passage(text=entry) if isinstance(entry, str) else entry for entry in body.documents]
-    documents = [
-        Document(id=str(number), title=passage.title, text=passage.text) for number, passage in enumerate(passages)
-    ]
-    known = set(documents)
-    found = retriever.ranked(body.query, documents, len(documents))
-    scores = {document: score for document, score in found if document in known}
-    ranked = [*scores, *(document for document in documents if document not in scores)]
-    results: list[dict[str, Any]] = [
-        {"index": int(document.id), "relevance_score": scores.get(document, 0.0)} for document in ranked
-    ]
-    if body.return_documents:
-        results = [result | {"document": passages[result["index"]].model_dump()} for result in results]
-    return {"model": name, "results": results[: body.top_n or len(results)]}
-
-
-def _search(body: _Search, retriever: Retriever, passages: Sequence[Document]) -> dict[str, Any]:
-    found = retriever.ranked(body.query, passages, body.top_n)
-    return {"results": [asdict(document) | {"score": score} for document, score in found]}
-
-
-def _listen(port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((HOST, port))
-        listening.listen(MAX_CONNECTIONS)
-    except OSError as error:
-        listening.close()
-        raise UserError(f"--port {port} cannot be used ({error.strerror}); choose another one.") from None
-    return listening
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)

@@ -8,6 +8,12 @@ from typing import Any, Literal
 from rlvr.settings import NonNegativeInt, PositiveFloat, PositiveInt, Settings, Text, setting
 
 
+def _read_by(retrievers: str, name: str, default: Any, description: str) -> Any:
+    """A field that only some retrievers read, see `Retriever.uses`."""
+    only_if = f"task.reads('{name}')  # task.retriever={retrievers.replace(' and ', ' or ')}"
+    return setting(default, f"{retrievers}: {description}", only_if=only_if)
+
+
 class RetrievalSettings(Settings):
     """How documents are searched. A retriever's `uses` names the fields that it reads."""
 
@@ -24,47 +30,21 @@ class RetrievalSettings(Settings):
         "folder of corpus indexes; null: ~/.cache/rlvr, or XDG_CACHE_HOME",
         only_if="scope == 'corpus' and corpus is not None",
     )
-    stem: bool = setting(
-        True,
-        "bm25 and hybrid: Snowball stems of English words",
-        only_if="task.reads('stem')  # task.retriever=bm25 or hybrid",
+    stem: bool = _read_by("bm25 and hybrid", "stem", True, "Snowball stems of English words")
+    remove_stop_words: bool = _read_by(
+        "bm25 and hybrid", "remove_stop_words", True, "leave out Lucene's English stop words"
     )
-    remove_stop_words: bool = setting(
-        True,
-        "bm25 and hybrid: leave out Lucene's English stop words",
-        only_if="task.reads('remove_stop_words')  # task.retriever=bm25 or hybrid",
+    rerank_url: Text | None = _read_by("rerank", "rerank_url", None, "address of the service; null: RERANK_API_URL")
+    search_url: Text | None = _read_by(
+        "search", "search_url", None, "address of the service; null: WIKI_SEARCH_API_URL"
     )
-    rerank_url: Text | None = setting(
-        None,
-        "rerank: address of the service; null: RERANK_API_URL",
-        only_if="task.reads('rerank_url')  # task.retriever=rerank",
+    api_key_var: Text | None = _read_by(
+        "rerank and search", "api_key_var", None, "name of the variable with the key; null: no key"
     )
-    search_url: Text | None = setting(
-        None,
-        "search: address of the service; null: WIKI_SEARCH_API_URL",
-        only_if="task.reads('search_url')  # task.retriever=search",
+    service_model: Text | None = _read_by(
+        "rerank", "service_model", None, "model that the service is asked for; null: its own choice"
     )
-    api_key_var: Text | None = setting(
-        None,
-        "rerank and search: name of the variable with the key; null: no key",
-        only_if="task.reads('api_key_var')  # task.retriever=rerank or search",
-    )
-    service_model: Text | None = setting(
-        None,
-        "rerank: model that the service is asked for; null: its own choice",
-        only_if="task.reads('service_model')  # task.retriever=rerank",
-    )
-    timeout_s: PositiveFloat = setting(
-        10.0,
-        "rerank and search: time limit of a request",
-        only_if="task.reads('timeout_s')  # task.retriever=rerank or search",
-    )
-    max_retries: NonNegativeInt = setting(
-        3,
-        "rerank and search: requests after the first failed one",
-        only_if="task.reads('max_retries')  # task.retriever=rerank or search",
-    )
-    max_document_chars: PositiveInt = setting(
-        8_000, "rerank: longer documents are cut", only_if="task.reads('max_document_chars')  # task.retriever=rerank"
-    )
+    timeout_s: PositiveFloat = _read_by("rerank and search", "timeout_s", 10.0, "time limit of a request")
+    max_retries: NonNegativeInt = _read_by("rerank and search", "max_retries", 3, "requests after the first failed one")
+    max_document_chars: PositiveInt = _read_by("rerank", "max_document_chars", 8_000, "longer documents are cut")
     own: Mapping[str, Any] = setting({}, "a retriever of your own (module:Class): its fields")

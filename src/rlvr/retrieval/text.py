@@ -11,19 +11,16 @@ from rlvr.retrieval.settings import RetrievalSettings
 
 WORD = re.compile(r"\b\w\w+\b")
 """Words of two characters and more, of any script; what bm25s and scikit-learn take by default."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
 _LUCENE = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
     "to was will with"
 )
 STOP_WORDS = frozenset(_LUCENE.split())
 """Lucene's 33 English stop words."""
-
-
 CACHED_WORDS = 65_536
 MAX_QUERY_CHARS = 10_000
 """Longer queries are cut: a model may write 100 kB of anything."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def bounded(query: str) -> str:
@@ -34,11 +31,6 @@ def bounded(query: str) -> str:
 def readable(text: str) -> str:
     """What JSON can hold and UTF-8 cannot (half a UTF-16 pair) becomes U+FFFD: tokenizers and answers fail at it."""
     return _SURROGATE.sub("\ufffd", text)
-
-
-def has_words(query: str) -> bool:
-    """Whether there is anything to search for."""
-    return WORD.search(query) is not None
 
 
 def words(text: str, settings: RetrievalSettings) -> list[str]:
@@ -58,8 +50,9 @@ def make_stemmer(settings: RetrievalSettings) -> Callable[[str], str]:
 
     stem, lock = Stemmer.Stemmer("english").stemWord, threading.Lock()  # a Stemmer's own cache is not thread-safe
 
+    @lru_cache(maxsize=CACHED_WORDS)
     def stem_alone(word: str) -> str:
         with lock:
             return stem(word)
 
-    return lru_cache(maxsize=CACHED_WORDS)(stem_alone)
+    return stem_alone

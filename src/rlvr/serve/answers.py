@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -10,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rlvr.chat.rendering import Chat
-from rlvr.serve.messages import api_calls
 from rlvr.serve.sampling import Choice
 from rlvr.serve.transcript import UNFINISHED
 from rlvr.types import StopReason, ToolSchema
@@ -31,7 +31,6 @@ class Answer(ABC):
 
     chat: Chat
     model: str
-    with_logprobs: bool
     with_ids: bool
     tools: tuple[ToolSchema, ...] = ()
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -62,14 +61,14 @@ class Answer(ABC):
         """The next entry of a stream: what is new of the choice; None if nothing."""
         assert choice.transcript is not None
         begin, calls = choice.told, []
-        if self.tools:
-            if choice.stop_reason is None:
-                return None
-            text, calls = self._parsed(choice)
-        else:
+        if not self.tools:
             text = choice.transcript.take()
-        wants_tokens = (self.with_ids or self.with_logprobs) and len(choice.token_ids) > begin
-        if not (text or wants_tokens or choice.stop_reason):
+        elif choice.stop_reason is None:
+            return None
+        else:
+            text, calls = self._parsed(choice)
+        wants_tokens = self.with_ids or choice.num_alternatives is not None
+        if not (text or choice.stop_reason or (wants_tokens and len(choice.token_ids) > begin)):
             return None
         choice.told = len(choice.token_ids)
         return self._entry(choice, self._said(text, calls, whole=False), begin, called=bool(calls))
@@ -90,19 +89,16 @@ class Answer(ABC):
         reason = None
         if choice.stop_reason is not None:
             reason = "stop" if choice.stop_reason is StopReason.STOP or choice.at_text else "length"
-        entry = {"index": choice.index, **words, "logprobs": None}
-        if self.with_logprobs:
-            ids, logprobs = choice.token_ids[begin:], choice.logprobs[begin:]
-            unseen = [((), ())] * len(ids)
-            seen = choice.alternatives.seen[begin : begin + len(ids)] if choice.alternatives else unseen
-            likely = [self._words(*tokens) for tokens in seen]
-            entry["logprobs"] = self._logprobs(choice, self._words(ids, logprobs), likely)
-        entry["finish_reason"] = "tool_calls" if called and reason == "stop" else reason
+        ids, logprobs = choice.token_ids[begin:], None
+        if choice.num_alternatives is not None:
+            seen = choice.alternatives.seen[begin : begin + len(ids)] if choice.alternatives else [((), ())] * len(ids)
+            drawn = self._words(ids, choice.logprobs[begin:])
+            logprobs = self._logprobs(choice, drawn, [self._words(*tokens) for tokens in seen])
+        finish_reason = "tool_calls" if called and reason == "stop" else reason
+        entry = {"index": choice.index, **words, "logprobs": logprobs, "finish_reason": finish_reason}
         if self.with_ids and begin == 0:
             entry["prompt_token_ids"] = list(choice.prompt_ids)
-        if self.with_ids:
-            entry["token_ids"] = choice.token_ids[begin:]
-        return entry
+        return entry | ({"token_ids": ids} if self.with_ids else {})
 
     def _words(self, ids: Sequence[int], logprobs: Sequence[float]) -> Tokens:
         pairs = zip(ids, logprobs, strict=True)
@@ -115,7 +111,12 @@ class Answer(ABC):
         said = self.chat.parse(choice.token_ids, reason, self.tools)
         places = [place for stop in choice.stops if (place := said.content.find(stop)) >= 0]
         text = said.content[: min(places)] if places else said.content
-        calls = api_calls(said.tool_calls, f"{self.id[:12]}_{choice.index}")
+        calls = []
+        for call in said.tool_calls:
+            if call.problem is None:  # malformed ones are only text
+                name = f"call_{self.id[:12]}_{choice.index}_{len(calls)}"
+                function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+                calls.append({"id": name, "type": "function", "function": function})
         return (text or None) if calls else text, calls
 
 

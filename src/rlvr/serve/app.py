@@ -33,8 +33,8 @@ def make_app(served: Served, pool: Pool, limits: Limits, api_key: str | None = N
     metrics, begun = Metrics(), int(time.time())
 
     async def health(request: Request) -> Response:
-        ending = pool.draining
-        return JSONResponse({"status": "ending" if ending else "ok"}, status_code=503 if ending else 200)
+        status, code = ("ending", 503) if pool.draining else ("ok", 200)
+        return JSONResponse({"status": status}, status_code=code)
 
     async def counts(request: Request) -> Response:
         text = metrics.text(running=served.engine.num_running, waiting=served.engine.num_waiting)
@@ -50,14 +50,12 @@ def make_app(served: Served, pool: Pool, limits: Limits, api_key: str | None = N
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in served.names:
-            raise HTTPException(404, f"{shown(name)} is not served here; there is {', '.join(served.names)}.")
+            return refusal(ApiError(404, f"{shown(name)} is not served here; there is {', '.join(served.names)}."))
         return JSONResponse(described(name))
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        detail = error.detail
-        if detail in ("Not Found", "Method Not Allowed"):
-            detail = f"there is no {request.method} {shown(request.url.path)} here; docs/serve.md says what there is."
+        detail = f"there is no {request.method} {shown(request.url.path)} here; docs/serve.md says what there is."
         return refusal(ApiError(error.status_code, detail))
 
     post = partial(Endpoint, served=served, pool=pool, limits=limits, metrics=metrics)

@@ -7,8 +7,8 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,11 @@ LAST_WORDS_S = 1.0
 """Time for a stream's last event, the error, if the client does not read."""
 GONE = 499
 """Counted where the client did not wait for an answer."""
+STREAM = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,42 +56,38 @@ class Endpoint:
     make: Callable[[Any, Served], tuple[Answer, list[Choice]]]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer and count."""
-        begin, status = time.perf_counter(), 200
+        """Answer and count. An error once a stream has begun is its last event."""
+        begin, status, in_stream = time.perf_counter(), 200, False
         try:
-            status = await self._answer(scope, receive, send)
+            request = parse(self.kind, await self._body(Request(scope, receive)))
+            async with _explained(self.limits.request_s):
+                answer, choices = self.make(request, self.served)
+                with self.pool.places(len(choices)):
+                    if in_stream := bool(request.stream):
+                        await send(STREAM)
+                    try:
+                        work = self._stream(request, answer, choices, send) if in_stream else self._whole(choices)
+                        await _unless_gone(receive, work)
+                    finally:
+                        counts = usage(choices)
+                        self.metrics.prompt_tokens += counts["prompt_tokens"]
+                        self.metrics.completion_tokens += counts["completion_tokens"]
+                body = None if in_stream else JSONResponse(answer.whole(choices))
+            await (body(scope, receive, send) if body else _send_events(send, [], last=True))
+            self.metrics.took(time.perf_counter() - begin)
         except ClientDisconnect:
             self.metrics.given_up += 1
             status = GONE
         except ApiError as error:
             status = error.status
-            await refusal(error)(scope, receive, send)
+            if in_stream:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORDS_S):
+                        await _send_events(send, [error.body()], last=True)
+            else:
+                await refusal(error)(scope, receive, send)
         finally:
             self.metrics.answers[scope["path"], status] += 1
-        if status == 200:
-            self.metrics.took(time.perf_counter() - begin)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> int:
-        request = parse(self.kind, await self._body(Request(scope, receive)))
-        with _explained():
-            answer, choices = self.make(request, self.served)
-
-        async def whole() -> int:
-            with _explained(self.limits.request_s):
-                async with asyncio.timeout(self.limits.request_s):
-                    await self.pool.sample(choices)
-                body = JSONResponse(answer.whole(choices))
-            await body(scope, receive, send)
-            return 200
-
-        with self.pool.places(len(choices)):
-            try:
-                work = self._stream(request, answer, choices, send) if request.stream else whole()
-                return await _unless_gone(receive, work)
-            finally:
-                counts = usage(choices)
-                self.metrics.prompt_tokens += counts["prompt_tokens"]
-                self.metrics.completion_tokens += counts["completion_tokens"]
 
     async def _body(self, request: Request) -> bytes:
         """The whole body, at most `max_body_bytes`, whatever its headers say."""
@@ -94,53 +95,37 @@ class Endpoint:
         if kind != "application/json":
             raise ApiError(415, "the body must be JSON: send it with the header Content-Type: application/json.")
         most = self.limits.max_body_bytes
-        too_large = ApiError(413, f"the body has more than {most} bytes, the most that this server reads.")
         announced = request.headers.get("content-length", "0")
-        if announced.isdecimal() and int(announced[:20]) > most:
-            raise too_large
+        size = int(announced[:20]) if announced.isdecimal() else 0
         data = bytearray()
         try:
-            async with asyncio.timeout(BODY_S):
-                async for block in request.stream():
+            async with asyncio.timeout(BODY_S), aclosing(request.stream()) as blocks:
+                while size <= most and (block := await anext(blocks, None)) is not None:
                     data += block
-                    if len(data) > most:
-                        raise too_large
+                    size = max(size, len(data))
         except TimeoutError:
             raise ApiError(408, f"the body did not arrive within {BODY_S:.0f} s.") from None
+        if size > most:
+            raise ApiError(413, f"the body has more than {most} bytes, the most that this server reads.")
         return bytes(data)
 
-    async def _stream(self, request: ApiRequest, answer: Answer, choices: Sequence[Choice], send: Send) -> int:
-        """Server-sent events; an error once the answer has begun is the last event."""
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        limit = self.limits.request_s
-        try:
-            with _explained(limit):
-                async with asyncio.timeout(limit), aclosing(self._events(request, answer, choices)) as all_events:
-                    async for events in all_events:
-                        await _send_events(send, events)
-        except ApiError as error:
-            try:
-                async with asyncio.timeout(LAST_WORDS_S):
-                    await _send_events(send, [error.body()], last=True)
-            except TimeoutError:
-                raise ClientDisconnect from None
-            return error.status
-        await _send_events(send, [], last=True)
-        return 200
+    async def _whole(self, choices: Sequence[Choice]) -> None:
+        async with aclosing(self.pool.sample(choices)) as steps:
+            async for _ in steps:
+                pass
 
-    async def _events(
-        self, request: ApiRequest, answer: Answer, choices: Sequence[Choice]
-    ) -> AsyncGenerator[list[Json]]:
-        yield [answer.chunk([entry]) for choice in choices if (entry := answer.opening(choice))]
+    async def _stream(self, request: ApiRequest, answer: Answer, choices: Sequence[Choice], send: Send) -> None:
+        """Server-sent events, but for the last one."""
+        await _send_events(send, [answer.chunk([entry]) for choice in choices if (entry := answer.opening(choice))])
         going = list(choices)
-        async for _ in self.pool.watch(choices):
-            news = [entry for choice in going if (entry := answer.news(choice))]
-            going = [choice for choice in going if choice.stop_reason is None]
-            if news:
-                yield [answer.chunk([entry]) for entry in news]
+        async with aclosing(self.pool.sample(choices)) as steps:
+            async for _ in steps:
+                news = [entry for choice in going if (entry := answer.news(choice))]
+                going = [choice for choice in going if choice.stop_reason is None]
+                if news:
+                    await _send_events(send, [answer.chunk([entry]) for entry in news])
         if request.stream_options and request.stream_options.include_usage:
-            yield [answer.chunk([], usage(choices))]
+            await _send_events(send, [answer.chunk([], usage(choices))])
 
 
 def refusal(error: ApiError) -> JSONResponse:
@@ -156,11 +141,12 @@ async def _send_events(send: Send, events: Sequence[Json], *, last: bool = False
     await send({"type": "http.response.body", "body": text.encode(), "more_body": not last})
 
 
-@contextmanager
-def _explained(seconds: float = 0.0) -> Iterator[None]:
+@asynccontextmanager
+async def _explained(seconds: float) -> AsyncIterator[None]:
     """Turn errors into refusals; an unforeseen one is printed on stderr and answered with a 500."""
     try:
-        yield
+        async with asyncio.timeout(seconds):
+            yield
     except (ApiError, ClientDisconnect):
         raise
     except TimeoutError:
@@ -172,8 +158,8 @@ def _explained(seconds: float = 0.0) -> Iterator[None]:
         raise ApiError(500, f"the server failed ({type(error).__name__}): its log says where.") from None
 
 
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, int]) -> int:
-    """The result of the work, which is cancelled when the client goes away."""
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, which is cancelled when the client goes away."""
 
     async def until_gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -182,9 +168,9 @@ async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, int]) -> int:
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(until_gone())
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientDisconnect
+        if not task.done():
+            raise ClientDisconnect
+        task.result()
     finally:
         gone.cancel()
         if not task.done():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
-from itertools import accumulate
 
 BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -19,30 +16,33 @@ class Metrics:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self._seconds = 0.0
-        self._buckets = [0] * (len(BUCKETS_S) + 1)
+        self._buckets = dict.fromkeys([*BUCKETS_S, "+Inf"], 0)  # requests up to each bound
 
     def took(self, seconds: float) -> None:
         """Count a completed request."""
         self._seconds += seconds
-        self._buckets[bisect_left(BUCKETS_S, seconds)] += 1
+        for bound in self._buckets:
+            self._buckets[bound] += seconds <= float(bound)
 
     def text(self, *, running: int, waiting: int) -> str:
         """All counts; `running` and `waiting` are completions now."""
         answers = {f'{{endpoint="{path}",status="{status}"}}': n for (path, status), n in sorted(self.answers.items())}
-        below, bounds = list(accumulate(self._buckets)), [*BUCKETS_S, "+Inf"]
-        seconds: dict[str, float] = {f'_bucket{{le="{s}"}}': n for s, n in zip(bounds, below, strict=True)}
-        seconds |= {"_sum": round(self._seconds, 6), "_count": below[-1]}
-        metrics: list[tuple[str, str, str, Mapping[str, float]]] = [
+        seconds = {f'_bucket{{le="{bound}"}}': num for bound, num in self._buckets.items()}
+        lines = []
+        for name, kind, what, samples in (
             ("requests_total", "counter", "Answers by endpoint and status.", answers),
             ("requests_given_up_total", "counter", "Requests whose client went away.", {"": self.given_up}),
             ("prompt_tokens_total", "counter", "Tokens of prompts.", {"": self.prompt_tokens}),
             ("completion_tokens_total", "counter", "Tokens that were sampled.", {"": self.completion_tokens}),
             ("completions_running", "gauge", "Completions that are being sampled.", {"": running}),
             ("completions_waiting", "gauge", "Completions that wait for a place.", {"": waiting}),
-            ("request_seconds", "histogram", "Time of answered requests.", seconds),
-        ]
-        lines = []
-        for name, kind, what, samples in metrics:
+            (
+                "request_seconds",
+                "histogram",
+                "Time of answered requests.",
+                seconds | {"_sum": round(self._seconds, 6), "_count": self._buckets["+Inf"]},
+            ),
+        ):
             lines += [f"# HELP rlvr_{name} {what}", f"# TYPE rlvr_{name} {kind}"]
             lines += [f"rlvr_{name}{suffix} {value}" for suffix, value in samples.items()]
         return "\n".join(lines) + "\n"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import secrets
 from collections.abc import Sequence
 
-from rlvr.errors import UserError
+from rlvr.errors import UserError, nearest
 from rlvr.seeding import derive_seed
 from rlvr.serve.answers import Answer, ChatAnswer, TextAnswer
 from rlvr.serve.errors import ApiError, invalid
@@ -31,10 +30,8 @@ def text_choices(request: CompletionRequest, served: Served) -> tuple[Answer, li
     if request.best_of not in (None, request.n or 1):
         raise invalid("best_of", "this server samples n completions and returns them all; leave it out.")
     prompts = [_text_prompt(prompt, served) for prompt in request.prompts()]
-    with_logprobs, with_ids = request.logprobs is not None, bool(request.return_token_ids)
-    answer = TextAnswer(chat=served.chat, model=served.names[0], with_logprobs=with_logprobs, with_ids=with_ids)
-    max_tokens = request.max_tokens or DEFAULT_MAX_TOKENS
-    return answer, _choices(request, prompts, served, max_tokens=max_tokens, alternatives=request.logprobs)
+    answer = TextAnswer(chat=served.chat, model=served.names[0], with_ids=bool(request.return_token_ids))
+    return answer, _choices(request, prompts, served, request.max_tokens or DEFAULT_MAX_TOKENS, request.logprobs)
 
 
 def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Choice]]:
@@ -47,76 +44,66 @@ def chat_choices(request: ChatRequest, served: Served) -> tuple[Answer, list[Cho
         raise invalid("max_tokens", "max_completion_tokens says another number; give one of them.")
     tools = () if request.tool_choice == "none" else to_tools(request.tools or ())
     messages = to_messages(request.messages)
-    texts = [message.content for message in messages]  # about what a template renders
-    texts += [str(call.arguments) for message in messages for call in message.tool_calls]
-    _check_length("messages", sum(map(len, [*texts, *map(str, tools)])), served)
+    calls = [call for message in messages for call in message.tool_calls]
+    texts = [*(one.content for one in messages), *(str(one.arguments) for one in calls), *map(str, tools)]
+    _check_length("messages", sum(map(len, texts)), served)  # about what a template renders
     try:
-        prompt = served.chat.encode_prompt(messages, tools)
+        prompt = _checked("messages", served.chat.encode_prompt(messages, tools), served)
     except UserError:
         raise invalid("messages", "the model's chat template or its tokenizer cannot take them.") from None
-    answer = ChatAnswer(
-        chat=served.chat,
-        model=served.names[0],
-        with_logprobs=bool(request.logprobs),
-        with_ids=bool(request.return_token_ids),
-        tools=tools,
-    )
-    prompts = [_checked("messages", prompt, served)]
+    with_ids = bool(request.return_token_ids)
+    answer = ChatAnswer(chat=served.chat, model=served.names[0], with_ids=with_ids, tools=tools)
     max_tokens = next(iter(limits), None) or served.max_context_tokens
     alternatives = request.top_logprobs or 0 if request.logprobs else None
-    return answer, _choices(request, prompts, served, max_tokens=max_tokens, alternatives=alternatives)
+    return answer, _choices(request, [prompt], served, max_tokens, alternatives)
 
 
 def _choices(
-    request: ApiRequest, prompts: Sequence[Ids], served: Served, *, max_tokens: int, alternatives: int | None
+    request: ApiRequest, prompts: Sequence[Ids], served: Served, max_tokens: int, alternatives: int | None
 ) -> list[Choice]:
     """n for each prompt. Choice 0 is drawn with the request's seed, each other one with a seed derived from it."""
     if request.temperature is not None and 0 < request.temperature < MIN_TEMPERATURE:
         raise invalid("temperature", f"it must be 0 (greedy) or at least {MIN_TEMPERATURE}.")
-    _check_ids("stop_token_ids", request.stop_token_ids or (), served)
     own_stops = frozenset() if request.ignore_eos else served.chat.stop_ids
+    stop_ids = _known("stop_token_ids", request.stop_token_ids or (), served)
     seed = secrets.randbits(63) if request.seed is None else request.seed
     num = request.n or 1
     total = num * len(prompts)
     if total > served.capacity:
         raise invalid("n", f"{total} completions are asked for; this server takes {served.capacity} at a time.")
-    choices = []
-    for index in range(total):
-        sampling = SamplingParams(
-            max_tokens=min(max_tokens, served.max_context_tokens),
-            stop_ids=own_stops | frozenset(request.stop_token_ids or ()),
-            seed=derive_seed(seed, "choice", index) if index else seed,
-            temperature=1.0 if request.temperature is None else request.temperature,
-            top_p=1.0 if request.top_p is None else request.top_p,
-            top_k=max(0, request.top_k or 0),
-            min_p=request.min_p or 0.0,
-        )
-        choice = Choice(
+    return [
+        Choice(
             index=index,
             prompt_index=index // num,
             prompt_ids=prompts[index // num],
-            sampling=sampling,
+            sampling=SamplingParams(
+                max_tokens=min(max_tokens, served.max_context_tokens),
+                stop_ids=own_stops.union(stop_ids),
+                seed=derive_seed(seed, "choice", index) if index else seed,
+                temperature=1.0 if request.temperature is None else request.temperature,
+                top_p=1.0 if request.top_p is None else request.top_p,
+                top_k=max(0, request.top_k or 0),
+                min_p=request.min_p or 0.0,
+            ),
             stops=request.stops,
             num_alternatives=alternatives,
             stream=bool(request.stream),
         )
-        choices.append(choice)
-    return choices
+        for index in range(total)
+    ]
 
 
 def _check_model(request: ApiRequest, served: Served) -> None:
-    if not request.model or request.model in served.names:
-        return
-    near = difflib.get_close_matches(request.model[:200], served.names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(served.names)}."
-    message = f"model: {shown(request.model)} is not served here; {hint}"
-    raise ApiError(404, message, field="model", code="model_not_found")
+    if request.model and request.model not in served.names:
+        near = nearest(request.model[:200], served.names)
+        hint = f"did you mean {near}?" if near else f"there is {', '.join(served.names)}."
+        message = f"model: {shown(request.model)} is not served here; {hint}"
+        raise ApiError(404, message, field="model", code="model_not_found")
 
 
 def _text_prompt(prompt: str | list[int], served: Served) -> Ids:
     if not isinstance(prompt, str):
-        _check_ids("prompt", prompt, served)
-        return _checked("prompt", tuple(prompt), served)
+        return _checked("prompt", _known("prompt", prompt, served), served)
     _check_length("prompt", len(prompt), served)
     try:
         return _checked("prompt", served.chat.encode_text(prompt), served)
@@ -124,11 +111,12 @@ def _text_prompt(prompt: str | list[int], served: Served) -> Ids:
         raise invalid("prompt", f"the model's tokenizer has no ids for it (got {shown(prompt)}).") from None
 
 
-def _check_ids(field: str, ids: Sequence[int], served: Served) -> None:
+def _known(field: str, ids: Sequence[int], served: Served) -> Ids:
     last = served.vocabulary_size - 1
     unknown = next((token for token in ids if token > last), None)
     if unknown is not None:
         raise invalid(field, f"the model has no token {unknown}: its ids end at {last}.")
+    return tuple(ids)
 
 
 def _check_length(field: str, num_chars: int, served: Served) -> None:

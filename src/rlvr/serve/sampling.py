@@ -47,9 +47,13 @@ class Choice:
     alternatives: Alternatives | None = None
     transcript: Transcript | None = None
     stop_reason: StopReason | None = None  # None: it goes on
-    at_text: bool = False  # a stop text ended it, no stop token
     told: int = 0  # tokens already in the stream
     offset: int = 0  # characters of their words
+
+    @property
+    def at_text(self) -> bool:
+        """Whether a stop text ended it, no stop token."""
+        return self.transcript is not None and self.transcript.stopped
 
     def text(self, chat: Chat) -> str:
         """The whole text, without the stop token or stop text. The choice must be over."""
@@ -96,58 +100,49 @@ class Pool:
             self._served.engine.close()
             await self._idle.wait()
 
-    async def sample(self, choices: Sequence[Choice], news: asyncio.Event | None = None) -> None:
-        """Sample until all are over; `news` is set whenever there is something new. Cancel it to abort them."""
-        tasks = [asyncio.ensure_future(self._one(choice, news or asyncio.Event())) for choice in choices]
+    async def sample(self, choices: Sequence[Choice]) -> AsyncGenerator[None]:
+        """Sample until all are over; yields whenever there is something new. Close it to abort them."""
+        news, over = asyncio.Event(), False
+        tasks = [asyncio.ensure_future(self._one(choice, news)) for choice in choices]
+        for task in tasks:
+            task.add_done_callback(lambda _: news.set())
         try:
-            await asyncio.gather(*tasks)
+            while not over:
+                await news.wait()
+                news.clear()
+                over = all(task.done() for task in tasks)
+                for task in tasks:
+                    if task.done():
+                        task.result()
+                yield
         finally:
             for task in tasks:
                 task.cancel()
-
-    async def watch(self, choices: Sequence[Choice]) -> AsyncGenerator[None]:
-        """As `sample`; yields whenever there is something new."""
-        news = asyncio.Event()
-        sampling = asyncio.ensure_future(self.sample(choices, news))
-        sampling.add_done_callback(lambda _: news.set())
-        try:
-            while not sampling.done():
-                await news.wait()
-                news.clear()
-                yield
-            await sampling
-            yield  # what came while the last item was dealt with
-        finally:
-            sampling.cancel()
-            await asyncio.wait([sampling])
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _one(self, choice: Choice, news: asyncio.Event) -> None:
-        transcript = Transcript(self._served.chat.decode, choice.stops)
-        watched = bool(choice.stops) or choice.stream
-        if watched:
-            choice.transcript = transcript
         if choice.num_alternatives:
             choice.alternatives = Alternatives(count=choice.num_alternatives)
+        if watched := bool(choice.stops) or choice.stream:
+            choice.transcript = Transcript(self._served.chat.decode, choice.stops)
 
         def see(token: int, logprob: float) -> None:
             """Called within the engine's step."""
+            assert choice.transcript is not None
             if choice.at_text:  # the step in which a request begins samples two tokens
                 return
             choice.token_ids.append(token)
             choice.logprobs.append(logprob)
             if token not in choice.sampling.stop_ids:
-                transcript.add(token)
-                if transcript.stopped:
-                    choice.at_text = True
-                    generation.cancel()
+                choice.transcript.add(token)
+            if choice.at_text:
+                generation.cancel()
             news.set()
 
+        on_token = see if watched else None
         generation = asyncio.ensure_future(
             self._served.engine.generate(
-                choice.prompt_ids,
-                choice.sampling,
-                on_token=see if watched else None,
-                alternatives=choice.alternatives,
+                choice.prompt_ids, choice.sampling, on_token=on_token, alternatives=choice.alternatives
             )
         )
         try:
@@ -161,10 +156,8 @@ class Pool:
         else:
             choice.token_ids, choice.logprobs = list(completion.token_ids), list(completion.behavior_logprobs)
             choice.stop_reason = completion.stop_reason
-        if watched:
-            transcript.finish()
-            choice.at_text = transcript.stopped
-        news.set()
+        if choice.transcript is not None:
+            choice.transcript.finish()
 
 
 def _shutting_down() -> ApiError:

@@ -6,12 +6,12 @@ or it would change the result and is refused by its name. `null` is as good as l
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rlvr.errors import nearest
 from rlvr.serve.errors import ApiError, invalid
 
 MAX_CHOICES = 128
@@ -141,8 +141,6 @@ class ApiMessage(_Body):
 class ToolFunction(_Body):
     """`parameters` is a JSON schema of an object."""
 
-    model_config = ConfigDict(extra="allow")
-
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -184,8 +182,8 @@ def _check_extra(kind: type[ApiRequest], name: str, value: Any) -> None:
     if value is None or name in IGNORED:
         return
     if name not in NEUTRAL:
-        near = difflib.get_close_matches(name, kind.model_fields, n=1)
-        hint = f"did you mean {near[0]}?" if near else "leave it out."
+        near = nearest(name[:200], kind.model_fields)
+        hint = f"did you mean {near}?" if near else "leave it out."
         raise ApiError(400, f"{shown(name)} is no field that this server knows; {hint}", field=name[:MAX_SHOWN])
     if not any(value == same and isinstance(value, bool) == isinstance(same, bool) for same in NEUTRAL[name]):
         raise invalid(name, f"this server does not support it; leave it out (got {shown(value)}).")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import signal
 import socket
 import sys
-from dataclasses import dataclass
 from ipaddress import ip_address
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -28,20 +26,12 @@ HEAD_S = 30.0
 """Time for the head of a request to arrive: silent connections would take the place of others."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Address:
-    """Where to listen; port 0 is any free one."""
-
-    host: str
-    port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_installed() -> None:
@@ -52,7 +42,7 @@ def check_installed() -> None:
 
 def serve(
     served: Served,
-    address: Address,
+    host: str,
     listening: socket.socket,
     limits: Limits,
     *,
@@ -62,15 +52,35 @@ def serve(
     """Answer requests until Ctrl-C or SIGTERM; then new ones get 503, and running ones `shutdown_s` to finish.
 
     The endpoint's address is printed on stdout once it accepts connections. A second signal ends the server at once.
-
-    Raises:
-        KeyboardInterrupt, SystemExit: after the signal, with status 143 for SIGTERM.
+    Every signal is raised again at the end.
     """
     import uvicorn
 
     from rlvr.serve.app import make_app
 
     pool = Pool(served)
+
+    class Server(uvicorn.Server):
+        """Finishes running requests before it closes their connections."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            name = f"[{host}]" if ":" in host else host
+            print(f"http://{name}:{listening.getsockname()[1]}/v1", flush=True)  # signals are handled from here on
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            self.force_exit = self.should_exit  # uvicorn does this for SIGINT only
+            super().handle_exit(sig, frame)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            if pool.active:
+                told = f"rlvr: finishing what runs, for {shutdown_s:g} s at most; once more stops at once"
+                print(told, file=sys.stderr)
+            draining = asyncio.create_task(pool.drain(shutdown_s))
+            while not (draining.done() or self.force_exit):
+                await asyncio.wait([draining], timeout=0.1)
+            await super().shutdown(sockets)
+
     config = uvicorn.Config(
         make_app(served, pool, limits, api_key),
         http=patient_protocol(HEAD_S),
@@ -83,44 +93,7 @@ def serve(
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_BYTES_S,
     )
-
-    class Server(uvicorn.Server):
-        """Finishes running requests before it closes their connections."""
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            host = f"[{address.host}]" if ":" in address.host else address.host
-            print(f"http://{host}:{listening.getsockname()[1]}/v1", flush=True)  # signals are handled from here on
-
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            self._captured_signals.append(sig)  # raised again at the end
-            if pool.draining:
-                self.should_exit = self.force_exit = True
-                return
-            pool.draining = True
-            loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(self.drain())))
-
-        async def drain(self) -> None:
-            """Exit when nothing runs."""
-            if pool.active:
-                told = f"rlvr: finishing what runs, for {shutdown_s:g} s at most; once more stops at once"
-                print(told, file=sys.stderr)
-            await pool.drain(shutdown_s)
-            self.should_exit = True
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    tasks: list[asyncio.Task[None]] = []
-    listening.listen(1024)
-    # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
-    before = signal.signal(signal.SIGTERM, leave)
-    loop = asyncio.new_event_loop()
-    try:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(Server(config).serve(sockets=[listening]))
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    asyncio.run(Server(config).serve(sockets=[listening]))
 
 
 def patient_protocol(head_s: float) -> type[H11Protocol]:
@@ -171,14 +144,16 @@ def patient_protocol(head_s: float) -> type[H11Protocol]:
     return Protocol
 
 
-def reserve(address: Address) -> socket.socket:
-    """A bound socket, before a model is loaded; it does not listen yet. UserError if the address cannot be used."""
-    where, listening = f"--host {address.host}", None
+def reserve(host: str, port: int) -> socket.socket:
+    """A bound socket, before a model is loaded; it does not listen yet. UserError if the address cannot be used.
+
+    Port 0 is any free one.
+    """
+    where, listening = f"--host {host}", None
     try:
-        (family, kind, protocol, _, bound), *_ = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        where += f" --port {address.port}"
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, bound = found[0]
+        where += f" --port {port}"
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(bound)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlvr.app.chats import make_chat
+from rlvr.app.tasks import make_chat
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.models.policy import Policy

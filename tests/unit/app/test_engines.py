@@ -6,6 +6,7 @@ import pytest
 
 from rlvr.app.engines import check_engine, make_engine
 from rlvr.app.ranks import own_voice
+from rlvr.app.tasks import context_tokens
 from rlvr.app.train import train
 from rlvr.config.compose import load_config
 from rlvr.engines.local import LocalEngine
@@ -19,10 +20,10 @@ from tests.unit.engines.vllm.world import fake_of, make_policy
 def test_the_local_engine_shares_the_weights_or_copies_them_where_they_change_under_it() -> None:
     policy = make_policy()
     for overrides, shares in (([], True), (["rollout.max_staleness=1"], False), (["trainer.strategy=fsdp2"], False)):
-        engine = make_engine(load_config(overrides), policy, 100, Path("unused"))
+        engine = make_engine(load_config(overrides), policy, Path("unused"))
         assert isinstance(engine, LocalEngine)
         assert (engine._model is policy.model) == shares
-        assert engine.max_context_tokens == 100
+        assert engine.max_context_tokens == context_tokens(policy)
 
 
 def test_servers_get_their_weights_in_the_run_folder_or_where_all_of_them_can_read(tmp_path: Path) -> None:
@@ -36,9 +37,9 @@ def test_servers_get_their_weights_in_the_run_folder_or_where_all_of_them_can_re
         ):
             config = load_config([*lines, *more])
             check_engine(config)
-            engine = make_engine(config, policy, 100, tmp_path / "run")
+            engine = make_engine(config, policy, tmp_path / "run")
             assert isinstance(engine, VllmEngine)
-            assert engine.max_context_tokens == 100
+            assert engine.max_context_tokens == context_tokens(policy)
             engine.load_weights(4)
             assert [file.name for file in (folder / "v000004").iterdir()] == ["00000.safetensors"]
             engine.close()
@@ -53,7 +54,7 @@ def test_ranks_begin_with_different_servers_and_each_says_what_becomes_of_them(
     with running(*fakes):
         config = load_config(["engine=vllm", f"engine.urls=[{fakes[0].url},{fakes[1].url}]"])
         engines = [
-            make_engine(config, policy, 100, tmp_path, world, own_voice(config, world, notes.append))
+            make_engine(config, policy, tmp_path, world, own_voice(config, world, notes.append))
             for world in (World(rank=0), World(rank=1))
         ]
         firsts = [engine._fleet.members[0].url for engine in engines if isinstance(engine, VllmEngine)]

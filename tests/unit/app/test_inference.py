@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.app import inference_config
+from rlvr.app.sources import inference_config
 from rlvr.config.compose import load_config, to_run_yaml
 
 TRACKER = """from rlvr.tracking.trackers.base import Tracker

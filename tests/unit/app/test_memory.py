@@ -15,13 +15,13 @@ LONGEST = 7
 """Tokens of the longest prompt."""
 
 
-def plan(*overrides: str, name: str = "rpn", world: World = ALONE, needs: frozenset[str] = frozenset()) -> MemoryPlan:
+def plan(*overrides: str, name: str = "rpn", world: World = ALONE) -> MemoryPlan:
     """Of a policy of two layers with a context of 256."""
     policy = tiny_policy(max_position_embeddings=256)
     chat: Any = SimpleNamespace(encode_prompt=lambda length: [0] * length)
     task: Any = SimpleNamespace(train_example=lambda index: SimpleNamespace(messages=1 + index % LONGEST))
     config = tiny_config("rollout.max_completion_tokens=20", *overrides, name=name)
-    return plan_run(config, policy, chat, task, layout="shared", needs=needs, world=world)
+    return plan_run(config, policy, chat, task, layout="shared", world=world)
 
 
 def asked_about(found: MemoryPlan) -> str:
@@ -38,7 +38,7 @@ def test_a_row_is_the_longest_prompt_and_all_completions_within_the_context():
 def test_pitfall_33_each_copy_of_the_weights_is_planned_for():
     alone = plan().parts
     assert (alone.reference, alone.sampler) == (0, 0)
-    assert plan(needs=frozenset({"reference_logprobs"})).parts.reference == alone.weights
+    assert plan("algorithm.kl_coef=0.1").parts.reference == alone.weights
     assert plan("rollout.max_staleness=1").parts.sampler == alone.weights
     cut = plan("trainer.strategy=fsdp2", world=World(size=2)).parts
     assert cut.weights == -(-alone.weights // 2)

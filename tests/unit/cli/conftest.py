@@ -44,7 +44,7 @@ class FakeTraining:
 def training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTraining:
     monkeypatch.chdir(tmp_path)
     fake = FakeTraining()
-    module = ModuleType("rlvr.app")
+    module = ModuleType("rlvr.app.train")
     module.train = fake.train  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "rlvr.app", module)
+    monkeypatch.setitem(sys.modules, "rlvr.app.train", module)
     return fake

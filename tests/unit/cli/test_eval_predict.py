@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.app import inference_config
+from rlvr.app.sources import inference_config
 from rlvr.app.tasks import open_tasks
 from rlvr.cli.eval import failures, table
 from rlvr.cli.main import main

@@ -40,6 +40,12 @@ def test_what_cannot_be_swept_is_an_error(override: str) -> None:
         expand([override])
 
 
+def test_a_class_of_ones_own_is_swept_like_a_name() -> None:
+    jobs = expand(["algorithm=grpo,my_algo:Reinforce", "task.path='a:b','c'"])
+    assert [job.swept[0] for job in jobs[::2]] == ["algorithm=grpo", "algorithm=my_algo:Reinforce"]
+    assert jobs[0].swept[1] == "task.path='a:b'"
+
+
 def test_folders_are_named_after_the_swept_values_or_numbered() -> None:
     assert folder_names(expand(["seed=1,2"])) == ["seed=1", "seed=2"]
     assert folder_names(expand(["model.name_or_path=a/b,c/d"])) == ["0", "1"]

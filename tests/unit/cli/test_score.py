@@ -146,7 +146,7 @@ def test_check_sees_every_difference(expected: object, tmp_path: Path, capsys: p
         ("[1]", "line 2 is no JSON object"),
         ({"vid": "a", "task": "gsm8k", "prediction": "x"}, "line 2 has no field 'golds'; add it"),
         (GOOD | {"task": "gsm"}, "line 2: there is no task 'gsm'; use one of gsm8k, "),
-        (GOOD | {"prediction": 18}, "line 2: prediction is a number; give a text."),
+        (GOOD | {"prediction": 18}, "line 2: prediction=18: give a text."),
         (GOOD | {"golds": ["18"]}, "line 2: the gold answer has no line `#### N`."),
     ],
 )

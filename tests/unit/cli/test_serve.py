@@ -19,7 +19,10 @@ from rlvr.cli.main import main
         ("--vllm-python python3", "--vllm-python python3: has no effect with --engine local; add --engine vllm"),
         ("--log vllm.log", "--log vllm.log: has no effect with --engine local"),
         ("-- --tensor-parallel-size 2", "--tensor-parallel-size after --: is for vLLM; add --engine vllm"),
-        ("--engine vllm -- --port 1", "--port after --: rlvr serve decides of --port; leave it out (use --port)."),
+        (
+            "--engine vllm -- --port 1",
+            "--port after --: rlvr serve sets --port; leave it out, or use the option of rlvr serve (--help).",
+        ),
         ("--engine vllm --max-batch-size 2 -- --max-num-seqs 3", "leave it out (use --max-batch-size)"),
         ("--engine vllm --max-context-tokens 2 -- --max_model_len=3", "leave it out (use --max-context-tokens)"),
         ("--engine trt", "invalid choice: 'trt'"),

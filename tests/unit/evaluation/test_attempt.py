@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.evaluation.evaluate import Done, TrainSplit, attempt, check_failures
+from rlvr.evaluation.evaluate import UNKEPT, Session, check_failures, evaluate, examples_of
 from rlvr.evaluation.players import LocalPlayer
+from rlvr.evaluation.records import RecordFile
 from rlvr.tracking.evaluations import EvaluationRecord
 from rlvr.types import Example, SamplingParams
 from tests.unit.evaluation.records import record
@@ -20,10 +23,12 @@ from tests.unit.evaluation.test_evaluate import ScriptedPolicy, WordCodec, make_
 SAMPLING = SamplingParams(max_tokens=8, stop_ids=frozenset(), seed=0, temperature=0.7, top_p=0.9, top_k=5, min_p=0.1)
 
 
-def ask(policy: ScriptedPolicy, num: int, **options: Any) -> tuple[EvaluationRecord, ...]:
+def ask(
+    policy: ScriptedPolicy, num: int, samples: Sequence[int], session: Session = UNKEPT
+) -> tuple[EvaluationRecord, ...]:
     task = make_task()
     player = LocalPlayer(engine=policy, chat=policy.codec, max_context_tokens=64)
-    return asyncio.run(attempt(player, task, task.eval_examples(num), SAMPLING, **options))
+    return asyncio.run(evaluate(player, task, task.eval_examples(num), SAMPLING, samples, session))
 
 
 def scripted() -> ScriptedPolicy:
@@ -32,26 +37,29 @@ def scripted() -> ScriptedPolicy:
 
 def test_no_more_episodes_than_allowed_run_at_the_same_time() -> None:
     policy = scripted()
-    ask(policy, 20, samples=(0,), max_running=3)
+    ask(policy, 20, (0,), Session(max_running=3))
     assert len(policy.requests) == 20
     assert policy.most_waiting <= 3
 
 
 def test_pitfall_38_a_greedy_request_has_nothing_left_of_chance() -> None:
     policy = scripted()
-    ask(policy, 1, samples=(0, 1))
+    ask(policy, 1, (0, 1))
     drawn = {params.temperature: (params.top_p, params.top_k, params.min_p) for _, params in policy.requests}
     assert drawn == {0.0: (1.0, 0, 0.0), 0.7: (0.9, 5, 0.1)}
 
 
-def test_pitfall_38_a_known_record_of_another_gold_is_asked_again() -> None:
-    first = ask(scripted(), 3, samples=(0,))
-    done: Done = {(one.example_id, 0): one for one in [first[0], replace(first[1], expected="no digit")]}
-    added: list[EvaluationRecord] = []
-    again = ask(scripted(), 3, samples=(0,), done=done, on_record=added.append)
-    assert {one.example_id for one in added} == {first[1].example_id, first[2].example_id}
-    assert again[0] is first[0]
-    assert [one.expected for one in again] == [one.expected for one in first]
+def test_pitfall_38_a_known_record_of_another_gold_is_asked_again(tmp_path: Path) -> None:
+    first = ask(scripted(), 3, (0,))
+    with RecordFile(tmp_path / "F.jsonl", {""}) as file:
+        for one in [first[0], replace(first[1], expected="no digit")]:
+            file.add(one)
+        policy = scripted()
+        found = ask(policy, 3, (0,), Session(file=file))
+        assert len(policy.requests) == 2
+        assert list(file.known("").values()) == list(found)
+    assert found[0] is first[0]
+    assert [one.expected for one in found] == [one.expected for one in first]
 
 
 def test_pitfall_26_an_accuracy_needs_a_greedy_answer() -> None:
@@ -66,7 +74,7 @@ def test_of_a_stream_that_repeats_itself_each_example_is_asked_once() -> None:
     def example(index: int) -> Example:
         return Example(id=f"e{index // 3}", messages=(), answer="7", metadata={})
 
-    task: Any = SimpleNamespace(train_example=example, name="few", stop_words=(), env=None, judge=None, tags=None)
-    assert [one.id for one in TrainSplit(task).eval_examples(4)] == ["e0", "e1", "e2", "e3"]
+    task: Any = SimpleNamespace(train_example=example)
+    assert [one.id for one in examples_of(task, 4, "train")] == ["e0", "e1", "e2", "e3"]
     task.train_example = lambda index: example(0)
-    assert [one.id for one in TrainSplit(task).eval_examples(4)] == ["e0"]
+    assert [one.id for one in examples_of(task, 4, "train")] == ["e0"]

@@ -18,7 +18,7 @@ def test_pitfall_38_models_are_compared_on_the_examples_that_both_were_judged_on
     first = greedy([1, 1, 0, 0, 1])
     second = greedy([0, 1, 1, 1, 0, 1, 1], model="b")  # e5 and e6 were never asked of a
     second[4] = replace(second[4], failure="timed out")  # and e4 could not be judged
-    found = compare(first, second, names=NAMES, seed=0)
+    found = compare(first, second, names=NAMES)
     assert found is not None
     assert (found.num_common, found.only_first, found.only_second) == (4, ("e0",), ("e2", "e3"))
     assert found.difference.value == pytest.approx(3 / 4 - 2 / 4)
@@ -33,24 +33,24 @@ def test_pitfall_38_models_are_compared_on_the_examples_that_both_were_judged_on
 def test_pitfall_38_an_example_whose_gold_has_changed_is_another_example() -> None:
     first, second = greedy([1, 1, 0]), greedy([1, 0, 1], model="b")
     second[1] = replace(second[1], expected="9")
-    found = compare(first, second, names=NAMES, seed=0)
+    found = compare(first, second, names=NAMES)
     assert found is not None
     assert (found.num_common, found.num_changed, found.only_first) == (2, 1, ())
 
 
 def test_nothing_in_common_is_no_comparison() -> None:
-    assert compare(greedy([1, 0]), [record("x", True, model="b")], names=NAMES, seed=0) is None
-    assert compare(greedy([1]), [record("e0", True, model="b", sample=1)], names=NAMES, seed=0) is None
+    assert compare(greedy([1, 0]), [record("x", True, model="b")], names=NAMES) is None
+    assert compare(greedy([1]), [record("e0", True, model="b", sample=1)], names=NAMES) is None
 
 
 def test_samples_are_compared_by_their_means_over_examples() -> None:
     first = greedy([0, 0]) + [record(f"e{n}", right, sample=s) for n, s, right in [(0, 1, True), (0, 2, False)]]
     second = greedy([0, 0], model="b") + [record("e0", True, sample=s, model="b") for s in (1, 2, 3)]
-    found = compare(first, second, names=NAMES, seed=0)
+    found = compare(first, second, names=NAMES)
     assert found is not None
     assert found.sampled is not None
     assert found.sampled.value == pytest.approx(1.0 - 0.5)
-    assert compare(greedy([0]), second, names=NAMES, seed=0).sampled is None  # type: ignore[union-attr]
+    assert compare(greedy([0]), second, names=NAMES).sampled is None  # type: ignore[union-attr]
 
 
 def said(value: float, p_value: float, *, adjusted: float | None = None, **values: object) -> str:
@@ -98,7 +98,7 @@ def test_pitfall_26_samples_that_failed_or_have_another_gold_are_not_compared() 
     second[1] = replace(second[1], expected="9")
     second[4] = replace(second[4], expected="9", correct=False)
     second[5] = replace(second[5], failure="timed out", correct=False)
-    found = compare(first, second, names=NAMES, seed=0)
+    found = compare(first, second, names=NAMES)
     assert found is not None
     assert found.sampled is not None
     assert found.sampled.value == 1.0  # of e0 alone

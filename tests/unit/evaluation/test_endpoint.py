@@ -16,7 +16,7 @@ from rlvr.engines.openai import Endpoint
 from rlvr.envs.base import Reply, TurnText
 from rlvr.errors import UserError
 from rlvr.evaluation.endpoint import EndpointPlayer
-from rlvr.evaluation.evaluate import conclude, evaluate
+from rlvr.evaluation.evaluate import conclude, evaluate, examples_of
 from rlvr.evaluation.players import Played
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.tasks.base import Task
@@ -36,10 +36,9 @@ def run(
         endpoint = Endpoint(url, "policy", max_retries=0, max_concurrent=1)
         player = EndpointPlayer(endpoint=endpoint, stop_words=task.stop_words)
         try:
-            records = await evaluate(
-                player, task, num_examples=num_examples, samples_per_example=samples, max_completion_tokens=64
-            )
-            return conclude(task.name, records)
+            sampling = SamplingParams(max_tokens=64, stop_ids=player.stop_ids, seed=0)
+            examples = examples_of(task, num_examples)
+            return conclude(task.name, await evaluate(player, task, examples, sampling, range(samples + 1)))
         finally:
             await endpoint.close()
 

@@ -15,7 +15,7 @@ import pytest
 import rlvr
 from rlvr.envs.base import TurnText
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.evaluate import conclude, evaluate, judge
+from rlvr.evaluation.evaluate import conclude, evaluate, examples_of, judge
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.summary import EvaluationResult
@@ -126,15 +126,10 @@ def play(
 ) -> tuple[tuple[EvaluationRecord, ...], ScriptedPolicy]:
     codec = WordCodec(task)
     policy = ScriptedPolicy(task, codec)
-    evaluation = evaluate(
-        LocalPlayer(engine=policy, chat=codec, max_context_tokens=64),
-        task,
-        num_examples=num_examples,
-        samples_per_example=samples,
-        max_completion_tokens=8,
-        world=world,
-    )
-    return asyncio.run(evaluation), policy
+    player = LocalPlayer(engine=policy, chat=codec, max_context_tokens=64)
+    examples = world.share(examples_of(task, num_examples))
+    sampling = SamplingParams(max_tokens=8, stop_ids=codec.stop_ids, seed=0)
+    return asyncio.run(evaluate(player, task, examples, sampling, range(samples + 1))), policy
 
 
 def recorded(
@@ -276,16 +271,8 @@ def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_onc
     [example] = task.eval_examples(1)
     codec = CallingCodec(task)
     first, second = (turn_of(codec, prompt, "3 <eoe>") for prompt in ("<boe> 1 =", "<boe> 1 = 3 <eoe> + 4"))
-    episode = Episode(
-        example_id=example.id,
-        sample_index=0,
-        seed=0,
-        turns=(first, second),
-        score=Score(value=0.0),
-        stop_reason=StopReason.STOP,
-    )
-    tools = ({"type": "function", "function": {"name": "look"}},)
-    record = recorded(task, codec, example, episode, tools)
+    episode = episode_of(first, second)
+    record = recorded(task, codec, example, episode, TOOLS)
     assert record.completions == ("3 <eoe>", "3 <eoe>")
     assert [(turn.completion, turn.reply) for turn in record.turns] == [("3 <eoe>", "+ 4"), ("3 <eoe>", None)]
     assert [call.name for turn in record.turns for call in turn.calls] == ["look", "look"]
@@ -303,7 +290,7 @@ def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_onc
     assert from_json(to_json(alone)) == alone
     assert from_json(to_json(record)).turns[0].calls[0].arguments == {"at": None}  # NaN is no JSON
     endless = replace(second, prompt_ids=first.prompt_ids + first.completion.token_ids + (3,) * 100_000)
-    long = recorded(task, codec, example, replace(episode, turns=(first, endless)), tools)
+    long = recorded(task, codec, example, replace(episode, turns=(first, endless)), TOOLS)
     assert len(long.turns[0].reply or "") == MAX_REPLY_CHARS
 
 
@@ -322,22 +309,14 @@ def test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tok
     [example] = task.eval_examples(1)
     codec = CallingCodec(task)
     first, second = turn_of(codec, "<boe> 1 =", "3 <eoe>"), turn_of(codec, "<boe> 1 = 3 <eoe> + 4", "3 = 4 <eoe>")
-    episode = Episode(
-        example_id=example.id,
-        sample_index=0,
-        seed=0,
-        turns=(first, second),
-        score=Score(value=0.0),
-        stop_reason=StopReason.STOP,
-    )
-    tools = ({"type": "function", "function": {"name": "look"}},)
-    record = recorded(task, codec, example, episode, tools)
+    episode = episode_of(first, second)
+    record = recorded(task, codec, example, episode, TOOLS)
     assert [(turn.text, [call.name for call in turn.calls]) for turn in task.seen] == [
         ("3", ["look"]),
         ("3 = 4", ["look"]),
     ]
     assert record.num_completion_tokens == 2 + 4
-    alone = recorded(task, codec, example, replace(episode, turns=(first,)), tools)
+    alone = recorded(task, codec, example, replace(episode, turns=(first,)), TOOLS)
     assert [turn.completion for turn in alone.turns] == ["3 <eoe>"]  # it had tools, and may have called one
 
 
@@ -347,6 +326,14 @@ class CallingCodec(WordCodec):
     def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
         call = ToolCall(id="call_0", name="look", arguments={"at": float("nan")})
         return Message(role="assistant", content="", tool_calls=(call,) if tools else ())
+
+
+TOOLS = ({"type": "function", "function": {"name": "look"}},)
+
+
+def episode_of(*turns: Turn) -> Episode:
+    score = Score(value=0.0)
+    return Episode(example_id="e", sample_index=0, seed=0, turns=turns, score=score, stop_reason=StopReason.STOP)
 
 
 def turn_of(codec: WordCodec, prompt: str, said: str) -> Turn:

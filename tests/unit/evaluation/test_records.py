@@ -12,11 +12,11 @@ from rlvr.errors import UserError
 from rlvr.evaluation.records import RecordFile
 from rlvr.tracking.evaluations import EvaluationRecord, read_records
 from rlvr.tracking.jsonl import to_line
-from tests.unit.evaluation.test_summary import record
+from tests.unit.evaluation.records import record
 
 
-def records(names: Sequence[str], *, settings: str = "s") -> list[EvaluationRecord]:
-    return [replace(record(name, 0, {}), settings=settings) for name in names]
+def records(names: Sequence[str]) -> list[EvaluationRecord]:
+    return [record(name, False, settings="s") for name in names]
 
 
 def finish(path: Path, done: Sequence[EvaluationRecord]) -> None:

@@ -6,27 +6,14 @@ from dataclasses import replace
 import pytest
 
 from rlvr.evaluation.summary import combine, summarize
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+from rlvr.tracking.evaluations import EvaluationRecord
 from rlvr.tracking.metrics import undocumented
 from rlvr.types import StopReason
+from tests.unit.evaluation import records as shared
 
 
 def record(example: str, sample: int, parts: dict[str, float], *, correct: bool = False) -> EvaluationRecord:
-    return EvaluationRecord(
-        example_id=example,
-        sample_index=sample,
-        prompt="p",
-        turns=(JudgedTurn(completion="c"),),
-        expected="1",
-        answer="1",
-        correct=correct,
-        reward=0.0,
-        stop_reason=StopReason.STOP,
-        num_completion_tokens=1,
-        tags=(),
-        parts=parts,
-        diagnostics={},
-    )
+    return shared.record(example, correct, sample=sample, parts=parts, reward=0.0, num_completion_tokens=1)
 
 
 def test_parts_of_the_reward_stand_beside_the_metric_greedy_and_sampled() -> None:
@@ -38,7 +25,7 @@ def test_parts_of_the_reward_stand_beside_the_metric_greedy_and_sampled() -> Non
         record("b", 1, {"format": 0.0}),
         record("b", 2, {}),  # its verifier failed
     ]
-    metrics = summarize("gsm8k", records, seed=0)
+    metrics = summarize("gsm8k", records)
     assert metrics["eval/gsm8k/part_format"] == 0.5
     assert metrics["eval/gsm8k/sampled_part_format"] == pytest.approx((0.5 + 0.0) / 2)
     assert metrics["eval/gsm8k/sampled_part_format_low"] <= 0.25 <= metrics["eval/gsm8k/sampled_part_format_high"]
@@ -47,7 +34,7 @@ def test_parts_of_the_reward_stand_beside_the_metric_greedy_and_sampled() -> Non
 
 def test_pitfall_38_an_answer_whose_reward_failed_still_counts() -> None:
     failed = replace(record("a", 0, {}, correct=True), reward=math.nan)
-    metrics = summarize("gsm8k", [failed, record("b", 0, {"format": 1.0})], seed=0)
+    metrics = summarize("gsm8k", [failed, record("b", 0, {"format": 1.0})])
     assert metrics["eval/gsm8k/num_examples"] == 2  # the metric is no part of the reward
     assert metrics["eval/gsm8k/accuracy"] == 0.5
     assert metrics["eval/gsm8k/error_share"] == 0.5
@@ -57,7 +44,7 @@ def test_pitfall_38_an_answer_whose_reward_failed_still_counts() -> None:
 def test_pitfall_26_what_the_metric_failed_on_is_neither_right_nor_wrong() -> None:
     failed = replace(record("a", 0, {"format": 1.0}), answer=None, failure="timed out after 1 s", reward=math.nan)
     judged = [record("b", 0, {"format": 0.0}, correct=True), record("c", 0, {}, correct=True)]
-    metrics = summarize("math", [failed, *judged], seed=0)
+    metrics = summarize("math", [failed, *judged])
     assert metrics["eval/math/num_examples"] == 2
     assert metrics["eval/math/accuracy"] == 1.0
     assert metrics["eval/math/error_share"] == 1 / 3
@@ -68,11 +55,11 @@ def test_pitfall_26_what_the_metric_failed_on_is_neither_right_nor_wrong() -> No
 def test_pitfall_26_an_example_with_a_sample_that_failed_is_out_of_the_sampled_scores() -> None:
     greedy = [record("a", 0, {}), record("b", 0, {})]
     samples = [record(example, sample, {}, correct=example == "a") for example in "ab" for sample in (1, 2)]
-    assert summarize("math", greedy + samples, seed=0)["eval/math/sampled_accuracy"] == 0.5
+    assert summarize("math", greedy + samples)["eval/math/sampled_accuracy"] == 0.5
     samples[3] = replace(samples[3], failure="timed out after 1 s")
-    assert summarize("math", greedy + samples, seed=0)["eval/math/sampled_accuracy"] == 1.0
+    assert summarize("math", greedy + samples)["eval/math/sampled_accuracy"] == 1.0
     samples[0] = replace(samples[0], failure="timed out after 1 s")
-    assert "eval/math/sampled_accuracy" not in summarize("math", greedy + samples, seed=0)
+    assert "eval/math/sampled_accuracy" not in summarize("math", greedy + samples)
 
 
 def test_pitfall_38_parts_and_facts_are_told_for_each_kind_of_example() -> None:
@@ -81,7 +68,7 @@ def test_pitfall_38_parts_and_facts_are_told_for_each_kind_of_example() -> None:
         return replace(made, tags=(tag,), diagnostics={"answer_em": em, "note": "x"})
 
     records = [of("a", "2_hops", 1.0, 1.0), of("b", "2_hops", 0.0, 1.0), of("c", "4_hops", 0.25, 0.0)]
-    metrics = summarize("musique", records, seed=0)
+    metrics = summarize("musique", records)
     assert (metrics["eval/musique/part_citation_2_hops"], metrics["eval/musique/part_citation_4_hops"]) == (0.5, 0.25)
     assert (metrics["eval/musique/answer_em_2_hops"], metrics["eval/musique/answer_em_4_hops"]) == (1.0, 0.0)
     assert undocumented(metrics) == []
@@ -91,7 +78,7 @@ def test_pitfall_38_tool_calls_are_summed_up_as_in_training() -> None:
     diagnostics = {"turns": 3.0, "tool_calls": 4.0, "tool_errors": 1.0, "malformed_calls": 1.0}
     greedy = replace(record("a", 0, {}), diagnostics=diagnostics, stop_reason=StopReason.MAX_TURNS)
     sampled = replace(record("a", 1, {}), diagnostics={"turns": 9.0, "tool_calls": 9.0})
-    metrics = summarize("musique", [greedy, sampled], seed=0)
+    metrics = summarize("musique", [greedy, sampled])
     assert metrics["eval/musique/turns_mean"] == 3.0
     assert metrics["eval/musique/tool_calls_mean"] == 4.0
     assert metrics["eval/musique/tool_error_share"] == metrics["eval/musique/malformed_call_share"] == 0.25
@@ -113,4 +100,4 @@ def test_the_headline_of_several_tasks_counts_each_once() -> None:
 
 def test_pitfall_14_only_the_token_limit_truncates() -> None:
     records = [replace(record(str(n), 0, {}), stop_reason=reason) for n, reason in enumerate(StopReason)]
-    assert summarize("rpn", records, seed=0)["eval/rpn/truncated_share"] == 1 / len(StopReason)
+    assert summarize("rpn", records)["eval/rpn/truncated_share"] == 1 / len(StopReason)

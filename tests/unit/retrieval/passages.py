@@ -1,8 +1,10 @@
 """Passages and settings for tests."""
 
+import asyncio
 import gzip
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ import pytest
 
 from rlvr.retrieval.base import Document
 from rlvr.retrieval.bm25 import Bm25
-from rlvr.retrieval.retriever import find_retriever
+from rlvr.retrieval.ranking import Index
+from rlvr.retrieval.retriever import Retriever, find_retriever
 from rlvr.retrieval.settings import RetrievalSettings
 
 STEMMED = RetrievalSettings(stem=True, remove_stop_words=True)
@@ -52,6 +55,17 @@ def bm25(settings: RetrievalSettings = STEMMED) -> Bm25:
     retriever = find_retriever("bm25", settings).open()
     assert isinstance(retriever, Bm25)
     return retriever
+
+
+def places(index: Index, query: str, top_n: int) -> list[int]:
+    """Where in `documents()` what an index finds stands."""
+    return [int(found.document.id.removeprefix("d")) for found in index.search(query, top_n)]
+
+
+def ranked(retriever: Retriever, found: Sequence[Document], query: str, top_n: int = 5) -> list[int]:
+    """The same of what a retriever finds among some documents."""
+    hits = asyncio.run(retriever.ranked(query, found, top_n))
+    return [int(hit.document.id.removeprefix("d")) for hit in hits]
 
 
 def data_folder() -> Path:

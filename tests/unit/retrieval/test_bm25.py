@@ -14,7 +14,7 @@ from rlvr.retrieval.bm25 import K1, B
 from rlvr.retrieval.corpus import open_corpus
 from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.retrieval.text import make_stemmer, words
-from tests.unit.retrieval.passages import PLAIN, STEMMED, bm25, data_folder, documents, real_rows, write_corpus
+from tests.unit.retrieval.passages import PLAIN, STEMMED, bm25, data_folder, documents, ranked, real_rows, write_corpus
 
 QUERIES = ("capital of Poland", "river rivers river", "Paris", "Which city is on the Vistula?", "華沙")
 
@@ -40,58 +40,52 @@ def formula(query: str, found: list[Document], settings: RetrievalSettings) -> d
 @pytest.mark.parametrize("settings", [STEMMED, PLAIN])
 @pytest.mark.parametrize("query", QUERIES)
 def test_scores_are_those_of_the_formula(query: str, settings: RetrievalSettings) -> None:
-    hits = bm25(settings).index(documents()).search([query], 100)[0]
+    hits = bm25(settings).index(documents()).search(query, 100)
     expected = formula(query, documents(), settings)
-    assert {hit.index: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
+    assert {int(hit.document.id[1:]): hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
 def test_stems_and_stop_words_are_taken_only_if_asked_for() -> None:
     found = documents()
-    assert bm25().index(found).search(["capitals", "the"], 5)[0]
-    assert bm25().index(found).search(["the"], 5) == [[]]
-    assert bm25(PLAIN).index(found).search(["capitals"], 5) == [[]]
-    assert bm25(PLAIN).index(found).search(["the"], 5)[0]
+    assert bm25().index(found).search("capitals", 5)
+    assert bm25().index(found).search("the", 5) == []
+    assert bm25(PLAIN).index(found).search("capitals", 5) == []
+    assert bm25(PLAIN).index(found).search("the", 5)
 
 
-@pytest.mark.parametrize("query", ["", "   ", "?!", "a", "unheardof", "\ud800", "\x00"])
+@pytest.mark.parametrize("query", ["", "   ", "?!", "a", "unheardof", "\ud800", "\x00", "x" * 100_000 + " Vistula"])
 def test_a_query_that_says_nothing_finds_nothing(query: str) -> None:
-    assert bm25().index(documents()).search([query], 5) == [[]]
+    assert ranked(bm25(), documents(), query) == []
 
 
-def test_a_query_of_100_kb_is_searched_as_far_as_it_is_read() -> None:
-    index = bm25().index(documents())
-    assert index.search(["Vistula " * 12_500], 1)[0][0].index == 3
-    assert index.search(["x" * 100_000 + " Vistula"], 1) == [[]]
-
-
-def test_top_n_is_cut_to_what_there_is() -> None:
-    index = bm25().index(documents())
-    assert index.search(["Paris"], 0) == [[]]
-    assert [hit.index for hit in index.search(["Paris"], 10**9)[0]] == [2, 5, 0]
+def test_queries_and_top_n_are_cut() -> None:
+    assert ranked(bm25(), documents(), "Vistula " * 12_500, 1) == [3]
+    assert ranked(bm25(), documents(), "Paris", 0) == []
+    assert ranked(bm25(), documents(), "Paris", 10**9) == [2, 5, 0]
 
 
 @pytest.mark.parametrize("found", [[], documents()[6:7]])
 def test_documents_without_words_are_never_found(found: list[Document]) -> None:
-    assert bm25().index(found).search(["Paris", ""], 5) == [[], []]
+    assert ranked(bm25(), found, "Paris") == []
 
 
 def test_a_stored_index_finds_the_same(tmp_path: Path) -> None:
     corpus = open_corpus(write_corpus(tmp_path), tmp_path / "indexes")
     for settings in (STEMMED, PLAIN):
-        built = bm25(settings).index(documents()).search(QUERIES, 5)
+        built = bm25(settings).index(documents())
         for _ in range(2):  # written, then only read
-            assert bm25(settings).corpus_index(corpus).search(QUERIES, 5) == built
+            stored = bm25(settings).corpus_index(corpus)
+            assert [stored.search(query, 5) for query in QUERIES] == [built.search(query, 5) for query in QUERIES]
     assert len(list(corpus.folder.glob("bm25-*"))) == 2
 
 
 def test_threads_find_what_one_finds() -> None:
-    index = bm25().index(documents())
+    index, fresh = bm25().index(documents()), bm25().index(documents())
     queries = [f"{query} {number}" for number in range(200) for query in QUERIES]
-    alone = [index.search([query], 3)[0] for query in queries]
-    fresh = bm25().index(documents())
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda query: fresh.search([query], 3)[0], queries)) == alone
+        together = list(pool.map(lambda query: fresh.search(query, 3), queries))
+    assert together == [index.search(query, 3) for query in queries]
 
 
 def test_bm25s_does_not_start_jax() -> None:
@@ -100,9 +94,7 @@ def test_bm25s_does_not_start_jax() -> None:
         from rlvr.retrieval.base import Document
         from rlvr.retrieval.retriever import open_retriever
         from rlvr.retrieval.settings import RetrievalSettings
-        bm25 = open_retriever("bm25", RetrievalSettings())
-        assert "numpy" not in sys.modules
-        bm25.index([Document(id="1", title="a", text="bc")])
+        open_retriever("bm25", RetrievalSettings()).index([Document(id="1", title="a", text="bc")])
         assert "jax" not in sys.modules and "torch" not in sys.modules
         import bm25s.selection
         assert not bm25s.selection.JAX_IS_AVAILABLE
@@ -114,8 +106,8 @@ def test_recall_on_the_musique_corpus_is_that_of_the_reference(tmp_path: Path) -
     index = bm25().corpus_index(open_corpus(data_folder() / "musique/corpus.jsonl.gz", tmp_path))
     rows = real_rows("musique/dev.jsonl.gz")
     shares = []
-    for row, hits in zip(rows, index.search([row["question"] for row in rows], 5), strict=True):
+    for row in rows:
         gold = {(entry["title"], entry["paragraph_text"]) for entry in row["paragraphs"] if entry["is_supporting"]}
-        found = {(index.documents[hit.index].title, index.documents[hit.index].text) for hit in hits}
+        found = {(document.title, document.text) for document, _ in index.search(row["question"], 5)}
         shares.append(len(gold & found) / len(gold))
     assert 100 * sum(shares) / len(shares) == pytest.approx(50.3, abs=0.05)

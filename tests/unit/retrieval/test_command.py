@@ -93,12 +93,16 @@ def test_without_sentence_transformers_the_rest_is_shown(
             "golden: cannot search a corpus by itself; take one of bm25",
         ),
         (["--serve", "--retriever", "search"], 2, "--retriever search: cannot search a corpus by itself"),
-        (["--query", "a", "--top-n", "0"], 2, "0 is no number from 1"),
+        (["--query", "a", "--top-n", "0"], 2, "0 is not a whole number of 1 or more"),
         (["--query", "a", "--serve"], 2, "not allowed with"),
         (["--serve", "--port", "70000"], 2, "70000 is no port"),
         (["--serve", "--json"], 2, "--json goes with --query"),
         (["--serve", "--top-n", "3"], 2, "--top-n goes with --query"),
         (["--query", "a", "--port", "0"], 2, "--port goes with --serve"),
+        (["--query", "a", "--set", "task.retrieval.own.width=4"], 2, "of the retriever that --retriever names"),
+        (["--query", "a", "--retriever", "bm25", "--set", "task.retrieval.stem=false"], 2, "stem=false: sets task.ret"),
+        (["--query", "a", "--retriever", "bm25", "--set", "task.retrieval.own.k1=1"], 2, "bm25 has no settings"),
+        (["--query", "a", "--retriever", "bm25", "--set", "own"], 2, "own: an override is written key=value"),
         ([], 2, "one of the arguments --query --serve is required"),
     ],
 )
@@ -111,16 +115,38 @@ def test_wrong_use_is_one_sentence(
     assert err.count("\n") == 1
 
 
-def test_a_retriever_of_ones_own_is_found_in_the_current_folder(
+def test_a_retriever_of_ones_own_is_found_and_set(
     capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(Path(__file__).resolve().parents[3] / "examples" / "own")
-    code, out, err = run(capsys, folder, "--query", "Vistla", "--retriever", "my_retriever:Trigrams", "--json")
+    monkeypatch.setattr("rlvr.imports.folders", [])
+    own = Path(__file__).resolve().parents[3] / "examples" / "own"
+    options = ["--query", "Vistla", "--config-dir", str(own), "--retriever", "my_retriever:Trigrams", "--json"]
+    code, out, err = run(capsys, folder, *options)
     assert code == 0, err
     assert [json.loads(line)["id"] for line in out.splitlines()][:2] == ["d1", "d3"]
-    code, out, err = run(capsys, folder, "--query", "Vistla", "--retriever", "my_retriever:Trigram")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "module my_retriever has no Retriever Trigram; did you mean Trigrams?" in err
+    assert run(capsys, folder, *options, "--set", "task.retrieval.own.width=6")[1] == ""
+    wrong = [*options, "--set", "task.retrieval.own.width=0"]
+    for argv, said in (
+        (["--retriever", "my_retriever:Trigram"], "module my_retriever has no Retriever Trigram; did you mean Trigr"),
+        (wrong, "task.retrieval.own.width=0: must be greater than or equal to 1"),
+        ([*wrong[:-1], "task.retrieval.own.widt=4"], "own.widt=4: there is no such key; did you mean width?"),
+    ):
+        code, out, err = run(capsys, folder, *options, *argv)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert said in err
+
+
+def test_a_wrong_result_of_ones_own_retriever_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "my_wrong.py").write_text(
+        "from rlvr.retrieval.retriever import Retriever\n\nclass Wrong(Retriever):\n"
+        "    def search(self, query, documents, top_n):\n        return [document.id for document in documents]\n"
+    )
+    options = ["--config-dir", str(tmp_path), "--retriever", "my_wrong:Wrong"]
+    code, out, err = run(capsys, folder, "--query", "Seine", *options)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "task.retriever=my_wrong:Wrong: its search returned a list with 'd0'; it must return a list of doc" in err
 
 
 def test_a_damaged_corpus_is_one_sentence(capsys: pytest.CaptureFixture[str], folder: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rlvr.errors import ConfigError
-from rlvr.retrieval.base import Document, Index, RetrievalError, Search
-from rlvr.retrieval.bm25 import Bm25
+from rlvr.retrieval.base import Document, RetrievalError, Search
+from rlvr.retrieval.bm25 import Bm25, Bm25Index
 from rlvr.retrieval.retriever import KEPT_INDEXES, Retriever, find_retriever, open_retriever
 from tests.unit.retrieval.passages import bm25, documents, retrieval, write_corpus
 
@@ -41,7 +41,7 @@ def test_pitfall_38_a_thousand_episodes_at_once_see_their_own_documents_only(
         await asyncio.gather(*(episode(number) for number in range(1_000)))
 
     asyncio.run(episodes())
-    assert len(retriever._indexes) == KEPT_INDEXES
+    assert retriever.kept_index.cache_info().currsize == KEPT_INDEXES
 
 
 def test_pitfall_38_equal_ids_and_titles_do_not_share_an_index() -> None:
@@ -57,7 +57,7 @@ def test_the_episodes_of_a_group_share_an_index(monkeypatch: pytest.MonkeyPatch)
     made: list[int] = []
     index = Bm25.index
 
-    def counting(retriever: Bm25, documents: Sequence[Document]) -> Index:
+    def counting(retriever: Bm25, documents: Sequence[Document]) -> Bm25Index:
         made.append(1)
         return index(retriever, documents)
 
@@ -75,17 +75,11 @@ def test_documents_changed_by_the_caller_afterwards_do_not_matter() -> None:
     assert len(asyncio.run(search("secret", 20))) == 10
 
 
-@pytest.mark.parametrize("top_n", [0, -3])
-def test_no_documents_for_nothing(top_n: int) -> None:
+def test_nothing_is_found_for_nothing_and_among_no_documents() -> None:
     for name in ("bm25", "golden"):
-        search = open_retriever(name, retrieval()).over(documents(), {"d1"})
-        assert asyncio.run(search("Warsaw", top_n)) == []
-
-
-def test_a_question_without_paragraphs_finds_nothing() -> None:
-    for name in ("bm25", "lexical", "golden"):
-        search = open_retriever(name, retrieval()).over([], ())
-        assert asyncio.run(search("Warsaw", 3)) == []
+        retriever = open_retriever(name, retrieval())
+        for found, top_n in ((documents(), 0), (documents(), -3), ([], 3)):
+            assert asyncio.run(retriever.over(found, {"d1"})("Warsaw", top_n)) == []
 
 
 def test_the_oracle_gives_what_supports_whatever_is_asked() -> None:
@@ -148,17 +142,35 @@ def test_settings_that_do_not_go_together_are_one_sentence(name: str, settings: 
 
 
 class Backwards(Retriever):
-    """One's own: the last documents that have the query in them, case and all."""
+    """One's own: the last documents that have the query in them, case and all. Some queries have it go wrong."""
 
     least: int = 0
 
-    async def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Document]:
+    async def search(self, query: str, documents: Sequence[Document], top_n: int) -> Any:
         if query == "fail":
             raise ConnectionError("nobody\nanswers")
+        if query in WRONG:
+            return WRONG[query]
         return [document for document in reversed(documents) if query in document.full][self.least :]
 
 
+class Elsewhere(Backwards):
+    """It has documents of its own."""
+
+    is_local = False
+
+
 BACKWARDS = f"{Backwards.__module__}:Backwards"
+OTHER = Document(id="caf\u00e9", title="", text="of its own")
+WRONG = {
+    "none": None,
+    "number": 3,
+    "text": "d1",
+    "dict": {"d1": 1.0},
+    "ids": ["d1", "d2"],
+    "pairs": [(documents()[0], 0.5)],
+    "unknown": [documents()[0], OTHER],
+}
 
 
 def test_a_retriever_of_ones_own_searches_paragraphs_and_corpora(tmp_path: Path) -> None:
@@ -168,10 +180,8 @@ def test_a_retriever_of_ones_own_searches_paragraphs_and_corpora(tmp_path: Path)
     settings = retrieval(scope="corpus", corpus=str(write_corpus(tmp_path)), index_dir=str(tmp_path))
     over_corpus = open_retriever(BACKWARDS, settings)
     assert asyncio.run(over_corpus.over([], ())("Paris", 2)) == [documents()[5], documents()[2]]
-    assert [(found.document.id, found.score) for found in own.ranked("river", documents(), 3)] == [
-        ("d3", 1.0),
-        ("d1", 0.5),
-    ]
+    ranked = asyncio.run(own.ranked("river", documents(), 3))
+    assert [(found.document.id, found.score) for found in ranked] == [("d3", 1.0), ("d1", 0.5)]
 
 
 def test_pitfall_26_a_failure_of_ones_own_retriever_ends_the_run() -> None:
@@ -179,6 +189,41 @@ def test_pitfall_26_a_failure_of_ones_own_retriever_ends_the_run() -> None:
     with pytest.raises(RetrievalError, match="its search failed \\(ConnectionError: 'nobody") as error:
         asyncio.run(search("fail", 1))
     assert "\n" not in str(error.value)
+
+
+def test_a_failure_while_ones_own_retriever_loads_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(self: object) -> None:
+        raise OSError("no model")
+
+    kind = type(open_retriever(BACKWARDS, retrieval()))
+    monkeypatch.setattr(kind, "load", load)
+    with pytest.raises(ConfigError, match=r"its load failed \(OSError: no model \(.*test_retriever.py, line \d+\)\)"):
+        open_retriever(BACKWARDS, retrieval())
+
+
+@pytest.mark.parametrize(
+    ("query", "returned"),
+    {
+        "none": "None; ",
+        "number": "3; ",
+        "text": "'d1'; ",
+        "dict": "{'d1': 1.0}; ",
+        "ids": "a list with 'd1'; ",
+        "pairs": r"a list with \(Document\(id='d0'",
+        "unknown": r"the id 'caf\\xe9', which no document that it was given has; ",
+    }.items(),
+)
+def test_a_wrong_result_of_ones_own_retriever_is_one_sentence(tmp_path: Path, query: str, returned: str) -> None:
+    in_corpus = retrieval(scope="corpus", corpus=str(write_corpus(tmp_path)), index_dir=str(tmp_path))
+    for settings in (retrieval(), in_corpus):
+        with pytest.raises(RetrievalError, match=f":Backwards: its search returned {returned}") as error:
+            asyncio.run(open_retriever(BACKWARDS, settings).over(documents(), ())(query, 1))
+        assert "\n" not in str(error.value)
+
+
+def test_one_that_has_documents_of_its_own_says_so() -> None:
+    elsewhere = open_retriever(f"{Elsewhere.__module__}:Elsewhere", retrieval())
+    assert asyncio.run(elsewhere.over(documents(), ())("unknown", 2)) == [documents()[0], OTHER]
 
 
 @pytest.mark.parametrize(

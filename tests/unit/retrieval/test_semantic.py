@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from rlvr.errors import ConfigError
-from rlvr.retrieval.base import CorpusError, Document, Hit, Index
+from rlvr.retrieval.base import CorpusError, Document, Found
 from rlvr.retrieval.corpus import open_corpus
 from rlvr.retrieval.encoder import DEFAULT_MODEL, PACKAGED, Encoder, load_encoder, model_source
 from rlvr.retrieval.hybrid import MEANING, Hybrid, fuse
-from rlvr.retrieval.ranking import NO_HIT
 from rlvr.retrieval.retriever import open_retriever
 from rlvr.retrieval.semantic import Semantic
-from tests.unit.retrieval.passages import STEMMED, bm25, documents, real_rows, retrieval, write_corpus
+from tests.unit.retrieval.passages import STEMMED, bm25, documents, places, ranked, real_rows, retrieval, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +40,8 @@ def hybrid() -> Hybrid:
 
 def test_meaning_is_found_without_a_common_word(semantic: Semantic) -> None:
     index = semantic.index(documents())
-    assert index.search(["a scientist who discovered radioactivity", "waterway"], 1) == [
-        [Hit(0, pytest.approx(0.38, abs=0.15))],
-        [Hit(4, pytest.approx(0.38, abs=0.15))],
-    ]
+    for query, place in (("a scientist who discovered radioactivity", 0), ("waterway", 4)):
+        assert index.search(query, 1) == [Found(documents()[place], pytest.approx(0.38, abs=0.15))]
 
 
 def test_vectors_are_float32_and_of_length_one(semantic: Semantic) -> None:
@@ -52,7 +49,7 @@ def test_vectors_are_float32_and_of_length_one(semantic: Semantic) -> None:
     assert vectors.dtype == np.float32
     assert vectors.shape == (len(documents()), 384)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
-    hits = semantic.index(documents()).search(["Warsaw"], 100)[0]
+    hits = semantic.index(documents()).search("Warsaw", 100)
     assert len(hits) == len(documents())
     assert all(-1 <= hit.score <= 1 for hit in hits)
 
@@ -65,22 +62,14 @@ def test_only_256_tokens_count(encoder: Encoder) -> None:
     assert not np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("query", ["", "  ", "?!", "\ud800"])
-def test_an_empty_query_finds_nothing(hybrid: Hybrid, semantic: Semantic, query: str) -> None:
-    assert hybrid.index(documents()).search([query], 5) == [[]]
-    assert semantic.index(documents()).search([query], 5) == [[]]
-
-
-def test_bad_input_is_bounded(hybrid: Hybrid, semantic: Semantic) -> None:
-    for index in (hybrid.index(documents()), semantic.index(documents())):
-        assert index.search(["Vistula " * 12_500], 1)[0][0].index == 3
-        assert index.search(["Warsaw \ud800"], 1)[0][0].index == 1
-        assert index.search(["Warsaw"], 0) == [[]]
-        assert len(index.search(["Warsaw"], 10**9)[0]) == len(documents())
-    broken = Document(id="1", title="\ud800", text="")
-    assert [hit.index for hit in hybrid.index([broken]).search(["Warsaw"], 5)[0]] == [0]
+def test_bad_input_is_bounded_and_an_empty_query_finds_nothing(hybrid: Hybrid, semantic: Semantic) -> None:
     for retriever in (hybrid, semantic):
-        assert retriever.index([]).search(["Warsaw"], 5) == [[]]
+        assert not any(ranked(retriever, documents(), query) for query in ("", "  ", "?!", "\ud800"))
+        assert ranked(retriever, documents(), "Vistula " * 12_500, 1) == [3]
+        assert ranked(retriever, documents(), "Warsaw \ud800", 1) == [1]
+        assert ranked(retriever, documents(), "Warsaw", 0) == ranked(retriever, [], "Warsaw") == []
+        assert len(ranked(retriever, documents(), "Warsaw", 10**9)) == len(documents())
+        assert ranked(retriever, [Document(id="1", title="\ud800", text="")], "Warsaw") == [1]
 
 
 def test_a_text_has_the_same_vector_whatever_else_is_encoded(encoder: Encoder) -> None:
@@ -136,15 +125,10 @@ def test_fusing_without_words_or_without_differences() -> None:
     meaning = np.array([0.2, 0.4], dtype=np.float32)
     no_words = np.zeros(2, dtype=np.float32)
     assert fuse(no_words, meaning).argmax() == 1
-    assert (fuse(no_words, np.full(2, NO_HIT, dtype=np.float32)) == NO_HIT).all()
     np.testing.assert_array_equal(
         fuse(np.ones(2, dtype=np.float32), np.ones(2, dtype=np.float32)), fuse(*[np.ones(2)] * 2)
     )
     assert fuse(no_words[:0], meaning[:0]).shape == (0,)
-
-
-def firsts(index: Index, query: str, top_n: int) -> list[int]:
-    return [hit.index for hit in index.search([query], top_n)[0]]
 
 
 def rows(*numbers: int) -> Sequence[tuple[str, list[Document]]]:
@@ -161,9 +145,9 @@ def test_pitfall_28_hybrid_differs_from_both_parts_at_one_and_two_documents(hybr
     for top_n in (1, 2):
         differs = {"bm25": 0, "semantic": 0}
         for question, paragraphs in rows(9, 18, 30):
-            mine = set(firsts(hybrid.index(paragraphs), question, top_n))
-            differs["bm25"] += mine != set(firsts(bm25().index(paragraphs), question, top_n))
-            differs["semantic"] += mine != set(firsts(semantic.index(paragraphs), question, top_n))
+            mine = set(places(hybrid.index(paragraphs), question, top_n))
+            differs["bm25"] += mine != set(places(bm25().index(paragraphs), question, top_n))
+            differs["semantic"] += mine != set(places(semantic.index(paragraphs), question, top_n))
         assert min(differs.values()) > 0, (top_n, differs)
 
 

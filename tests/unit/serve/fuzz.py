@@ -6,43 +6,10 @@ from pydantic_core import to_json
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 WEIRD = [
-    *(
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1,
-        2,
-        10**30,
-        -(10**30),
-        1e308,
-        -1e-320,
-        "",
-        "x",
-        "\x00",
-        "\ud800",
-        "\uffff",
-        "<|im_end|>",
-    ),
-    *(
-        "<|im_end|>",
-        [],
-        {},
-        [[]],
-        [[], []],
-        [None],
-        [-1],
-        [399],
-        [400],
-        [1.5],
-        [True],
-        ["x", 1],
-        {"a": {}},
-        "9" * 5000,
-        [1] * 3000,
-    ),
-    *([["x"]], [[1], ["x"]], {"type": "text"}, [{"type": "text", "text": None}], float("nan"), float("inf")),
+    *(None, True, False, 0, -1, 1, 2, 10**30, -(10**30), 1e308, -1e-320, float("nan"), float("inf")),
+    *("", "x", "\x00", "\ud800", "\uffff", "<|im_end|>", "9" * 5000),
+    *([], {}, [[]], [[], []], [None], [-1], [399], [400], [1.5], [True], ["x", 1], {"a": {}}, [1] * 3000),
+    *([["x"]], [[1], ["x"]], {"type": "text"}, [{"type": "text", "text": None}]),
 ]
 KEYS = [
     *("model", "prompt", "messages", "n", "seed", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids"),
@@ -58,11 +25,9 @@ def spoilt(rng: random.Random) -> tuple[str, list[bytes]]:
     body = {"max_tokens": 1} | ({"prompt": "x"} if path == COMPLETIONS else {"messages": [message]})
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         spoil(body, rng)
-    data = (
-        to_json(body, inf_nan_mode="constants", serialize_unknown=True)
-        if not surrogate(body)
-        else b'{"prompt": "\\ud800"}'
-    )
+    data = b'{"prompt": "\\ud800"}'
+    if "\\ud800" not in ascii(body):
+        data = to_json(body, inf_nan_mode="constants", serialize_unknown=True)
     if rng.random() < 0.3:
         data = noise(data, rng)
     cut = rng.randrange(len(data) + 1)
@@ -89,22 +54,9 @@ def spoil(body, rng: random.Random) -> None:
         body[key] = deep
 
 
-def surrogate(value) -> bool:
-    return "\\ud800" in ascii(value)
-
-
 def noise(data: bytes, rng: random.Random) -> bytes:
     """The body damaged as a line would damage it."""
     place = rng.randrange(len(data) + 1)
-    return rng.choice(
-        [
-            data[:place],
-            data[:place] + bytes([rng.randrange(256)]) + data[place + 1 :],
-            data + data,
-            b"[" * rng.choice([1, 100_000]) + data,
-            b"\xff\xfe" + data,
-            b"x" * 100_001,
-            b"",
-            data[:place] + b"," + data[place:],
-        ]
-    )
+    before, after, byte = data[:place], data[place:], bytes([rng.randrange(256)])
+    damaged = [before, before + byte + after[1:], before + b"," + after, data + data, b"\xff\xfe" + data]
+    return rng.choice([*damaged, b"[" * rng.choice([1, 100_000]) + data, b"x" * 100_001, b""])

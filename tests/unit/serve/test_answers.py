@@ -7,6 +7,7 @@ import pytest
 
 from rlvr.serve.sampling import Served
 from rlvr.types import Message, SamplingParams
+from tests.unit.engines.tiny import generate
 from tests.unit.serve.chain import CALL, SPOKEN
 from tests.unit.serve.client import Client
 
@@ -36,7 +37,7 @@ def ask(served: Served, path: str, **body):
 
 def sampled(served: Served, ids, **settings):
     known = {"max_tokens": 12, "stop_ids": served.chat.stop_ids, "seed": 3} | settings
-    return served.engine.generate_batch([(ids, SamplingParams(**known))])[0]
+    return generate(served.engine, [(ids, SamplingParams(**known))])[0]
 
 
 def one(answer):

@@ -1,0 +1,103 @@
+"""What MODEL stands for in a command: which run it belongs to, which weights are meant, and the settings to try it
+with. Nothing heavy is loaded before these are known to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlvr import imports
+from rlvr.config import Config
+from rlvr.config.compose import NO_TRACKER, load_config, load_task_config
+from rlvr.engines.openai import PREFIX
+from rlvr.errors import UserError, nearest
+
+
+def own_config(model: str, overrides: Sequence[str] = (), config_dir: str | None = None) -> Config | None:
+    """The settings of the run that the model belongs to, if it belongs to one; nothing is reported to its trackers."""
+    root = None if model.startswith(PREFIX) else run_of(Path(model))
+    imports.look_in(config_dir)
+    return root and load_config([*overrides, NO_TRACKER], config_name="config", config_dir=str(root))
+
+
+def inference_config(
+    model: str, overrides: Sequence[str], *, task: str | None = None, config_dir: str | None = None
+) -> Config:
+    """The settings to try a model with: those of the configuration, or of the task, called `task`; without it those of
+    the run that the model belongs to. A `task` that the run evaluates beside its own is asked as the run does.
+
+    Raises:
+        UserError: the model belongs to no run, and `task` is None.
+    """
+    own = own_config(model, overrides if task is None else (), config_dir)
+    if task is None:
+        return own or _refuse(model)
+    if own is None or task not in {**own.evaluation.also, **own.task.bundles}:
+        return load_task_config(task, overrides, config_dir=config_dir)
+    config = own_config(model, overrides) or own
+    return config.with_bundle({**config.evaluation.also, **config.task.bundles}[task])
+
+
+def _refuse(model: str) -> Config:
+    what = f"{model} is no run folder and so has no task of its own: add --task, e.g. --task rpn."
+    if model.startswith(PREFIX):
+        what = f"{model} is an endpoint and so has no task of its own: add --task, e.g. --task gsm8k."
+    elif not Path(model).exists():
+        near = _near(Path(model))
+        what = f"there is no folder {model}{near}: name a run folder, or a Hub id with --task, e.g. --task rpn."
+    raise UserError(what)
+
+
+def _near(path: Path) -> str:
+    """` (did you mean runs/latest?)`, where a folder beside has nearly this name."""
+    folder = path.parent
+    names = [one.name for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
+    near = nearest(path.name, names)
+    return f" (did you mean {folder / near}?)" if near else ""
+
+
+def with_absolute_model(config: Config) -> Config:
+    """The folder that `model.name_or_path` stands for (of a run its `final/`), by its full name: `runs/latest` and
+    relative paths mean something else at a resume."""
+    model = config.model.pretrained
+    if model is None or not Path(model.name_or_path).is_dir():
+        return config
+    source = str(Path(weights_of(model.name_or_path)).resolve())
+    return config.model_copy(update={"model": model.model_copy(update={"name_or_path": source})})
+
+
+def run_of(path: Path) -> Path | None:
+    """The run folder that `runs/x`, `runs/x/final`, `runs/x/warm_start` or `runs/x/checkpoints/step_000010` is in."""
+    path = path.absolute()
+    candidates = {path: True, path.parent: path.name in ("final", "warm_start")}
+    candidates[path.parent.parent] = path.parent.name == "checkpoints"
+    candidates[path.parent.parent.parent] = path.name == "model" and path.parent.parent.name == "checkpoints"
+    return next((root for root, fits in candidates.items() if fits and (root / "config.yaml").is_file()), None)
+
+
+def weights_of(model: str) -> str:
+    """The Hub-format folder (or Hub id) to load: `final/` of a run, or its newest checkpoint.
+
+    UserError if there is no such folder, or nothing saved in it.
+    """
+    from rlvr.training.checkpoint import list_checkpoints, verify
+
+    path = Path(model)
+    if path.absolute() == run_of(path):
+        if (path / "final").is_dir():
+            return str(path / "final")
+        checkpoints = list_checkpoints(path / "checkpoints")
+        if not checkpoints:
+            raise UserError(
+                f"{path} has neither final/ nor a checkpoint yet: let the run go on, or use {path}/warm_start."
+            )
+        path = checkpoints[max(checkpoints)]
+    if (path / "manifest.json").is_file():
+        verify(path)
+        return str(path / "model")
+    is_folder_name = path.is_absolute() or len(path.parts) > 2 or (path.parent != Path() and path.parent.is_dir())
+    if is_folder_name and not path.exists():
+        raise UserError(
+            f"there is no folder {path}{_near(path)}: name a run folder, a checkpoint, a model folder or a Hub id."
+        )
+    return str(path)
