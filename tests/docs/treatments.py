@@ -40,6 +40,7 @@ class Treatment:
 
 OWN_TEST = {
     "docs/components.md": "tests/system/test_components_doc.py",
+    "docs/own_files.md": "tests/system/test_components_doc.py",
     "docs/tools.md": "tests/system/test_tools_doc.py",
 }
 """Pages that are executed whole, with their files and changes, by a test of their own."""
@@ -47,7 +48,7 @@ OWN_TEST = {
 NO_TRAINING = r"--cfg job|--help|env_id=|task\.retriever=hybrid|report_to=\[\w| train\.|engine=vllm"
 
 TREATMENTS = [
-    Treatment(pattern=r".*", pages=r"docs/(components|tools)\.md", kind="elsewhere", why="OWN_TEST"),
+    Treatment(pattern=r".*", pages=r"docs/(components|own_files|tools)\.md", kind="elsewhere", why="OWN_TEST"),
     # ------------------------------------------------------------------------------------------------------- train
     Treatment(pattern=r"rlvr train(?=.* --cfg job).*", kind="plain"),
     Treatment(pattern=r"rlvr train .*(?<!\w)train\.\w+=.*", kind="plain", code=2, says="the key is called"),

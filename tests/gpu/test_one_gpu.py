@@ -4,20 +4,20 @@ import gc
 import json
 import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import torch
 
 from rlvr.engines.local import LocalEngine
-from rlvr.engines.local.graphed import GraphedRunner
-from rlvr.engines.local.graphs import CudaRecorder, Graphs
+from rlvr.engines.local.graphs import CudaRecorder, GraphedRunner, Graphs
+from rlvr.engines.local.rows import Request
 from rlvr.models.devices import choose_device, exact_products
 from rlvr.models.policy import Policy
 from rlvr.training.memory import Demand, available_memory, measure_activations, plan_memory
 from rlvr.training.packing import microbatches
 from tests.unit.engines.local.test_graphs import assert_exact, crowd
-from tests.unit.engines.tiny import ARCHITECTURES, tiny_model
+from tests.unit.engines.tiny import ARCHITECTURES, generate, tiny_model
 from tests.unit.training.tiny import gradient, tiny_batch, tiny_policy, tiny_trainer, update
 
 
@@ -48,19 +48,19 @@ def test_graphs_give_the_logprobs_of_a_plain_forward(name, device):
         assert name == "mixtral", (
             "experts in float32 may be multiplied one by one, which waits for how many tokens each has"
         )
-        assert_exact(on_cpu, crowd(4, 5), engine.generate_batch(crowd(4, 5)), atol=1e-4)
+        assert_exact(on_cpu, crowd(4, 5), generate(engine, crowd(4, 5)), atol=1e-4)
         return
     for requests in (crowd(2, 4, max_tokens=75, stop_ids=frozenset()), crowd(4, 5), crowd(4, 5)):
-        assert_exact(on_cpu, requests, engine.generate_batch(requests), atol=1e-4)
+        assert_exact(on_cpu, requests, generate(engine, requests), atol=1e-4)
     assert runner.graphs.num_steps > 1  # they were dropped where buffers had grown, and recorded again
     for weights in (model, on_cpu):
         with torch.no_grad():
             for parameter in weights.parameters():
                 parameter.mul_(0.9)
     engine.load_weights(1)
-    assert_exact(on_cpu, crowd(3, 3), engine.generate_batch(crowd(3, 3)), atol=1e-4)
+    assert_exact(on_cpu, crowd(3, 3), generate(engine, crowd(3, 3)), atol=1e-4)
     runner.graphs.clear()
-    assert_exact(on_cpu, crowd(3, 3), engine.generate_batch(crowd(3, 3)), atol=1e-4)
+    assert_exact(on_cpu, crowd(3, 3), generate(engine, crowd(3, 3)), atol=1e-4)
     assert not runner.graphs.gave_up
 
 
@@ -92,7 +92,7 @@ def test_steps_are_recorded_while_another_thread_computes(device):
         beside = pool.submit(compute)
         try:
             engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
-            assert_exact(on_cpu, crowd(), engine.generate_batch(crowd()), atol=1e-4)
+            assert_exact(on_cpu, crowd(), generate(engine, crowd()), atol=1e-4)
         finally:
             over.set()
         assert beside.result() > 0
@@ -104,9 +104,9 @@ def test_steps_are_recorded_while_another_thread_computes(device):
 def test_a_decode_step_waits_for_the_gpu_once(device):
     model = tiny_model("llama").to(device)
     engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
-    engine.generate_batch(crowd(2, 4, max_tokens=75, stop_ids=frozenset()))
+    generate(engine, crowd(2, 4, max_tokens=75, stop_ids=frozenset()))
     for ids, sampling in crowd(2, 4, max_tokens=75, stop_ids=frozenset()):
-        engine._submit(ids, sampling, None, _Nobody())
+        engine._scheduler.submit(Request(prompt_ids=tuple(ids), sampling=sampling, future=Future()))
     for _ in range(3):
         engine._step()
     torch.cuda.set_sync_debug_mode("warn")
@@ -117,11 +117,6 @@ def test_a_decode_step_waits_for_the_gpu_once(device):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len([w for w in caught if "synchronizing" in str(w.message)]) == 1
-
-
-class _Nobody:
-    def done(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])

@@ -65,7 +65,7 @@ BUGS = [
     Planted(
         pitfall=1,
         name="a row that moves leaves its keys and values behind",
-        plant=around("rlvr.engines.local.shared_prefix:SharedPrefixRunner.move", lambda original, *arguments: None),
+        plant=around("rlvr.engines.local.runner:CachedRunner.move", lambda original, *arguments: None),
         caught_by=EXACT,
     ),
     Planted(

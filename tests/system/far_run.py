@@ -6,6 +6,7 @@ The last line of standard output is JSON: [{"tolist": 1.0}], how often the host 
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -29,10 +30,10 @@ def save_as_inner() -> None:
 
 def models_are_there() -> None:
     """Let a pass fail whose model is not on the device: on the CPU all of it would work, too."""
-    import rlvr.training.parallel as parallel
+    import rlvr.training.trainer as trainer
     from rlvr.engines.local import LocalEngine
 
-    forward, init = parallel.forward, LocalEngine.__init__
+    forward, init = trainer.forward, LocalEngine.__init__
 
     def training(policy: Any, *args: Any, **kwargs: Any) -> Any:
         assert policy.model.device.type == "far"
@@ -42,7 +43,7 @@ def models_are_there() -> None:
         assert model.device.type == "far"
         init(engine, model, **kwargs)
 
-    parallel.forward, LocalEngine.__init__ = training, sampling
+    trainer.forward, LocalEngine.__init__ = training, sampling
 
 
 def commands(words: Sequence[str]) -> Iterator[list[str]]:
@@ -79,18 +80,20 @@ class Calls:
 def reads_per_step(mode: FarMode, architecture: str) -> dict[str, float]:
     """Of recorded decode steps in which no row starts or ends."""
     from rlvr.engines.local import LocalEngine
-    from rlvr.engines.local.graphed import GraphedRunner
+    from rlvr.engines.local.graphs import GraphedRunner
+    from rlvr.engines.local.rows import Request
     from rlvr.types import SamplingParams
     from tests.unit.engines.tiny import tiny_model
 
     model = tiny_model(architecture).to("far:0")
     engine = LocalEngine(model, max_batch_size=8, max_context_tokens=100)
-    assert type(engine._scheduler._runner).__name__ == "SharedPrefixRunner"
+    assert type(engine._scheduler._runner).__name__ == "CachedRunner"
     calls = Calls(mode)
     engine._scheduler._runner = GraphedRunner(model, 8, recorder=calls)
     settings = [SamplingParams(max_tokens=60, temperature=1.0, stop_ids=frozenset(), seed=i) for i in range(6)]
     for seed, sampling in enumerate(settings):
-        engine._submit([1, 2, 3 + seed // 3], sampling, None, _Nobody())  # pyright: ignore[reportArgumentType]
+        request = Request(prompt_ids=(1, 2, 3 + seed // 3), sampling=sampling, future=Future())  # pyright: ignore[reportArgumentType]
+        engine._scheduler.submit(request)
     for _ in range(3):
         engine._step()
     mode.reads.clear()
@@ -98,13 +101,6 @@ def reads_per_step(mode: FarMode, architecture: str) -> dict[str, float]:
         engine._step()
     assert calls.recorded
     return {name: count / STEPS for name, count in mode.reads.items() if count}
-
-
-class _Nobody:
-    """Waits for nothing."""
-
-    def done(self) -> bool:
-        return True
 
 
 def main() -> int:

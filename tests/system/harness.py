@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from rlvr.app import TrainResult, train
+from rlvr.app.train import TrainResult, train
 from rlvr.config.compose import load_config
 from tests.ranks import forkserver
 

@@ -8,14 +8,15 @@ more data, `SERVICE/` a server, `MADE/` an empty folder.
 from __future__ import annotations
 
 import asyncio
-import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from rlvr.app import make_chat
+from rlvr import registry
+from rlvr.app.tasks import make_chat
 from rlvr.config import Config
 from rlvr.errors import UserError
 from rlvr.models.policy import Policy
@@ -121,20 +122,24 @@ def made(stage: Stage) -> list[str]:
     return sorted(path.name for path in stage.folder.iterdir())
 
 
-def while_threads_are_busy(stage: Stage) -> list[str]:
-    """What a search of a corpus says that waits a third of a second for a thread."""
+def of_a_slow_search(stage: Stage) -> list[str]:
+    """What a search of a corpus says that takes a third of a second."""
+    retriever = registry.find("retriever", "bm25")
+    search = retriever.search
+
+    def slow(*given: Any) -> Any:
+        time.sleep(0.3)
+        return search(*given)
 
     async def run() -> list[str]:
-        with ThreadPoolExecutor(1) as pool:
-            asyncio.get_running_loop().set_default_executor(pool)
-            pool.submit(threading.Event().wait, 0.3)
-            env = stage.task.env(stage.example())
-            await env.start()
-            search = call("retrieve_documents", query="town")
-            reply = await env.step(Message(role="assistant", content="", tool_calls=(search,)))
-            return [message.content for message in reply.messages]
+        env = stage.task.env(stage.example())
+        await env.start()
+        search = call("retrieve_documents", query="town")
+        reply = await env.step(Message(role="assistant", content="", tool_calls=(search,)))
+        return [message.content for message in reply.messages]
 
-    return asyncio.run(run())
+    with patch.object(retriever, "search", slow):
+        return asyncio.run(run())
 
 
 def potentials(stage: Stage) -> tuple[float, ...]:
@@ -223,7 +228,7 @@ def _of_task(name: str) -> list[DataCase]:
         case("max_top_n", 5, 1, num_found(top_n=20), "task.top_n=1"),
         case("tools", "[retrieve_documents,get_document,list_documents,complete]", NO_LIST, tool_names),
         case("max_turns", 10, 2, heard("town", num_turns=2)),
-        case("tool_timeout_s", 120.0, 0.01, while_threads_are_busy, *CORPUS),
+        case("tool_timeout_s", 120.0, 0.1, of_a_slow_search, *CORPUS),
         case("noise_rate", 1.0, 0.0, train_documents),
         case("eval_noise_rate", 1.0, 0.0, eval_documents),
         case("hops", "null", "[2]", num_different, *MIXED),

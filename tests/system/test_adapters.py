@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rlvr.app import open_inference
-from rlvr.app.inference import inference_config
+from rlvr.app.inference import open_inference
+from rlvr.app.sources import inference_config
 from rlvr.models.policy import Policy
 from rlvr.models.settings import PretrainedModel
 from tests.system.harness import num_lines, numbers, run_train
@@ -105,6 +105,7 @@ def test_pitfall_37_a_run_with_adapters_that_was_stopped_equals_the_whole_one(
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.long
 def test_a_run_with_adapters_can_be_measured_everywhere(overrides: tuple[str, ...], tmp_path: Path) -> None:
     words = (*overrides, "model.load_in_4bit=true", "trainer.checkpoint_every=2")
     folder = run_train(tmp_path / "run", *words, name="gsm8k").folder
@@ -121,6 +122,7 @@ def test_a_run_with_adapters_can_be_measured_everywhere(overrides: tuple[str, ..
     assert torch.equal(logits[0], logits[2])
 
 
+@pytest.mark.long
 def test_the_command_says_what_is_trainable_and_its_result_is_evaluated(
     overrides: tuple[str, ...], tmp_path: Path
 ) -> None:

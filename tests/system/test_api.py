@@ -173,6 +173,7 @@ with open("ran", "a") as file:
 """
 
 
+@pytest.mark.long
 def test_the_script_of_ten_lines(tmp_path: Path) -> None:
     """It has no guard for `__main__`, and nothing runs it a second time."""
     text = (EXAMPLES / "train_in_ten_lines.py").read_text()
@@ -227,6 +228,7 @@ def test_ctrl_c_finishes_the_step_saves_and_is_raised(tmp_path: Path) -> None:
     assert again.num_steps == steps + 1
 
 
+@pytest.mark.long
 def test_the_notebook_runs_inside_its_event_loop(tmp_path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient

@@ -127,7 +127,7 @@ def test_the_evaluation_has_the_newest_weights_while_later_batches_are_sampled(
     evaluate = build.evaluate_all
 
     def noting(*args: Any, run: Callable[[Any], Any], **options: Any) -> Any:
-        engine = next(arg for arg in args if isinstance(arg, LocalEngine))
+        engine = args[2](args[1][0]).engine  # of the player of the first set
         before = len(seen)
         versions: set[int] = set()
         generate = engine.generate

@@ -280,6 +280,51 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_batch(
         assert main(once(*again)) == 0
 
 
+OWN_ALGORITHM = """
+import os
+from dataclasses import replace
+from rlvr.algorithms.grpo import Grpo
+
+class Wrong(Grpo):
+    calls: list = []
+
+    def advantages(self, batch, penalties, mask):
+        self.calls.append(1)  # the first step is right
+        return None if self.wrong("advantages") else super().advantages(batch, penalties, mask)
+
+    def surrogate(self, log_ratio, logprobs, advantages, mask):
+        found = super().surrogate(log_ratio, logprobs, advantages, mask)
+        return replace(found, loss=found.loss.sum()) if self.wrong("surrogate") else found
+
+    def wrong(self, method):
+        return os.environ.get("WRONG") == method and len(self.calls) > 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "part"),
+    [("advantages", "an Estimate with finite advantages [B, T] = ["), ("surrogate", "loss of shape []")],
+)
+def test_an_own_algorithm_that_returns_something_else_stops_the_run_with_one_sentence(
+    method: str, part: str, model: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(f"wrong_{method}.py").write_text(OWN_ALGORITHM)
+    words = ["train", *SMALL, *pretrained(model), "run_dir=run", "trainer.checkpoint_every=1", "trainer.max_steps=3"]
+    monkeypatch.setenv("WRONG", method)
+    refused(
+        once(*words, f"algorithm=wrong_{method}:Wrong"),
+        1,
+        [f"algorithm=wrong_{method}:Wrong: its method {method} ", part],
+        capsys,
+    )
+    assert num_lines(Path("run")) == 2  # lines 0 and 1 are there
+    assert (Path("run") / "checkpoints" / "step_000001").is_dir()
+    monkeypatch.delenv("WRONG")  # as the sentence says: corrected, it goes on
+    assert main(["train", "run_dir=run", "resume=true"]) == 0
+    assert num_lines(Path("run")) == 4
+
+
 def test_an_output_that_cannot_be_written_is_told_before_the_work(model: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "file").write_text("")
     task = [word for setting in TASK for word in ("--set", setting)]

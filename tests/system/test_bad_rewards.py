@@ -109,7 +109,7 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "latin": ("bad.jsonl", '{"question": "für"}\n'.encode("latin-1"), "bad.jsonl, line 1: byte 16 is not UTF-8"),
     "cut gz": ("bad.jsonl.gz", gzip.compress(TRAIN)[:-20], "the file is damaged"),
     "wrong sum gz": ("bad.jsonl.gz", gzip.compress(TRAIN)[:-8] + bytes(8), "the file is damaged"),
-    "no gz": ("bad.jsonl.gz", TRAIN, "bad.jsonl.gz, line 1: the file is damaged"),
+    "no gz": ("bad.jsonl.gz", TRAIN, "bad.jsonl.gz: the file is damaged"),
     "other ending": ("bad.csv", TRAIN, "bad.csv: data files end in .jsonl, .jsonl.gz, .json or .json.gz; rename it"),
 }
 
@@ -229,10 +229,13 @@ FUNCTIONS = {
         custom("'abc'".strip("'")).replace("tests.system.functions:abc", "abc"),
         "reward.parts.mine.function=abc",
     ),
-    "not called so": (custom("functions:needs"), "needs a parameter 'rubric', which nothing provides"),
-    "broken module": (custom("broken:f"), "module broken cannot be imported (ZeroDivisionError: division by zero)"),
+    "not called so": (custom("functions:needs"), "missing a required argument: 'rubric'"),
+    "broken module": (
+        custom("broken:f"),
+        "broken cannot be imported (ZeroDivisionError: division by zero (broken.py, line 1))",
+    ),
     "exiting module": (custom("leaving:f"), "module leaving cannot be imported (SystemExit"),
-    "idle setting": (custom("hangs", "{bonus: 1}"), "setting 'bonus' would have no effect; it takes no settings"),
+    "idle setting": (custom("hangs", "{bonus: 1}"), "got an unexpected keyword argument 'bonus'"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Every block of docs/components.md is a file or a command, and all of them work as they stand."""
+"""Every block of docs/components.md and own_files.md is a file or a command, and all of them work as they stand."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.system.harness import ENVIRONMENT, metrics
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "components.md"
+PAGES = (PAGE, ROOT / "docs" / "own_files.md")
 
 REPORTED = {
     "A folder of your own": ["eval/jsonl/accuracy", "reward/correct"],
@@ -62,7 +63,7 @@ def blocks(page: str) -> list[Block]:
     return found
 
 
-BLOCKS = blocks(PAGE.read_text())
+BLOCKS = [block for page in PAGES for block in blocks(page.read_text())]
 
 
 @pytest.fixture
@@ -100,6 +101,7 @@ def commands(section: str) -> list[str]:
     return [line for block in own if block.language == "bash" for line in block.text.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("section", REPORTED)
 def test_the_commands_of_the_section_work(section: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)

@@ -19,6 +19,8 @@ from rlvr.types import Example, Message, ToolSchema
 from tests.system.harness import DATA
 from tests.unit.tasks.data_tasks import judged, scored, solved, sums, turn, write_jsonl
 
+pytestmark = pytest.mark.long  # every setting of the configuration, one after another
+
 Look = Callable[[Task], Any]
 
 

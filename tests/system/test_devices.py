@@ -80,6 +80,7 @@ def elsewhere(folder: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.long
 def test_runs_on_another_device_are_those_on_the_cpu(tmp_path):
     from rlvr.cli.main import main
 

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from rlvr.app import ranks as ranks_module
-from rlvr.app import train
+from rlvr.app.train import train
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.evaluate import judge_one
@@ -230,6 +230,7 @@ def test_a_signal_to_one_process_saves_once_and_ends_all(alone: Path, tmp_path: 
     check_stopped(folder, alone)
 
 
+@pytest.mark.long
 def test_a_signal_to_the_launcher_saves_once_and_ends_all(alone: Path, tmp_path: Path) -> None:
     """`accelerate launch` where it is installed: it runs what torchrun does."""
     words = ("train", "--config-name", "rpn_test", *SHORT_OF_THE_END, "trainer.strategy=ddp", "run_dir=run")

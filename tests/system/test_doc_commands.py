@@ -31,6 +31,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, qwen: Path) -> World:
     return prepare(folder, model=qwen, tool_model=save_tool_qwen(folder / "tools"), questions=questions)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_the_commands_of_a_page_run_in_their_order(
     page: str,

@@ -31,6 +31,7 @@ echo '{"version": "1.16.0", "step": 1e6, "generation": 8e5, "training": 2e5, "me
 """Answers as the Python of TRL's environment does."""
 
 
+@pytest.mark.long
 def test_a_small_step_is_measured_from_end_to_end(tmp_path):
     trl = tmp_path / "python"
     trl.write_text(TRL)

@@ -82,6 +82,7 @@ def test_the_command_repeats_the_run_bit_for_bit(whole: Path, tmp_path: Path) ->
     assert tokenizers[0].read_bytes() == tokenizers[1].read_bytes()
 
 
+@pytest.mark.long
 def test_on_the_real_prompts_the_format_is_learnt(tmp_path: Path) -> None:
     """The recipe as it is, up to the first evaluation that has arrived: one to two minutes."""
     if "RLVR_DATA" not in os.environ:

@@ -22,6 +22,8 @@ from tests.unit.retrieval.test_services import Server
 from tests.unit.tasks.data_tasks import FIXTURES, write_jsonl
 from tests.unit.tasks.multihop_episodes import FOLDERS, make_qa, rows
 
+pytestmark = pytest.mark.long  # every setting of the configuration, one after another
+
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -34,6 +34,7 @@ def test_the_questions_are_the_same_always_and_all_different() -> None:
     assert len({row.text("question") for row in rows}) == len(rows) == 800
 
 
+@pytest.mark.long
 def test_it_learns_to_search_on_a_machine_without_hub_or_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe up to the first good evaluation: less than a minute."""
     monkeypatch.delenv("RLVR_DATA", raising=False)

@@ -27,6 +27,7 @@ from rlvr.training.trainer import NonFiniteError, Trainer
 from rlvr.types import Completion, SamplingParams, TokenBatch
 from rlvr.world import ALONE, World
 from tests.ranks import RankError, Ranks
+from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import adapted, save_model
 from tests.unit.training.tiny import take, tiny_batch, tiny_policy, tiny_trainer
 
@@ -44,7 +45,6 @@ NUM_UPDATES = {GRPO: 1, PPO: 4}
 """Of one step."""
 
 Lines = list[dict[str, float]]
-
 
 # ------------------------------------------------------------------------------------------------ what the ranks run
 
@@ -276,12 +276,12 @@ def sample_after_an_update(world: World, strategy: str) -> dict[str, Any]:
     copied = copy.deepcopy(policy.model).requires_grad_(False)
     engine = LocalEngine(copied, max_batch_size=4, max_context_tokens=40, weights=policy.trained_weights)
     request = [((1, 5, 3), SamplingParams(max_tokens=12, stop_ids=frozenset(), seed=3))]
-    before = engine.generate_batch(request)[0]
+    before = generate(engine, request)[0]
     twice = ("algorithm.num_epochs=2", "trainer.learning_rate=0.05")  # so that there are logprobs before the update
     trainer = trainer_of(policy, strategy, world, *twice)
     step_on(trainer, batch)
     engine.load_weights(1)
-    after = engine.generate_batch(request)[0]
+    after = generate(engine, request)[0]
     weights = dict(copied.named_parameters())
     scored = trainer.score(row_of((1, 5, 3), after)).old_logprobs
     assert scored is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.report.files import write_run_report
+from rlvr.report.run import write_run_report
 from rlvr.tracking.rollouts import CallRecord, EpisodeRecord
 from rlvr.types import TraceStep
 from tests.unit.report.runs import episode, save_run

@@ -18,6 +18,7 @@ from rlvr.cli.main import main
 from rlvr.types import SamplingParams
 from tests.system.served import Server, served
 from tests.system.small_qwen import save_small_qwen
+from tests.unit.engines.tiny import generate
 from tests.unit.serve.fuzz import spoilt
 
 COMPLETIONS = "/v1/completions"
@@ -51,7 +52,7 @@ def test_answers_are_the_engines_for_many_clients_at_once(server: Server, folder
         for body, (status, answer) in zip(bodies, answers, strict=True):
             assert status == 200, answer
             sampling = SamplingParams(max_tokens=body["max_tokens"], stop_ids=alone.chat.stop_ids, seed=body["seed"])
-            (expected,) = alone.engine.generate_batch([(body["prompt"], sampling)])
+            (expected,) = generate(alone.engine, [(body["prompt"], sampling)])
             choice = answer["choices"][0]
             assert choice["token_ids"] == list(expected.token_ids)
             logprobs = choice["logprobs"]["token_logprobs"]

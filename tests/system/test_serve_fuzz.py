@@ -20,6 +20,7 @@ def qwen(tmp_path: Path):
         yield served
 
 
+@pytest.mark.long
 def test_pitfall_16_ten_thousand_requests_that_make_no_sense_are_refused_and_change_nothing(qwen):
     """Each is a good request spoilt at one or more places; some are still good, and then they are answered."""
     rng = random.Random(0)

@@ -17,7 +17,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
 import rlvr.models.loading
 from rlvr import registry
-from rlvr.app import train
+from rlvr.app.train import train
 from rlvr.cli.main import main
 from rlvr.config import Config
 from rlvr.config.compose import load_config
@@ -34,6 +34,8 @@ from tests.system.test_data_settings import DATA_CASES
 from tests.system.test_tracker_settings import TRACKER_CASES
 from tests.system.two_hop_settings import TWO_HOP_CASES
 from tests.system.verifiers_settings import VERIFIERS_CASES
+
+pytestmark = pytest.mark.long  # every setting of the configuration, one after another
 
 # -------------------------------------------------------------------------------------------------- what can be seen
 
@@ -402,7 +404,7 @@ BY_OTHERS = {  # what takes several processes or a server; tests/unit/app/test_e
     "trainer.cpu_offload": f"{TRAINING}test_a_cpu_has_nowhere_to_offload_to",
     "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays",
     "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as",
-    "engine.broadcast_host": f"{SERVERS}test_push_broadcast.py::test_an_address_that_is_not_this_machines_is_refused",
+    "engine.broadcast_host": f"{SERVERS}test_push.py::test_an_address_that_is_not_this_machines_is_refused",
     "engine.weights_dir": "tests/unit/app/test_engines.py::test_servers_get_their_weights_in_the_run_folder_or_where",
     "engine.timeout_s": f"{SERVERS}test_faults.py::test_a_server_that_hangs_is_not_waited_for_for_ever",
     "engine.wait_s": f"{SERVERS}test_faults.py::test_a_server_that_does_not_come_back_ends_the_run_with_a_sentence",

@@ -17,6 +17,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rlvr.engines.vllm import server as vllm_client
+from rlvr.engines.vllm.transfer import transfer
 from rlvr.errors import UserError
 from rlvr.models.loading import load_for_inference
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
@@ -187,11 +189,6 @@ def check_bad_input(server: Server, start: Path, folder: Path) -> None:
     with pytest.raises(UserError, match=r"does not answer .*; start it with: rlvr serve MODEL --engine vllm"):
         run_train(folder / "refused", *settings(server, start), down)
     assert not (folder / "refused").exists()
-    (folder / "bad").mkdir()
-    (folder / "bad" / "model.safetensors").write_bytes(b"no safetensors")
-    for path, told in ((folder / "nix", "no safetensors file"), (folder / "bad", "model.safetensors")):
-        status, answer = server.post("/collective_rpc", {"method": "load_policy", "args": [str(path)]}, WITH_KEY)
-        assert (status, told in json.dumps(answer)) == (200, True), answer
 
 
 def with_two_words_exchanged(start: Path, folder: Path) -> Path:
@@ -217,11 +214,13 @@ def with_one_word_more(start: Path, folder: Path) -> Path:
 def check_adapter(server: Server, adapter: Path, start: Path) -> None:
     """With the model that it was trained on, which is pushed back, it says what transformers and peft say."""
     body = {"model": "m", "prompt": [1, 3, 4, 5], "max_tokens": 2, "temperature": 0, "logprobs": 1}
-    for path in ("/v1/completions", "/collective_rpc", "/pause", "/reset_prefix_cache"):
+    for path in ("/v1/completions", "/collective_rpc", "/pause", "/update_weights"):
         assert server.post(path, body)[0] == 401
-    status, answer = server.post("/collective_rpc", {"method": "load_policy", "args": [str(start)]}, WITH_KEY)
-    assert (status, "error" in answer["results"][0]) == (200, False), answer
-    assert server.post("/reset_prefix_cache", {}, WITH_KEY)[0] == 200
+    client = vllm_client.Server(server.url, timeout_s=LONG_S)
+    client.call("/pause?mode=keep")
+    client.forget_prefixes()
+    transfer(client, client.describe(), start, "start")
+    client.call("/resume")
     status, answer = server.post("/v1/completions", body, WITH_KEY)
     assert status == 200, answer
     theirs = answer["choices"][0]["logprobs"]["token_logprobs"][0]

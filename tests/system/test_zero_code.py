@@ -22,8 +22,8 @@ import yaml
 from safetensors.torch import load_file
 
 from rlvr.cli.main import main
-from rlvr.config.compose import parse_overrides
 from rlvr.config.messages import unknown_key
+from rlvr.config.overrides import parse_overrides
 from rlvr.config.spellings import spellings
 from rlvr.errors import ConfigError
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
@@ -69,6 +69,7 @@ def rollouts(folder: Path) -> list[EpisodeRecord]:
 # -------------------------------------------------------------------------------------------------------- training
 
 
+@pytest.mark.long
 def test_basic_training_as_a_user_starts_it(qwen: Path, tmp_path: Path) -> None:
     short = [word for word in ON_DATA if not word.startswith("tracker.console")]
     words = ["train", "--config-name", "gsm8k", f"model.name_or_path={qwen}", *short]
@@ -447,7 +448,7 @@ HUB = {
         "model.name_or_path=some/model",
         "the Hub refused your token for the model 'some/model'",
     ),
-    "gated data": (GATED, "task.path=some/data", "the data set some/data is gated: accept its conditions"),
+    "gated data": (GATED, "task.path=some/data", "refuses access to the data set some/data"),
     "token refused for data": (REFUSED, "task.path=some/data", "refuses access to the data set some/data"),
     "no such data": ((404, {"X-Error-Code": "RepoNotFound"}), "task.path=some/data", "the Hub has no such data set"),
     "down": ((503, {}), "task.path=some/data", "the Hub cannot be reached (it answers 503)"),
