@@ -32,7 +32,8 @@ from statistics import fmean, median
 from typing import ClassVar
 from unittest.mock import patch
 
-from rlvr.app import engines, train
+from rlvr.app import engines
+from rlvr.app.train import train
 from rlvr.config.compose import load_config
 from rlvr.engines.local import LocalEngine
 

@@ -98,11 +98,11 @@ class Clock:
         return wait
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """See `Executor.run`."""
+        """See `Inline.run`."""
         return self.start(work)()
 
     def call(self, function: Callable[[], T], *, patience_s: float | None = None) -> T:
-        """See `Executor.call`."""
+        """See `Inline.call`."""
         return function()
 
     def __enter__(self) -> Self:

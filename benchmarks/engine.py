@@ -10,6 +10,7 @@ prompts of one length, no padding, no stop token to look for, the default (dynam
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlvr.engines.local import LocalEngine
-from rlvr.types import SamplingParams
+from rlvr.types import Completion, SamplingParams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +88,11 @@ def measure(case: Case, repeats: int) -> tuple[list[float], list[float], int]:
     batch = prompts.repeat_interleave(case.group_size, 0)
     mask = torch.ones_like(batch)
 
+    async def together() -> list[Completion]:
+        return await asyncio.gather(*(engine.generate(*request) for request in requests))
+
     def ours() -> None:
-        completions = engine.generate_batch(requests)
+        completions = asyncio.run(together())
         assert sum(len(c.token_ids) for c in completions) == num_rows * case.new_tokens
 
     @torch.inference_mode()

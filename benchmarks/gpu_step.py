@@ -18,6 +18,7 @@ attention; recomputation is not counted.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import platform
@@ -243,7 +244,11 @@ class Subject:
             for member in range(self.size.group_size)
         ]
         completions: list[Completion] = []
-        generation = seconds(lambda: completions.extend(self.engine.generate_batch(requests)), self.device)
+
+        async def together() -> None:
+            completions.extend(await asyncio.gather(*(self.engine.generate(*request) for request in requests)))
+
+        generation = seconds(lambda: asyncio.run(together()), self.device)
         batch = to_batch(self.size, self.prompts, completions, number)
 
         def train() -> None:

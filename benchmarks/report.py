@@ -24,7 +24,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from rlvr.report.files import write_run_report
+from rlvr.report.run import write_run_report
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import EpisodeRecord, RowRecord, TurnRecord, rollouts_path, write_rollouts
 

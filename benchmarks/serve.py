@@ -3,7 +3,7 @@
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/serve.py [--rounds 7] [--clients 64] [--run runs/rpn]
 
 64 clients in a process of their own ask for 128 tokens each, all at once: once in whole answers, once streamed, once
-streamed by clients that go away in the middle. "engine" is `LocalEngine.generate_batch` on the same prompts and seeds
+streamed by clients that go away in the middle. "engine" is the engine alone on the same prompts and seeds
 in another process that idles otherwise. Medians of the rounds; "ratio" is the median of engine seconds / seconds of the
 same round, "CPU" the same of processor seconds of all rounds, which other load on the machine moves less.
 """
@@ -30,8 +30,9 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.app.serving import ServeSettings, open_served
+from rlvr.engines.local import LocalEngine
 from rlvr.models.scratch import build_bpe_tokenizer
-from rlvr.types import SamplingParams
+from rlvr.types import Completion, SamplingParams
 
 NEW_TOKENS, PROMPT_TOKENS = 128, 32
 WAIT_S = 60.0
@@ -104,6 +105,11 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+async def together(engine: LocalEngine, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Completion]:
+    """Completions of all requests, in their order."""
+    return await asyncio.gather(*(engine.generate(*request) for request in requests))
+
+
 def engine_loop(model: str) -> None:
     """Reads lists of requests from stdin, writes seconds and the sum of the sampled ids."""
     with open_served(model, ServeSettings()) as (served, _):
@@ -116,7 +122,7 @@ def engine_loop(model: str) -> None:
                 for body in json.loads(line)
             ]
             begin = time.perf_counter()
-            completions = served.engine.generate_batch(requests)
+            completions = asyncio.run(together(served.engine, requests))
             seconds = time.perf_counter() - begin
             print(json.dumps([seconds, [list(one.token_ids) for one in completions]]), flush=True)
 

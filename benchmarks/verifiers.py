@@ -32,11 +32,10 @@ from rlvr.rewards.base import Verifier, run_verifier
 from rlvr.rewards.expressions import Arithmetic
 from rlvr.rewards.extract import AnswerFormat, Markers
 from rlvr.rewards.format import FormatApproximate, FormatExact
-from rlvr.rewards.grading import PartRunner
 from rlvr.rewards.math import MathEqual
 from rlvr.rewards.numeric import FinqaNumeric, Numeric
 from rlvr.rewards.official.gsm8k import is_correct
-from rlvr.rewards.parts import PartsVerifier
+from rlvr.rewards.parts import PartRunner, PartsVerifier
 from rlvr.rewards.rpn import RpnBoxed, RpnCorrect, RpnVerifier
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.types import Attempt, Example, Message, StopReason

@@ -45,7 +45,7 @@ from rlvr.engines.base import Engine, OnToken
 from rlvr.engines.local import LocalEngine
 from rlvr.envs.base import Env
 from rlvr.envs.single_turn import SingleTurnEnv
-from rlvr.models.loading import load_pretrained
+from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import Policy
 from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.models.settings import ScratchModel
@@ -235,15 +235,15 @@ def no_evaluation() -> dict[str, float]:
 
 def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: Turns, max_steps: int) -> TrainingRun:
     """The product's parts, put together as `rlvr.app` does."""
-    model, tokenizer = load_pretrained(str(model_folder))
-    policy = Policy(model=model, tokenizer=tokenizer)
+    policy = load_for_inference(str(model_folder))
+    model, tokenizer = policy.model, policy.tokenizer
     context = int(model.config.max_position_embeddings)
     engine: Engine = LocalEngine(model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
     if case.lengths is not None:
         engine = FixedLengths(engine, case.lengths)
     objective = Objective(algorithm=config.algorithm, max_completion_tokens=case.max_tokens)
     source = RolloutSource(
-        task=task if case.lengths is None else FirstWordTask(task),
+        task=task if case.lengths is None else FirstWordTask(task),  # pyright: ignore[reportArgumentType]
         engine=engine,
         chat=Chat(tokenizer, task.stop_words, model=model),
         settings=config.rollout,

@@ -72,8 +72,7 @@ def load_environment(
         "task.eval_sets": None if eval_sets is None else f'"{eval_sets}"',
         "reward": reward,
     }
-    overrides = [f"{key}={value}" for key, value in chosen.items() if value is not None]
-    lines = [*overrides, *settings]
+    lines = [*(f"{key}={value}" for key, value in chosen.items() if value is not None), *settings]
     parts = load_task_config("musique", lines).reward.parts
     return MusiqueEnv(open_game(lines, seed=seed), parts, num_train=num_train_examples, num_eval=num_eval_examples)
 
@@ -87,17 +86,26 @@ class MusiqueEnv(vf.MultiTurnEnv):
         """`parts` are the names of the reward's parts."""
         self.game = game
         self._examples: dict[str, Example] = {}
+        metrics = [_metric(name) for name in dict.fromkeys([*parts, *MEASURED])]
         super().__init__(
             dataset=partial(self._rows, game.training, num_train),
             eval_dataset=partial(self._rows, game.held_out, num_eval),
-            rubric=MusiqueRubric(parts),
+            rubric=vf.Rubric(funcs=[reward, *metrics], weights=[1.0] + [0.0] * len(metrics)),
             tool_defs=[vf.Tool(**tool.schema["function"]) for tool in game.tools.values()],
             max_turns=game.environments.settings.max_turns,
             **more,
         )
 
     def _rows(self, draw: Draw, num: int) -> Dataset:
-        return Dataset.from_list([_row(example) for example in self._drawn(draw, None if num < 0 else num)])
+        rows = [
+            {
+                "prompt": [{"role": message.role, "content": message.content} for message in example.messages],
+                "answer": example.answer,
+                "info": {"id": example.id},
+            }
+            for example in self._drawn(draw, None if num < 0 else num)
+        ]
+        return Dataset.from_list(rows)
 
     def _drawn(self, draw: Draw, num: int | None) -> list[Example]:
         examples = draw(num)
@@ -150,14 +158,6 @@ class MusiqueEnv(vf.MultiTurnEnv):
         state[SCORE] = score
 
 
-class MusiqueRubric(vf.Rubric):
-    """The reward, and as metrics its parts and what else rlvr measures."""
-
-    def __init__(self, parts: Collection[str]) -> None:
-        metrics = [_metric(name) for name in dict.fromkeys([*parts, *MEASURED])]
-        super().__init__(funcs=[reward, *metrics], weights=[1.0] + [0.0] * len(metrics))
-
-
 def reward(state: vf.State) -> float:
     """The reward that rlvr gives."""
     return state[SCORE].value
@@ -174,7 +174,10 @@ def _metric(name: str) -> Callable[..., float]:
 
 def said(completion: Sequence[Any]) -> Message:
     """A completion of the library, one assistant's message of whatever shape, as rlvr's."""
-    (message,) = to_messages([_as_mapping(message) for message in completion])
+    (one,) = completion
+    (message,) = to_messages(
+        [one if hasattr(one, "get") else one.model_dump()]
+    )  # objects of OpenAI's client have no get
     return message
 
 
@@ -190,13 +193,3 @@ def turn(step: Mapping[str, Any]) -> TurnText:
         num_tokens=usage.completion_tokens if usage is not None else 0,
         calls=message.tool_calls,
     )
-
-
-def _as_mapping(message: Any) -> Any:
-    """Objects of OpenAI's client have neither `get` nor `[]`."""
-    return message if hasattr(message, "get") else message.model_dump()
-
-
-def _row(example: Example) -> dict[str, Any]:
-    prompt = [{"role": message.role, "content": message.content} for message in example.messages]
-    return {"prompt": prompt, "answer": example.answer, "info": {"id": example.id}}

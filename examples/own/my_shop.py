@@ -33,7 +33,7 @@ def price(item: str, state: dict[str, Any]) -> int:
 
 
 class Shop(ExamplesTask):
-    """Prices that are drawn anew for each question."""
+    """New prices for each question."""
 
     prompt = "boxed"  # what goes with the task, unless prompt=... and reward=... are said
     reward = "numeric"
