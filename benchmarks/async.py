@@ -35,7 +35,7 @@ from unittest.mock import patch
 from rlvr.app import engines
 from rlvr.app.train import train
 from rlvr.config.compose import load_config
-from rlvr.engines.local import LocalEngine
+from rlvr.core.engine import LocalEngine
 
 BOUNDS = (0, 1, 2)
 PROMPTS, GROUP = 24, 8

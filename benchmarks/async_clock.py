@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rlvr.rollout.schedule import RolloutSchedule
+from rlvr.core.schedule import RolloutSchedule
 from rlvr.types import Example, Group
 
 T = TypeVar("T")

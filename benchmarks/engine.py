@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlvr.engines.local import LocalEngine
+from rlvr.core.engine import LocalEngine
 from rlvr.types import Completion, SamplingParams
 
 

@@ -33,8 +33,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlvr.chat.rendering import Chat
-from rlvr.engines.base import OnToken
-from rlvr.envs.base import to_attempt
+from rlvr.core.engine.base import OnToken
+from rlvr.core.env import to_attempt
+from rlvr.core.episode import run_episode
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool, make_tool
@@ -45,7 +46,6 @@ from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.metrics import NumericMetric
 from rlvr.rewards.numeric import Numeric
 from rlvr.rewards.parts import PartsVerifier
-from rlvr.rollout.episode import run_episode
 from rlvr.types import Completion, Example, Message, SamplingParams, StopReason, TurnText, Verdict
 
 SINGLE, TOOLS = "one turn", "three turns, two calls of tools"

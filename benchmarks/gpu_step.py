@@ -43,13 +43,15 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rlvr.algorithms.grpo import Grpo
-from rlvr.algorithms.objective import Objective
-from rlvr.engines.local import LocalEngine
+from rlvr.core.algorithms.grpo import Grpo
+from rlvr.core.algorithms.objective import Objective
+from rlvr.core.budget import free
+from rlvr.core.engine import LocalEngine
+from rlvr.core.settings import TrainerSettings
+from rlvr.core.trainer import Trainer, in_bf16
 from rlvr.models.devices import choose_device, choose_products, move
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.seeding import derive_seed
-from rlvr.training.budget import free
 from rlvr.training.layout import choose_layout
 from rlvr.training.memory import (
     Demand,
@@ -59,8 +61,6 @@ from rlvr.training.memory import (
     plan_memory,
     size_text,
 )
-from rlvr.training.settings import TrainerSettings
-from rlvr.training.trainer import Trainer, in_bf16
 from rlvr.types import Completion, SamplingParams, TokenBatch
 
 QWEN = {  # Qwen2.5-0.5B
@@ -161,12 +161,12 @@ def make_tokenizer(size: Size) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>")
 
 
-def make_policy(size: Size, device: torch.device) -> Policy:
+def make_policy(size: Size, device: torch.device) -> HubPolicy:
     """Random float32 weights."""
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(Qwen2Config(**size.model)).eval()
     move(model, device)
-    return Policy(model=model, tokenizer=make_tokenizer(size))
+    return HubPolicy(model=model, tokenizer=make_tokenizer(size))
 
 
 def make_prompts(size: Size) -> list[list[int]]:
@@ -271,7 +271,7 @@ class Subject:
         )
 
 
-def weights_in_products(policy: Policy) -> int:
+def weights_in_products(policy: HubPolicy) -> int:
     """Numbers that every token is multiplied with: all matrices, the head once, the embeddings' rows not."""
     return sum(p.numel() for name, p in policy.model.named_parameters() if p.dim() == 2 and "embed" not in name) + (
         int(policy.model.config.vocab_size) * int(policy.model.config.hidden_size)
@@ -280,7 +280,7 @@ def weights_in_products(policy: Policy) -> int:
     )
 
 
-def decode_bytes(size: Size, policy: Policy) -> float:
+def decode_bytes(size: Size, policy: HubPolicy) -> float:
     """Bytes that all decode steps of a batch read at least."""
     itemsize = policy.dtype.itemsize
     config = policy.model.config
@@ -291,7 +291,7 @@ def decode_bytes(size: Size, policy: Policy) -> float:
     return weights_in_products(policy) * itemsize * (size.completion_tokens - 1) + per_token * (own + shared)
 
 
-def training_flops(size: Size, policy: Policy) -> float:
+def training_flops(size: Size, policy: HubPolicy) -> float:
     """Operations of one forward and backward pass over the batch, prompts once a group."""
     config = policy.model.config
     head = int(config.vocab_size) * int(config.hidden_size)

@@ -30,7 +30,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.app.serving import ServeSettings, open_served
-from rlvr.engines.local import LocalEngine
+from rlvr.core.engine import LocalEngine
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.types import Completion, SamplingParams
 

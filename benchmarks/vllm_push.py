@@ -32,12 +32,12 @@ from typing import Literal
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rlvr.engines.base import Engine
-from rlvr.engines.local import LocalEngine
+from rlvr.core.engine import LocalEngine
+from rlvr.core.engine.base import Engine
 from rlvr.engines.settings import VllmEngineSettings
 from rlvr.engines.vllm import VllmEngine
 from rlvr.models.loading import load_for_inference
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.types import Completion, SamplingParams
 
@@ -125,7 +125,7 @@ async def push_in_flight(engine: VllmEngine, version: int) -> tuple[float, int]:
 
 
 @torch.no_grad()
-def gap(policy: Policy, round_: int, found: Sequence[Completion]) -> float:
+def gap(policy: HubPolicy, round_: int, found: Sequence[Completion]) -> float:
     """Largest difference between a behavior logprob and the policy's own, over the first eight completions."""
     largest = 0.0
     for (prompt, _), one in list(zip(requests(round_), found, strict=True))[:8]:
@@ -135,7 +135,7 @@ def gap(policy: Policy, round_: int, found: Sequence[Completion]) -> float:
     return largest
 
 
-def change(policy: Policy, seed: int) -> None:
+def change(policy: HubPolicy, seed: int) -> None:
     """Other weights, as after an update."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -143,7 +143,7 @@ def change(policy: Policy, seed: int) -> None:
             weight.add_(torch.randn(weight.shape, generator=generator), alpha=1e-4)
 
 
-async def rounds_of(policy: Policy, remote: VllmEngine, local: LocalEngine, rounds: int) -> list[str]:
+async def rounds_of(policy: HubPolicy, remote: VllmEngine, local: LocalEngine, rounds: int) -> list[str]:
     """The cells of a line."""
     pushes, flights, theirs, ours, gaps = [], [], [], [], []
     lost = 0
@@ -176,7 +176,7 @@ async def rounds_of(policy: Policy, remote: VllmEngine, local: LocalEngine, roun
     ]
 
 
-def engine_of(policy: Policy, url: str, folder: Path, sync: Sync) -> VllmEngine:
+def engine_of(policy: HubPolicy, url: str, folder: Path, sync: Sync) -> VllmEngine:
     """A client of the server."""
     settings = VllmEngineSettings(
         urls=(url,),

@@ -35,29 +35,29 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads
 import torch
 from vs_trl_report import CaseResult, Report, StepTimes, TrlProcess
 
-from rlvr.algorithms.grpo import Grpo
-from rlvr.algorithms.objective import Objective
 from rlvr.app.tasks import open_tasks
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.config.compose import load_config
-from rlvr.engines.base import Engine, OnToken
-from rlvr.engines.local import LocalEngine
-from rlvr.envs.base import Env
+from rlvr.core.algorithms.grpo import Grpo
+from rlvr.core.algorithms.objective import Objective
+from rlvr.core.budget import cpu_tokens
+from rlvr.core.engine import LocalEngine
+from rlvr.core.engine.base import Engine, OnToken
+from rlvr.core.env import Env
+from rlvr.core.executor import Inline
+from rlvr.core.loop import TrainingRun, train
+from rlvr.core.schedule import Rollouts, RolloutSchedule
+from rlvr.core.source import RolloutSource
+from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.models.loading import load_for_inference
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.models.settings import ScratchModel
-from rlvr.rollout.executor import Inline
-from rlvr.rollout.schedule import Rollouts, RolloutSchedule
-from rlvr.rollout.source import RolloutSource
 from rlvr.tasks.base import Task
 from rlvr.tasks.rpn import RpnTask
-from rlvr.training.budget import cpu_tokens
 from rlvr.training.layout import choose_layout
-from rlvr.training.loop import TrainingRun, train
-from rlvr.training.trainer import NonFiniteError, Trainer
 from rlvr.training.warm_start import warm_start
 from rlvr.types import Attempt, Completion, Example, SamplingParams, Score, TokenBatch
 
@@ -287,7 +287,7 @@ def make_checkpoint(config: Config, task: RpnTask, folder: Path) -> None:
     assert task.vocabulary is not None
     tokenizer = build_tokenizer(task.vocabulary)
     assert isinstance(config.model, ScratchModel)
-    policy = Policy(model=build_model(config.model, tokenizer, config.seed).eval(), tokenizer=tokenizer)
+    policy = HubPolicy(model=build_model(config.model, tokenizer, config.seed).eval(), tokenizer=tokenizer)
     show = lambda step, loss: print(f"warm start, step {step}: loss {loss:.3f}", file=sys.stderr)  # noqa: E731
     microbatch_tokens = cpu_tokens(config.trainer.microbatch_tokens)
     warm_start(

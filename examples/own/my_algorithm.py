@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.algorithms import Algorithm
-from rlvr.algorithms.advantages import Estimate
-from rlvr.algorithms.losses import Surrogate
+from rlvr.core.algorithms import Algorithm
+from rlvr.core.algorithms.advantages import Estimate
+from rlvr.core.algorithms.losses import Surrogate
 from rlvr.errors import ConfigError
 from rlvr.settings import setting
 from rlvr.types import TokenBatch

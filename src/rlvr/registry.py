@@ -26,7 +26,7 @@ PACKAGES = {  # group -> where ours are declared
     "task": "rlvr.tasks",
     "reward": "rlvr.rewards",
     "prompt": "rlvr.tasks",
-    "algorithm": "rlvr.algorithms",
+    "algorithm": "rlvr.core.algorithms",
     "model": "rlvr.models",
     "engine": "rlvr.engines",
     "retriever": "rlvr.retrieval",

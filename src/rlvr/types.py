@@ -218,7 +218,7 @@ class Score:
     - `error`: the verifier itself failed; `value` is NaN and the episode is left out of group mean, std and loss.
 
     `potentials`, if there are any, has one number a turn: how far the episode was before it. Algorithms that give each
-    token its own return shape their rewards with them; no optimum moves (`rlvr.algorithms.gae`). `trace` is for
+    token its own return shape their rewards with them; no optimum moves (`rlvr.core.algorithms.gae`). `trace` is for
     people: how the answer was reached.
     """
 

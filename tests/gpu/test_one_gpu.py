@@ -9,16 +9,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 import torch
 
-from rlvr.engines.local import LocalEngine
-from rlvr.engines.local.graphs import CudaRecorder, GraphedRunner, Graphs
-from rlvr.engines.local.rows import Request
-from rlvr.models.devices import choose_device, exact_products
-from rlvr.models.policy import Policy
+from rlvr.core.devices import exact_products
+from rlvr.core.engine import LocalEngine
+from rlvr.core.engine.graphs import CudaRecorder, GraphedRunner, Graphs
+from rlvr.core.engine.rows import Request
+from rlvr.core.packing import microbatches
+from rlvr.models.devices import choose_device
+from rlvr.models.policy import HubPolicy
 from rlvr.training.memory import Demand, available_memory, measure_activations, plan_memory
-from rlvr.training.packing import microbatches
-from tests.unit.engines.local.test_graphs import assert_exact, crowd
+from tests.unit.core.engine.test_graphs import assert_exact, crowd
+from tests.unit.core.tiny import gradient, tiny_batch, tiny_policy, tiny_trainer, update
 from tests.unit.engines.tiny import ARCHITECTURES, generate, tiny_model
-from tests.unit.training.tiny import gradient, tiny_batch, tiny_policy, tiny_trainer, update
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def device():
     torch.cuda.empty_cache()
 
 
-def moved(policy: Policy, device: torch.device) -> Policy:
+def moved(policy: HubPolicy, device: torch.device) -> HubPolicy:
     policy.model.to(device)
     if policy.value_head is not None:
         policy.value_head.to(device)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.algorithms.objective import LossTerms, Objective
+from rlvr.core.algorithms.objective import LossTerms, Objective
 from rlvr.types import TokenBatch
 from tests.pitfalls.planting import Planted, around, edit, without_method
 
-TESTS = "tests/unit/algorithms/"
+TESTS = "tests/unit/core/algorithms/"
 TRAINER = "tests/unit/training/test_trainer.py::test_pitfall_"
 ADVANTAGES, AGGREGATION = TESTS + "test_advantages.py::test_pitfall_", TESTS + "test_aggregation.py::test_pitfall_"
 OBJECTIVE, LEARNING = TESTS + "test_objective.py::test_pitfall_", TESTS + "test_learning.py::test_pitfall_"
@@ -58,34 +58,35 @@ BUGS = [
         pitfall=8,
         name="tool tokens are steps of the episode",
         plant=around(
-            "rlvr.algorithms.gae:squeeze_order", lambda original, mask: torch.arange(mask.shape[1]).expand(mask.shape)
+            "rlvr.core.algorithms.gae:squeeze_order",
+            lambda original, mask: torch.arange(mask.shape[1]).expand(mask.shape),
         ),
         caught_by=GAE + "08_tool_tokens_are_no_steps",
     ),
     Planted(
         pitfall=8,
         name="the critic's values at tool tokens are read",
-        plant=around("rlvr.algorithms.gae:squeeze", lambda original, x, mask, order: x.gather(1, order)),
+        plant=around("rlvr.core.algorithms.gae:squeeze", lambda original, x, mask, order: x.gather(1, order)),
         caught_by=GAE + "08_tool_tokens_are_no_steps",
     ),
     Planted(
         pitfall=9,
         name="each microbatch has its own denominator",
-        plant=around("rlvr.algorithms.objective:Objective.loss", own_denominator),
+        plant=around("rlvr.core.algorithms.objective:Objective.loss", own_denominator),
         caught_by=TRAINER + "09_the_gradient_does_not_depend_on_how_the_batch_is_cut",
     ),
     Planted(
         pitfall=9,
         name="every rank samples all prompts",
-        plant=around("rlvr.world:World.share", lambda original, self, items: items),
-        caught_by="tests/unit/rollout/test_schedule.py::"
+        plant=around("rlvr.core.world:World.share", lambda original, self, items: items),
+        caught_by="tests/unit/core/test_schedule.py::"
         "test_pitfall_09_each_rank_samples_its_share_of_a_batch_and_of_its_replacements",
     ),
     Planted(
         pitfall=10,
         name="episodes outside the loss are counted",
         plant=around(
-            "rlvr.algorithms.aggregation:num_episodes",
+            "rlvr.core.algorithms.aggregation:num_episodes",
             lambda original, mask, episodes: torch.tensor(len(episodes.unique())),
         ),
         caught_by=AGGREGATION + "10_rows_outside_the_loss_count_nowhere",
@@ -93,92 +94,92 @@ BUGS = [
     Planted(
         pitfall=10,
         name="tokens outside the loss are counted",
-        plant=around("rlvr.algorithms.aggregation:token_mean", lambda original, mask, *rest: mask / mask.numel()),
+        plant=around("rlvr.core.algorithms.aggregation:token_mean", lambda original, mask, *rest: mask / mask.numel()),
         caught_by=AGGREGATION + "10_rows_outside_the_loss_count_nowhere",
     ),
     Planted(
         pitfall=11,
         name="the mean over sequences is a mean over tokens",
-        plant=around("rlvr.algorithms.aggregation:sequence_mean", lambda original, mask, *rest: mask / mask.sum()),
+        plant=around("rlvr.core.algorithms.aggregation:sequence_mean", lambda original, mask, *rest: mask / mask.sum()),
         caught_by=AGGREGATION + "11_weight_of_a_token_of_10_and_of_100",
     ),
     Planted(
         pitfall=12,
         name="both choices of ddof are one",
-        plant=around("rlvr.algorithms.advantages:normalize_within_groups", one_ddof),
+        plant=around("rlvr.core.algorithms.advantages:normalize_within_groups", one_ddof),
         caught_by=ADVANTAGES + "12_both_choices_of_ddof_by_hand",
     ),
     Planted(
         pitfall=12,
         name="a group of one is divided by zero",
-        plant=edit("rlvr.algorithms.advantages:normalize_within_groups", without_method("clamp")),
+        plant=edit("rlvr.core.algorithms.advantages:normalize_within_groups", without_method("clamp")),
         caught_by=ADVANTAGES + "12_a_group_of_one_is_finite",
     ),
     Planted(
         pitfall=13,
         name="equal rewards keep the rounding noise of their mean",
-        plant=around("rlvr.algorithms.advantages:center_within_groups", noisy_mean),
+        plant=around("rlvr.core.algorithms.advantages:center_within_groups", noisy_mean),
         caught_by=ADVANTAGES + "13_equal_rewards_give_exactly_zero_advantage",
     ),
     Planted(
         pitfall=13,
         name="only rewards of 0 and 1 make a dead group",
         plant=around(
-            "rlvr.algorithms.advantages:is_dead_group", lambda original, rewards: sum(rewards) in (0, len(rewards))
+            "rlvr.core.algorithms.advantages:is_dead_group", lambda original, rewards: sum(rewards) in (0, len(rewards))
         ),
         caught_by=ADVANTAGES + "13_dead_groups_are_recognized",
     ),
     Planted(
         pitfall=14,
         name="truncation is inferred from the length in the loss",
-        plant=around("rlvr.algorithms.masking:trained_tokens", by_length),
+        plant=around("rlvr.core.algorithms.masking:trained_tokens", by_length),
         caught_by=ADVANTAGES + "14_truncation_is_the_flag_not_the_length",
     ),
     Planted(
         pitfall=14,
         name="the longest row of a batch counts as truncated",
         plant=around(
-            "rlvr.rollout.batch:to_batch",
+            "rlvr.core.batch:to_batch",
             lambda original, *a, **k: replace(b := original(*a, **k), truncated=b.lengths == b.lengths.max()),
         ),
-        caught_by="tests/unit/rollout/test_batch.py::"
+        caught_by="tests/unit/core/test_batch.py::"
         "test_pitfall_14_a_completion_that_ends_on_the_last_allowed_token_is_not_truncated",
     ),
     Planted(
         pitfall=15,
         name="k3 with the ratio upside down",
-        plant=around("rlvr.algorithms.kl:k3", lambda original, log_ratio: original(-log_ratio)),
+        plant=around("rlvr.core.algorithms.kl:k3", lambda original, log_ratio: original(-log_ratio)),
         caught_by=KL + "15_enumerated_gradient_in_the_loss_is_as_documented",
     ),
     Planted(
         pitfall=15,
         name="the KL is maximized",
-        plant=around("rlvr.algorithms.objective:Objective.loss", kl_rewarded),
+        plant=around("rlvr.core.algorithms.objective:Objective.loss", kl_rewarded),
         caught_by=KL + "15_descending_the_loss_alone_lowers_the_exact_kl",
     ),
     Planted(
         pitfall=16,
         name="extreme ratios overflow",
-        plant=around("rlvr.algorithms.ratios:bounded_log_ratio", unbounded),
+        plant=around("rlvr.core.algorithms.ratios:bounded_log_ratio", unbounded),
         caught_by=OBJECTIVE + "16_extreme_logprobs_stay_finite_and_are_counted",
     ),
     Planted(
         pitfall=16,
         name="a missing behavior logprob is NaN in the loss",
-        plant=around("rlvr.algorithms.ratios:mismatch_log_weight", unbounded),
+        plant=around("rlvr.core.algorithms.ratios:mismatch_log_weight", unbounded),
         caught_by=OBJECTIVE + "16_missing_behavior_logprobs_are_weight_one_and_counted",
     ),
     Planted(
         pitfall=17,
         name="a gradient flows through CISPO's weight",
-        plant=edit("rlvr.algorithms.losses:detached_clip", without_method("detach")),
+        plant=edit("rlvr.core.algorithms.losses:detached_clip", without_method("detach")),
         caught_by=LEARNING + "17_gradient_of_the_whole_loss_against_finite_differences",
     ),
     Planted(
         pitfall=17,
         name="half of the gradient is lost",
         plant=around(
-            "rlvr.training.forward:scatter", lambda original, flat, *rest: original((flat + flat.detach()) / 2, *rest)
+            "rlvr.core.forward:scatter", lambda original, flat, *rest: original((flat + flat.detach()) / 2, *rest)
         ),
         caught_by=TRAINER + "17_the_gradient_is_that_of_the_formula_on_a_padded_batch",
     ),
@@ -186,7 +187,7 @@ BUGS = [
         pitfall=18,
         name="the loss has the wrong sign",
         plant=around(
-            "rlvr.algorithms.losses:clip",
+            "rlvr.core.algorithms.losses:clip",
             lambda original, ratio, advantages, *rest: original(ratio, -advantages, *rest),
         ),
         caught_by=LEARNING + "18_a_bandit_is_learned",

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.algorithms.objective import LossTerms
-from rlvr.engines.local.sampler import Draw
+from rlvr.core.algorithms.objective import LossTerms
+from rlvr.core.engine.sampler import Draw
 from rlvr.types import TokenBatch
 from tests.pitfalls.planting import (
     Planted,
@@ -25,13 +25,13 @@ from tests.pitfalls.planting import (
     without_call,
 )
 
-ALGORITHMS, LOCAL, VLLM = "tests/unit/algorithms/", "tests/unit/engines/local/", "tests/unit/engines/vllm/"
+ALGORITHMS, LOCAL, VLLM = "tests/unit/core/algorithms/", "tests/unit/core/engine/", "tests/unit/engines/vllm/"
 TRAINER = "tests/unit/training/test_trainer.py::test_pitfall_"
 OBJECTIVE, RATIOS = ALGORITHMS + "test_objective.py::test_pitfall_", ALGORITHMS + "test_ratios.py::test_pitfall_"
 ENGINE, SAMPLER = LOCAL + "test_engine.py::test_pitfall_", LOCAL + "test_sampler.py::test_pitfall_"
 VERSIONS, PUSH = LOCAL + "test_versions.py::test_pitfall_", VLLM + "test_push.py::test_pitfall_"
-STALENESS = "tests/unit/rollout/test_staleness.py::test_pitfall_"
-SCHEDULE = "tests/unit/rollout/test_schedule.py::test_pitfall_"
+STALENESS = "tests/unit/core/test_staleness.py::test_pitfall_"
+SCHEDULE = "tests/unit/core/test_schedule.py::test_pitfall_"
 ADAPTERS = "tests/unit/models/test_adapters.py::test_pitfall_"
 NEW_WEIGHTS = VERSIONS + "30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which"
 
@@ -92,7 +92,7 @@ BUGS = [
         pitfall=19,
         name="the trainer scores at temperature 1",
         plant=around(
-            "rlvr.models.policy:Policy.token_scores",
+            "rlvr.core.policy:Policy.token_scores",
             lambda original, self, hidden, targets, temperature, **more: original(self, hidden, targets, 1.0, **more),
         ),
         caught_by=TRAINER + "19_the_trainer_scores_at_the_sampling_temperature",
@@ -100,14 +100,14 @@ BUGS = [
     Planted(
         pitfall=19,
         name="the engine reports logprobs at temperature 1",
-        plant=around("rlvr.engines.local.sampler:sample", at_temperature_1),
+        plant=around("rlvr.core.engine.sampler:sample", at_temperature_1),
         caught_by=ENGINE + "19_logprobs_are_at_the_sampling_temperature",
     ),
     Planted(
         pitfall=20,
         name="behavior logprobs are those of the truncated distribution",
         plant=around(
-            "rlvr.engines.local.sampler:sample",
+            "rlvr.core.engine.sampler:sample",
             lambda original, *rest: replace(draw := original(*rest), behavior_logprobs=draw.sampling_logprobs),
         ),
         caught_by=ENGINE + "20_truncated_requests_get_both_logprobs_beside_plain_ones",
@@ -115,50 +115,50 @@ BUGS = [
     Planted(
         pitfall=20,
         name="the token that crosses top_p is dropped",
-        plant=edit("rlvr.engines.local.sampler:kept_tokens", first_operand(ast.Sub)),
+        plant=edit("rlvr.core.engine.sampler:kept_tokens", first_operand(ast.Sub)),
         caught_by=SAMPLER + "20_the_token_that_crosses_top_p_stays_and_both_logprobs_are_right",
     ),
     Planted(
         pitfall=21,
         name="the reference learns with the policy",
-        plant=around("rlvr.models.policy:Policy.freeze", lambda original, self: lambda: nullcontext(self)),
+        plant=around("rlvr.core.policy:Policy.freeze", lambda original, self: lambda: nullcontext(self)),
         caught_by=TRAINER + "21_the_reference_is_the_policy_of_the_start_after_an_update",
     ),
     Planted(
         pitfall=21,
         name="numerator and denominator have different temperatures",
-        plant=around("rlvr.algorithms.ratios:bounded_log_ratio", lambda original, p, q: original(p / 0.9, q)),
+        plant=around("rlvr.core.algorithms.ratios:bounded_log_ratio", lambda original, p, q: original(p / 0.9, q)),
         caught_by=OBJECTIVE + "21_nothing_differs_before_the_first_update",
     ),
     Planted(
         pitfall=22,
         name="the old policy is the current one",
-        plant=around("rlvr.algorithms.objective:Objective.loss", old_is_current),
+        plant=around("rlvr.core.algorithms.objective:Objective.loss", old_is_current),
         caught_by=OBJECTIVE + "22_after_an_update_the_ratio_is_not_one",
     ),
     Planted(
         pitfall=22,
         name="the old policy is the sampler's",
-        plant=around("rlvr.training.trainer:Trainer.score", old_is_behavior),
+        plant=around("rlvr.core.trainer:Trainer.score", old_is_behavior),
         caught_by=TRAINER + "22_old_logprobs_stay_those_before_the_first_of_several_updates",
     ),
     Planted(
         pitfall=22,
         name="values are clipped on one side",
-        plant=around("rlvr.algorithms.losses:clipped_value_loss", clipped_upwards),
+        plant=around("rlvr.core.algorithms.losses:clipped_value_loss", clipped_upwards),
         caught_by=ALGORITHMS + "test_losses.py::test_pitfall_22_clipped_value_loss_by_hand",
     ),
     Planted(
         pitfall=22,
         name="the optimistic side of the clip",
-        plant=edit("rlvr.algorithms.losses:clip", renamed("maximum", "minimum")),
+        plant=edit("rlvr.core.algorithms.losses:clip", renamed("maximum", "minimum")),
         caught_by=ALGORITHMS + "test_losses.py::test_pitfall_22_table_of_ratio_and_advantage",
     ),
     Planted(
         pitfall=23,
         name="the ratio of a sequence is exp(sum)",
         plant=around(
-            "rlvr.algorithms.ratios:sequence_log_ratio",
+            "rlvr.core.algorithms.ratios:sequence_log_ratio",
             lambda original, x, mask: original(x, mask) * mask.sum(1, keepdim=True),
         ),
         caught_by=RATIOS + "23_sequence_ratio_is_the_exponential_of_the_mean",
@@ -167,38 +167,38 @@ BUGS = [
         pitfall=23,
         name="weights are logged after the cap",
         plant=around(
-            "rlvr.algorithms.ratios:token_weight", lambda original, *arguments: original(*arguments).clamp(max=2.0)
+            "rlvr.core.algorithms.ratios:token_weight", lambda original, *arguments: original(*arguments).clamp(max=2.0)
         ),
         caught_by=OBJECTIVE + "23_metrics_report_weights_before_the_cap",
     ),
     Planted(
         pitfall=24,
         name="the age of tokens is not checked",
-        plant=around("rlvr.rollout.staleness:check_staleness", lambda original, *arguments: {}),
+        plant=around("rlvr.core.staleness:check_staleness", lambda original, *arguments: {}),
         caught_by="tests/unit/training/test_loop.py::test_pitfall_24_tokens_that_are_too_old_are_not_trained_on",
     ),
     Planted(
         pitfall=24,
         name="the newest batch is delivered first",
-        plant=edit("rlvr.rollout.schedule:RolloutSchedule.next_batch", renamed("popleft", "pop")),
+        plant=edit("rlvr.core.schedule:RolloutSchedule.next_batch", renamed("popleft", "pop")),
         caught_by=STALENESS + "24_delivery_in_issue_order_keeps_the_bound_for_every_token",
     ),
     Planted(
         pitfall=30,
         name="a completion keeps the version of its first token",
-        plant=around("rlvr.engines.local.rows:Rows.note_version", lambda original, *arguments: None),
+        plant=around("rlvr.core.engine.rows:Rows.note_version", lambda original, *arguments: None),
         caught_by=NEW_WEIGHTS,
     ),
     Planted(
         pitfall=25,
         name="the shortest rollouts fill the batch first",
-        plant=around("rlvr.rollout.source:RolloutSource.sample", first_come),
+        plant=around("rlvr.core.source:RolloutSource.sample", first_come),
         caught_by=STALENESS + "25_episodes_trained_on_are_as_long_as_those_sampled",
     ),
     Planted(
         pitfall=25,
         name="requests are not admitted by priority",
-        plant=around("rlvr.engines.local.scheduler:Scheduler.submit", last_in),
+        plant=around("rlvr.core.engine.scheduler:Scheduler.submit", last_in),
         caught_by=ENGINE
         + "25_of_requests_that_wait_those_of_smaller_priority_start_first_and_draw_what_they_always_do",
     ),
@@ -206,7 +206,7 @@ BUGS = [
         pitfall=30,
         name="the sampler keeps its first weights",
         plant=around(
-            "rlvr.engines.local.engine:LocalEngine.load_weights",
+            "rlvr.core.engine.engine:LocalEngine.load_weights",
             lambda original, self, version: self._scheduler.new_weights(version),
         ),
         caught_by=NEW_WEIGHTS,
@@ -220,7 +220,7 @@ BUGS = [
     Planted(
         pitfall=31,
         name="sessions keep keys and values of old weights",
-        plant=edit("rlvr.engines.local.scheduler:Scheduler.new_weights", without_call("clear")),
+        plant=edit("rlvr.core.engine.scheduler:Scheduler.new_weights", without_call("clear")),
         caught_by=ENGINE + "31_new_weights_drop_every_cached_key_and_value",
     ),
     Planted(
@@ -244,26 +244,26 @@ BUGS = [
     Planted(
         pitfall=33,
         name="the trained weights are bf16",
-        plant=around("rlvr.training.trainer:Trainer.__init__", in_bf16),
+        plant=around("rlvr.core.trainer:Trainer.__init__", in_bf16),
         caught_by=TRAINER + "33_an_update_at_a_tiny_learning_rate_is_not_rounded_away",
     ),
     Planted(
         pitfall=33,
         name="gradients of chunks are accumulated in bf16",
-        plant=around("rlvr.models.policy:_without_cast_cache", lambda original: iter([None])),
+        plant=around("rlvr.core.policy:_without_cast_cache", lambda original: iter([None])),
         caught_by="tests/unit/models/test_policy.py::"
         "test_pitfall_33_in_bfloat16_the_gradients_of_chunks_are_added_up_in_float32",
     ),
     Planted(
         pitfall=34,
         name="dropout is on in the update",
-        plant=around("rlvr.training.trainer:Trainer.update", training_mode),
+        plant=around("rlvr.core.trainer:Trainer.update", training_mode),
         caught_by=TRAINER + "34_dropout_in_the_model_config_stays_off",
     ),
     Planted(
         pitfall=35,
         name="router noise is on while sampling",
-        plant=edit("rlvr.engines.local.engine:LocalEngine._serving", constant(False, True)),
+        plant=edit("rlvr.core.engine.engine:LocalEngine._serving", constant(False, True)),
         caught_by=ENGINE + "35_a_token_meets_the_same_experts_in_engine_and_trainer",
     ),
     Planted(
@@ -276,7 +276,7 @@ BUGS = [
         pitfall=36,
         name="the members of a group share a stream",
         plant=around(
-            "rlvr.engines.local.sampler:streams", lambda original, seeds: original(seeds[:1]).expand(len(seeds))
+            "rlvr.core.engine.sampler:streams", lambda original, seeds: original(seeds[:1]).expand(len(seeds))
         ),
         caught_by=ENGINE + "36_members_of_a_group_share_no_stream_and_a_seed_repeats_itself",
     ),

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.rollout.batch import TokenRow
+from rlvr.core.batch import TokenRow
 from tests.pitfalls.planting import Planted, around
 
-LOCAL = "tests/unit/engines/local/test_engine.py::test_pitfall_"
+LOCAL = "tests/unit/core/engine/test_engine.py::test_pitfall_"
 PACKING = "tests/unit/training/test_packing.py::test_pitfall_"
-BATCH = "tests/unit/rollout/test_batch.py::test_pitfall_"
+BATCH = "tests/unit/core/test_batch.py::test_pitfall_"
 CHAT = "tests/unit/chat/test_episodes.py::test_pitfall_"
-AGGREGATION = "tests/unit/algorithms/test_aggregation.py::test_pitfall_"
+AGGREGATION = "tests/unit/core/algorithms/test_aggregation.py::test_pitfall_"
 EXACT = LOCAL + "01_logprobs_equal_a_plain_forward_with_refill_shared_prefixes_and_ragged_rows"
 PACKED = PACKING + "02_packed_logprobs_equal_those_of_the_rows_alone"
 
@@ -59,31 +59,31 @@ BUGS = [
     Planted(
         pitfall=1,
         name="prompts are padded on the left",
-        plant=around("rlvr.engines.local.runner:right_padded", left_padded),
+        plant=around("rlvr.core.engine.runner:right_padded", left_padded),
         caught_by=EXACT,
     ),
     Planted(
         pitfall=1,
         name="a row that moves leaves its keys and values behind",
-        plant=around("rlvr.engines.local.runner:CachedRunner.move", lambda original, *arguments: None),
+        plant=around("rlvr.core.engine.runner:CachedRunner.move", lambda original, *arguments: None),
         caught_by=EXACT,
     ),
     Planted(
         pitfall=2,
         name="attention leaks into the next packed row",
-        plant=around("rlvr.training.packing:Microbatch.allowed", leaking),
+        plant=around("rlvr.core.packing:Microbatch.allowed", leaking),
         caught_by=PACKED,
     ),
     Planted(
         pitfall=2,
         name="positions run on over packed rows",
-        plant=around("rlvr.models.policy:Policy.hidden", running_on),
+        plant=around("rlvr.core.policy:Policy.hidden", running_on),
         caught_by=PACKED,
     ),
     Planted(
         pitfall=3,
         name="the sampled end token is not trained on",
-        plant=around("rlvr.rollout.batch:episode_rows", without_end),
+        plant=around("rlvr.core.batch:episode_rows", without_end),
         caught_by=BATCH + "03_the_sampled_end_token_is_trained_on_and_nothing_after_it",
     ),
     Planted(
@@ -96,14 +96,14 @@ BUGS = [
     Planted(
         pitfall=3,
         name="a row that moves gets the end tokens of the row it replaces",
-        plant=around("rlvr.engines.local.rows:Rows.take", stop_ids_stay),
-        caught_by="tests/unit/engines/local/test_rows.py::"
+        plant=around("rlvr.core.engine.rows:Rows.take", stop_ids_stay),
+        caught_by="tests/unit/core/engine/test_rows.py::"
         "test_pitfall_03_a_row_that_moves_keeps_its_stop_ids_and_its_limit",
     ),
     Planted(
         pitfall=4,
         name="headers are trained on",
-        plant=around("rlvr.rollout.batch:episode_rows", replies_trained_on),
+        plant=around("rlvr.core.batch:episode_rows", replies_trained_on),
         caught_by=BATCH + "04_only_sampled_ids_are_trained_on_over_three_turns",
     ),
     Planted(
@@ -115,14 +115,14 @@ BUGS = [
     Planted(
         pitfall=5,
         name="masked positions enter the loss",
-        plant=around("rlvr.algorithms.masking:keep", lambda original, x, mask: x),
-        caught_by="tests/unit/algorithms/test_objective.py::test_pitfall_05_masked_positions_change_no_term",
+        plant=around("rlvr.core.algorithms.masking:keep", lambda original, x, mask: x),
+        caught_by="tests/unit/core/algorithms/test_objective.py::test_pitfall_05_masked_positions_change_no_term",
     ),
     Planted(
         pitfall=5,
         name="tool output is trained on",
-        plant=around("rlvr.rollout.batch:episode_rows", replies_trained_on),
-        caught_by="tests/unit/rollout/test_tool_episodes.py::"
+        plant=around("rlvr.core.batch:episode_rows", replies_trained_on),
+        caught_by="tests/unit/core/test_tool_episodes.py::"
         "test_pitfall_05_what_tools_return_is_in_the_row_and_not_in_the_mask",
     ),
     Planted(
@@ -140,7 +140,9 @@ BUGS = [
     Planted(
         pitfall=7,
         name="an episode of two rows counts twice",
-        plant=around("rlvr.algorithms.aggregation:num_episodes", lambda original, mask, episodes: mask.any(1).sum()),
+        plant=around(
+            "rlvr.core.algorithms.aggregation:num_episodes", lambda original, mask, episodes: mask.any(1).sum()
+        ),
         caught_by=AGGREGATION + "07_two_rows_of_an_episode_count_as_one",
     ),
 ]

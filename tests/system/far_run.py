@@ -30,8 +30,8 @@ def save_as_inner() -> None:
 
 def models_are_there() -> None:
     """Let a pass fail whose model is not on the device: on the CPU all of it would work, too."""
-    import rlvr.training.trainer as trainer
-    from rlvr.engines.local import LocalEngine
+    import rlvr.core.trainer as trainer
+    from rlvr.core.engine import LocalEngine
 
     forward, init = trainer.forward, LocalEngine.__init__
 
@@ -79,9 +79,9 @@ class Calls:
 
 def reads_per_step(mode: FarMode, architecture: str) -> dict[str, float]:
     """Of recorded decode steps in which no row starts or ends."""
-    from rlvr.engines.local import LocalEngine
-    from rlvr.engines.local.graphs import GraphedRunner
-    from rlvr.engines.local.rows import Request
+    from rlvr.core.engine import LocalEngine
+    from rlvr.core.engine.graphs import GraphedRunner
+    from rlvr.core.engine.rows import Request
     from rlvr.types import SamplingParams
     from tests.unit.engines.tiny import tiny_model
 

@@ -19,7 +19,7 @@ from rlvr import registry
 from rlvr.app.tasks import make_chat
 from rlvr.config import Config
 from rlvr.errors import UserError
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.retrieval.base import Document
 from rlvr.retrieval.retriever import Retriever
 from rlvr.tasks.dataset import DatasetTask
@@ -151,7 +151,7 @@ def potentials(stage: Stage) -> tuple[float, ...]:
 
 def prompt(stage: Stage) -> str:
     """The first prompt with its tools, as the run's chat layer renders it."""
-    policy = Policy(model=tiny_model("llama"), tokenizer=byte_tokenizer())
+    policy = HubPolicy(model=tiny_model("llama"), tokenizer=byte_tokenizer())
     chat = make_chat(stage.config, policy, stage.task)
     example = stage.example()
     return chat.decode(chat.encode_prompt(example.messages, stage.task.env(example).tools))

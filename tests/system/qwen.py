@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from rlvr.app.tasks import open_tasks
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.tasks.base import Task
 from rlvr.training.warm_start import warm_start
@@ -38,7 +38,7 @@ def save_qwen(folder: Path) -> Path:
     config = load_config(["task=gsm8k", *data, also, *WARM_START])
     with open_tasks(config, "qwen2", {}) as tasks:
         tokenizer = _tokenizer([text for task in (tasks.own, *tasks.also) for text in task.texts()])
-        policy = Policy(model=_model(tokenizer), tokenizer=tokenizer)
+        policy = HubPolicy(model=_model(tokenizer), tokenizer=tokenizer)
         demonstrator = _Demonstrator(Chat(tokenizer, model=policy.model), (tasks.own, *tasks.also))
         made = warm_start(
             policy,

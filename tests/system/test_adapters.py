@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from rlvr.app.inference import open_inference
 from rlvr.app.sources import inference_config
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import PretrainedModel
 from tests.system.harness import num_lines, numbers, run_train
 from tests.system.harness import rlvr as rlvr_command
@@ -53,13 +53,13 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def policies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Policy, dict[str, bytes]]]:
+def policies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HubPolicy, dict[str, bytes]]]:
     """The policies that runs load, each with the bytes of its frozen weights before the first step."""
-    loaded: list[tuple[Policy, dict[str, bytes]]] = []
+    loaded: list[tuple[HubPolicy, dict[str, bytes]]] = []
     module = import_module("rlvr.app.train")  # the package has a function of that name
     real = module.load_policy
 
-    def load(settings: PretrainedModel, **options: Any) -> Policy:
+    def load(settings: PretrainedModel, **options: Any) -> HubPolicy:
         policy = real(settings, **options)
         loaded.append((policy, frozen_bytes(policy)))
         return policy
@@ -74,7 +74,7 @@ def adapter(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pitfall_32_only_adapter_weights_move_in_a_real_run(
-    kind: str, overrides: tuple[str, ...], policies: list[tuple[Policy, dict[str, bytes]]], tmp_path: Path
+    kind: str, overrides: tuple[str, ...], policies: list[tuple[HubPolicy, dict[str, bytes]]], tmp_path: Path
 ) -> None:
     folder = run_train(tmp_path / "run", *overrides, *KINDS[kind], "model.lora.merge_final=true", name="gsm8k").folder
     [(policy, before)] = policies

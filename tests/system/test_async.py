@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from rlvr.app import engines
-from rlvr.engines.local import LocalEngine
-from rlvr.engines.local.scheduler import Scheduler
+from rlvr.core.engine import LocalEngine
+from rlvr.core.engine.scheduler import Scheduler
+from rlvr.core.executor import Background
+from rlvr.core.source import RolloutSource
+from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
-from rlvr.rollout.executor import Background
-from rlvr.rollout.source import RolloutSource
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
-from rlvr.training.trainer import Trainer
 from rlvr.types import Group, Score
 from tests.system.harness import (
     SMALL,

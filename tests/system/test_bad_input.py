@@ -283,7 +283,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_batch(
 OWN_ALGORITHM = """
 import os
 from dataclasses import replace
-from rlvr.algorithms.grpo import Grpo
+from rlvr.core.algorithms.grpo import Grpo
 
 class Wrong(Grpo):
     calls: list = []

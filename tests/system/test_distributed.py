@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 from rlvr.app import ranks as ranks_module
 from rlvr.app.train import train
 from rlvr.config.compose import load_config
+from rlvr.core.source import RolloutSource
+from rlvr.core.world import World
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.evaluate import judge_one
-from rlvr.rollout.source import RolloutSource
 from rlvr.tracking.rollouts import read_rollouts
 from rlvr.training.checkpoint import list_checkpoints
-from rlvr.world import World
 from tests.ranks import Ranks
 from tests.system.harness import Command, metrics, num_lines, numbers, run_train, wait_until
 from tests.system.torchrun import Job, said

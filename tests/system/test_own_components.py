@@ -225,7 +225,7 @@ def check_served(installed: Path, folder: Path) -> None:
 BROKEN = {
     "missing.py": "import there_is_no_such_module\n",
     "unfinished.py": """
-from rlvr.algorithms import Algorithm
+from rlvr.core.algorithms import Algorithm
 from rlvr.retrieval.retriever import Retriever
 from rlvr.rewards.base import Part
 from rlvr.tasks.generator import ExamplesTask

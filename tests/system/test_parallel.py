@@ -13,23 +13,23 @@ import pytest
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from rlvr.engines.local import LocalEngine
+from rlvr.core import parallel
+from rlvr.core.engine import LocalEngine
+from rlvr.core.sharding import is_sharded, own_rows, whole
+from rlvr.core.trainer import NonFiniteError, Trainer
+from rlvr.core.world import ALONE, World
 from rlvr.engines.vllm.probe import make_probe
 from rlvr.engines.vllm.weights import full_weights
 from rlvr.models import policy as policy_module
 from rlvr.models.adapters import adapter_weights
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.recompute import recompute_in_backward
-from rlvr.models.sharding import is_sharded, own_rows, whole
-from rlvr.training import parallel
 from rlvr.training import trainer as trainer_module
-from rlvr.training.trainer import NonFiniteError, Trainer
 from rlvr.types import Completion, SamplingParams, TokenBatch
-from rlvr.world import ALONE, World
 from tests.ranks import RankError, Ranks
+from tests.unit.core.tiny import take, tiny_batch, tiny_policy, tiny_trainer
 from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import adapted, save_model
-from tests.unit.training.tiny import take, tiny_batch, tiny_policy, tiny_trainer
 
 AGGREGATIONS = ("token_mean", "sequence_mean", "sequence_sum", "fixed_length")
 ARCHITECTURES = ("llama", "qwen2", "mixtral", "gemma3")
@@ -49,13 +49,13 @@ Lines = list[dict[str, float]]
 # ------------------------------------------------------------------------------------------------ what the ranks run
 
 
-def one_layer(*, critic: bool = False, architecture: str = "qwen2") -> Policy:
+def one_layer(*, critic: bool = False, architecture: str = "qwen2") -> HubPolicy:
     """Qwen2 ties its head to its embeddings."""
     more = {"layer_types": ["full_attention"]} if architecture == "gemma3" else {}
     return tiny_policy(architecture, critic=critic, num_hidden_layers=1, **more)
 
 
-def trainer_of(policy: Policy, strategy: str, world: World, *overrides: str) -> Trainer:
+def trainer_of(policy: HubPolicy, strategy: str, world: World, *overrides: str) -> Trainer:
     small = ("trainer.microbatch_tokens=60", "trainer.learning_rate=0.003", "trainer.precision=fp32")
     return tiny_trainer(policy, f"trainer.strategy={strategy}", *small, *overrides, world=world)
 
@@ -68,7 +68,7 @@ def gradient_of(trainer: Trainer) -> list[float]:
     return torch.cat([whole(p.grad).flatten() for p in trainer.policy.parameters() if p.grad is not None]).tolist()
 
 
-def weights_of(policy: Policy) -> list[float]:
+def weights_of(policy: HubPolicy) -> list[float]:
     return torch.cat([whole(p).flatten() for p in policy.parameters()]).tolist()
 
 

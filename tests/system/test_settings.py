@@ -22,9 +22,9 @@ from rlvr.cli.main import main
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.config.keys import all_keys, keys
-from rlvr.engines.local.scheduler import Scheduler
+from rlvr.core.engine.scheduler import Scheduler
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.settings import dumped
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from tests.docs.pages import ROOT
@@ -479,7 +479,7 @@ def watch(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         options.update(more)
         return load(*args, **more)
 
-    counted(Policy, "hidden", "passes")
+    counted(HubPolicy, "hidden", "passes")
     counted(Qwen2MLP, "forward", "layers")
     counted(Scheduler, "step", "steps")
     monkeypatch.setattr(rlvr.models.loading.AutoModelForCausalLM, "from_pretrained", noted_load)

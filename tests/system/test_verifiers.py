@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlvr.app.tasks import open_tasks
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_tokenizer
 from rlvr.tracking.rollouts import read_rollouts
 from rlvr.training.warm_start import warm_start
@@ -141,7 +141,7 @@ def _model_of_ten_words(folder: Path) -> Path:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        policy = Policy(model=LlamaForCausalLM(config).eval(), tokenizer=tokenizer)
+        policy = HubPolicy(model=LlamaForCausalLM(config).eval(), tokenizer=tokenizer)
     settings = load_config(["warm_start.num_steps=40", "warm_start.final_phase_steps=0"]).warm_start
     assert warm_start(
         policy,

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from rlvr.app.musique import Game, open_game
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
-from rlvr.envs.base import Env
-from rlvr.models.policy import Policy
+from rlvr.core.env import Env
+from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.training.warm_start import warm_start
 from rlvr.types import StopReason
@@ -49,7 +49,7 @@ def save_tool_qwen(folder: Path) -> Path:
     tokenizer = build_bpe_tokenizer(list(_texts(game)), 1200, TOKENS)
     tokenizer.add_special_tokens({"eos_token": END, "extra_special_tokens": [START]})
     tokenizer.chat_template = CHATML
-    policy = Policy(model=_model(tokenizer), tokenizer=tokenizer)
+    policy = HubPolicy(model=_model(tokenizer), tokenizer=tokenizer)
     made = warm_start(
         policy,
         _Demonstrator(game, Chat(tokenizer, model=policy.model), tokenizer),

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 
 from rlvr.config import Config
+from rlvr.core.episode import ChatCodec, turn_texts
 from rlvr.errors import UserError
-from rlvr.rollout.episode import ChatCodec, turn_texts
 from rlvr.tasks.base import Task
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from rlvr.app.tasks import context_tokens
 from rlvr.config import Config
-from rlvr.engines.local import LocalEngine
+from rlvr.core.engine import LocalEngine
+from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import VllmEngineSettings
 from rlvr.engines.vllm import VllmEngine, check_servers, expect
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.tracking.files import writing
-from rlvr.world import ALONE, World
 
 Sampler = LocalEngine | VllmEngine
 
 
-def check_engine(config: Config, policy: Policy | None = None) -> None:
+def check_engine(config: Config, policy: HubPolicy | None = None) -> None:
     """UserError if the engine is elsewhere and not there, does not fit the policy, or its folder cannot be written:
     asked before a warm start is made for nothing."""
     engine = config.engine
@@ -32,7 +32,7 @@ def check_engine(config: Config, policy: Policy | None = None) -> None:
 
 def make_engine(
     config: Config,
-    policy: Policy,
+    policy: HubPolicy,
     folder: Path,
     world: World = ALONE,
     on_note: Callable[[str], None] = lambda text: None,

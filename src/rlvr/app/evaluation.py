@@ -12,6 +12,7 @@ from typing import Any, Literal
 from rlvr import __version__
 from rlvr.app.inference import Inference
 from rlvr.config import Config
+from rlvr.core.world import ALONE, World
 from rlvr.evaluation.evaluate import (
     SAMPLING_SEED,
     UNKEPT,
@@ -28,7 +29,6 @@ from rlvr.evaluation.summary import EvaluationResult
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
 from rlvr.tracking.evaluations import Origin
-from rlvr.world import ALONE, World
 
 Split = Literal["test", "train"]
 Found = dict[str, Records]

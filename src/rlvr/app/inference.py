@@ -12,7 +12,7 @@ from rlvr.app.policies import set_threads
 from rlvr.app.sources import weights_of
 from rlvr.app.tasks import Tasks, context_tokens, make_chat, open_tasks
 from rlvr.config import Config
-from rlvr.engines.local import LocalEngine
+from rlvr.core.engine import LocalEngine
 from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
 from rlvr.errors import UserError
 from rlvr.evaluation.endpoint import EndpointPlayer
@@ -20,7 +20,7 @@ from rlvr.evaluation.players import LocalPlayer, Player
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.fingerprint import fingerprint
 from rlvr.models.loading import load_for_inference
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import PretrainedModel
 from rlvr.tasks.base import Task
 from rlvr.tasks.settings import Functions
@@ -41,11 +41,11 @@ class Loaded:
 
     name: str  # as it was asked for
     source: str  # the folder or Hub id that the weights came from, or the endpoint
-    model: Policy | Endpoint
+    model: HubPolicy | Endpoint
     fingerprint: str  # of everything that decides what is sampled; of an endpoint its address and name
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> HubPolicy:
         """The weights. UserError for an endpoint."""
         if isinstance(self.model, Endpoint):
             raise UserError(f"{self.name} is an endpoint, which has no weights here: name a folder or a Hub id.")
@@ -67,7 +67,7 @@ class Inference:
         return self.loaded.source
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> HubPolicy:
         """The weights. UserError for an endpoint."""
         return self.loaded.policy
 

@@ -9,7 +9,10 @@ import torch
 from rlvr.app.tasks import context_tokens
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
-from rlvr.models.policy import Policy
+from rlvr.core.packing import Layout
+from rlvr.core.trainer import in_bf16
+from rlvr.core.world import World
+from rlvr.models.policy import HubPolicy
 from rlvr.tasks.base import Task
 from rlvr.training.memory import (
     Demand,
@@ -19,15 +22,12 @@ from rlvr.training.memory import (
     measure_activations,
     plan_memory,
 )
-from rlvr.training.packing import Layout
-from rlvr.training.trainer import in_bf16
-from rlvr.world import World
 
 EXAMPLES = 16
 """Whose prompts are measured."""
 
 
-def plan_run(config: Config, policy: Policy, chat: Chat, task: Task, *, layout: Layout, world: World) -> MemoryPlan:
+def plan_run(config: Config, policy: HubPolicy, chat: Chat, task: Task, *, layout: Layout, world: World) -> MemoryPlan:
     """What each process of the run will use. ConfigError if it cannot fit the GPU."""
     rollout, trainer, engine = config.rollout, config.trainer, config.engine
     prompts = [task.train_example(index).messages for index in range(EXAMPLES)]

@@ -15,19 +15,19 @@ from rlvr.app.engines import check_engine
 from rlvr.app.run_folder import RunFolder
 from rlvr.app.tasks import Tasks
 from rlvr.config import Config
+from rlvr.core.budget import cpu_tokens
+from rlvr.core.world import ALONE, World
 from rlvr.models.devices import choose_device, move
 from rlvr.models.loading import load_for_inference
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_bpe_tokenizer, build_model, build_tokenizer
 from rlvr.models.settings import ScratchBpeModel, ScratchModel
 from rlvr.tasks.base import Task
 from rlvr.tasks.prompting import resolve_markers
 from rlvr.tracking.console import Console
 from rlvr.tracking.files import writing
-from rlvr.training.budget import cpu_tokens
 from rlvr.training.checkpoint import replace_folder, temporary_folder
 from rlvr.training.warm_start import warm_start
-from rlvr.world import ALONE, World
 
 ONE_THREAD_BELOW = 500_000
 """Parameters below which one thread beats two: in prototypes two were 1.5x slower at 150k and 1.5x faster at 900k."""
@@ -47,7 +47,7 @@ class Setup:
     stopped: Stopped = lambda: False  # whether this process was asked to stop
 
 
-def scratch_policy(setup: Setup, stopped: Stopped) -> Policy | None:
+def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
     """The model made from scratch, after its warm start; None if that was stopped, which leaves nothing to save.
 
     Leaves out of the tasks what does not fit into the model's context: it is not demonstrated either. Every rank makes
@@ -60,7 +60,7 @@ def scratch_policy(setup: Setup, stopped: Stopped) -> Policy | None:
         return policy
     model, tokenizer = _random(config, setup.tasks.own)
     move(model, choose_device(config.trainer.device))
-    policy = Policy(model=model, tokenizer=tokenizer)
+    policy = HubPolicy(model=model, tokenizer=tokenizer)
     setup.tasks.fit(config, policy)
     check_engine(config, policy)
     set_threads(config, policy, world)
@@ -94,7 +94,7 @@ def _random(config: Config, task: Task) -> tuple[PreTrainedModel, PreTrainedToke
     return build_model(settings, tokenizer, config.seed).eval(), tokenizer
 
 
-def set_threads(config: Config, policy: Policy, world: World = ALONE) -> None:
+def set_threads(config: Config, policy: HubPolicy, world: World = ALONE) -> None:
     """Let torch compute with trainer.num_threads; where that is null, with one for a small model, else with all cores,
     shared by the ranks on this machine and, where the local engine samples beside the trainer, by these two."""
     beside = config.rollout.max_staleness > 0 and config.engine.in_process

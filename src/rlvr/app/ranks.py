@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlvr.config import Config
+from rlvr.core.world import World
 from rlvr.errors import ConfigError, UserError
-from rlvr.world import World
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]

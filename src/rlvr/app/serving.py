@@ -15,7 +15,7 @@ from rlvr.app.sources import own_config
 from rlvr.app.tasks import context_tokens, own_tool_format
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
-from rlvr.engines.local import LocalEngine
+from rlvr.core.engine import LocalEngine
 from rlvr.engines.openai import PREFIX
 from rlvr.errors import ConfigError, UserError
 from rlvr.serve.sampling import Served

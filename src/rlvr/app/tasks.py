@@ -10,7 +10,7 @@ from functools import partial
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.rewards.parts import make_verifier
 from rlvr.rewards.sandbox import Sandbox
 from rlvr.tasks.base import Task
@@ -43,7 +43,7 @@ class Tasks:
         for part in self.own.eval_sets():
             part.train_example(0)
 
-    def fit(self, config: Config, policy: Policy) -> None:
+    def fit(self, config: Config, policy: HubPolicy) -> None:
         """Leave out examples whose prompt would leave too little room for a whole completion.
 
         ConfigError if there is no room for any prompt.
@@ -63,12 +63,12 @@ def _count_tokens(chat: Chat, messages: Sequence[Message], tools: Sequence[ToolS
     return len(chat.encode_prompt(messages, tools))
 
 
-def context_tokens(policy: Policy) -> int:
+def context_tokens(policy: HubPolicy) -> int:
     """Tokens that prompt and completion may have together."""
     return int(policy.model.config.get_text_config().max_position_embeddings)
 
 
-def make_chat(config: Config, policy: Policy, task: Task) -> Chat:
+def make_chat(config: Config, policy: HubPolicy, task: Task) -> Chat:
     """The chat of the policy with a task: the run's own, a part of a mix, or one of `evaluation.also`."""
     bundle = config.bundles.get(task.name)
     tool_format = own_tool_format(config) if bundle is None else bundle.prompt.tool_format

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from rlvr.algorithms.objective import Objective
 from rlvr.app.debugging import episode_printer
 from rlvr.app.engines import Sampler, check_engine, make_engine
 from rlvr.app.evaluation import evaluate_all
@@ -24,16 +23,21 @@ from rlvr.app.sources import with_absolute_model
 from rlvr.app.tasks import context_tokens, make_chat, open_tasks
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
-from rlvr.engines.base import Engine
+from rlvr.core.algorithms.objective import Objective
+from rlvr.core.engine.base import Engine
+from rlvr.core.executor import Background, Inline
+from rlvr.core.loop import Recorder, TrainingRun
+from rlvr.core.loop import train as run_loop
+from rlvr.core.schedule import RolloutSchedule
+from rlvr.core.source import RolloutSource
+from rlvr.core.trainer import Trainer
+from rlvr.core.world import World, errors_once, open_world
 from rlvr.errors import UserError
 from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.summary import combine
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.loading import load_policy, value_head
-from rlvr.models.policy import Policy
-from rlvr.rollout.executor import Background, Inline
-from rlvr.rollout.schedule import RolloutSchedule
-from rlvr.rollout.source import RolloutSource
+from rlvr.models.policy import HubPolicy
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
 from rlvr.tasks.settings import Functions
@@ -43,12 +47,8 @@ from rlvr.tracking.rollouts import Reader, cut_back
 from rlvr.tracking.trackers.fanout import Reported, Trackers
 from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
 from rlvr.training.layout import choose_layout
-from rlvr.training.loop import Recorder, TrainingRun
-from rlvr.training.loop import train as run_loop
 from rlvr.training.recorder import FolderRecorder, SilentRecorder
 from rlvr.training.state import CheckpointSchedule
-from rlvr.training.trainer import Trainer
-from rlvr.world import World, errors_once, open_world
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         return _train(setup, policy, trackers)
 
 
-def _train(setup: Setup, policy: Policy | None, trackers: Trackers) -> TrainResult:
+def _train(setup: Setup, policy: HubPolicy | None, trackers: Trackers) -> TrainResult:
     config, folder, console, world = setup.config, setup.folder, setup.console, setup.world
     console.note(f"run folder: {folder.root}")
     all_stop = agreed(setup.stopped, world, console.note)
@@ -145,7 +145,7 @@ def _open_folder(config: Config, world: World) -> Iterator[RunFolder]:
         yield own or RunFolder(root=root)
 
 
-def assemble(setup: Setup, policy: Policy, trackers: Trackers) -> TrainingRun:
+def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun:
     """Everything the loop needs, at the state of the last complete checkpoint if there is one."""
     config, tasks, world, note = setup.config, setup.tasks, setup.world, setup.console.note
     chat, layout = make_chat(config, policy, tasks.own), choose_layout(policy)
@@ -198,11 +198,11 @@ def assemble(setup: Setup, policy: Policy, trackers: Trackers) -> TrainingRun:
     )
 
 
-def _context(policy: Policy, engine: Sampler) -> int:
+def _context(policy: HubPolicy, engine: Sampler) -> int:
     return min(context_tokens(policy), engine.max_context_tokens)  # servers may have less room than the model
 
 
-def _rollouts(setup: Setup, policy: Policy, engine: Sampler, chat: Chat) -> RolloutSchedule:
+def _rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) -> RolloutSchedule:
     config, background = setup.config, setup.config.rollout.max_staleness > 0
     return RolloutSchedule(
         source=RolloutSource(
@@ -255,7 +255,7 @@ def _restore(setup: Setup, checkpoints: CheckpointSchedule, metrics_file: Metric
     return step
 
 
-def _evaluate(setup: Setup, policy: Policy, engine: Sampler, rollouts: RolloutSchedule) -> dict[str, float]:
+def _evaluate(setup: Setup, policy: HubPolicy, engine: Sampler, rollouts: RolloutSchedule) -> dict[str, float]:
     """The metrics of all evaluation sets; those of a mix together under its own name."""
     config, tasks, context = setup.config, setup.tasks, _context(policy, engine)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlvr.engines.base import Engine, OnToken
-    from rlvr.rollout.episode import ChatCodec
+    from rlvr.core.engine.base import Engine, OnToken
+    from rlvr.core.episode import ChatCodec
     from rlvr.types import Completion, SamplingParams
 
 Write = Callable[[str], None]

@@ -7,17 +7,17 @@ from typing import Annotated
 
 from pydantic import Field, PrivateAttr
 
-from rlvr.algorithms.algorithm import Algorithm
+from rlvr.core.algorithms.algorithm import Algorithm
+from rlvr.core.settings import RolloutSettings, TrainerSettings
 from rlvr.engines.settings import EngineSettings
 from rlvr.evaluation.settings import EvaluationSettings
 from rlvr.models.settings import Model
 from rlvr.rewards.settings import RewardSettings
-from rlvr.rollout.settings import RolloutSettings
 from rlvr.settings import NonNegativeInt, Settings, Text, chosen, setting
 from rlvr.tasks.prompts import MarkersSettings, Prompt
 from rlvr.tasks.settings import TaskBundle, TaskSettings
 from rlvr.tracking.settings import TrackerSettings
-from rlvr.training.settings import TrainerSettings, WarmStartSettings
+from rlvr.training.settings import WarmStartSettings
 
 
 class Config(Settings):

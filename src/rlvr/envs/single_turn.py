@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlvr.envs.base import Reply, to_attempt
+from rlvr.core.env import Reply, to_attempt
 from rlvr.rewards.base import Verifier, run_verifier
 from rlvr.types import Example, Message, Score, ToolSchema, TurnText
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rlvr.envs.base import Reply, to_attempt
+from rlvr.core.env import Reply, to_attempt
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import RewardError, Verifier, run_verifier
 from rlvr.rewards.trace import Trace

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 
+from rlvr.core.env import Env, TurnText
+from rlvr.core.episode import Sampling
 from rlvr.engines.chat_completions import EndpointError, Said, to_wire
 from rlvr.engines.openai import Endpoint
-from rlvr.envs.base import Env, TurnText
 from rlvr.errors import UserError
 from rlvr.evaluation.players import Played, judged_turns
-from rlvr.rollout.episode import Sampling
 from rlvr.types import Example, Score, StopReason
 
 

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 
+from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.players import Played, Player
 from rlvr.evaluation.records import RecordFile
@@ -21,7 +22,6 @@ from rlvr.seeding import derive_seed
 from rlvr.tasks.base import Task
 from rlvr.tracking.evaluations import EvaluationRecord, Origin
 from rlvr.types import Example, SamplingParams, Verdict
-from rlvr.world import ALONE, World
 
 SAMPLING_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""

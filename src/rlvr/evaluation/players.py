@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
-from rlvr.engines.base import Engine
-from rlvr.envs.base import Env, TurnText
-from rlvr.rollout.episode import ChatCodec, Sampling, run_episode, turn_texts
+from rlvr.core.engine.base import Engine
+from rlvr.core.env import Env, TurnText
+from rlvr.core.episode import ChatCodec, Sampling, run_episode, turn_texts
 from rlvr.tracking.evaluations import JudgedTurn
 from rlvr.tracking.rollouts import call_records, reply_ids
 from rlvr.types import Episode, Example, Score, StopReason, ToolSchema

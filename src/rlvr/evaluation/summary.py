@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rlvr.core.metrics import facts, tool_metrics
 from rlvr.evaluation.intervals import Interval, bootstrap, wilson
-from rlvr.rollout.metrics import facts, tool_metrics
 from rlvr.tracking.evaluations import EvaluationRecord
 from rlvr.types import StopReason
 

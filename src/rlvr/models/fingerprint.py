@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -20,7 +20,7 @@ SAMPLED_NUMBERS = 1024
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def fingerprint(policy: Policy) -> str:
+def fingerprint(policy: HubPolicy) -> str:
     """16 hexadecimal digits over weights, configuration, tokenizer and chat template, wherever they were loaded from.
 
     Of each tensor: name, dtype, shape, the sum of its bits as integers (any changed number changes it, the order of

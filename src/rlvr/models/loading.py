@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import add_adapters, check_same, insert_saved, merge, saved_settings
 from rlvr.models.hub import ADAPTER, Located, from_hub, locate, sentence
-from rlvr.models.policy import Adapters, Policy, check_trainable
+from rlvr.models.policy import Adapters, HubPolicy, check_trainable
 from rlvr.models.quantization import dequantized, is_quantized, make_exact, settings_for
 from rlvr.models.recompute import recompute_in_backward
 from rlvr.models.settings import PretrainedModel
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 # ------------------------------------------------------------------------------------------------------ to be trained
 
 
-def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = CPU) -> Policy:
+def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = CPU) -> HubPolicy:
     """The policy that training starts from: everything float32 and trained, or a frozen model with trained adapters.
 
     Training goes on with the adapter in a folder if `lora.enabled`; otherwise it is merged into its model in float32.
@@ -68,7 +68,7 @@ def load_policy(settings: PretrainedModel, *, seed: int, device: torch.device = 
     return policy
 
 
-def load_for_inference(name: str, settings: PretrainedModel | None = None, device: torch.device = CPU) -> Policy:
+def load_for_inference(name: str, settings: PretrainedModel | None = None, device: torch.device = CPU) -> HubPolicy:
     """A model folder, adapter folder or Hub id, to sample from.
 
     An adapter gets the model it was trained on, stored as in `settings`, those of its run: what is measured is what was
@@ -94,11 +94,11 @@ def model_family(settings: PretrainedModel) -> str:
 # ------------------------------------------------------------------------------------------------------------- loading
 
 
-def _load(settings: PretrainedModel, device: torch.device, located: Located, adapter: Path | None) -> Policy:
+def _load(settings: PretrainedModel, device: torch.device, located: Located, adapter: Path | None) -> HubPolicy:
     """A whole model, or with `adapter` its base model with the adapter on it."""
     if adapter is None:
         model = _load_model(settings, device, located)
-        return Policy(model=model, tokenizer=_from_pretrained(AutoTokenizer, settings, located))
+        return HubPolicy(model=model, tokenizer=_from_pretrained(AutoTokenizer, settings, located))
     named = base_of(adapter)
     if not Path(named).is_dir() and Path(named).is_absolute():
         raise UserError(
@@ -114,7 +114,7 @@ def _load(settings: PretrainedModel, device: torch.device, located: Located, ada
     if any((adapter / name).is_file() for name in TOKENIZER_FILES):
         under = settings.model_copy(update={"name_or_path": str(adapter)})
         found = Located(name=str(adapter), offline=True, is_adapter=True)
-    return Policy(model=model, tokenizer=_from_pretrained(AutoTokenizer, under, found), adapters=adapters)
+    return HubPolicy(model=model, tokenizer=_from_pretrained(AutoTokenizer, under, found), adapters=adapters)
 
 
 def base_of(adapter: Path) -> str:

@@ -1,22 +1,22 @@
-"""The policy: a transformers causal LM, its tokenizer and, for PPO, a value head on the same trunk."""
+"""A policy with its tokenizer, which is saved in Hub format, and perhaps with LoRA adapters."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from logging import ERROR, getLogger
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Self
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from rlvr.core.policy import Policy
+from rlvr.core.sharding import copy_into, is_sharded, whole
 from rlvr.models.adapters import (
     adapter_weights,
     are_untrained,
@@ -26,25 +26,10 @@ from rlvr.models.adapters import (
     other_adapters,
     without_adapters,
 )
-from rlvr.models.attention import attention_mask
 from rlvr.models.quantization import num_weights
-from rlvr.models.sharding import GATHERED, copy_into, is_sharded, whole
-
-T = TypeVar("T")
 
 logging.disable_progress_bar()  # rlvr shows its own progress
 getLogger("bitsandbytes").setLevel(ERROR)  # imported with every adapter, it tells that an optional package is missing
-
-LOGITS_PER_CHUNK = 1 << 24
-"""Logits held at once (64 MiB in fp32); longer selections are computed chunk by chunk and recomputed in backward."""
-
-GPU_LOGITS_PER_CHUNK = 1 << 27
-"""The same on a GPU (512 MiB): all of a head's weights are read, and their gradients written, for every chunk."""
-
-
-def logits_per_chunk(device: torch.device) -> int:
-    """Logits held at once on this device."""
-    return GPU_LOGITS_PER_CHUNK if device.type == "cuda" else LOGITS_PER_CHUNK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +42,11 @@ class Adapters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
-    """What is trained. The model is always in eval mode: dropout would add noise to the ratio."""
+class HubPolicy(Policy):
+    """What commands load, train and save."""
 
-    model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    value_head: nn.Linear | None = None
     adapters: Adapters | None = None  # None: the whole model is trained
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The trained parameters, the model's first, tied ones once; the critic's are `value_head.*`."""
-        yield from ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
-        if self.value_head is not None:
-            yield from self.value_head.named_parameters(prefix="value_head")
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """As `named_parameters`, without the names."""
-        yield from (parameter for _, parameter in self.named_parameters())
 
     @property
     def is_sharded(self) -> bool:
@@ -92,11 +65,6 @@ class Policy:
                 yield name, whole(weight)
 
     @property
-    def num_parameters(self) -> int:
-        """Trained numbers, tied ones once."""
-        return sum(p.numel() for p in self.parameters())
-
-    @property
     def num_weights(self) -> int:
         """All numbers of the model, trained or frozen, tied ones once."""
         return sum(num_weights(p) for p in self.model.parameters())
@@ -108,67 +76,6 @@ class Policy:
             return f"trainable: all {self.num_weights:,} parameters"
         trained, total = sum(p.numel() for p in adapter_weights(self.model).values()), self.num_weights
         return f"trainable: {trained:,} of {total:,} parameters ({trained / total:.2%}): {self.adapters.note}"
-
-    def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """`function(*arguments)`, which calls `hidden` and `logits`, with the weights of a sharded model gathered.
-
-        Collective if the model is sharded. Tensors in a returned tuple have a gradient.
-        """
-        gathered = getattr(self.model, GATHERED, None)
-        return function(*arguments) if gathered is None else gathered(function, *arguments)
-
-    def hidden(self, ids: Tensor, positions: Tensor | None = None, allowed: Tensor | None = None) -> Tensor:
-        """Last hidden states [R, L, D] of ids [R, L]; for a sharded model inside `run` only.
-
-        `positions` [R, L] and `allowed` [R, L, L] (query q sees key k if allowed[r, q, k]) lay out packed lines;
-        without them every row is one right-padded sequence.
-        """
-        layout: dict[str, Any] = {}  # plain rows pass nothing: not every architecture takes these arguments
-        if allowed is not None and positions is not None:
-            device = ids.device.type
-            dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
-            mask = attention_mask(self.model.config, allowed[:, None], positions, positions, dtype)
-            layout = {"position_ids": positions, "attention_mask": mask}
-        # use_cache=False: with a cache transformers takes packed lines for one growing sequence
-        return self.model.base_model(input_ids=ids, use_cache=False, **layout).last_hidden_state
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Data type of the weights."""
-        return next(self.model.parameters()).dtype
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits [..., V] in fp32 of hidden states [..., D]."""
-        head = self.model.get_output_embeddings()
-        assert head is not None, "a causal LM has an output head"
-        config = self.model.config.get_text_config()
-        scale, divisor = getattr(config, "logit_scale", 1.0), getattr(config, "logits_scaling", 1.0)  # Cohere, Granite
-        logits = head(hidden).float() * scale / divisor
-        if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
-            logits = torch.tanh(logits / cap) * cap
-        return logits
-
-    def token_scores(
-        self, hidden: Tensor, targets: Tensor, temperature: float, *, entropy_grad: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Logprob and entropy [N] fp32 of targets [N] under softmax(logits / temperature) after hidden [N, D]."""
-        chunk = max(1, logits_per_chunk(hidden.device) // int(self.model.config.vocab_size))
-        if len(targets) <= chunk:
-            return self._token_scores(hidden, targets, temperature, entropy_grad)
-        with _without_cast_cache():
-            parts: list[tuple[Tensor, Tensor]] = [
-                checkpoint(self._token_scores, h, t, temperature, entropy_grad, use_reentrant=False)  # pyright: ignore[reportAssignmentType]
-                for h, t in zip(hidden.split(chunk), targets.split(chunk), strict=True)
-            ]
-        return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
-
-    def _token_scores(
-        self, hidden: Tensor, targets: Tensor, temperature: float, entropy_grad: bool
-    ) -> tuple[Tensor, Tensor]:
-        log_probs = torch.log_softmax(self.logits(hidden) / temperature, dim=-1)  # [N, V]
-        chosen = log_probs.gather(1, targets[:, None])[:, 0]
-        source = log_probs if entropy_grad else log_probs.detach()
-        return chosen, -(source.exp() * source).sum(-1)
 
     # --------------------------------------------------------------------------------------------- on and off the disk
 
@@ -191,7 +98,7 @@ class Policy:
         elif writes:
             self.merged().save(folder)
 
-    def merged(self) -> Policy:
+    def merged(self) -> Self:
         """The same policy with its adapters merged, in float32; ValueError if it has none.
 
         They are added to a fresh copy of the model, never in place: unmerging in bf16 does not restore the weights, and
@@ -219,40 +126,23 @@ class Policy:
 
     # ------------------------------------------------------------------------------------------------------- reference
 
-    def freeze(self) -> Callable[[], AbstractContextManager[Policy]]:
-        """The policy as it is now, for later: `with frozen() as reference:`; use it inside the block only.
-
-        With adapters the model is not copied: the reference is the same model with the adapters off, or with those that
-        training started from. Freeze a model before it is sharded, and shard its copy separately.
-        """
+    def freeze(self) -> Callable[[], AbstractContextManager[Self]]:
+        """See `Policy.freeze`. With adapters the model is not copied: the reference is the same model with the adapters
+        off, or with those that training started from."""
         if self.adapters is None:
-            frozen = Policy(model=copy.deepcopy(self.model).requires_grad_(False), tokenizer=self.tokenizer)
-            return lambda: nullcontext(frozen)
+            return super().freeze()
         if are_untrained(self.model):
             return lambda: self._with(without_adapters(self.model))
         start = {name: weight.detach().clone() for name, weight in adapter_weights(self.model).items()}
         return lambda: self._with(other_adapters(self.model, start))
 
     @contextmanager
-    def _with(self, changed: AbstractContextManager[None]) -> Iterator[Policy]:
+    def _with(self, changed: AbstractContextManager[None]) -> Iterator[Self]:
         with torch.no_grad(), changed:
             yield replace(self, value_head=None)
 
 
-@contextmanager
-def _without_cast_cache() -> Iterator[None]:
-    """Autocast without its cached bfloat16 copy of each weight: its gradients would be summed over the chunks in
-    bfloat16, where small terms are lost after a thousand. With a copy per chunk they are summed in float32.
-    """
-    before = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)
-
-
-def check_trainable(policy: Policy) -> None:
+def check_trainable(policy: HubPolicy) -> None:
     """RuntimeError unless exactly the adapters, or everything, is trained, in float32."""
     names = {name for name, parameter in policy.model.named_parameters() if parameter.requires_grad}
     everything = {name for name, _ in policy.model.named_parameters()}

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rlvr.chat.rendering import Chat
-from rlvr.engines.base import Alternatives
-from rlvr.engines.local import LocalEngine
+from rlvr.core.engine import LocalEngine
+from rlvr.core.engine.base import Alternatives
 from rlvr.serve.errors import ApiError
 from rlvr.serve.transcript import Transcript
 from rlvr.types import SamplingParams, StopReason

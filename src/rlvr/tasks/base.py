@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
-from rlvr.envs.base import Env
+from rlvr.core.env import Env
 from rlvr.types import Example, Message, TurnText, Verdict
 
 CountTokens = Callable[..., int]

@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from rlvr.envs.base import Env
+from rlvr.core.env import Env
 from rlvr.errors import UserError
 from rlvr.registry import register
 from rlvr.seeding import derive_seed

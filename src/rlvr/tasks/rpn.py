@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rlvr.envs.base import Env
+from rlvr.core.env import Env
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError
 from rlvr.registry import register

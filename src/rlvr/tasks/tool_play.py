@@ -8,7 +8,7 @@ from typing import Any
 
 from rlvr.chat.formats import FORMATS
 from rlvr.chat.template import described
-from rlvr.envs.base import Env
+from rlvr.core.env import Env
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import Verifier

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from rlvr.envs.base import Env, Reply, to_attempt
+from rlvr.core.env import Env, Reply, to_attempt
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import make_tool
 from rlvr.errors import ConfigError, UserError

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from rlvr.envs.base import Env
+from rlvr.core.env import Env
 from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
 from rlvr.settings import Text, setting

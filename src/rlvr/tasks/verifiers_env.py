@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlvr.envs.base import Reply, TurnText
+from rlvr.core.env import Reply, TurnText
 from rlvr.errors import UserError
 from rlvr.rewards.base import checked
 from rlvr.tasks.verifiers_client import Request, Requests, identity, make_client, to_messages, to_response

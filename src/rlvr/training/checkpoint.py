@@ -24,10 +24,10 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
 from rlvr.tracking.files import sync_file, sync_folder, writing
 from rlvr.training.shards import INDEX, Held, Shards, shard_name, write_index, write_rows
-from rlvr.world import ALONE, World
 
 FORMAT, SHARDED = 1, 2
 """Versions of the format: without `shards/` and with it."""

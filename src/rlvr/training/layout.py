@@ -7,11 +7,11 @@ import logging
 import torch
 from torch import Tensor
 
+from rlvr.core.devices import exact_products, has_flash_attention
+from rlvr.core.forward import forward
+from rlvr.core.packing import Layout, microbatches
 from rlvr.errors import NonFiniteLogitsError, UserError
-from rlvr.models.devices import exact_products, has_flash_attention
-from rlvr.models.policy import Policy
-from rlvr.training.forward import forward
-from rlvr.training.packing import Layout, microbatches
+from rlvr.models.policy import HubPolicy
 from rlvr.types import TokenBatch
 
 LAYOUTS: tuple[Layout, ...] = ("shared", "packed", "rows")
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 @torch.no_grad()
-def choose_layout(policy: Policy) -> Layout:
+def choose_layout(policy: HubPolicy) -> Layout:
     """The first layout whose logprobs equal those of a plain forward pass over each row by itself.
 
     Raises UserError if none does.
@@ -70,13 +70,13 @@ def _probe(vocab_size: int) -> TokenBatch:
     )
 
 
-def _alone(policy: Policy, ids: Tensor, prompt_length: int) -> Tensor:
+def _alone(policy: HubPolicy, ids: Tensor, prompt_length: int) -> Tensor:
     """Logprobs of the tokens after the prompt, from transformers' own forward pass."""
     logits = policy.model(input_ids=ids[None].to(policy.model.device), use_cache=False).logits[0].float().cpu()
     return torch.log_softmax(logits[:-1], -1).gather(1, ids[1:, None])[prompt_length - 1 :, 0]
 
 
-def _together(policy: Policy, batch: TokenBatch, layout: Layout) -> Tensor | None:
+def _together(policy: HubPolicy, batch: TokenBatch, layout: Layout) -> Tensor | None:
     """The same logprobs from packed lines, in the same order; None if the model does not take them."""
     out = torch.zeros_like(batch.behavior_logprobs)
     for microbatch in microbatches(batch, range(4), budget_tokens=64, layout=layout):

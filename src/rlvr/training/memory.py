@@ -28,11 +28,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rlvr.core.budget import cpu_tokens
+from rlvr.core.packing import Layout
+from rlvr.core.policy import logits_per_chunk
 from rlvr.errors import ConfigError
-from rlvr.models.policy import Policy, logits_per_chunk
+from rlvr.models.policy import HubPolicy
 from rlvr.models.recompute import keeping_activations, recomputed_layers
-from rlvr.training.budget import cpu_tokens
-from rlvr.training.packing import Layout
 
 LOGITS_COPIES = 4
 """Float32 tensors of the size of a chunk's logits that live at once in its backward pass (counted by a test)."""
@@ -109,7 +110,7 @@ class MemoryPlan:
 
 
 def plan_memory(
-    policy: Policy, demand: Demand, *, setting: int | Literal["auto"], available: int | None = None
+    policy: HubPolicy, demand: Demand, *, setting: int | Literal["auto"], available: int | None = None
 ) -> MemoryPlan:
     """The plan. `setting` is `trainer.microbatch_tokens`, `available` what the run may use of a GPU's memory, in bytes.
 
@@ -156,7 +157,7 @@ def plan_memory(
     )
 
 
-def _parts(policy: Policy, demand: Demand, tokens: int, batch_size: int) -> Parts:
+def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> Parts:
     own, parameters = weight_bytes(policy), list(policy.parameters())
     trained = sum(parameter.nbytes for parameter in parameters)
     replicated = 1 if policy.adapters is not None else demand.num_shards  # what is trained of adapters is never cut
@@ -173,12 +174,12 @@ def _parts(policy: Policy, demand: Demand, tokens: int, batch_size: int) -> Part
     )
 
 
-def weight_bytes(policy: Policy) -> int:
+def weight_bytes(policy: HubPolicy) -> int:
     """Of all tensors of the model and the critic, tied ones once; what quantized ones need to be read included."""
     return sum({_storage(tensor): tensor.nbytes for tensor in _tensors(policy)}.values())
 
 
-def keys_values_bytes(policy: Policy, row_tokens: int) -> int:
+def keys_values_bytes(policy: HubPolicy, row_tokens: int) -> int:
     """Of one completion's keys and values at its end, in buffers that grow by doubling; on a CPU the smaller ones are
     kept for the next batch, elsewhere a recorded step keeps its logits, and a copy of them."""
     config = policy.model.config.get_text_config()
@@ -205,7 +206,7 @@ def size_text(num_bytes: int) -> str:
 
 
 def measure_activations(
-    policy: Policy, layout: Layout, autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+    policy: HubPolicy, layout: Layout, autocast: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> Activations:
     """What forward passes of this model keep, from three small ones: two line lengths, one line and two."""
     with keeping_activations(policy.model), torch.enable_grad(), autocast():
@@ -223,7 +224,7 @@ def measure_activations(
     return Activations(fixed=fixed, per_token=per_token, per_pair=per_pair)
 
 
-def _kept_bytes(policy: Policy, layout: Layout, lines: int, length: int) -> int:
+def _kept_bytes(policy: HubPolicy, layout: Layout, lines: int, length: int) -> int:
     """Bytes of all tensors that a forward pass over lines of this length keeps, those of the model left out."""
     device = policy.model.device
     ids = (torch.arange(lines * length, device=device) % int(policy.model.config.vocab_size)).view(lines, length)
@@ -248,7 +249,7 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _tensors(policy: Policy) -> list[Tensor]:
+def _tensors(policy: HubPolicy) -> list[Tensor]:
     modules = [policy.model] if policy.value_head is None else [policy.model, policy.value_head]
     found: list[Tensor] = [t for module in modules for t in (*module.parameters(), *module.buffers())]
     states = [state for t in found if (state := getattr(t, "quant_state", None)) is not None]

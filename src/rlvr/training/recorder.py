@@ -10,8 +10,9 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rlvr.core.schedule import Rollouts
+from rlvr.core.trainer import NonFiniteError
 from rlvr.errors import UserError
-from rlvr.rollout.schedule import Rollouts
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter
 from rlvr.tracking.files import writing
@@ -19,7 +20,6 @@ from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import Reader, make_records, rollouts_path, write_rollouts
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.fanout import Trackers
-from rlvr.training.trainer import NonFiniteError
 from rlvr.types import TokenBatch
 
 

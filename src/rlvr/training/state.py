@@ -11,16 +11,16 @@ from typing import Any
 
 from torch import Tensor
 
+from rlvr.core.schedule import RolloutSchedule
+from rlvr.core.settings import TrainerSettings
+from rlvr.core.sharding import is_sharded, own_rows, row_range
+from rlvr.core.trainer import Trainer
+from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
-from rlvr.models.policy import Policy
-from rlvr.models.sharding import is_sharded, own_rows, row_range
-from rlvr.rollout.schedule import RolloutSchedule
+from rlvr.models.policy import HubPolicy
 from rlvr.training.checkpoint import Checkpoint, prune, save_checkpoint
 from rlvr.training.checkpoint_state import flatten, random_state, set_random_state, unflatten
-from rlvr.training.settings import TrainerSettings
 from rlvr.training.shards import sharded_like
-from rlvr.training.trainer import Trainer
-from rlvr.world import ALONE, World
 
 WEIGHTS, HEAD = "parameters/", "value_head/"
 """Before the names of weights among the tensors of `shards/`, and of the critic's among the others."""
@@ -35,7 +35,7 @@ class CheckpointSchedule:
 
     folder: Path
     settings: TrainerSettings
-    policy: Policy
+    policy: HubPolicy
     trainer: Trainer
     rollouts: RolloutSchedule
     headline: str
@@ -133,7 +133,7 @@ def _read(checkpoint: Checkpoint, parameters: Sequence[Tensor], name: str) -> Te
     return checkpoint.shards.rows(name) if cut else checkpoint.tensors[name]
 
 
-def load_weights(policy: Policy, checkpoint: Checkpoint) -> None:
+def load_weights(policy: HubPolicy, checkpoint: Checkpoint) -> None:
     """Copy the checkpoint's weights into the policy's own tensors, which engine and optimizer share."""
     sharded = {
         name: p for name, p in policy.named_parameters() if is_sharded(p) and f"{WEIGHTS}{name}" in checkpoint.shards

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlvr.core.optimizer import adamw, learning_rate, set_learning_rate
 from rlvr.errors import UserError
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.tasks.base import Task
-from rlvr.training.optimizer import adamw, learning_rate, set_learning_rate
 from rlvr.training.settings import WarmStartSettings
 
 PROGRESS_EVERY = 100
@@ -35,7 +35,7 @@ Parts = tuple[list[int], ...]
 
 
 def warm_start(
-    policy: Policy,
+    policy: HubPolicy,
     task: Task,
     settings: WarmStartSettings,
     *,
@@ -82,7 +82,7 @@ def _demonstrations(task: Task, settings: WarmStartSettings, step: int) -> list[
     return [task.demonstration(index, share) for index in range(first, first + settings.batch_size)]
 
 
-def _encode(policy: Policy, task: Task, texts: Sequence[tuple[str, ...]]) -> list[Parts]:
+def _encode(policy: HubPolicy, task: Task, texts: Sequence[tuple[str, ...]]) -> list[Parts]:
     """Token ids of each part; a completion whose text has no stop word gets the tokenizer's end token."""
     tokenizer: Any = policy.tokenizer
     if not task.stop_words and tokenizer.eos_token_id is None:
@@ -96,7 +96,7 @@ def _encode(policy: Policy, task: Task, texts: Sequence[tuple[str, ...]]) -> lis
     return [tuple(next(ids) + (end if i % 2 else []) for i in range(len(parts))) for parts in texts]
 
 
-def _backward(policy: Policy, rows: Sequence[Parts], loss_on: str, microbatch_tokens: int) -> float:
+def _backward(policy: HubPolicy, rows: Sequence[Parts], loss_on: str, microbatch_tokens: int) -> float:
     """Add the gradient of the mean negative logprob of all trained tokens, and return that mean."""
     num_tokens = sum(len(_trained(row, loss_on)) for row in rows)
     total = 0.0
@@ -134,7 +134,7 @@ def _trained(row: Parts, loss_on: str) -> list[int]:
     return [place for i in range(1, len(row), 2) for place in range(ends[i - 1], ends[i])]
 
 
-def _loss_sum(policy: Policy, rows: Sequence[Parts], loss_on: str) -> Tensor:
+def _loss_sum(policy: HubPolicy, rows: Sequence[Parts], loss_on: str) -> Tensor:
     """Sum of the negative logprobs of the trained tokens; right-padded, longest row sets the width."""
     width = max(map(_length, rows))
     ids = torch.tensor([[*chain(*row), *[0] * (width - _length(row))] for row in rows])

@@ -5,7 +5,7 @@ import pytest
 from rlvr.app.tasks import make_chat
 from rlvr.config import Config
 from rlvr.config.compose import load_config
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from tests.unit.chat.tokenizers import byte_tokenizer
 from tests.unit.engines.tiny import tiny_model
 
@@ -20,7 +20,7 @@ class Speaker:
 
 
 def spoken(config: Config, name: str) -> str:
-    policy = Policy(model=tiny_model("llama"), tokenizer=byte_tokenizer())
+    policy = HubPolicy(model=tiny_model("llama"), tokenizer=byte_tokenizer())
     return make_chat(config, policy, Speaker(name)).tool_format.name
 
 

@@ -9,10 +9,10 @@ from rlvr.app.ranks import own_voice
 from rlvr.app.tasks import context_tokens
 from rlvr.app.train import train
 from rlvr.config.compose import load_config
-from rlvr.engines.local import LocalEngine
+from rlvr.core.engine import LocalEngine
+from rlvr.core.world import World
 from rlvr.engines.vllm import VllmEngine
 from rlvr.errors import UserError
-from rlvr.world import World
 from tests.unit.engines.vllm.fake import running
 from tests.unit.engines.vllm.world import fake_of, make_policy
 

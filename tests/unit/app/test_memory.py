@@ -7,9 +7,9 @@ import pytest
 
 import rlvr.app.memory
 from rlvr.app.memory import fitted, plan_run
+from rlvr.core.world import ALONE, World
 from rlvr.training.memory import MemoryPlan
-from rlvr.world import ALONE, World
-from tests.unit.training.tiny import tiny_config, tiny_policy
+from tests.unit.core.tiny import tiny_config, tiny_policy
 
 LONGEST = 7
 """Tokens of the longest prompt."""

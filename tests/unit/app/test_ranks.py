@@ -14,11 +14,11 @@ from rlvr.app import ranks as module
 from rlvr.app.policies import set_threads
 from rlvr.app.ranks import agreed, check_shares, one_voice, quiet, shared_folder
 from rlvr.config.compose import load_config
+from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.policy import Policy
-from rlvr.world import ALONE, World
+from rlvr.models.policy import HubPolicy
 from tests.ranks import RankError, Ranks
-from tests.unit.training.tiny import tiny_policy
+from tests.unit.core.tiny import tiny_policy
 
 # ------------------------------------------------------------------------------------------------------ one voice
 
@@ -172,7 +172,7 @@ def test_the_other_ranks_show_and_track_nothing() -> None:
     assert config.tracker.report_to == ()
 
 
-def threads(policy: Policy, world: World, cores: int, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> int:
+def threads(policy: HubPolicy, world: World, cores: int, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> int:
     import torch
 
     monkeypatch.setattr(os, "cpu_count", lambda: cores)

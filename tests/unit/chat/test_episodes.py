@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.chat.rendering import Chat
-from rlvr.engines.base import Engine
-from rlvr.envs.base import Reply, TurnText
-from rlvr.rollout.batch import episode_rows
-from rlvr.rollout.episode import run_episode
+from rlvr.core.batch import episode_rows
+from rlvr.core.engine.base import Engine
+from rlvr.core.env import Reply, TurnText
+from rlvr.core.episode import run_episode
 from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolCall, ToolSchema
 from tests.unit.chat.tokenizers import CHATML, END, START, encode, template_tokenizer
 

@@ -20,7 +20,7 @@ from rlvr.cli.main import main
 from rlvr.cli.model_arguments import check_used, settings_of
 from rlvr.cli.predict import by_turn, steps
 from rlvr.config.compose import load_config, to_run_yaml
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, read_records
 from rlvr.tracking.rollouts import CallRecord
@@ -41,7 +41,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer = build_tokenizer(tasks.own.vocabulary)
     folder = tmp_path_factory.mktemp("run")
     (folder / "config.yaml").write_text(to_run_yaml(config))
-    Policy(model=build_model(config.model, tokenizer, seed=0).eval(), tokenizer=tokenizer).save(folder / "final")
+    HubPolicy(model=build_model(config.model, tokenizer, seed=0).eval(), tokenizer=tokenizer).save(folder / "final")
     return folder
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Hashable, Sequence
 
 from rlvr.cli.streaming import StreamedEngine, shown
-from rlvr.engines.base import OnToken
+from rlvr.core.engine.base import OnToken
 from rlvr.types import Completion, Message, SamplingParams, StopReason, ToolSchema
 
 PARAMS = SamplingParams(max_tokens=9, stop_ids=frozenset(), seed=0)

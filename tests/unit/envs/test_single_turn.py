@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from rlvr.envs.base import Reply
+from rlvr.core.env import Reply
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.rewards.base import RewardError
 from rlvr.rewards.expressions import Arithmetic

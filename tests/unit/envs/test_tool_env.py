@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.envs.base import Reply, to_attempt
+from rlvr.core.env import Reply, to_attempt
 from rlvr.envs.tool_env import MAX_CALLS_PER_TURN, ToolEnv
 from rlvr.envs.tools import Tool, ToolError, make_tool
 from rlvr.errors import UserError

@@ -12,8 +12,8 @@ import pytest
 
 from rlvr.app.tasks import TaskOpener
 from rlvr.config.compose import load_task_config
+from rlvr.core.env import Reply, TurnText
 from rlvr.engines.openai import Endpoint
-from rlvr.envs.base import Reply, TurnText
 from rlvr.errors import UserError
 from rlvr.evaluation.endpoint import EndpointPlayer
 from rlvr.evaluation.evaluate import conclude, evaluate, examples_of

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 import rlvr
-from rlvr.envs.base import TurnText
+from rlvr.core.env import TurnText
+from rlvr.core.episode import Sampling, run_episode
+from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.evaluate import conclude, evaluate, examples_of, judge
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.rewards.parts import PartsVerifier
-from rlvr.rollout.episode import Sampling, run_episode
 from rlvr.tasks.rpn import Rpn, RpnTask
 from rlvr.tracking.evaluations import EvaluationRecord, from_json
 from rlvr.tracking.jsonl import to_json
@@ -36,7 +37,6 @@ from rlvr.types import (
     Turn,
     Verdict,
 )
-from rlvr.world import ALONE, World
 from tests.unit.tasks.settings import make_reward
 
 BOTH = make_reward(0.3, 0.7)

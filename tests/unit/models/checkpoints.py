@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from rlvr.models.loading import load_policy
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import LoraSettings, PretrainedModel
-from tests.unit.training.tiny import tiny_policy
+from tests.unit.core.tiny import tiny_policy
 
 TARGETS = ("q_proj", "v_proj", "down_proj")
 KINDS: dict[str, dict[str, Any]] = {
@@ -40,7 +40,7 @@ def settings(folder: Path | str, **changes: Any) -> PretrainedModel:
     return PretrainedModel(**({"name_or_path": str(folder), "dtype": "float32", "lora": lora()} | changes))
 
 
-def adapted(folder: Path, *, shake: float = 0.0, **changes: Any) -> Policy:
+def adapted(folder: Path, *, shake: float = 0.0, **changes: Any) -> HubPolicy:
     """A policy with adapters; with `shake` they are random, as after some training."""
     policy = load_policy(settings(folder, **changes), seed=0)
     generator = torch.Generator().manual_seed(1)
@@ -51,7 +51,7 @@ def adapted(folder: Path, *, shake: float = 0.0, **changes: Any) -> Policy:
     return policy
 
 
-def frozen_bytes(policy: Policy) -> dict[str, bytes]:
+def frozen_bytes(policy: HubPolicy) -> dict[str, bytes]:
     """Every tensor of the model that is no adapter, quantization constants included, bit for bit."""
     return {
         name: tensor.detach().contiguous().view(torch.uint8).numpy().tobytes() if tensor.dim() else str(tensor).encode()

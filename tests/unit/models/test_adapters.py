@@ -10,16 +10,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlvr.engines.local import LocalEngine
+from rlvr.core.engine import LocalEngine
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import adapter_weights, merge
 from rlvr.models.loading import load_for_inference, load_policy, model_family
-from rlvr.models.policy import Policy, check_trainable
+from rlvr.models.policy import HubPolicy, check_trainable
 from rlvr.training.layout import choose_layout
 from rlvr.types import SamplingParams
+from tests.unit.core.tiny import plain_logprobs, take, tiny_batch, tiny_trainer, update
 from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import KINDS, TARGETS, adapted, frozen_bytes, lora, save_model, settings
-from tests.unit.training.tiny import plain_logprobs, take, tiny_batch, tiny_trainer, update
 
 IDS = torch.tensor([[1, 5, 3, 6, 2, 9, 4]])
 KL = ("algorithm.kl_coef=0.1", "trainer.learning_rate=0.01")
@@ -30,12 +30,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("model"))
 
 
-def logits(policy: Policy) -> torch.Tensor:
+def logits(policy: HubPolicy) -> torch.Tensor:
     with torch.no_grad():
         return policy.model(input_ids=IDS, use_cache=False).logits.float()
 
 
-def sampled_logprobs(policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:
+def sampled_logprobs(policy: HubPolicy) -> tuple[torch.Tensor, torch.Tensor]:
     """The engine's logprobs of a completion, and the plain forward's."""
     engine = LocalEngine(policy.model, max_batch_size=4, max_context_tokens=40)
     sampling = SamplingParams(max_tokens=12, stop_ids=frozenset(), seed=3)

@@ -7,23 +7,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import rlvr.engines.local.engine
+import rlvr.core.engine.engine
 import rlvr.models.loading
-from rlvr.engines.local import LocalEngine
-from rlvr.engines.local.runner import CachedRunner
+from rlvr.core.devices import current, exact_products, has_flash_attention
+from rlvr.core.engine import LocalEngine
+from rlvr.core.engine.runner import CachedRunner
+from rlvr.core.trainer import bf16_pays
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.devices import (
-    choose_device,
-    choose_products,
-    current,
-    exact_products,
-    has_flash_attention,
-)
+from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.loading import load_policy
-from rlvr.training.trainer import bf16_pays
+from tests.unit.core.tiny import tiny_config
 from tests.unit.engines.tiny import generate, plain_logprobs, prompt, sampling, tiny_model
 from tests.unit.models.checkpoints import lora, save_model, settings
-from tests.unit.training.tiny import tiny_config
 
 
 @pytest.fixture
@@ -76,7 +71,7 @@ def test_every_thread_that_samples_makes_its_gpu_the_current_one(monkeypatch):
     with current(torch.device("cuda", 1)):
         assert made == [torch.device("cuda", 1)]
     model, inside = tiny_model("llama"), []
-    monkeypatch.setattr(rlvr.engines.local.engine, "current", lambda device: _noting(inside, device))
+    monkeypatch.setattr(rlvr.core.engine.engine, "current", lambda device: _noting(inside, device))
     engine = LocalEngine(model, max_batch_size=2, max_context_tokens=64)
     generate(engine, [(prompt(5), sampling(3, max_tokens=3, stop_ids=frozenset()))])
     assert len(inside) == 4  # to choose the runner, to make it, and for each step

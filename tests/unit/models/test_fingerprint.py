@@ -12,20 +12,20 @@ import torch
 from rlvr.config.compose import load_config
 from rlvr.models.fingerprint import SAMPLED_NUMBERS, fingerprint
 from rlvr.models.loading import load_for_inference
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.models.settings import ScratchModel
 
 
 @pytest.fixture
-def policy() -> Policy:
+def policy() -> HubPolicy:
     settings = load_config([], config_name="rpn_test").model
     assert isinstance(settings, ScratchModel)
     tokenizer = build_tokenizer(("<pad>", "<boe>", "<eoe>", "=", "+", "1", "2"))
-    return Policy(model=build_model(settings, tokenizer, seed=0).eval(), tokenizer=tokenizer)
+    return HubPolicy(model=build_model(settings, tokenizer, seed=0).eval(), tokenizer=tokenizer)
 
 
-def test_where_a_model_lies_is_no_part_of_it(policy: Policy, tmp_path: Path) -> None:
+def test_where_a_model_lies_is_no_part_of_it(policy: HubPolicy, tmp_path: Path) -> None:
     for name in ("a", "b"):
         policy.save(tmp_path / name)
     loaded = [fingerprint(load_for_inference(str(tmp_path / name))) for name in ("a", "b")]
@@ -33,7 +33,7 @@ def test_where_a_model_lies_is_no_part_of_it(policy: Policy, tmp_path: Path) -> 
     assert len(loaded[0]) == 16
 
 
-def test_pitfall_38_a_change_of_any_one_weight_is_another_model(policy: Policy) -> None:
+def test_pitfall_38_a_change_of_any_one_weight_is_another_model(policy: HubPolicy) -> None:
     before = fingerprint(policy)
     weight = max(policy.model.parameters(), key=torch.Tensor.numel)
     flat = weight.detach().view(-1)
@@ -51,7 +51,7 @@ def test_pitfall_38_a_change_of_any_one_weight_is_another_model(policy: Policy) 
     assert fingerprint(policy) == before
 
 
-def test_pitfall_38_another_tokenizer_template_or_end_is_another_model(policy: Policy) -> None:
+def test_pitfall_38_another_tokenizer_template_or_end_is_another_model(policy: HubPolicy) -> None:
     before = fingerprint(policy)
     other = build_tokenizer(("<pad>", "<boe>", "<eoe>", "=", "+", "2", "1"))
     assert fingerprint(replace(policy, tokenizer=other)) != before
@@ -63,6 +63,6 @@ def test_pitfall_38_another_tokenizer_template_or_end_is_another_model(policy: P
     assert fingerprint(policy) != before
 
 
-def test_other_numbers_are_another_model(policy: Policy) -> None:
-    half = Policy(model=copy.deepcopy(policy.model).to(torch.bfloat16), tokenizer=policy.tokenizer)
+def test_other_numbers_are_another_model(policy: HubPolicy) -> None:
+    half = HubPolicy(model=copy.deepcopy(policy.model).to(torch.bfloat16), tokenizer=policy.tokenizer)
     assert fingerprint(half) != fingerprint(policy)

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from rlvr.errors import UserError
 from rlvr.models.loading import load_for_inference, value_head
-from tests.unit.training.tiny import tiny_policy
+from tests.unit.core.tiny import tiny_policy
 
 
 @pytest.fixture

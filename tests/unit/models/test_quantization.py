@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from rlvr.errors import UserError
 from rlvr.models.loading import load_policy
 from rlvr.models.quantization import is_quantized, settings_for
+from tests.unit.core.tiny import tiny_policy
 from tests.unit.models.checkpoints import adapted, lora, save_model, settings
-from tests.unit.training.tiny import tiny_policy
 
 WIDE = {"hidden_size": 64, "intermediate_size": 128}
 """Multiples of 64, which bitsandbytes would repack on a CPU with bf16 instructions."""

@@ -7,10 +7,10 @@ import torch
 
 from rlvr.errors import ConfigError
 from rlvr.models.loading import load_policy
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.recompute import recompute_in_backward
+from tests.unit.core.tiny import ARCHITECTURES, tiny_batch, tiny_model, tiny_trainer, update
 from tests.unit.models.checkpoints import KINDS, adapted, lora, save_model, settings
-from tests.unit.training.tiny import ARCHITECTURES, tiny_batch, tiny_model, tiny_trainer, update
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("model"))
 
 
-def count_attention(policy: Policy) -> list[int]:
+def count_attention(policy: HubPolicy) -> list[int]:
     """One entry per forward of an attention module, from now on."""
     calls: list[int] = []
     for module in policy.model.modules():
@@ -27,7 +27,7 @@ def count_attention(policy: Policy) -> list[int]:
     return calls
 
 
-def train_once(policy: Policy) -> tuple[torch.Tensor, int, int]:
+def train_once(policy: HubPolicy) -> tuple[torch.Tensor, int, int]:
     """The gradient of one update, the attention forwards it took, and the numbers that were kept for backward."""
     batch = tiny_batch(policy)
     trainer = tiny_trainer(policy, "trainer.learning_rate=1e-9", "trainer.precision=fp32")

@@ -15,7 +15,7 @@ import rlvr
 from rlvr import registry
 from rlvr.app.tasks import TaskOpener
 from rlvr.config import Config
-from rlvr.envs.base import TurnText
+from rlvr.core.env import TurnText
 from rlvr.settings import validated
 from rlvr.tasks.base import Task
 from rlvr.tasks.prompts import MarkersSettings

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlvr.envs.base import TurnText
+from rlvr.core.env import TurnText
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.types import Example, Message, Score, StopReason, ToolCall, Verdict
 from tests.unit.tasks.data_tasks import FIXTURES, make

@@ -10,7 +10,7 @@ import pytest
 from rlvr.app.tasks import open_tasks
 from rlvr.chat.rendering import Chat
 from rlvr.config.compose import load_config
-from rlvr.envs.base import Env, Reply, TurnText
+from rlvr.core.env import Env, Reply, TurnText
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.scratch import build_tokenizer
 from rlvr.tasks.two_hop import TwoHopTask

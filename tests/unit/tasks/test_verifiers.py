@@ -348,7 +348,7 @@ def test_the_metric_cannot_judge_what_was_not_scored() -> None:
 
 
 def _turns(text: str) -> Any:
-    from rlvr.envs.base import TurnText
+    from rlvr.core.env import TurnText
 
     return [TurnText(prompt="", completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=1)]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.envs.base import Env
+from rlvr.core.env import Env
 from rlvr.types import Example, Message, Score, StopReason
 from tests.unit.tasks.verifiers_play import Codec, call, episode
 

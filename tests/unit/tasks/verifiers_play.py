@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlvr.envs.base import Env
-from rlvr.rollout.episode import run_episode, turn_texts
+from rlvr.core.env import Env
+from rlvr.core.episode import run_episode, turn_texts
 from rlvr.tasks.verifiers import Verifiers, VerifiersTask
 from rlvr.types import (
     Completion,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from rlvr.core.batch import to_batch
 from rlvr.errors import UserError
-from rlvr.rollout.batch import to_batch
 from rlvr.tracking.rollouts import (
     CallRecord,
     EpisodeRecord,

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from rlvr.engines.local import LocalEngine
+from rlvr.core.engine import LocalEngine
+from rlvr.core.packing import microbatches
 from rlvr.errors import ConfigError
 from rlvr.models.recompute import recompute_in_backward, recomputed_layers
 from rlvr.training.memory import (
@@ -19,12 +20,11 @@ from rlvr.training.memory import (
     plan_memory,
     weight_bytes,
 )
-from rlvr.training.packing import microbatches
 from rlvr.types import SamplingParams
+from tests.unit.core.tiny import tiny_batch, tiny_policy, tiny_trainer, update
 from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import adapted, save_model
 from tests.unit.training.meter import Meter
-from tests.unit.training.tiny import tiny_batch, tiny_policy, tiny_trainer, update
 
 WIDE = {"hidden_size": 128, "intermediate_size": 512, "head_dim": 64, "max_position_embeddings": 512}
 NOTHING = Activations(fixed=0, per_token=0, per_pair=0)

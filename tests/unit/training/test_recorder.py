@@ -7,17 +7,17 @@ import torch
 from safetensors.torch import load_file
 
 from rlvr.config.compose import load_config
+from rlvr.core.batch import to_batch
+from rlvr.core.schedule import Rollouts
+from rlvr.core.trainer import NonFiniteError
 from rlvr.errors import UserError
-from rlvr.rollout.batch import to_batch
-from rlvr.rollout.schedule import Rollouts
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter, Line
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import Reader, read_rollouts
 from rlvr.training.recorder import FolderRecorder
-from rlvr.training.trainer import NonFiniteError
 from rlvr.types import Group, Message, Verdict
-from tests.unit.training.test_loop import one_group
+from tests.unit.core.test_loop import one_group
 
 GROUPS: tuple[Group, ...] = tuple(one_group(0) for _ in range(3))
 ROLLOUTS = Rollouts(groups=GROUPS, num_refilled=0)

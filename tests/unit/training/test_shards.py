@@ -19,9 +19,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rlvr.core.sharding import is_sharded, whole
+from rlvr.core.trainer import Trainer
+from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
-from rlvr.models.policy import Policy
-from rlvr.models.sharding import is_sharded, whole
+from rlvr.models.policy import HubPolicy
 from rlvr.training.checkpoint import (
     SHARDS,
     latest_checkpoint,
@@ -31,12 +33,10 @@ from rlvr.training.checkpoint import (
 )
 from rlvr.training.shards import INDEX, Shards, shard_name
 from rlvr.training.state import CheckpointSchedule
-from rlvr.training.trainer import Trainer
-from rlvr.world import ALONE, World
 from tests.ranks import RankError, Ranks
+from tests.unit.core.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
 from tests.unit.models.checkpoints import adapted, save_model
 from tests.unit.training.test_checkpoint import entries, write_model
-from tests.unit.training.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
 
 OVERRIDES = ("algorithm=ppo", "algorithm.num_epochs=2", "trainer.learning_rate=0.003", "trainer.precision=fp32")
 Weights = dict[str, list[float]]
@@ -76,7 +76,7 @@ def make(world: World, strategy: str, folder: str, base: str | None) -> tuple[Tr
     return trainer, made, cursor
 
 
-def weights_of(policy: Policy) -> Weights:
+def weights_of(policy: HubPolicy) -> Weights:
     return {name: whole(p).flatten().tolist() for name, p in policy.named_parameters()}
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.training.checkpoint import list_checkpoints, load_checkpoint
 from rlvr.training.checkpoint_state import random_state, set_random_state
 from rlvr.training.state import CheckpointSchedule, load_weights
-from rlvr.training.trainer import Trainer
+from tests.unit.core.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
 from tests.unit.models.checkpoints import KINDS, adapted, frozen_bytes, save_model
-from tests.unit.training.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
 
 HEADLINE = "eval/rpn/accuracy"
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from rlvr.errors import UserError
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.training.settings import WarmStartSettings
 from rlvr.training.warm_start import _backward, _encode, warm_start
-from tests.unit.training.tiny import tiny_policy
+from tests.unit.core.tiny import tiny_policy
 
 PAIRS = [("<boe> 1 2 + =", "3 <eoe>"), ("<boe> 1 2 + 4 + =", "3 4 + = 7 <eoe>"), ("<boe> 5 =", "5 <eoe>")]
 
@@ -37,7 +37,7 @@ class WithoutEnd(Copies):
 
 
 def run(
-    policy: Policy, task: Any, *, stop_at: int | None = None, **changes: Any
+    policy: HubPolicy, task: Any, *, stop_at: int | None = None, **changes: Any
 ) -> tuple[bool, list[tuple[int, float]]]:
     few = {"num_steps": 8, "warmup_steps": 2, "final_phase_steps": 3, "batch_size": 4}
     settings = WarmStartSettings(**(few | changes))
@@ -54,7 +54,7 @@ def run(
     return done, reports
 
 
-def by_hand(policy: Policy, prompt: str, completion: str, first: int) -> list[torch.Tensor]:
+def by_hand(policy: HubPolicy, prompt: str, completion: str, first: int) -> list[torch.Tensor]:
     """Negative logprobs of the tokens from `first` on, from a plain forward pass over one row."""
     ids = torch.tensor([policy.tokenizer(f"{prompt} {completion}", add_special_tokens=False)["input_ids"]])
     logprobs = torch.log_softmax(policy.model(input_ids=ids, use_cache=False).logits[0, :-1].float(), -1)
@@ -63,13 +63,13 @@ def by_hand(policy: Policy, prompt: str, completion: str, first: int) -> list[to
 
 
 def loss_of(
-    policy: Policy, pairs: Sequence[tuple[str, ...]], loss_on: str = "completion", microbatch_tokens: int = 2048
+    policy: HubPolicy, pairs: Sequence[tuple[str, ...]], loss_on: str = "completion", microbatch_tokens: int = 2048
 ) -> float:
     policy.model.zero_grad()
     return _backward(policy, _encode(policy, Copies(), pairs), loss_on, microbatch_tokens)
 
 
-def gradient(policy: Policy) -> torch.Tensor:
+def gradient(policy: HubPolicy) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
 
 

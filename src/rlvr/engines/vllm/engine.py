@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlvr.engines.base import OnToken, empty_completion, within_context
+from rlvr.core.engine.base import OnToken, empty_completion, within_context
+from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import VllmEngineSettings
 from rlvr.engines.vllm.extension.rlvr_vllm_launch import CONFIG_KEYS, vocabulary_digest
 from rlvr.engines.vllm.fleet import Fleet
@@ -39,9 +40,8 @@ from rlvr.engines.vllm.wire import (
     to_completion,
 )
 from rlvr.errors import UserError
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.types import Completion, SamplingParams
-from rlvr.world import ALONE, World
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -68,7 +68,7 @@ class VllmEngine:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: HubPolicy,
         settings: VllmEngineSettings,
         weights_dir: Path,
         *,
@@ -260,7 +260,7 @@ class VllmEngine:
         return self._connection
 
 
-def expect(policy: Policy, *, sync: str) -> Expected:
+def expect(policy: HubPolicy, *, sync: str) -> Expected:
     """What a server must have to sample for the policy with `engine.sync`."""
     config = policy.model.config.get_text_config()
     rank = None

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rlvr.engines.vllm.wire import GENERATE, ServerGoneError, read_sampled, request_body
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.types import SamplingParams
 
 LENGTHS = (5, 140, 300)
@@ -75,14 +75,14 @@ def probe_prompts(vocab_size: int, max_tokens: int) -> tuple[tuple[int, ...], ..
     return tuple(tuple(draw.randrange(vocab_size) for _ in range(length)) for length in lengths)
 
 
-def make_probe(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> Probe:
+def make_probe(policy: HubPolicy, prompts: Sequence[tuple[int, ...]]) -> Probe:
     """The policy's logprobs in the precision its weights compute in, one forward a prompt. Ranks call it together."""
     with torch.no_grad():
         logprobs, exact = policy.run(_next_logprobs, policy, prompts)
     return Probe(prompts=tuple(prompts), logprobs=logprobs, exact=exact)
 
 
-def _next_logprobs(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> tuple[Tensor, bool]:
+def _next_logprobs(policy: HubPolicy, prompts: Sequence[tuple[int, ...]]) -> tuple[Tensor, bool]:
     rows = []
     for prompt in prompts:
         hidden = policy.hidden(torch.tensor([prompt], device=policy.model.device))

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rlvr.core.sharding import whole
 from rlvr.models.adapters import adapter_weights, write_adapters
-from rlvr.models.policy import Policy
-from rlvr.models.sharding import whole
+from rlvr.models.policy import HubPolicy
 from rlvr.tracking.files import writing
 
 MAX_FILE_BYTES = 2 << 30
@@ -26,7 +26,7 @@ KEEP_ADAPTERS = 16
 PREFIX = "v"
 
 
-def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
+def full_weights(policy: HubPolicy) -> Iterator[tuple[str, Tensor]]:
     """Name and value of every tensor of the model, as in a checkpoint without adapters, tied ones once.
 
     Adapters are merged in float32 into a copy; the policy itself does not change (pitfall 32).
@@ -85,7 +85,7 @@ class WeightsFolder:
                 save_file(part, folder / f"{number:05d}.safetensors")
         self._keep(version, KEEP)
 
-    def write_adapter(self, version: int, policy: Policy) -> None:
+    def write_adapter(self, version: int, policy: HubPolicy) -> None:
         """Write the adapter as peft does."""
         with _new_folder(self.of(version)) as folder:
             write_adapters(policy.model, folder)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlvr.engines.vllm import VllmEngine
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.seeding import derive_seed
 from rlvr.types import Completion, SamplingParams, StopReason
 from tests.unit.engines.tiny import VOCABULARY, plain_logprobs, prompt, sampling
@@ -205,7 +205,7 @@ def test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every
 
 
 def test_a_given_up_request_is_no_servers_any_more(tmp_path: Path) -> None:
-    policy: Policy = make_policy()
+    policy: HubPolicy = make_policy()
     fake = fake_of(policy)
 
     async def give_up(engine: VllmEngine) -> None:

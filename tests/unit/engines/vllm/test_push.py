@@ -21,7 +21,7 @@ from rlvr.engines.vllm.weights import WeightsFolder, full_weights
 from rlvr.engines.vllm.wire import GENERATE, RefusedError
 from rlvr.errors import UserError
 from rlvr.models.adapters import add_adapters
-from rlvr.models.policy import Adapters, Policy
+from rlvr.models.policy import Adapters, HubPolicy
 from rlvr.models.settings import LoraSettings
 from rlvr.types import Completion
 from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
@@ -278,14 +278,14 @@ def test_a_disk_that_takes_no_weights_is_one_sentence(tmp_path: Path) -> None:
         engine_of(policy, tmp_path, fake).load_weights(0)
 
 
-def lora_policy() -> Policy:
+def lora_policy() -> HubPolicy:
     model = tiny_model().eval()
     base = copy.deepcopy(model)
     settings = LoraSettings(enabled=True, r=3, alpha=6, target_modules=("q_proj", "down_proj"))
     add_adapters(model, settings, base="x", seed=1)
     policy = make_policy()
     adapters = Adapters(fresh_base=lambda: copy.deepcopy(base), merge_final=False, note="")
-    return Policy(model=model, tokenizer=policy.tokenizer, adapters=adapters)
+    return HubPolicy(model=model, tokenizer=policy.tokenizer, adapters=adapters)
 
 
 def test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as_it_is(tmp_path: Path) -> None:

@@ -11,16 +11,16 @@ from typing import Literal
 import pytest
 import torch
 
+from rlvr.core.world import ALONE, World
 from rlvr.engines.settings import VllmEngineSettings
 from rlvr.engines.vllm import VllmEngine
 from rlvr.errors import UserError
 from rlvr.types import Completion
-from rlvr.world import ALONE, World
 from tests.ranks import Ranks
+from tests.unit.core.tiny import tiny_policy, tiny_trainer
 from tests.unit.engines.tiny import prompt, sampling
 from tests.unit.engines.vllm.fake import running
 from tests.unit.engines.vllm.world import fake_of, make_policy, train_a_step
-from tests.unit.training.tiny import tiny_policy, tiny_trainer
 
 Sync = Literal["folder", "broadcast"]
 

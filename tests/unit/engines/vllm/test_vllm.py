@@ -21,7 +21,7 @@ from rlvr.engines.vllm.server import Server
 from rlvr.engines.vllm.transfer import FILES, chunks, transfer
 from rlvr.engines.vllm.wire import RefusedError
 from rlvr.models.adapters import add_adapters
-from rlvr.models.policy import Adapters, Policy
+from rlvr.models.policy import Adapters, HubPolicy
 from rlvr.models.settings import LoraSettings
 from rlvr.seeding import derive_seed
 from rlvr.types import Completion, SamplingParams, StopReason
@@ -47,12 +47,12 @@ def url(start: Path) -> Iterator[str]:
         yield server.url
 
 
-def policy_of(folder: Path) -> Policy:
+def policy_of(folder: Path) -> HubPolicy:
     model = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    return Policy(model=model, tokenizer=AutoTokenizer.from_pretrained(folder))
+    return HubPolicy(model=model, tokenizer=AutoTokenizer.from_pretrained(folder))
 
 
-def lora_policy(folder: Path) -> Policy:
+def lora_policy(folder: Path) -> HubPolicy:
     policy = policy_of(folder)
     base = copy.deepcopy(policy.model)
     lora = LoraSettings(enabled=True, r=4, alpha=8, target_modules=("q_proj", "v_proj", "down_proj"))
@@ -60,7 +60,7 @@ def lora_policy(folder: Path) -> Policy:
     return replace(policy, adapters=Adapters(fresh_base=lambda: copy.deepcopy(base), merge_final=False, note=""))
 
 
-def engine_of(policy: Policy, url: str, folder: Path, sync: str = "folder", max_batch_size: int = 64) -> VllmEngine:
+def engine_of(policy: HubPolicy, url: str, folder: Path, sync: str = "folder", max_batch_size: int = 64) -> VllmEngine:
     settings = VllmEngineSettings(
         urls=(url,),
         sync=sync,  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def engine_of(policy: Policy, url: str, folder: Path, sync: str = "folder", max_
     return VllmEngine(policy, settings, folder / "weights", max_context_tokens=CONTEXT_TOKENS, on_note=print)
 
 
-def train_a_step(policy: Policy, seed: int) -> None:
+def train_a_step(policy: HubPolicy, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in policy.parameters():
@@ -194,7 +194,7 @@ async def until(condition: Callable[[], bool]) -> None:
 NUM_IN_FLIGHT, MAX_PUSHES = 4 * NUM_SLOTS, 20
 
 
-def in_flight(engine: VllmEngine, policy: Policy) -> list[Completion]:
+def in_flight(engine: VllmEngine, policy: HubPolicy) -> list[Completion]:
     """64 requests, during which weights are pushed: none is lost, every token is of the version that it says."""
     models = {1: copy.deepcopy(policy.model)}
     engine.load_weights(1)
@@ -257,7 +257,7 @@ def test_pitfall_32_merged_adapters_are_pushed_as_whole_weights(start: Path, url
     assert gap(policy.model, [4, 5], found) < TOLERANCE
 
 
-def broken_weights(policy: Policy, folder: Path) -> dict[str, tuple[Path, str]]:
+def broken_weights(policy: HubPolicy, folder: Path) -> dict[str, tuple[Path, str]]:
     """Files that are not the model, and what a server says of them."""
     own = {name: value.detach().clone() for name, value in policy.model.named_parameters()}
     key = "model.layers.1.self_attn.k_proj.weight"  # a part of a fused tensor: vLLM would take memory for the rest

@@ -10,7 +10,7 @@ import torch
 
 from rlvr.engines.settings import VllmEngineSettings
 from rlvr.engines.vllm import VllmEngine
-from rlvr.models.policy import Policy
+from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_tokenizer
 from tests.unit.engines.tiny import VOCABULARY, tiny_model
 from tests.unit.engines.vllm.fake import FakeVllm
@@ -18,12 +18,12 @@ from tests.unit.engines.vllm.fake import FakeVllm
 WORDS = ("<pad>", "<boe>", "<eoe>", *(f"w{i}" for i in range(VOCABULARY - 3)))
 
 
-def make_policy(seed: int = 0) -> Policy:
+def make_policy(seed: int = 0) -> HubPolicy:
     """Random weights, as they would be trained."""
-    return Policy(model=tiny_model(seed=seed).eval(), tokenizer=build_tokenizer(WORDS))
+    return HubPolicy(model=tiny_model(seed=seed).eval(), tokenizer=build_tokenizer(WORDS))
 
 
-def fake_of(policy: Policy, **changes: Any) -> FakeVllm:
+def fake_of(policy: HubPolicy, **changes: Any) -> FakeVllm:
     """A server that was started on other weights of the same model."""
     other = copy.deepcopy(policy.model)
     with torch.no_grad():
@@ -33,7 +33,7 @@ def fake_of(policy: Policy, **changes: Any) -> FakeVllm:
 
 
 def engine_of(
-    policy: Policy, folder: Path, *fakes: FakeVllm, notes: list[str] | None = None, **changes: Any
+    policy: HubPolicy, folder: Path, *fakes: FakeVllm, notes: list[str] | None = None, **changes: Any
 ) -> VllmEngine:
     """With the servers, unless changed."""
     settings = {
@@ -53,7 +53,7 @@ def engine_of(
     )
 
 
-def train_a_step(policy: Policy, seed: int = 0) -> None:
+def train_a_step(policy: HubPolicy, seed: int = 0) -> None:
     """Other weights, all of them."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

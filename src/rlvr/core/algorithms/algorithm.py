@@ -1,0 +1,219 @@
+"""What an algorithm is: a class whose fields are its settings, with two methods that make it differ from the others.
+
+    @register("algorithm", "dr_grpo")
+    class Mine(Algorithm):
+        def advantages(self, batch, penalties, mask): ...                   rewards -> an advantage per token
+        def surrogate(self, log_ratio, logprobs, advantages, mask): ...     logprobs -> the policy loss per token
+
+The rest (KL, entropy, mismatch correction, aggregation) is the same for all: `rlvr.core.algorithms.objective`.
+These classes are imported to check a configuration, so methods import what loads torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from rlvr.errors import ConfigError
+from rlvr.settings import Component, NonNegativeFloat, setting, wrong
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlvr.core.algorithms.advantages import Estimate
+    from rlvr.core.algorithms.losses import Surrogate
+    from rlvr.types import TokenBatch
+
+MAX_MEAN_WEIGHT = 1.2
+"""Largest mismatch_cap of a geometric mean: 0.18 nats a token; rows farther from their sampler teach nothing."""
+
+SEVERAL_UPDATES = "num_epochs * num_minibatches > 1"
+"""With one update per batch the ratio to the old policy is exactly 1: nothing is clipped or stopped early."""
+
+# Fields whose default differs between algorithms: a subclass says `aggregation: Aggregation = "fixed_length"`.
+Aggregation = Annotated[
+    Literal["token_mean", "sequence_mean", "sequence_sum", "fixed_length"],
+    setting(
+        description="token_mean: sum / all trained tokens; sequence_mean: mean over rows of per-row token means; "
+        "sequence_sum: mean over rows of per-row sums; fixed_length: sum / (rows x max_completion_tokens)"
+    ),
+]
+KlEstimator = Annotated[
+    Literal["k1", "k2", "k3"],
+    setting(description="Schulman's estimators of KL(policy || reference)", only_if="kl_coef > 0"),
+]
+KlPlacement = Annotated[
+    Literal["loss", "reward"],
+    setting(description="add the KL to the loss or subtract it from the reward", only_if="kl_coef > 0"),
+]
+NumEpochs = Annotated[int, setting(description="passes over each batch of rollouts", ge=1)]
+NumMinibatches = Annotated[
+    int, setting(debug=2, description="optimizer steps per pass; divides the rows of a batch", ge=1)
+]
+ClipLow = Annotated[
+    float, setting(description="the ratio is clipped below 1 - clip_low", only_if=SEVERAL_UPDATES, gt=0, lt=1)
+]
+ClipHigh = Annotated[
+    float, setting(description="the ratio is clipped above 1 + clip_high", only_if=SEVERAL_UPDATES, gt=0)
+]
+StdNormalization = Annotated[
+    Literal["sample", "population", "none"],
+    setting(description="divide by the group's standard deviation with ddof 1 (sample) or 0 (population), or not"),
+]
+
+
+class Algorithm(Component, ABC):
+    """The settings that every algorithm has."""
+
+    group: ClassVar[str] = "algorithm"
+    compares_groups: ClassVar[bool] = False  # the baseline comes from the group: it needs two completions or more
+    returns_per_token: ClassVar[bool] = False  # so that potential-based shaping acts; see `gae.potential_shaping`
+
+    aggregation: Aggregation = "token_mean"
+    kl_coef: NonNegativeFloat = setting(0.0, "weight of the KL to the frozen starting policy; 0: no reference is kept")
+    kl_estimator: KlEstimator = "k3"
+    kl_placement: KlPlacement = "loss"
+    entropy_coef: NonNegativeFloat = setting(0.0, "weight of the entropy bonus")
+    truncated: Literal["keep", "mask"] = setting(
+        "keep", "truncated completions: keep them with the reward they got, or leave them out of the loss"
+    )
+    num_epochs: NumEpochs = 1
+    num_minibatches: NumMinibatches = 1
+    mismatch_correction: Literal["none", "truncate", "mask", "sequence_truncate", "sequence_mask", "geometric_mask"] = (
+        setting(
+            "none",
+            "weight the policy loss by old / behavior probability, of the token or of its whole sequence (product; "
+            "geometric: mean), truncated at mismatch_cap (TIS) or dropped above it (geometric: also below 1 / cap)",
+        )
+    )
+    mismatch_cap: float = setting(
+        2.0,
+        "cap of the mismatch correction; geometric_mask needs one close to 1, such as 1.05",
+        only_if="mismatch_correction != 'none'",
+        gt=1,
+    )
+    train_on_tool_tokens: bool = setting(
+        False, "ablation only: also trains on what tools and templates wrote (docs/tools.md)", only_if="task.has_tools"
+    )
+
+    # What a component overrides.
+
+    @abstractmethod
+    def advantages(self, batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimate:
+        """Advantages [B, T] of a whole batch, whose `rewards` [B] are shaped already.
+
+        `penalties` [B, T] is the KL cost of each sampled token (0 without a KL in the reward), `mask` [B, T] the tokens
+        in the loss; what stands elsewhere is not looked at.
+        """
+
+    @abstractmethod
+    def surrogate(self, log_ratio: Tensor, logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Surrogate:
+        """Policy loss of each token [b, T]; `log_ratio` is log pi - log pi_old. See `rlvr.core.algorithms.losses`."""
+
+    def shaped_rewards(self, rewards: Tensor, num_tokens: Tensor, max_completion_tokens: int) -> Tensor:
+        """Rewards [B] before any statistic; `num_tokens` [B] is the length of the episode's longest completion."""
+        return rewards
+
+    def stop_early(self, approx_kl: float) -> bool:
+        """Whether to skip a batch's remaining updates; `approx_kl` is the mean KL(old || current) per token."""
+        return False
+
+    @property
+    def refills(self) -> int | None:
+        """Rounds in which groups with equal rewards are replaced (dynamic sampling); None: they are kept."""
+        return None
+
+    # What follows from the settings.
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Of old_logprobs, reference_logprobs and values: what the trainer computes before `advantages`.
+
+        With one update per batch the old policy is the current one: the update's own pass gives the ratio (1) and the
+        mismatch weights, and no other pass is made. A KL in the reward is needed before it.
+        """
+        wanted = {
+            "old_logprobs": self.num_epochs * self.num_minibatches > 1 or self.kl_coef_in("reward") > 0,
+            "reference_logprobs": self.kl_coef > 0,
+            "values": isinstance(self, Critic),
+        }
+        return frozenset(name for name, needed in wanted.items() if needed)
+
+    def kl_coef_in(self, placement: Literal["loss", "reward"]) -> float:
+        """`kl_coef` if the KL is placed there, else 0."""
+        return self.kl_coef if self.kl_placement == placement else 0.0
+
+    @model_validator(mode="after")
+    def _cap_of_a_mean_is_near_one(self) -> Algorithm:
+        if self.mismatch_correction == "geometric_mask" and self.mismatch_cap > MAX_MEAN_WEIGHT:
+            raise wrong(
+                "mismatch_cap",
+                "algorithm.mismatch_correction=geometric_mask compares it with a mean over the tokens of a row, which "
+                f"is never that far from 1; set it to 1.05, or to {MAX_MEAN_WEIGHT} at most.",
+            )
+        return self
+
+    def check_run(self, config: Any) -> None:
+        """Raise ConfigError for a batch, a sampler or a staleness that the algorithm cannot work with."""
+        rollout = config.rollout
+        if self.compares_groups and rollout.group_size < 2:
+            raise ConfigError(
+                f"rollout.group_size={rollout.group_size}: algorithm={self.name} compares the completions of a group "
+                "and needs at least 2; raise it, or choose an algorithm that does not, such as ppo or reinforce_pp."
+            )
+        if rollout.prompts_per_step * rollout.group_size % self.num_minibatches:
+            raise ConfigError(
+                f"algorithm.num_minibatches={self.num_minibatches}: does not divide the batch of "
+                f"rollout.prompts_per_step={rollout.prompts_per_step} x rollout.group_size={rollout.group_size} rows; "
+                "choose a divisor."
+            )
+        updates = self.num_epochs * self.num_minibatches
+        if self.mismatch_correction == "none" and rollout.max_staleness > 0 and updates > 1:
+            raise ConfigError(
+                f"rollout.max_staleness={rollout.max_staleness}: with algorithm.num_epochs={self.num_epochs} x "
+                f"num_minibatches={self.num_minibatches} updates per batch the ratio is to the policy before them, and "
+                "nothing corrects for the older one that sampled (docs/algorithms.md); set "
+                "algorithm.mismatch_correction=truncate (which needs rollout.top_p=1.0, the whole vocabulary), or "
+                "algorithm.num_epochs=1 algorithm.num_minibatches=1."
+            )
+        if self.mismatch_correction != "none" and (rollout.top_p < 1 or rollout.top_k > 0 or rollout.min_p > 0):
+            raise ConfigError(
+                f"algorithm.mismatch_correction={self.mismatch_correction}: needs sampling from the whole vocabulary, "
+                f"not rollout.top_p={rollout.top_p}, top_k={rollout.top_k}, min_p={rollout.min_p}; set these to 1, 0 "
+                "and 0, or algorithm.mismatch_correction=none."
+            )
+
+
+class ClippedRatio(Algorithm):
+    """Algorithms that clip the probability ratio of each token, as PPO does."""
+
+    clip_low: ClipLow = 0.2
+    clip_high: ClipHigh = 0.2
+
+    def surrogate(self, log_ratio: Tensor, logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Surrogate:
+        """One ratio a token."""
+        from rlvr.core.algorithms.losses import token_clip
+
+        return token_clip(log_ratio, logprobs, advantages, mask, clip_low=self.clip_low, clip_high=self.clip_high)
+
+
+class TokenReturns(ClippedRatio):
+    """Algorithms in which each token has its own return: no group is needed, and a KL is charged token by token."""
+
+    returns_per_token = True
+
+    gamma: float = setting(1.0, "discount per token", gt=0, le=1)
+    kl_estimator: KlEstimator = "k1"
+    kl_placement: KlPlacement = "reward"
+
+
+class Critic(Algorithm):
+    """Algorithms that train a value head on the policy's trunk; `advantages` finds its values in the batch."""
+
+    value_coef: NonNegativeFloat = setting(0.1, "weight of the critic's loss")
+
+    @abstractmethod
+    def value_loss(self, values: Tensor, old_values: Tensor, returns: Tensor) -> Tensor:
+        """Loss of the critic per token [b, T], before `value_coef`; `returns` are those of `advantages`."""

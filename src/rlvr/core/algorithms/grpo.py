@@ -1,0 +1,141 @@
+"""Algorithms that compare the completions of a group: GRPO and its relatives."""
+
+from typing import Any
+
+from rlvr.core.algorithms.algorithm import (
+    Aggregation,
+    Algorithm,
+    ClipHigh,
+    ClipLow,
+    ClippedRatio,
+    NumMinibatches,
+    StdNormalization,
+)
+from rlvr.errors import ConfigError
+from rlvr.registry import register
+from rlvr.settings import NonNegativeFloat, NonNegativeInt, setting
+
+
+@register("algorithm", "grpo")
+class Grpo(ClippedRatio):
+    """GRPO, arXiv:2402.03300."""
+
+    compares_groups = True
+
+    std_normalization: StdNormalization = "sample"
+
+    def advantages(self, batch, penalties, mask):
+        """The reward minus the group's mean, divided by its standard deviation."""
+        from rlvr.core.algorithms.advantages import group_normalized
+
+        return group_normalized(batch, penalties, mask, std_normalization=self.std_normalization)
+
+
+@register("algorithm", "dr_grpo")
+class DrGrpo(ClippedRatio):
+    """Dr. GRPO, arXiv:2503.20783: no division by the standard deviation, no length normalization."""
+
+    compares_groups = True
+
+    aggregation: Aggregation = "fixed_length"
+
+    def advantages(self, batch, penalties, mask):
+        """The reward minus the group's mean."""
+        from rlvr.core.algorithms.advantages import group_centered
+
+        return group_centered(batch, penalties, mask)
+
+
+@register("algorithm", "rloo")
+class Rloo(ClippedRatio):
+    """RLOO, arXiv:2402.14740: leave-one-out baseline, whole-sequence REINFORCE."""
+
+    compares_groups = True
+
+    aggregation: Aggregation = "sequence_sum"
+
+    def advantages(self, batch, penalties, mask):
+        """The reward minus the mean of the group's other rewards."""
+        from rlvr.core.algorithms.advantages import leave_one_out
+
+        return leave_one_out(batch, penalties, mask)
+
+
+@register("algorithm", "dapo")
+class Dapo(Grpo):
+    """DAPO, arXiv:2503.14476: clip-higher, token-level loss, dynamic sampling, soft overlong penalty."""
+
+    clip_high: ClipHigh = 0.28
+    dynamic_sampling: bool = setting(True, "replace groups whose rewards are all equal by new prompts")
+    max_refills: NonNegativeInt = setting(
+        3, "rounds of replacement per step; what is left then is dropped", only_if="dynamic_sampling"
+    )
+    overlong_buffer_tokens: NonNegativeInt = setting(
+        8,
+        "the penalty grows linearly over this many tokens before rollout.max_completion_tokens; 0: off",
+        only_if="overlong_penalty > 0",
+    )
+    overlong_penalty: NonNegativeFloat = setting(
+        1.0, "penalty at rollout.max_completion_tokens", only_if="overlong_buffer_tokens > 0"
+    )
+
+    @property
+    def refills(self) -> int | None:
+        return self.max_refills if self.dynamic_sampling else None
+
+    def shaped_rewards(self, rewards, num_tokens, max_completion_tokens):
+        from rlvr.core.algorithms.advantages import soft_overlong
+
+        return soft_overlong(
+            rewards,
+            num_tokens,
+            max_completion_tokens=max_completion_tokens,
+            overlong_buffer_tokens=self.overlong_buffer_tokens,
+            overlong_penalty=self.overlong_penalty,
+        )
+
+    def check_run(self, config: Any) -> None:
+        """The buffer also has to fit into a completion."""
+        super().check_run(config)
+        if self.overlong_buffer_tokens >= config.rollout.max_completion_tokens:
+            raise ConfigError(
+                f"algorithm.overlong_buffer_tokens={self.overlong_buffer_tokens}: must be less than "
+                f"rollout.max_completion_tokens={config.rollout.max_completion_tokens}; lower it."
+            )
+
+
+@register("algorithm", "gspo")
+class Gspo(Grpo):
+    """GSPO, arXiv:2507.18071: one length-normalized ratio per sequence, hence the narrow clip range."""
+
+    aggregation: Aggregation = "sequence_mean"
+    clip_low: ClipLow = 3e-4
+    clip_high: ClipHigh = 4e-4
+    num_minibatches: NumMinibatches = 4
+
+    def surrogate(self, log_ratio, logprobs, advantages, mask):
+        """One ratio a sequence."""
+        from rlvr.core.algorithms.losses import sequence_clip
+
+        return sequence_clip(log_ratio, logprobs, advantages, mask, clip_low=self.clip_low, clip_high=self.clip_high)
+
+
+@register("algorithm", "cispo")
+class Cispo(Algorithm):
+    """CISPO, arXiv:2506.13585: clipped, detached ratio times log-probability; no lower clip."""
+
+    compares_groups = True
+
+    clip_high: ClipHigh = 0.2
+    std_normalization: StdNormalization = "sample"
+
+    def advantages(self, batch, penalties, mask):
+        from rlvr.core.algorithms.advantages import group_normalized
+
+        return group_normalized(batch, penalties, mask, std_normalization=self.std_normalization)
+
+    def surrogate(self, log_ratio, logprobs, advantages, mask):
+        """A ratio that carries no gradient, so that no token loses its own."""
+        from rlvr.core.algorithms.losses import detached_clip
+
+        return detached_clip(log_ratio, logprobs, advantages, mask, clip_high=self.clip_high)

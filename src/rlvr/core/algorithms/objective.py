@@ -1,0 +1,191 @@
+"""The steps that all algorithms share: rewards in, advantages out; logprobs in, loss out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlvr.core.algorithms.advantages import Estimate
+from rlvr.core.algorithms.aggregation import AGGREGATIONS
+from rlvr.core.algorithms.algorithm import Algorithm, Critic
+from rlvr.core.algorithms.kl import ESTIMATORS, k3
+from rlvr.core.algorithms.losses import Surrogate
+from rlvr.core.algorithms.masking import keep, longest_turn, sampled_tokens, trained_tokens
+from rlvr.core.algorithms.ratios import CORRECTIONS, MIN_LOGPROB, bounded_log_ratio, mismatch_log_weight
+from rlvr.errors import UserError
+from rlvr.imports import described
+from rlvr.types import TokenBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossTerms:
+    """The loss of some rows, and what to log.
+
+    `sums` are sums over the rows' trained tokens (weight > 0), without gradient; `sums["tokens"]` is their count, so
+    `sums[name] / sums["tokens"]`, added up over microbatches first, is a mean per token. The names:
+
+        policy_loss, ratio, entropy
+        clip_fraction (= clip_low + clip_high)      tokens whose gradient the clip stops
+        approx_kl                                   k3 estimate of KL(old || current)
+        mismatch_kl, mismatch_weight                k3 of KL(behavior || old); old / behavior before any cap
+        mismatch_capped                             tokens above mismatch_cap
+        clamped_tokens                              tokens with an extreme or missing logprob
+        reference_kl                                k3 of KL(current || reference), where there is a reference
+        value_loss                                  where there is a critic
+    """
+
+    loss: Tensor  # []
+    sums: Mapping[str, Tensor]  # []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What the loop and the trainer call: `Objective(algorithm=Grpo(), max_completion_tokens=512)`. It has no state."""
+
+    algorithm: Algorithm
+    max_completion_tokens: int
+
+    def advantages(self, batch: TokenBatch) -> TokenBatch:
+        """The whole batch with shaped rewards and KL cost turned into advantages (and returns), 0 outside the loss.
+
+        The batch has what `algorithm.needs` names.
+        """
+        sampled, trained = sampled_tokens(batch), self._trained(batch)
+        rewards, num_tokens = keep(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes)
+        rewards = self.algorithm.shaped_rewards(rewards, num_tokens, self.max_completion_tokens)
+        penalties = torch.zeros_like(batch.behavior_logprobs)
+        kl_coef = self.algorithm.kl_coef_in("reward")
+        if kl_coef > 0:
+            old, reference = required(batch.old_logprobs), required(batch.reference_logprobs)
+            log_ratio, _ = bounded_log_ratio(keep(old, sampled), keep(reference, sampled))
+            penalties = kl_coef * ESTIMATORS[self.algorithm.kl_estimator](log_ratio)
+        estimate = _called(self.algorithm, "advantages", replace(batch, rewards=rewards), penalties, trained)
+        given = (penalties,) if batch.values is None else (penalties, batch.values)
+        _check_returned(self.algorithm, "advantages", estimate, Estimate, trained, given)
+        returns = None if estimate.returns is None else keep(estimate.returns, trained)
+        return replace(batch, advantages=keep(estimate.advantages, trained), returns=returns)
+
+    def weights(self, minibatch: TokenBatch) -> Tensor:
+        """[B, T] loss weights of a whole minibatch, with its denominator; 0 outside the loss."""
+        aggregate = AGGREGATIONS[self.algorithm.aggregation]
+        weights = aggregate(self._trained(minibatch), minibatch.episodes, self.max_completion_tokens)
+        return weights.to(minibatch.rewards.dtype)
+
+    def trainable(self, batch: TokenBatch) -> Tensor:
+        """[B] bool, rows that can move the gradient; the others need no forward pass.
+
+        A term beside the policy loss acts on every token in the loss, whatever its advantage.
+        """
+        algorithm, trained = self.algorithm, self._trained(batch)
+        critic = isinstance(algorithm, Critic) and algorithm.value_coef > 0
+        always = critic or algorithm.kl_coef_in("loss") > 0 or algorithm.entropy_coef > 0
+        return (trained if always else trained & (required(batch.advantages) != 0)).any(1)
+
+    def loss(
+        self, rows: TokenBatch, weights: Tensor, logprobs: Tensor, entropy: Tensor, values: Tensor | None
+    ) -> LossTerms:
+        """sum over tokens of weight x (policy + kl_coef KL - entropy_coef entropy + value_coef value).
+
+        `rows` [b, T] are any of a minibatch's, with their `weights`: adding up the parts gives the whole. Tokens of
+        weight 0 are not looked at. The mismatch factor multiplies the policy term alone; what it takes out of the loss
+        stays in the denominator, and metrics show the mismatch weights before any cap. Gradient flows through
+        `logprobs`, `entropy` and `values` alone. Raises ValueError if the rows lack what a term needs.
+        """
+        algorithm, mask = self.algorithm, weights > 0
+        current, entropy = keep(logprobs, mask).clamp(min=MIN_LOGPROB), keep(entropy, mask)
+        # with one update per batch the old policy is the current one
+        old = keep(required(rows.old_logprobs), mask) if "old_logprobs" in algorithm.needs else current
+        log_ratio, extreme = bounded_log_ratio(current, old.detach())
+        log_weight, odd = mismatch_log_weight(old.detach(), keep(rows.behavior_logprobs, mask))
+        given = (log_ratio, current, keep(required(rows.advantages), mask))
+        policy = _called(algorithm, "surrogate", *given, mask)
+        _check_returned(algorithm, "surrogate", policy, Surrogate, mask, given)
+
+        correction = CORRECTIONS[algorithm.mismatch_correction]
+        weight = correction.weight(log_weight, mask)
+        factor = correction.factor(weight, algorithm.mismatch_cap)
+        policy_loss = policy.loss * factor
+        per_token, clamped = policy_loss, extreme | odd
+        logged = {
+            "ratio": policy.ratio,  # before any clip
+            "clip_low": policy.clipped_low,
+            "clip_high": policy.clipped_high,
+            "clip_fraction": policy.clipped_low | policy.clipped_high,
+            "approx_kl": k3(-log_ratio.detach()),
+            "mismatch_kl": k3(-log_weight),
+            "mismatch_weight": weight,
+            "mismatch_capped": (weight > algorithm.mismatch_cap) | (factor == 0),
+            "policy_loss": policy_loss,
+            "entropy": entropy,
+            "tokens": torch.ones_like(weights),
+        }
+        if algorithm.entropy_coef > 0:
+            per_token = per_token - algorithm.entropy_coef * entropy
+        if rows.reference_logprobs is not None:
+            reference_log_ratio, far = bounded_log_ratio(current, keep(rows.reference_logprobs, mask))
+            kl = ESTIMATORS[algorithm.kl_estimator](reference_log_ratio)
+            per_token, clamped = per_token + algorithm.kl_coef_in("loss") * kl, clamped | far
+            logged["reference_kl"] = k3(reference_log_ratio)
+        if isinstance(algorithm, Critic):
+            old_values, returns = keep(required(rows.values), mask), keep(required(rows.returns), mask)
+            value_loss = algorithm.value_loss(keep(required(values), mask), old_values, returns)
+            per_token = per_token + algorithm.value_coef * value_loss
+            logged["value_loss"] = value_loss
+        logged["clamped_tokens"] = clamped
+        sums = {name: keep(x.detach().to(weights.dtype), mask).sum() for name, x in logged.items()}
+        return LossTerms(loss=(weights * per_token).sum(), sums=sums)
+
+    def _trained(self, batch: TokenBatch) -> Tensor:
+        return trained_tokens(batch, truncated=self.algorithm.truncated)
+
+
+def _called(algorithm: Algorithm, method: str, *given: Any) -> Any:
+    """What a method returns; UserError with file and line where the user's own raises."""
+    try:
+        return getattr(algorithm, method)(*given)
+    except UserError:
+        raise
+    except Exception as error:
+        if type(algorithm).__module__.startswith("rlvr.") or isinstance(error, MemoryError | torch.OutOfMemoryError):
+            raise  # what ran out of memory is tried again in smaller portions
+        raise UserError(
+            f"algorithm={algorithm.name}: its method {method} raised {described(error)}; correct it, then go on with "
+            "resume=true."
+        ) from error
+
+
+def _check_returned(
+    algorithm: Algorithm, method: str, returned: object, kind: type, mask: Tensor, given: Sequence[Tensor]
+) -> None:
+    """UserError if a method, which may be the user's own, has not returned a `kind` of finite tensors [B, T].
+
+    What stands outside the mask may be anything. Of numbers that were not finite when given, none better come back.
+    """
+    wrong = "" if isinstance(returned, kind) else "None" if returned is None else f"a {type(returned).__name__}"
+    for name in () if wrong else kind.__dataclass_fields__:
+        value = getattr(returned, name)
+        if value is None and name == "returns":
+            continue
+        if not isinstance(value, Tensor):
+            wrong = wrong or f"{name} of type {type(value).__name__}"
+        elif value.shape != mask.shape:
+            wrong = wrong or f"{name} of shape {list(value.shape)}"
+        elif not value[mask].isfinite().all() and all(x[mask].isfinite().all() for x in given):
+            wrong = wrong or f"{name} with NaN or infinity"
+        elif name == "loss" and not value.requires_grad and any(x.requires_grad for x in given):
+            wrong = wrong or "a loss without gradient"
+    if wrong:
+        wanted = "an Estimate with finite advantages" if kind is Estimate else "a Surrogate with finite tensors"
+        raise UserError(
+            f"algorithm={algorithm.name}: its method {method} must return {wanted} [B, T] = {list(mask.shape)}, a "
+            f"number for each token, not {wrong}; correct it, then go on with resume=true."
+        )
+
+
+def required(x: Tensor | None) -> Tensor:
+    """`x`, or ValueError: the batch was not scored with what `Algorithm.needs` asks for, or has no advantages yet."""
+    if x is None:
+        raise ValueError("the batch lacks a tensor this algorithm needs: score it with `needs`, then set advantages")
+    return x

@@ -1,0 +1,68 @@
+"""Choice of the runner: the fastest one that gives the logprobs of a plain forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from rlvr.core.attention import FULL, SLIDING, layer_kinds
+from rlvr.core.devices import exact_products
+from rlvr.core.engine.graphs import GraphedRunner
+from rlvr.core.engine.runner import CachedRunner, FullForwardRunner, Runner
+
+MakeRunner = Callable[[PreTrainedModel, int], Runner]
+"""From a model and the number of slots."""
+
+
+def choose_runner(model: PreTrainedModel) -> tuple[MakeRunner, str | None]:
+    """The fastest correct runner and, if that is the slow one, the reason. Within `engine_attention`."""
+    reason = unfit(model.config)
+    if reason is None:
+        for kind in [*([GraphedRunner] if model.device.type == "cuda" else []), CachedRunner]:
+            with exact_products():
+                reason = probe(model, kind)
+            if reason is None:
+                return kind, None
+    return FullForwardRunner, reason
+
+
+def unfit(config: PretrainedConfig) -> str | None:
+    """Why no cache of ours fits, for what a few short rows may not show; read from the configuration only."""
+    other = layer_kinds(config) - {FULL, SLIDING}
+    if other:
+        return f"layers of kind {', '.join(sorted(other))}"
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kinds = {rope.get("rope_type")} | {r.get("rope_type") for r in rope.values() if isinstance(r, dict)}
+    if kinds & {"dynamic", "longrope"}:
+        return "rotary positions that depend on the longest row of the batch"
+    return None
+
+
+def probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str | None:
+    """Compare a few tokens with a plain forward; None if they agree, else the difference.
+
+    Four rows of three prompts: the first two share one.
+    """
+    vocabulary = model.config.get_text_config().vocab_size
+    prompts = [[(7 * row + 3 * i + 1) % vocabulary for i in range(4 + row)] for row in (0, 1, 2)]
+    copies = [0, 0, 1, 2]
+    rows = [[*prompts[copy], (5 * i + 2) % vocabulary, (i + 3) % vocabulary] for i, copy in enumerate(copies)]
+    try:
+        runner = kind(model, num_slots)
+        runner.prefill(0, prompts, copies)
+        for step in (2, 1):
+            ids = torch.tensor([row[-step] for row in rows], device=model.device)
+            lengths = torch.tensor([len(row) - step for row in rows], device=model.device)
+            logits = runner.decode(ids, lengths)
+    except Exception as error:
+        return f"a cache the model cannot use ({type(error).__name__}: {error})"
+    if isinstance(runner, GraphedRunner) and runner.graphs.gave_up:
+        return "steps that cannot be recorded"
+    plain = [model(input_ids=torch.tensor([row], device=model.device), use_cache=False).logits[0, -1] for row in rows]
+    gap = (torch.log_softmax(logits.float(), -1) - torch.log_softmax(torch.stack(plain).float(), -1)).abs()
+    single = model.dtype == torch.float32
+    if float(gap.max() if single else gap.mean()) > (1e-3 if single else 0.1):
+        return f"logprobs that differ by {float(gap.max()):.2g} from a plain forward"
+    return None

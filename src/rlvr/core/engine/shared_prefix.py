@@ -1,0 +1,129 @@
+"""Attention of a decode step with one copy of a prompt's keys and values for its whole group.
+
+Decoding of small models is bound by reading keys and values. Here a prompt is kept once for its G completions and the
+queries of the group meet it in one matrix product; only sampled tokens are kept per row (the idea of Hydragen,
+Juravsky et al. 2024, arXiv:2402.05099, with one softmax over both parts, as the scores of one query are few):
+
+    rows    prompt (prefix)      sampled (suffix, columns start again at 0)
+    0  1    p0 p1 p2 p3          a0 a1  |  b0 b1 b2
+    2       q0 q1                c0
+
+    scores of row 2:  q0 q1 -- -- | c0 -- --        -- masked
+
+The order of a row's keys is prefix columns, then suffix columns; both go into the mask by position.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from rlvr.core.devices import has_flash_attention
+from rlvr.core.engine.cache import Slots
+
+MIN_PRODUCT = 400  # multiplications from which torch's batched matrix product uses a BLAS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """Which of N rows share which of U prefixes, at most G rows each; U may be 0.
+
+    Rows 0 1 of prefix 0 and row 2 of prefix 1: members `0 1 2 0` (padded with row 0), places `0 1 2`. A row without a
+    prefix joins any group: all its prefix columns are masked, so it gets exactly 0 from there.
+    """
+
+    prefixes: Slots
+    num_prefixes: int
+    num_columns: int  # the longest prefix
+    members: Tensor | None = None  # [U * G] rows; None where it would be 0 1 2 .., in which case places is None too
+    places: Tensor | None = None  # [N] index of a row in members
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """`[N, H, r, X]` -> `[U, H, G * r, X]`: the rows of a prefix side by side."""
+        if self.members is not None:
+            rows = rows[self.members]
+        _, heads, repeats, width = rows.shape
+        return rows.view(self.num_prefixes, -1, heads, repeats, width).transpose(1, 2).flatten(2, 3)
+
+    def collect(self, groups: Tensor, repeats: int) -> Tensor:
+        """The inverse: `[U, H, G * r, X]` -> `[N, H, r, X]`."""
+        rows = groups.unflatten(2, (-1, repeats)).transpose(1, 2).flatten(0, 1)
+        return rows if self.places is None else rows[self.places]
+
+    def attend(self, layer: nn.Module, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, **how) -> Tensor:
+        """Attention `[N, 1, heads, D]` of one query a row `[N, heads, 1, D]` over the prefixes and `keys`
+        `[N, kv_heads, L, D]`. `how` may hold `scaling`, Gemma 2's `softcap` and gpt-oss' sinks `s_aux` `[heads]`."""
+        num_rows, num_heads, _, head_dim = query.shape
+        repeats, columns = num_heads // keys.shape[1], self.num_columns
+        scaling, softcap, sinks = (how.get(name) for name in ("scaling", "softcap", "s_aux"))
+        query = query * (float(head_dim) ** -0.5 if scaling is None else scaling)
+        query = query.reshape(num_rows, -1, repeats, head_dim)
+        scores = torch.matmul(query, keys.transpose(2, 3))
+        part = slice(self.num_prefixes), slice(None), slice(columns)
+        shared = [self.prefixes.buffers[layer.layer_idx, which][part] for which in (0, 1)] if self.num_prefixes else []  # pyright: ignore[reportArgumentType]
+        if shared:
+            prefix_scores = torch.matmul(self.spread(query), shared[0].transpose(2, 3))
+            scores = torch.cat([self.collect(prefix_scores, repeats), scores], -1)
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        scores.add_(mask)
+        if sinks is not None:
+            scores = torch.cat([scores, sinks.view(1, -1, repeats, 1).expand(num_rows, -1, -1, -1)], -1)
+        weights = torch.softmax(scores, -1, dtype=torch.float32).to(values.dtype)
+        found = _weighted_sum(weights[..., columns : columns + keys.shape[2]], values)
+        if shared:
+            found.add_(self.collect(torch.matmul(self.spread(weights[..., :columns]), shared[1]), repeats))
+        return found.view(num_rows, 1, num_heads, -1)
+
+
+def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
+    """`[N, H, r, L] @ [N, H, L, D]`. torch's kernel for tiny products is slow on the CPU: 106 us against 53 us."""
+    if values.device.type != "cpu" or values.shape[2] * values.shape[3] >= MIN_PRODUCT:
+        return torch.matmul(weights, values)
+    return (weights.unsqueeze(-1) * values.unsqueeze(2)).sum(3)
+
+
+def attention(
+    usual: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    grouping: Grouping | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """transformers' attention interface: as usual, or over a `grouping`, which is a keyword of the model's forward."""
+    if grouping is None:
+        own = ALL_ATTENTION_FUNCTIONS.get(usual) or sys.modules[type(module).__module__].eager_attention_forward
+        return own(module, query, key, value, attention_mask, **kwargs)
+    if attention_mask is None or kwargs.get("position_bias") is not None:
+        raise ValueError("attention with a position_bias cannot share prefixes")
+    return grouping.attend(module, query, key, value, attention_mask, **kwargs), None
+
+
+for _usual in ("sdpa", "eager"):
+    AttentionInterface.register(f"rlvr_{_usual}", partial(attention, _usual))
+    AttentionMaskInterface.register(f"rlvr_{_usual}", ALL_MASK_ATTENTION_FUNCTIONS[_usual])
+
+
+@contextmanager
+def engine_attention(model: PreTrainedModel) -> Iterator[None]:
+    """The model with the engine's attention; torch's sdpa in the place of flash-attn's, which takes no masks."""
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    usual = "sdpa" if has_flash_attention(model) else before
+    config._attn_implementation = f"rlvr_{usual}" if usual in ("sdpa", "eager") else usual
+    try:
+        yield
+    finally:
+        config._attn_implementation = before

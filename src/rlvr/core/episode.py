@@ -1,0 +1,190 @@
+"""One episode, token-in token-out: a prompt is only ever extended, never rendered again, never decoded and re-encoded.
+
+Two turns, 9 being the stop token and 2 3 the environment's reply with the header of the next completion:
+
+    turn 0   prompt 1 7            completion 5 9
+    turn 1   prompt 1 7 5 9 2 3    completion 6 9      starts with all of turn 0, then the reply
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from math import nan
+from typing import Protocol
+
+from rlvr.core.engine.base import Engine
+from rlvr.core.env import Env, TurnText
+from rlvr.errors import UserError
+from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema, Turn
+
+Sampling = Callable[[int], SamplingParams]
+"""turn -> how to draw that turn's completion"""
+
+
+class ChatCodec(Protocol):
+    """What an episode needs of the chat layer: messages to token ids and back."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The tokens that end a completion."""
+        ...
+
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> tuple[int, ...]:
+        """The token ids of a first prompt, tools and the header of the first completion included."""
+        ...
+
+    def next_prompt(
+        self,
+        prompt_ids: tuple[int, ...],
+        completion_ids: tuple[int, ...],
+        conversation: Sequence[Message],
+        reply: Sequence[Message],
+        tools: Sequence[ToolSchema] = (),
+    ) -> tuple[int, ...]:
+        """The prompt of the next turn: prompt and completion, extended by the reply and the header of the next one.
+
+        `conversation` is everything said so far, the completion as its last message. Only where the template would
+        take back some of it, as Qwen3's does with earlier thinking, is it rendered again.
+        """
+        ...
+
+    def parse(
+        self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[ToolSchema] = ()
+    ) -> Message:
+        """The assistant's message in a completion: its text without the stop token, and which of `tools` it calls."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, special tokens kept."""
+        ...
+
+
+async def run_episode(
+    example: Example,
+    env: Env,
+    engine: Engine,
+    chat: ChatCodec,
+    sampling: Sampling,
+    *,
+    sample_index: int,
+    seed: int,
+    max_context_tokens: int,
+    max_turns: int | None = None,
+) -> Episode:
+    """Let the policy and `env` take turns until one of them ends the episode, then have it scored.
+
+    `sampling(turn).max_tokens` is cut to what the context still holds. `seed` is only recorded; the draws use the
+    seeds of `sampling`. A verifier that raises gives a score with status "error", never an exception.
+
+    Raises:
+        UserError: the first prompt leaves no room for a completion.
+    """
+    # equal to nothing else: episodes of one example never share an engine session. None where one turn is all there is:
+    # the engine would keep its keys and values for a next turn that never comes
+    max_turns = min((limit for limit in (max_turns, env.max_turns) if limit is not None), default=None)
+    session = None if max_turns == 1 else object()
+
+    async def complete(prompt_ids: tuple[int, ...], turn: int) -> Completion:
+        params = sampling(turn)
+        params = replace(params, max_tokens=min(params.max_tokens, max_context_tokens - len(prompt_ids)))
+        return await engine.generate(prompt_ids, params, session=session)
+
+    try:
+        turns, said, stop_reason = await _take_turns(example, env, chat, complete, max_context_tokens, max_turns)
+    finally:
+        if session is not None:
+            engine.release(session)  # before scoring: a slow verifier holds no place in the engine's batch
+    score = await _score(env, chat, turns, said, stop_reason)
+    return Episode(
+        example_id=example.id,
+        sample_index=sample_index,
+        seed=seed,
+        turns=tuple(turns),
+        score=score,
+        stop_reason=stop_reason,
+    )
+
+
+async def _take_turns(
+    example: Example,
+    env: Env,
+    chat: ChatCodec,
+    complete: Callable[[tuple[int, ...], int], Awaitable[Completion]],
+    max_context_tokens: int,
+    max_turns: int | None,
+) -> tuple[list[Turn], list[Message], StopReason]:
+    """The turns, the message in each, and why they ended."""
+    turns: list[Turn] = []
+    said: list[Message] = []
+    conversation = list(await env.start())
+    prompt_ids = chat.encode_prompt(conversation, env.tools)
+    if len(prompt_ids) >= max_context_tokens:
+        raise UserError(
+            f"the prompt of example {example.id!r} has {len(prompt_ids)} tokens, which leaves no room for a completion "
+            f"in the context of {max_context_tokens} tokens; use a shorter prompt or a model with a longer context"
+        )
+    while True:
+        completion = await complete(prompt_ids, len(turns))
+        turns.append(Turn(prompt_ids=prompt_ids, completion=completion))
+        said.append(chat.parse(completion.token_ids, completion.stop_reason, env.tools))
+        if completion.stop_reason != StopReason.STOP:
+            return turns, said, completion.stop_reason  # an unfinished message cannot be answered
+        conversation.append(said[-1])
+        reply = await env.step(said[-1])
+        if reply.done:
+            return turns, said, StopReason.STOP
+        if len(turns) == max_turns:
+            return turns, said, StopReason.MAX_TURNS
+        if reply.restarts:
+            conversation = list(reply.messages)
+            prompt_ids = chat.encode_prompt(conversation, env.tools)
+        else:
+            prompt_ids = chat.next_prompt(prompt_ids, completion.token_ids, conversation, reply.messages, env.tools)
+            conversation += reply.messages
+        if len(prompt_ids) >= max_context_tokens:
+            return turns, said, StopReason.LENGTH
+
+
+def turn_texts(chat: ChatCodec, turns: Sequence[Turn], tools: Sequence[ToolSchema] = ()) -> list[TurnText]:
+    """The turns as text, special tokens kept, for verifiers and metrics. `tools` are the environment's."""
+    said = [chat.parse(turn.completion.token_ids, turn.completion.stop_reason, tools) for turn in turns]
+    return _texts(chat, turns, said)
+
+
+def _texts(chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message]) -> list[TurnText]:
+    """Each token is decoded with the turn that brought it: decoding whole prompts would be quadratic."""
+    texts: list[TurnText] = []
+    known: tuple[int, ...] = ()
+    for turn, message in zip(turns, said, strict=True):
+        ids, stop_reason = turn.completion.token_ids, turn.completion.stop_reason
+        extends = turn.prompt_ids[: len(known)] == known
+        completion = chat.decode(ids)
+        text = TurnText(
+            prompt=chat.decode(turn.prompt_ids[len(known) :] if extends else turn.prompt_ids),
+            completion=completion,
+            text=chat.decode(ids[:-1]) if stop_reason == StopReason.STOP else completion,
+            stop_reason=stop_reason,
+            num_tokens=len(ids),
+            calls=message.tool_calls,
+        )
+        texts.append(text)
+        known = turn.prompt_ids + ids
+    return texts
+
+
+async def _score(
+    env: Env, chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message], stop_reason: StopReason
+) -> Score:
+    try:
+        score = await env.score(_texts(chat, turns, said))
+    except UserError:
+        raise  # a verifier that breaks its contract would poison every group
+    except Exception as error:  # verifiers run foreign code; what they raise is counted and left out of the loss
+        return _error(f"{type(error).__name__}: {error}")
+    # an aborted episode is ended too, for what the environment holds and for a group that waits for it
+    return _error("the engine gave the request up") if stop_reason == StopReason.ABORTED else score
+
+
+def _error(message: str) -> Score:
+    return Score(value=nan, status="error", diagnostics={"error": message[:500]})

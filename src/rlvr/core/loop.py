@@ -1,0 +1,137 @@
+"""The training loop: sample, score, update, evaluate, record, save. The whole of it stands in `train`."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rlvr.core.algorithms.objective import Objective
+from rlvr.core.batch import to_batch
+from rlvr.core.metrics import rollout_metrics
+from rlvr.core.schedule import Rollouts, RolloutSchedule
+from rlvr.core.staleness import check_staleness
+from rlvr.core.trainer import NonFiniteError, Trainer
+from rlvr.types import TokenBatch
+
+
+class Recorder(Protocol):
+    """Where numbers and rollouts go."""
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """One line of metrics.jsonl, and the console."""
+        ...
+
+    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+        """One rollout file, on the steps that write one."""
+        ...
+
+    def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
+        """Keep the batch for inspection; returns the error to raise."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """When and where checkpoints are written."""
+
+    def save_if_due(self, step: int, metrics: dict[str, float], *, now: bool) -> None:
+        """Save after `step` updates if the schedule says so, or `now`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """Everything the loop calls. `start_step` updates are already made."""
+
+    start_step: int
+    max_steps: int
+    evaluate_every: int | None  # None: never
+    rollouts: RolloutSchedule
+    objective: Objective
+    trainer: Trainer
+    evaluate: Callable[[], dict[str, float]]
+    recorder: Recorder
+    checkpoints: Checkpoints
+
+
+def train(run: TrainingRun, stopped: Callable[[], bool]) -> int:
+    """Train until max_steps or until `stopped()`, which is asked after each step; returns the number of updates made.
+
+    Line `step` of the metrics tells of update number `step`, so line 0 holds the evaluation before the first one.
+    """
+    with run.rollouts as rollouts:
+        if run.start_step == 0:
+            clock = Clock()
+            metrics = _evaluate(run, 0, clock)
+            run.recorder.log(0, metrics | clock.metrics(num_sampled=0))
+            run.checkpoints.save_if_due(0, metrics, now=False)
+        if stopped():
+            return run.start_step
+        for step in range(run.start_step, run.max_steps):
+            clock = Clock()
+            with clock("generation"):
+                sampled = rollouts.next_batch(step, last=run.max_steps)
+            batch = to_batch(sampled.groups, train_on_tool_tokens=run.objective.algorithm.train_on_tool_tokens)
+            ages = check_staleness(batch, step, rollouts.max_staleness)
+            with clock("scoring"):
+                batch = run.objective.advantages(run.trainer.score(batch))
+            with clock("update"):
+                metrics, batch = _update(run, batch, step)
+            with clock("sync"):
+                rollouts.advance(step + 1)
+            metrics |= rollout_metrics(sampled.groups, sampled.num_refilled) | ages
+            metrics |= _evaluate(run, step + 1, clock)
+            run.recorder.rollouts(step + 1, sampled, batch)
+            run.recorder.log(step + 1, metrics | clock.metrics(num_sampled=int(batch.loss_mask.sum())))
+            stopping = stopped()  # asked once: a signal that comes while saving stops after the next step, saved too
+            run.checkpoints.save_if_due(step + 1, metrics, now=stopping or step + 1 == run.max_steps)
+            if stopping:
+                return step + 1
+    return run.max_steps
+
+
+def _evaluate(run: TrainingRun, step: int, clock: Clock) -> dict[str, float]:
+    """Metrics of the evaluation after `step` updates; empty where none is due."""
+    every = run.evaluate_every
+    if every is None or (step % every and step != run.max_steps):
+        return {}
+    with clock("evaluation"):
+        return run.evaluate()
+
+
+def _update(run: TrainingRun, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:
+    try:
+        return run.trainer.update(batch, step)
+    except NonFiniteError as error:
+        raise run.recorder.non_finite(step + 1, batch, error) from error
+
+
+@dataclass
+class Clock:
+    """Seconds per stage of one step."""
+
+    start: float = field(default_factory=time.perf_counter)
+    stages: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Count the block's time as `stage`."""
+        begin = time.perf_counter()
+        yield
+        self.stages[stage] = self.stages.get(stage, 0.0) + time.perf_counter() - begin
+
+    def metrics(self, num_sampled: int) -> dict[str, float]:
+        """`time/...` and `system/...`: all that depends on the clock and the machine."""
+        total = time.perf_counter() - self.start
+        shares = {f"time/{stage}_share": seconds / total for stage, seconds in self.stages.items()}
+        shares["time/other_share"] = max(0.0, 1 - sum(shares.values()))
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
+        return shares | {
+            "time/step_s": total,
+            "time/tokens_per_s": num_sampled / total,
+            "system/peak_memory_mb": kilobytes / 1024,
+        }

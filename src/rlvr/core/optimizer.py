@@ -1,0 +1,51 @@
+"""AdamW and its learning rate, a function of the step alone (so resume has no scheduler to restore)."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from rlvr.core.sharding import is_sharded
+
+
+def learning_rate(
+    step: int,
+    *,
+    peak: float,
+    schedule: str,
+    warmup_steps: int,
+    max_steps: int,
+    final_share: float,
+) -> float:
+    """Learning rate of update `step` (0-based): linear warm-up, then constant, linear or cosine to peak x final_share.
+
+    With warmup_steps=4 the first updates use 1/4, 2/4, 3/4 and 4/4 of the peak.
+    """
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    if schedule == "constant":
+        return peak
+    progress = min(1.0, (step - warmup_steps) / max(1, max_steps - 1 - warmup_steps))
+    fraction = 1 - progress if schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return peak * (final_share + (1 - final_share) * fraction)
+
+
+def adamw(parameters: Iterable[nn.Parameter], *, beta1: float, beta2: float, weight_decay: float) -> torch.optim.AdamW:
+    """Fused AdamW; weight decay applies to matrices, not to norms and biases. The learning rate is set per step.
+
+    Sharded parameters and whole ones are in groups of their own: no kernel takes them together.
+    """
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault((parameter.dim() < 2, not is_sharded(parameter)), []).append(parameter)
+    named = [
+        {"params": groups[key], "weight_decay": 0.0 if key[0] else weight_decay} for key in sorted(groups)
+    ]  # matrices first
+    return torch.optim.AdamW(named, lr=0.0, betas=(beta1, beta2), fused=True)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Set the learning rate of every parameter group."""
+    for group in optimizer.param_groups:
+        group["lr"] = value

@@ -1,0 +1,135 @@
+"""The policy: a transformers causal LM and, for PPO, a value head on the same trunk."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from rlvr.core.attention import attention_mask
+from rlvr.core.sharding import GATHERED
+
+T = TypeVar("T")
+
+LOGITS_PER_CHUNK = 1 << 24
+"""Logits held at once (64 MiB in fp32); longer selections are computed chunk by chunk and recomputed in backward."""
+
+GPU_LOGITS_PER_CHUNK = 1 << 27
+"""The same on a GPU (512 MiB): all of a head's weights are read, and their gradients written, for every chunk."""
+
+
+def logits_per_chunk(device: torch.device) -> int:
+    """Logits held at once on this device."""
+    return GPU_LOGITS_PER_CHUNK if device.type == "cuda" else LOGITS_PER_CHUNK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What is trained. The model is always in eval mode: dropout would add noise to the ratio."""
+
+    model: PreTrainedModel
+    value_head: nn.Linear | None = None
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The trained parameters, the model's first, tied ones once; the critic's are `value_head.*`."""
+        yield from ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
+        if self.value_head is not None:
+            yield from self.value_head.named_parameters(prefix="value_head")
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """As `named_parameters`, without the names."""
+        yield from (parameter for _, parameter in self.named_parameters())
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained numbers, tied ones once."""
+        return sum(p.numel() for p in self.parameters())
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """`function(*arguments)`, which calls `hidden` and `logits`, with the weights of a sharded model gathered.
+
+        Collective if the model is sharded. Tensors in a returned tuple have a gradient.
+        """
+        gathered = getattr(self.model, GATHERED, None)
+        return function(*arguments) if gathered is None else gathered(function, *arguments)
+
+    def hidden(self, ids: Tensor, positions: Tensor | None = None, allowed: Tensor | None = None) -> Tensor:
+        """Last hidden states [R, L, D] of ids [R, L]; for a sharded model inside `run` only.
+
+        `positions` [R, L] and `allowed` [R, L, L] (query q sees key k if allowed[r, q, k]) lay out packed lines;
+        without them every row is one right-padded sequence.
+        """
+        layout: dict[str, Any] = {}  # plain rows pass nothing: not every architecture takes these arguments
+        if allowed is not None and positions is not None:
+            device = ids.device.type
+            dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
+            mask = attention_mask(self.model.config, allowed[:, None], positions, positions, dtype)
+            layout = {"position_ids": positions, "attention_mask": mask}
+        # use_cache=False: with a cache transformers takes packed lines for one growing sequence
+        return self.model.base_model(input_ids=ids, use_cache=False, **layout).last_hidden_state
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Data type of the weights."""
+        return next(self.model.parameters()).dtype
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] in fp32 of hidden states [..., D]."""
+        head = self.model.get_output_embeddings()
+        assert head is not None, "a causal LM has an output head"
+        config = self.model.config.get_text_config()
+        scale, divisor = getattr(config, "logit_scale", 1.0), getattr(config, "logits_scaling", 1.0)  # Cohere, Granite
+        logits = head(hidden).float() * scale / divisor
+        if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+    def token_scores(
+        self, hidden: Tensor, targets: Tensor, temperature: float, *, entropy_grad: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Logprob and entropy [N] fp32 of targets [N] under softmax(logits / temperature) after hidden [N, D]."""
+        chunk = max(1, logits_per_chunk(hidden.device) // int(self.model.config.vocab_size))
+        if len(targets) <= chunk:
+            return self._token_scores(hidden, targets, temperature, entropy_grad)
+        with _without_cast_cache():
+            parts: list[tuple[Tensor, Tensor]] = [
+                checkpoint(self._token_scores, h, t, temperature, entropy_grad, use_reentrant=False)  # pyright: ignore[reportAssignmentType]
+                for h, t in zip(hidden.split(chunk), targets.split(chunk), strict=True)
+            ]
+        return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+    def _token_scores(
+        self, hidden: Tensor, targets: Tensor, temperature: float, entropy_grad: bool
+    ) -> tuple[Tensor, Tensor]:
+        log_probs = torch.log_softmax(self.logits(hidden) / temperature, dim=-1)  # [N, V]
+        chosen = log_probs.gather(1, targets[:, None])[:, 0]
+        source = log_probs if entropy_grad else log_probs.detach()
+        return chosen, -(source.exp() * source).sum(-1)
+
+    def freeze(self) -> Callable[[], AbstractContextManager[Self]]:
+        """The policy as it is now, for later: `with frozen() as reference:`; use it inside the block only.
+
+        Freeze a model before it is sharded, and shard its copy separately.
+        """
+        frozen = replace(self, model=copy.deepcopy(self.model).requires_grad_(False), value_head=None)
+        return lambda: nullcontext(frozen)
+
+
+@contextmanager
+def _without_cast_cache() -> Iterator[None]:
+    """Autocast without its cached bfloat16 copy of each weight: its gradients would be summed over the chunks in
+    bfloat16, where small terms are lost after a thousand. With a copy per chunk they are summed in float32.
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)

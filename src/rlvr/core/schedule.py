@@ -1,0 +1,166 @@
+"""Which rollouts are sampled when: batches are issued in order, delivered in order, and never too old.
+
+With `max_staleness=1` the batch of step 5 is issued when step 4 is about to wait for its own, after 4 updates. Its
+tokens are of version 4 or, where new weights came in between, 5; step 5 trains after 5 updates: at most 1 old.
+
+    step         3                   4                   5
+    trainer      wait 3 | train      wait 4 | train      wait 5 | train
+    rollouts     batch 4 .........   batch 5 .........   batch 6 ......
+
+Delivery in the order of issue is what keeps the bound: a batch that is issued with versions up to k updates behind its
+step is trained on in that step and no later one, however long it takes. Replacements of dead groups are begun when
+their step finds out, with the newest weights; the trainer waits for them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rlvr.core.algorithms.advantages import is_dead_group
+from rlvr.core.engine.base import Engine
+from rlvr.core.executor import Inline, patience
+from rlvr.core.source import RolloutSource
+from rlvr.core.world import ALONE, World
+from rlvr.errors import UserError
+from rlvr.types import Group
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """One step's groups in issue order, and how many were replaced on the way."""
+
+    groups: tuple[Group, ...]
+    num_refilled: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Issued:
+    """A batch that is being sampled: the indices of its prompts, and how to wait for this rank's groups."""
+
+    indices: range
+    groups: Callable[[], list[Group]]
+
+
+class RolloutSchedule:
+    """Issues, delivers and, with `advance`, tells the engine of new weights.
+
+    Every rank samples its share of each batch and gets the whole; no rank waits for another while it samples. The state
+    is which prompts come next: after a resume the batches that were under way are sampled again, with the same seeds
+    and, where some of their tokens came from older weights, other tokens.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: RolloutSource,
+        engine: Engine,
+        executor: Inline,
+        max_error_share: float,
+        refills: int | None = None,
+        max_staleness: int = 0,
+        world: World = ALONE,
+    ) -> None:
+        """More verifier errors than `max_error_share` of a step's episodes stop the run: rewards cannot be trusted.
+
+        Groups whose rewards are all equal are replaced in at most `refills` rounds, then dropped; None keeps them.
+        """
+        self._source, self._engine, self._executor = source, engine, executor
+        self._refills, self._max_error_share = refills, max_error_share
+        self.max_staleness, self._world = max_staleness, world
+        self._cursor = 0  # index of the next prompt that no batch has
+        self._again: deque[range] = deque()  # batches that were issued before a resume
+        self._issued: deque[_Issued] = deque()  # the batch of the next step, the one after it, ...
+
+    def __enter__(self) -> Self:
+        self._executor.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            with suppress(TimeoutError):
+                self._executor.call(self._engine.close, patience_s=patience(kind))
+        finally:
+            self._executor.__exit__(kind, error, trace)
+
+    # ------------------------------------------------------------------------------------------------------ batches
+
+    def next_batch(self, step: int, *, last: int | None = None) -> Rollouts:
+        """The groups of `step`, which counts the updates made; no batch of step `last` or later is begun.
+
+        Dead groups are replaced in place while rounds are left, then dropped. Raises UserError when verifiers fail too
+        often.
+        """
+        ahead = self.max_staleness if last is None else min(self.max_staleness, last - 1 - step)
+        while len(self._issued) <= ahead:
+            indices = self._again.popleft() if self._again else self._take(self._source.prompts_per_step)
+            groups = self._start(indices, step + len(self._issued))
+            self._issued.append(_Issued(indices=indices, groups=groups))
+        return self._finish(self._world.join(self._issued.popleft().groups()), step)
+
+    def advance(self, version: int) -> None:
+        """The policy has new weights: the engine samples with them from the next token on."""
+        self._executor.call(lambda: self._engine.load_weights(version))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of something else that asks the engine, as evaluation does."""
+        return self._executor.run(work)
+
+    def _take(self, count: int) -> range:
+        self._cursor += count
+        return range(self._cursor - count, self._cursor)
+
+    def _start(self, indices: range, step: int) -> Callable[[], list[Group]]:
+        return self._executor.start(self._source.sample(self._world.share(indices), step=step))
+
+    def _finish(self, groups: list[Group], step: int) -> Rollouts:
+        sampled = list(groups)
+        num_refilled = 0
+        for _ in range(self._refills or 0):
+            dead = [i for i, group in enumerate(groups) if self._is_dead(group)]
+            if not dead:
+                break
+            num_refilled += len(dead)
+            fresh = self._world.join(self._start(self._take(len(dead)), step)())
+            sampled += fresh
+            for i, group in zip(dead, fresh, strict=True):
+                groups[i] = group
+        check_errors(sampled, self._max_error_share)
+        alive = [group for group in groups if not self._is_dead(group)]
+        return Rollouts(groups=tuple(alive or groups), num_refilled=num_refilled)
+
+    def _is_dead(self, group: Group) -> bool:
+        return self._refills is not None and is_dead_group([e.score.value for e in group.episodes])
+
+    # -------------------------------------------------------------------------------------------------------- state
+
+    def state(self) -> dict[str, Any]:
+        """Which prompts come next, for a checkpoint."""
+        under_way = [*(issued.indices for issued in self._issued), *self._again]
+        return {"cursor": self._cursor, "under_way": [[indices.start, indices.stop] for indices in under_way]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on as `state` says; before the first batch."""
+        self._cursor = state["cursor"]
+        self._again = deque(range(start, stop) for start, stop in state["under_way"])
+
+
+def check_errors(groups: Sequence[Group], max_share: float) -> None:
+    """UserError if verifiers failed on more than `max_share` of the episodes."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    errors = [e for e in episodes if e.score.status == "error"]
+    if len(errors) > max_share * len(episodes):
+        first = str(errors[0].score.diagnostics.get("error", "no message"))
+        more = ", or give it more reward.timeout_s," if "timed out" in first else ""
+        raise UserError(
+            f"the verifier failed on {len(errors)} of {len(episodes)} episodes of this step, more than "
+            f"reward.max_error_share={max_share} (first: {first}); mend it{more} and go on with resume=true"
+        )

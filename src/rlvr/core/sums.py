@@ -1,0 +1,64 @@
+"""What an update logs: the terms of its losses, added up over microbatches, ranks and minibatches."""
+
+from __future__ import annotations
+
+from rlvr.core.algorithms.objective import LossTerms
+from rlvr.types import TokenBatch
+
+ALWAYS_LOGGED = ("policy_loss", "clip_fraction", "approx_kl")
+"""Names that a step logs even if no row could move the gradient: a curve without holes."""
+
+
+class Sums:
+    """What the loss reports, and the optimizer steps that were made with it."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._norms: list[float] = []
+        self._num_sampled = 0
+
+    def add_terms(self, terms: LossTerms) -> None:
+        """One microbatch's terms."""
+        for name, value in ({**terms.sums} | {"total": terms.loss.detach()}).items():
+            self._sums[name] = self._sums.get(name, 0.0) + value.item()
+
+    def add_update(self, grad_norm: float, num_sampled: int) -> None:
+        """One optimizer step on a minibatch with this many sampled tokens."""
+        self._norms.append(grad_norm)
+        self._num_sampled += num_sampled
+
+    def add(self, other: Sums) -> None:
+        """Another accumulation."""
+        self._norms += other._norms
+        self._num_sampled += other._num_sampled
+        for name, value in other._sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+
+    def mean(self, name: str) -> float:
+        """Mean over trained tokens; 0 where nothing was trained."""
+        return self._sums.get(name, 0.0) / max(1.0, self._sums.get("tokens", 0.0))
+
+    def metrics(self) -> dict[str, float]:
+        """`loss/total`: mean over updates; the others are means over the trained tokens of all updates."""
+        updates = len(self._norms)
+        logged = [*self._sums, *(name for name in ALWAYS_LOGGED if name not in self._sums)]
+        names = {name: f"loss/{name[:-5]}" if name.endswith("_loss") else f"policy/{name}" for name in logged}
+        return {full: self.mean(name) for name, full in names.items() if name not in ("tokens", "total")} | {
+            "loss/total": self._sums.get("total", 0.0) / updates,
+            "policy/trained_tokens": self._sums.get("tokens", 0.0),
+            "policy/trained_token_share": self._sums.get("tokens", 0.0) / max(1, self._num_sampled),
+            "policy/grad_norm": sum(self._norms) / updates,
+            "policy/updates": float(updates),
+        }
+
+
+def critic_metrics(batch: TokenBatch) -> dict[str, float]:
+    """How well the values [B, T] foretold the returns [B, T] of the sampled tokens; nothing without a critic."""
+    if batch.values is None or batch.returns is None:
+        return {}
+    judged = batch.loss_mask & batch.valid[:, None]
+    values, returns = batch.values[judged], batch.returns[judged]
+    spread = returns.var(correction=0).item()
+    alike = spread <= 1e-12 * returns.square().mean().item()  # returns that differ by rounding only
+    explained = 0.0 if alike else 1 - (returns - values).var(correction=0).item() / spread
+    return {"critic/value_mean": values.mean().item(), "critic/explained_variance": explained}

@@ -1,0 +1,149 @@
+"""How per-token losses become one number."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import pad
+
+from rlvr.core.algorithms.aggregation import fixed_length, sequence_mean, sequence_sum, token_mean
+from rlvr.core.algorithms.masking import longest_turn
+from rlvr.types import TokenBatch
+from tests.unit.core.algorithms.cases import MODES, NAMES, algorithm, noisy, ragged_batch, take
+
+EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "truncate", "truncated": "mask"}
+
+
+def test_weights_of_the_example_in_the_docstring():
+    mask = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 1]], dtype=torch.bool)
+    row = lambda short, long: torch.tensor([[0, short, 0, 0], [0, long, long, long]])  # noqa: E731
+    torch.testing.assert_close(token_mean(mask, torch.arange(2), 4), row(1 / 4, 1 / 4))
+    torch.testing.assert_close(sequence_mean(mask, torch.arange(2), 4), row(1 / 2, 1 / 6))
+    torch.testing.assert_close(sequence_sum(mask, torch.arange(2), 4), row(1 / 2, 1 / 2))
+    torch.testing.assert_close(fixed_length(mask, torch.arange(2), 4), row(1 / 8, 1 / 8))
+
+
+@pytest.mark.parametrize(
+    ("mode", "short", "long"),
+    [
+        ("token_mean", 1 / 110, 1 / 110),
+        ("sequence_mean", 1 / 20, 1 / 200),
+        ("sequence_sum", 1 / 2, 1 / 2),
+        ("fixed_length", 1 / 32, 1 / 32),
+    ],
+)
+def test_pitfall_11_weight_of_a_token_of_10_and_of_100(mode: str, short: float, long: float):
+    batch = ragged_batch()
+    position = torch.arange(101)
+    mask = (position >= 1) & (position <= torch.tensor([10, 100])[:, None])
+    weights = algorithm("grpo", aggregation=mode).weights(replace(take(batch, torch.tensor([0, 1])), loss_mask=mask))
+    torch.testing.assert_close(weights[0, 1:11], torch.full((10,), short, dtype=torch.float64), rtol=1e-6, atol=0)
+    torch.testing.assert_close(weights[1, 1:], torch.full((100,), long, dtype=torch.float64), rtol=1e-6, atol=0)
+    assert weights[:, 0].sum() == 0
+    assert weights[0, 11:].sum() == 0
+
+
+def gradients(name: str, mode: str, batch: TokenBatch, parts: list[list[int]], order: list[int]) -> list[torch.Tensor]:
+    """Loss and gradients of a batch permuted, then cut into microbatches of rows, in the original order of rows."""
+    chosen = algorithm(name, aggregation=mode, **EVERY_TERM)
+    logprobs, entropy, values = noisy(batch)
+    shuffled = torch.tensor(order)
+    batch = take(chosen.advantages(batch), shuffled)
+    weights = chosen.weights(batch)
+    total = torch.zeros(())
+    for part in parts:
+        rows, at = torch.tensor(part), shuffled[part]
+        terms = chosen.loss(take(batch, rows), weights[rows], logprobs[at], entropy[at], values[at])
+        terms.loss.backward()
+        total = total + terms.loss.detach()
+    found = [logprobs.grad, entropy.grad] + ([values.grad] if name == "ppo" else [])
+    assert all(x is not None for x in found)
+    return [total, *(x for x in found if x is not None)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_pitfall_09_gradient_does_not_depend_on_the_split(name: str, mode: str):
+    batch, straight = ragged_batch(), list(range(8))
+    whole = gradients(name, mode, batch, [straight], straight)
+    assert all(x.abs().sum() > 0 for x in whole)
+    for parts in ([[0, 1, 2], [3], [4, 5, 6, 7]], [[0, 7], [1, 6], [2, 5], [3, 4]]):
+        for order in (straight, [3, 1, 4, 0, 5, 7, 2, 6]):
+            for one, other in zip(whole, gradients(name, mode, batch, parts, order), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_pitfall_10_rows_outside_the_loss_count_nowhere(name: str, mode: str):
+    batch, straight = ragged_batch(), list(range(8))
+    kept = [row for row in straight if batch.valid[row] and not batch.truncated[row]]
+    chosen = algorithm(name, aggregation=mode, **EVERY_TERM)
+    scored = chosen.advantages(batch)
+    logprobs, entropy, values = noisy(batch)
+    full = chosen.loss(scored, chosen.weights(scored), logprobs, entropy, values)
+    fewer, rows = take(scored, torch.tensor(kept)), torch.tensor(kept)
+    part = chosen.loss(fewer, chosen.weights(fewer), logprobs[rows], entropy[rows], values[rows])
+    torch.testing.assert_close(full.loss, part.loss, rtol=1e-6, atol=0)
+    assert full.sums.keys() == part.sums.keys()
+    for key in full.sums:
+        torch.testing.assert_close(full.sums[key], part.sums[key], msg=key)
+    assert full.sums["tokens"] == batch.loss_mask[kept].sum()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_more_padding_changes_no_weight(mode: str):
+    batch, chosen = ragged_batch(), algorithm("grpo", aggregation=mode)
+    wider = replace(batch, loss_mask=pad(batch.loss_mask, (0, 5)))
+    torch.testing.assert_close(chosen.weights(wider), pad(chosen.weights(batch), (0, 5)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_minibatch_without_a_trained_token_has_loss_zero(mode: str):
+    batch, chosen = ragged_batch(), algorithm("grpo", aggregation=mode)
+    batch = chosen.advantages(replace(batch, valid=torch.zeros_like(batch.valid)))
+    logprobs, entropy, values = noisy(batch)
+    terms = chosen.loss(batch, chosen.weights(batch), logprobs, entropy, values)
+    assert terms.loss == 0
+    assert terms.sums["tokens"] == 0
+    assert not chosen.trainable(batch).any()
+
+
+def split_at_the_tool(batch: TokenBatch) -> TokenBatch:
+    """Row 0, whose tool span is 5:8, as two rows of one episode: as if a template had rewritten history there."""
+    rows = take(batch, torch.tensor([0, *range(8)]))
+    position = torch.arange(batch.ids.shape[1])
+    mask = rows.loss_mask.clone()
+    mask[0] &= position < 6
+    mask[1] &= position >= 6
+    return replace(rows, loss_mask=mask)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("gspo", "ppo")])
+def test_pitfall_07_two_rows_of_an_episode_count_as_one(name: str, mode: str):
+    """A row is its own sequence where a ratio or a value spans it (gspo, ppo); everything else sees one episode."""
+    chosen = algorithm(name, aggregation=mode, kl_coef=0.1, entropy_coef=0.01)
+    whole, rows = ragged_batch(), torch.tensor([0, *range(8)])
+    logprobs, entropy, values = noisy(whole)
+    one = chosen.advantages(whole)
+    two = chosen.advantages(split_at_the_tool(whole))
+    expected = chosen.loss(one, chosen.weights(one), logprobs, entropy, values)
+    found = chosen.loss(two, chosen.weights(two), logprobs[rows], entropy[rows], values[rows])
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-6, atol=1e-12)
+    assert found.sums["tokens"] == expected.sums["tokens"]
+
+
+def test_pitfall_07_a_kl_in_the_reward_is_summed_over_all_rows_of_an_episode():
+    chosen = algorithm("grpo", kl_coef=0.1, kl_placement="reward")
+    one, two = chosen.advantages(ragged_batch()), chosen.advantages(split_at_the_tool(ragged_batch()))
+    assert one.advantages is not None
+    assert two.advantages is not None
+    torch.testing.assert_close(two.advantages[1:, -6:], one.advantages[:, -6:])
+    torch.testing.assert_close(two.advantages[0, :6], one.advantages[0, :6])
+
+
+def test_the_overlong_penalty_looks_at_the_longest_turn_of_an_episode():
+    mask = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 1, 0, 0], [0, 0, 1, 1, 0]], dtype=torch.bool)
+    assert longest_turn(mask, torch.tensor([0, 1, 1])).tolist() == [2, 3, 3]
+    assert longest_turn(torch.zeros(1, 3, dtype=torch.bool), torch.tensor([0])).tolist() == [0]

@@ -1,0 +1,256 @@
+"""Settings of the algorithms: defaults, what they demand of a run, their documentation."""
+
+import inspect
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from rlvr import registry
+from rlvr.core.algorithms import Algorithm, Critic
+from rlvr.core.algorithms.aggregation import AGGREGATIONS
+from rlvr.core.algorithms.kl import ESTIMATORS
+from rlvr.core.algorithms.ratios import CORRECTIONS
+from rlvr.errors import ConfigError
+from rlvr.settings import dumped, validated
+from tests.unit.core.algorithms.cases import NAMES, OWN_NAME, ROOT, algorithm
+
+DOCS = ROOT / "docs" / "algorithms.md"
+METHODS = ("advantages", "surrogate", "shaped_rewards", "value_loss")
+
+
+def made(name: str, **values: Any) -> Algorithm:
+    """An algorithm with our defaults."""
+    return validated(registry.find("algorithm", name), values)
+
+
+def functions_of(name: str) -> set[str]:
+    """The shared functions that the algorithm's methods import."""
+    methods = [getattr(registry.find("algorithm", name), method, None) for method in METHODS]
+    sources = [inspect.getsource(method) for method in methods if method is not None]
+    return {found for source in sources for found in re.findall(r"^ +from rlvr.* import (\w+)$", source, re.MULTILINE)}
+
+
+def run(**rollout: Any) -> SimpleNamespace:
+    """A run's sections, as far as an algorithm reads them."""
+    defaults = {"prompts_per_step": 4, "group_size": 4, "max_completion_tokens": 16, "max_staleness": 0}
+    sampler = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    return SimpleNamespace(rollout=SimpleNamespace(**defaults | sampler | rollout))
+
+
+def test_all_algorithms_are_found_without_loading_torch() -> None:
+    code = "import sys; from rlvr import registry; print(*registry.names('algorithm')); print('torch' in sys.modules)"
+    names, torch_is_loaded = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
+    assert set(names.split()) == set(NAMES)
+    assert torch_is_loaded == "False"
+
+
+def test_every_choice_has_a_function() -> None:
+    for field, functions in (
+        ("aggregation", AGGREGATIONS),
+        ("kl_estimator", ESTIMATORS),
+        ("mismatch_correction", CORRECTIONS),
+    ):
+        assert set(functions) == set(get_args(Algorithm.model_fields[field].annotation))
+
+
+@pytest.mark.parametrize(
+    ("name", "differing"),
+    [
+        ("grpo", {}),
+        ("dr_grpo", {"aggregation": "fixed_length"}),
+        ("dapo", {"clip_high": 0.28}),
+        ("rloo", {"aggregation": "sequence_sum"}),
+        ("gspo", {"aggregation": "sequence_mean", "clip_low": 3e-4, "clip_high": 4e-4, "num_minibatches": 4}),
+        ("cispo", {"clip_low": None}),
+        ("reinforce_pp", {"kl_estimator": "k1", "kl_placement": "reward"}),
+        ("ppo", {"kl_estimator": "k1", "kl_placement": "reward", "num_epochs": 2, "num_minibatches": 2}),
+    ],
+)
+def test_defaults(name: str, differing: dict[str, Any]) -> None:
+    shared = {
+        "aggregation": "token_mean",
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+        "kl_coef": 0.0,
+        "kl_estimator": "k3",
+        "kl_placement": "loss",
+        "num_epochs": 1,
+        "num_minibatches": 1,
+    }
+    found = dumped(made(name))
+    assert found["name"] == name
+    assert {key: found.get(key) for key in shared} == shared | differing
+    descriptions = [field.description for field in type(made(name)).model_fields.values()]
+    assert all(descriptions), "a field that is redeclared keeps its description"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "needs"),
+    [
+        ("grpo", {"num_epochs": 1}, set()),
+        ("grpo", {"num_epochs": 2}, {"old_logprobs"}),
+        ("grpo", {"num_epochs": 1, "num_minibatches": 4}, {"old_logprobs"}),
+        ("grpo", {"num_epochs": 1, "mismatch_correction": "mask"}, set()),
+        ("grpo", {"num_epochs": 2, "mismatch_correction": "sequence_mask"}, {"old_logprobs"}),
+        ("grpo", {"num_epochs": 1, "kl_coef": 0.1}, {"reference_logprobs"}),
+        ("rloo", {"num_epochs": 1, "kl_coef": 0.1, "kl_placement": "reward"}, {"old_logprobs", "reference_logprobs"}),
+        ("ppo", {"num_epochs": 1}, {"values"}),
+    ],
+)
+def test_needs(name: str, overrides: dict[str, object], needs: set[str]) -> None:
+    assert algorithm(name, **overrides).algorithm.needs == needs
+
+
+def test_what_the_loop_asks() -> None:
+    assert [made("dapo", **x).refills for x in ({}, {"max_refills": 0}, {"dynamic_sampling": False})] == [3, 0, None]
+    assert made("grpo").refills is None
+    ppo = made("ppo", target_kl=0.02)
+    assert [ppo.stop_early(kl) for kl in (0.0299, 0.0301)] == [False, True]
+    assert not made("ppo").stop_early(1e9)
+    assert {name for name in NAMES if made(name).returns_per_token} == {"reinforce_pp", "ppo"}
+    assert {name for name in NAMES if isinstance(made(name), Critic)} == {"ppo"}
+    assert not isinstance(made("reinforce_pp"), Critic)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "key"),
+    [
+        ("ppo", {"clip_low": 1.0}, "clip_low"),
+        ("gspo", {"clip_low": 1.5}, "clip_low"),
+        ("grpo", {"clip_high": 0.0}, "clip_high"),
+        ("grpo", {"mismatch_cap": 1.0}, "mismatch_cap"),
+        ("grpo", {"mismatch_correction": "geometric_mask"}, "mismatch_cap"),
+        ("grpo", {"mismatch_correction": "geometric_mask", "mismatch_cap": 1.21}, "mismatch_cap"),
+        ("cispo", {"clip_low": 0.2}, "clip_low"),
+        ("dr_grpo", {"std_normalization": "none"}, "std_normalization"),
+        ("ppo", {"num_epochs": 0}, "num_epochs"),
+        ("reinforce_pp", {"gamma": 1.1}, "gamma"),
+    ],
+)
+def test_values_that_are_refused(name: str, values: dict[str, Any], key: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        made(name, **values)
+    (found,) = error.value.errors()
+    assert key in (*found["loc"], found.get("ctx", {}).get("key"))
+
+
+def test_a_cap_near_one_suits_a_mean() -> None:
+    assert made("grpo", mismatch_correction="geometric_mask", mismatch_cap=1.2).mismatch_cap == 1.2
+
+
+@pytest.mark.parametrize("name", [*NAMES, OWN_NAME])
+def test_only_algorithms_that_compare_a_group_need_one(name: str) -> None:
+    settings, alone = made(name), run(group_size=1, prompts_per_step=16)
+    settings.check_run(run())
+    if name in ("ppo", "reinforce_pp", OWN_NAME):
+        settings.check_run(alone)
+        return
+    with pytest.raises(ConfigError, match=f"^rollout.group_size=1: algorithm={name} compares .* such as ppo"):
+        settings.check_run(alone)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "rollout", "message"),
+    [
+        ("ppo", {"num_minibatches": 3}, {}, "algorithm.num_minibatches=3: does not divide"),
+        ("grpo", {"mismatch_correction": "truncate"}, {"top_p": 0.9}, "top_p=0.9"),
+        ("grpo", {"mismatch_correction": "mask"}, {"top_k": 5}, "top_k=5"),
+        ("grpo", {"mismatch_correction": "mask"}, {"min_p": 0.1}, "min_p=0.1"),
+        ("grpo", {"mismatch_correction": "truncate"}, {"top_p": 0.9, "max_staleness": 1}, "top_p=0.9"),
+        ("grpo", {"num_epochs": 2}, {"max_staleness": 1}, "rollout.max_staleness=1: with algorithm.num_epochs=2"),
+        ("ppo", {}, {"max_staleness": 1}, "set algorithm.mismatch_correction=truncate"),
+        ("gspo", {}, {"max_staleness": 1}, "num_minibatches=4 updates per batch"),
+        ("dapo", {"overlong_buffer_tokens": 16}, {}, "algorithm.overlong_buffer_tokens=16"),
+        (OWN_NAME, {"num_minibatches": 2}, {}, "makes one update per batch"),
+    ],
+)
+def test_runs_that_are_refused(name: str, values: dict[str, Any], rollout: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        made(name, **values).check_run(run(**rollout))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "rollout"),
+    [
+        ("grpo", {}, {"max_staleness": 1}),  # a plain policy gradient on slightly old data
+        ("grpo", {}, {"max_staleness": 1, "top_p": 0.9}),
+        ("ppo", {"mismatch_correction": "truncate"}, {"max_staleness": 4}),
+    ],
+)
+def test_runs_that_are_allowed(name: str, values: dict[str, Any], rollout: dict[str, Any]) -> None:
+    made(name, **values).check_run(run(**rollout))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "idle"),
+    [
+        ("grpo", {}, {"kl_estimator", "kl_placement", "mismatch_cap", "clip_low", "clip_high"}),
+        ("grpo", {"num_epochs": 2}, {"kl_estimator", "kl_placement", "mismatch_cap"}),
+        ("grpo", {"num_minibatches": 2, "kl_coef": 0.1, "mismatch_correction": "mask"}, set()),
+        ("cispo", {"kl_coef": 0.1, "mismatch_correction": "mask"}, {"clip_high"}),
+        ("reinforce_pp", {"num_epochs": 2}, {"kl_estimator", "kl_placement", "mismatch_cap"}),
+        (
+            "gspo",
+            {"num_minibatches": 1},
+            {"kl_estimator", "kl_placement", "mismatch_cap", "clip_low", "clip_high"},
+        ),
+        ("ppo", {"kl_coef": 0.1, "mismatch_correction": "mask"}, set()),
+        ("ppo", {"kl_coef": 0.1, "mismatch_correction": "mask", "value_coef": 0.0}, {"value_clip"}),
+        (
+            "ppo",
+            {"kl_coef": 0.1, "mismatch_correction": "mask", "num_epochs": 1, "num_minibatches": 1},
+            {"clip_low", "clip_high", "value_clip", "target_kl"},
+        ),
+        ("dapo", {"num_epochs": 2, "kl_coef": 0.1, "mismatch_correction": "mask"}, set()),
+        (
+            "dapo",
+            {"num_epochs": 2, "kl_coef": 0.1, "mismatch_correction": "mask", "dynamic_sampling": False},
+            {"max_refills"},
+        ),
+        (
+            "dapo",
+            {"num_epochs": 2, "kl_coef": 0.1, "mismatch_correction": "mask", "overlong_buffer_tokens": 0},
+            {"overlong_penalty"},
+        ),
+        (
+            "dapo",
+            {"num_epochs": 2, "kl_coef": 0.1, "mismatch_correction": "mask", "overlong_penalty": 0.0},
+            {"overlong_buffer_tokens"},
+        ),
+    ],
+)
+def test_settings_without_effect(name: str, values: dict[str, Any], idle: set[str]) -> None:
+    settings = made(name, **values)
+    seen = dumped(settings) | {"task": SimpleNamespace(has_tools=True)}
+    conditions = {key: field.json_schema_extra for key, field in type(settings).model_fields.items()}
+    only_if = {key: extra["only_if"] for key, extra in conditions.items() if isinstance(extra, dict)}
+    assert {key for key, text in only_if.items() if text and not eval(str(text), {}, seen)} == idle
+
+
+def test_every_function_is_in_the_documentation() -> None:
+    text = DOCS.read_text()
+    functions = [*AGGREGATIONS.values(), *ESTIMATORS.values()]
+    functions += [f for correction in CORRECTIONS.values() for f in (correction.weight, correction.factor)]
+    names = {f.__name__ for f in functions}.union(*map(functions_of, NAMES))
+    assert {"soft_overlong", "clipped_value_loss", "token_clip", "group_normalized"} <= names
+    assert not {name for name in names if f"`{name}`" not in text}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_documented_algorithm_is_the_algorithm_and_its_defaults(name: str) -> None:
+    (line,) = [line for line in DOCS.read_text().splitlines() if line.startswith(f"| `{name}` |")]
+    defaults = dumped(made(name))
+    assert all(f"`{function}`" in line for function in [*functions_of(name), defaults["aggregation"]])
+    low, high = (f"{defaults[key]:f}".rstrip("0") if key in defaults else "-" for key in ("clip_low", "clip_high"))
+    assert f"{low} / {high} |" in line
+    assert ("`soft_overlong`" in line) == ("soft_overlong" in functions_of(name))
+
+
+def test_the_documented_example_is_the_example() -> None:
+    assert (ROOT / "examples" / "own" / "my_algorithm.py").read_text() in (ROOT / "docs" / "components.md").read_text()

@@ -1,0 +1,433 @@
+"""The engine against plain forwards of single sequences."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlvr.core.engine import LocalEngine
+from rlvr.core.engine.runner import CachedRunner
+from rlvr.errors import NonFiniteLogitsError
+from rlvr.seeding import derive_seed
+from rlvr.types import StopReason
+from tests.unit.engines.tiny import ARCHITECTURES, VOCABULARY, generate, plain_logprobs, prompt, sampling, tiny_model
+
+EVERY_FIFTH = frozenset(range(0, VOCABULARY, 5))
+
+
+def make_engine(model, *, max_batch_size=8, max_context_tokens=64) -> LocalEngine:
+    return LocalEngine(model, max_batch_size=max_batch_size, max_context_tokens=max_context_tokens)
+
+
+def assert_exact(model, ids, completion, temperature=1.0):
+    assert len(completion.token_ids) == len(completion.behavior_logprobs) == len(completion.sampling_logprobs)
+    expected = plain_logprobs(model, ids, completion, temperature)
+    torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=1e-5, rtol=0)
+
+
+def crowd(num_prompts=5, group_size=4, **changes):
+    """Groups of ragged prompts, of ragged completions: every fifth token stops."""
+    settings = {"max_tokens": 14, "stop_ids": EVERY_FIFTH} | changes
+    prompts = [prompt(3 + 4 * i) for i in range(num_prompts)]
+    return [
+        (ids, sampling(derive_seed(0, i, j), **settings)) for i, ids in enumerate(prompts) for j in range(group_size)
+    ]
+
+
+@pytest.mark.parametrize("name", [*ARCHITECTURES, "gemma2", "gpt_oss"])
+def test_pitfall_01_logprobs_equal_a_plain_forward_with_refill_shared_prefixes_and_ragged_rows(name):
+    model = tiny_model(name)
+    requests = crowd()
+    engine = make_engine(model, max_batch_size=6)  # for 20 requests
+    assert type(engine._scheduler._runner) is CachedRunner  # a wrong one is noticed at the start and not taken
+    completions = generate(engine, requests)
+    assert len({len(c.token_ids) for c in completions}) > 3
+    for (ids, _), completion in zip(requests, completions, strict=True):
+        assert_exact(model, ids, completion)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_request_does_not_depend_on_the_batch_it_sits_in(name):
+    model = tiny_model(name)
+    requests = crowd()
+    together = generate(make_engine(model, max_batch_size=7), requests)
+    for request, completion in zip(requests[::3], together[::3], strict=True):
+        (alone,) = generate(make_engine(model), [request])
+        assert alone.token_ids == completion.token_ids
+        gap = torch.tensor(alone.behavior_logprobs) - torch.tensor(completion.behavior_logprobs)
+        assert gap.abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_sessions_reuse_what_is_cached_and_stay_exact(name):
+    model = tiny_model(name)
+    engine = make_engine(model, max_batch_size=3)
+
+    async def episode(index):
+        ids, turns = prompt(4 + index), []
+        for turn in range(3):
+            settings = sampling(derive_seed(0, index, turn), stop_ids=EVERY_FIFTH)
+            completion = await engine.generate(ids, settings, session=index)
+            turns.append((ids, completion))
+            ids = [*ids, *completion.token_ids, *prompt(1 + index, seed=turn)]
+        engine.release(index)
+        return turns
+
+    async def run():
+        return await asyncio.gather(*(episode(i) for i in range(5)))
+
+    for turns in asyncio.run(run()):
+        for ids, completion in turns:
+            assert_exact(model, ids, completion)
+    assert engine._scheduler.num_parked == 0
+
+
+@pytest.mark.parametrize("num_sampled", [1, 3])
+def test_pitfall_01_sessions_that_end_a_turn_together_keep_what_is_their_own(num_sampled):
+    """Rows that leave in one step are copied together: shared prompts of different lengths, and their samples."""
+    model = tiny_model()
+    engine = make_engine(model, max_batch_size=8)
+
+    async def episode(index):
+        ids, turns = prompt(3 + 4 * (index // 2)), []  # two and two share a prompt
+        for turn in range(3):
+            settings = sampling(derive_seed(0, index, turn), max_tokens=num_sampled)
+            completion = await engine.generate(ids, settings, session=index)
+            turns.append((ids, completion))
+            ids = [*ids, *completion.token_ids, *prompt(1 + (index + turn) % 4, seed=turn)]
+        engine.release(index)
+        return turns
+
+    async def run():
+        return await asyncio.gather(*(episode(i) for i in range(8)))
+
+    for turns in asyncio.run(run()):
+        for ids, completion in turns:
+            assert_exact(model, ids, completion)
+    assert engine._scheduler.num_parked == 0
+
+
+def count_tokens(model) -> list[int]:
+    """Tokens of every forward from now on."""
+    seen = []
+    model.get_input_embeddings().register_forward_pre_hook(lambda module, args: seen.append(args[0].numel()))
+    return seen
+
+
+def test_the_second_turn_of_a_session_prefills_only_what_is_new():
+    model = tiny_model()
+    engine = make_engine(model)
+    seen = count_tokens(model)
+
+    async def run():
+        first = await engine.generate(prompt(20), sampling(max_tokens=4), session="a")
+        seen.clear()
+        await engine.generate([*prompt(20), *first.token_ids, 7, 8, 9], sampling(max_tokens=1), session="a")
+
+    asyncio.run(run())
+    assert seen == [4]  # the last sampled token was never fed, and three new ones
+
+
+def test_a_session_whose_prompt_was_rewritten_keeps_only_the_common_prefix():
+    model = tiny_model()
+    engine = make_engine(model)
+    seen = count_tokens(model)
+    rewritten = [*prompt(20)[:12], *prompt(6, seed=5)]
+
+    async def run():
+        await engine.generate(prompt(20), sampling(max_tokens=4), session="a")
+        seen.clear()
+        return await engine.generate(rewritten, sampling(max_tokens=5), session="a")
+
+    completion = asyncio.run(run())
+    assert seen[0] == 6
+    assert_exact(model, rewritten, completion)
+
+
+def test_a_prompt_is_prefilled_once_for_its_group():
+    model = tiny_model()
+    engine = make_engine(model)
+    seen = count_tokens(model)
+    generate(engine, [(prompt(20), sampling(seed, max_tokens=1)) for seed in range(8)])
+    assert seen == [20]
+
+
+def test_parked_sessions_are_evicted_when_their_room_is_needed():
+    engine = make_engine(tiny_model(), max_batch_size=2, max_context_tokens=32)
+
+    async def run():
+        for session in range(20):
+            await engine.generate(prompt(12), sampling(session), session=session)
+
+    asyncio.run(run())
+    assert 0 < engine._scheduler.num_parked <= 64 // 19
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_pitfall_31_new_weights_drop_every_cached_key_and_value(in_flight):
+    model = tiny_model()
+    engine = make_engine(model)
+
+    async def run():
+        first = await engine.generate(prompt(9), sampling(1, max_tokens=5), session="a")
+        ids = [*prompt(9), *first.token_ids, 3]
+        waiting = asyncio.ensure_future(engine.generate(prompt(7), sampling(2, max_tokens=12), session="b"))
+        if in_flight:
+            for _ in range(8):
+                await asyncio.sleep(0)
+        cut = len(engine._scheduler._rows.requests) and engine._scheduler._rows.most_sampled
+        model.load_state_dict(tiny_model(seed=1).state_dict())
+        engine.load_weights(1)
+        second = await engine.generate(ids, sampling(3, max_tokens=5), session="a")
+        return ids, second, await waiting, cut
+
+    ids, second, other, cut = asyncio.run(run())
+    assert second.policy_version == 1
+    assert_exact(model, ids, second)
+    assert bool(cut) == in_flight
+    assert other.policy_version == (0 if in_flight else 1)  # the version it began with
+    expected = plain_logprobs(model, prompt(7), other)
+    torch.testing.assert_close(torch.tensor(other.behavior_logprobs)[cut:], expected[cut:], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", "mixtral"])
+def test_greedy_equals_generate(name):
+    model = tiny_model(name)
+    prompts = [prompt(5), prompt(11), prompt(16)]
+    ours = generate(make_engine(model), [(ids, sampling(temperature=0, max_tokens=12)) for ids in prompts])
+    model.eval()
+    model.generation_config.eos_token_id = None  # or generate would end at, or be forbidden to draw, the default id
+    for ids, completion in zip(prompts, ours, strict=True):
+        tensor = torch.tensor([ids])
+        out = model.generate(
+            tensor,
+            attention_mask=torch.ones_like(tensor),
+            do_sample=False,
+            max_new_tokens=12,
+            pad_token_id=0,
+        )
+        assert completion.token_ids == tuple(out[0, len(ids) :].tolist())
+        assert_exact(model, ids, completion)
+
+
+def test_pitfall_36_members_of_a_group_share_no_stream_and_a_seed_repeats_itself():
+    engine = make_engine(tiny_model(), max_batch_size=16)
+    requests = [(prompt(6), sampling(derive_seed(0, "train", 0, i))) for i in range(16)]
+    first, second = generate(engine, requests), generate(engine, requests)
+    assert first == second
+    assert len({completion.token_ids for completion in first}) == 16
+    other = generate(engine, [(prompt(6), sampling(derive_seed(1, "train", 0, i))) for i in range(16)])
+    assert not {c.token_ids for c in first} & {c.token_ids for c in other}
+
+
+def test_pitfall_36_the_turns_of_an_episode_share_no_stream_even_with_one_seed():
+    engine = make_engine(tiny_model())
+    with torch.no_grad():
+        for parameter in engine._model.parameters():
+            parameter.zero_()  # uniform over the vocabulary: only the stream tells completions apart
+    short, long = generate(engine, [(prompt(6), sampling(4)), (prompt(14), sampling(4))])
+    assert short.token_ids != long.token_ids
+
+
+def test_pitfall_14_the_stop_reason_comes_from_the_token_and_not_from_the_length():
+    engine = make_engine(tiny_model())
+    (free,) = generate(engine, [(prompt(6), sampling(3, max_tokens=5))])
+    assert free.stop_reason is StopReason.LENGTH
+    stop = frozenset(range(VOCABULARY)) - set(free.token_ids[:-1])  # the last allowed token, and none before it
+    assert free.token_ids[-1] in stop
+    (stopped,) = generate(engine, [(prompt(6), sampling(3, max_tokens=5, stop_ids=stop))])
+    assert stopped.token_ids == free.token_ids
+    assert stopped.stop_reason is StopReason.STOP
+
+
+def test_each_request_has_its_own_stop_ids():
+    engine = make_engine(tiny_model())
+    (free,) = generate(engine, [(prompt(6), sampling(3))])
+    stop = free.token_ids[2]
+    end = free.token_ids.index(stop) + 1
+    settings = [frozenset({stop}), frozenset(), frozenset({stop, *range(VOCABULARY, VOCABULARY + 9)})]
+    first, second, third = generate(engine, [(prompt(6), sampling(3, stop_ids=s)) for s in settings])
+    assert first.token_ids == third.token_ids == free.token_ids[:end]
+    assert second.token_ids == free.token_ids
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.7])
+def test_pitfall_19_logprobs_are_at_the_sampling_temperature(temperature):
+    model = tiny_model()
+    requests = crowd(3, 2, temperature=temperature)
+    for (ids, _), completion in zip(requests, generate(make_engine(model), requests), strict=True):
+        assert_exact(model, ids, completion, temperature)
+        assert completion.sampling_logprobs == completion.behavior_logprobs
+
+
+def test_pitfall_20_truncated_requests_get_both_logprobs_beside_plain_ones():
+    model = tiny_model()
+    requests = [(prompt(6), sampling(i, top_p=0.8 if i % 2 else 1.0)) for i in range(8)]
+    for (ids, settings), completion in zip(requests, generate(make_engine(model), requests), strict=True):
+        assert_exact(model, ids, completion)
+        gaps = [s - b for s, b in zip(completion.sampling_logprobs, completion.behavior_logprobs, strict=True)]
+        if settings.truncates:
+            assert max(gaps) > 0.02
+            assert min(gaps) >= 0
+        else:
+            assert gaps == [0] * 8
+
+
+def test_a_completion_that_does_not_fit_is_cut_and_a_prompt_that_does_not_is_an_error():
+    engine = make_engine(tiny_model(), max_context_tokens=20)
+    cut, none = generate(engine, [(prompt(17), sampling(max_tokens=50)), (prompt(20), sampling())])
+    assert (len(cut.token_ids), cut.stop_reason) == (3, StopReason.LENGTH)
+    assert (cut.token_ids, none.token_ids, none.stop_reason) == (cut.token_ids, (), StopReason.LENGTH)
+    with pytest.raises(ValueError, match=r"21 tokens.*max_context_tokens=20"):
+        generate(engine, [(prompt(21), sampling())])
+    with pytest.raises(ValueError, match="empty"):
+        generate(engine, [([], sampling())])
+    with pytest.raises(ValueError, match=r"1000.*128"):
+        make_engine(tiny_model(), max_context_tokens=1000)
+
+
+def test_calls_awaited_together_are_batched_together_and_equal_the_synchronous_ones():
+    model = tiny_model()
+    engine = make_engine(model, max_batch_size=256)
+    requests = [(prompt(5 + i % 3), sampling(i, max_tokens=4)) for i in range(256)]
+    expected = generate(engine, requests)
+    seen = count_tokens(model)
+
+    async def run():
+        return await asyncio.gather(*(engine.generate(ids, settings) for ids, settings in requests))
+
+    assert asyncio.run(run()) == expected
+    assert seen == [3 * 7, 256, 256, 256]
+    assert asyncio.run(run()) == expected  # another event loop
+
+
+def test_pitfall_25_of_requests_that_wait_those_of_smaller_priority_start_first_and_draw_what_they_always_do():
+    engine = make_engine(tiny_model(), max_batch_size=2)
+    priorities = [5, 5, 5, 4, 5, 0, 4]
+    begun: list[int] = []
+
+    async def ask(number: int):
+        def note(token: int, logprob: float) -> None:
+            if number not in begun:
+                begun.append(number)
+
+        settings = replace(sampling(number, max_tokens=4), priority=priorities[number])
+        return await engine.generate(prompt(5), settings, on_token=note)
+
+    async def run():
+        first = [asyncio.ensure_future(ask(number)) for number in range(2)]
+        while not engine.num_running:
+            await asyncio.sleep(0)
+        return await asyncio.gather(*first, *(ask(number) for number in range(2, 7)))
+
+    found = asyncio.run(run())
+    assert begun == [0, 1, 5, 3, 6, 2, 4]
+    alone = [generate(engine, [(prompt(5), sampling(number, max_tokens=4))])[0] for number in range(7)]
+    assert [one.token_ids for one in found] == [one.token_ids for one in alone]
+
+
+def test_an_exception_reaches_every_waiting_caller_and_the_engine_goes_on(monkeypatch):
+    model = tiny_model()
+    engine = make_engine(model, max_batch_size=2)
+    expected = generate(engine, [(prompt(5), sampling(0))])
+    decode, calls = engine._scheduler._runner.decode, []
+
+    def fail_once(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise RuntimeError("a broken step")
+        return decode(*args)
+
+    monkeypatch.setattr(engine._scheduler._runner, "decode", fail_once)
+
+    async def run():
+        jobs = [engine.generate(prompt(5), sampling(i), session=i) for i in range(5)]
+        return await asyncio.wait_for(asyncio.gather(*jobs, return_exceptions=True), 20)
+
+    results = asyncio.run(run())
+    assert [str(result) for result in results] == ["a broken step"] * 5
+    assert generate(engine, [(prompt(5), sampling(0))]) == expected
+    assert engine._scheduler.num_parked == 0
+
+
+def test_a_cancelled_caller_frees_its_row():
+    engine = make_engine(tiny_model(), max_batch_size=1)
+
+    async def run():
+        first = asyncio.ensure_future(engine.generate(prompt(5), sampling(0, max_tokens=40), session="a"))
+        second = asyncio.ensure_future(engine.generate(prompt(5), sampling(1)))
+        third = asyncio.ensure_future(engine.generate(prompt(5), sampling(2)))
+        for _ in range(6):
+            await asyncio.sleep(0)
+        first.cancel()
+        third.cancel()
+        return await second
+
+    assert asyncio.run(run()) == generate(engine, [(prompt(5), sampling(1))])[0]
+    assert engine._scheduler.num_parked == 0
+
+
+def test_close_cancels_the_callers_that_wait_and_keeps_no_session():
+    engine = make_engine(tiny_model())
+
+    async def run():
+        await engine.generate(prompt(5), sampling(0), session="a")
+        assert engine._scheduler.num_parked == 1
+        job = asyncio.ensure_future(engine.generate(prompt(5), sampling(0, max_tokens=40)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        engine.close()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+
+    asyncio.run(run())
+    assert engine._scheduler.num_parked == 0
+
+
+def test_pitfall_34_modules_sample_in_evaluation_mode():
+    model = tiny_model("gpt2")  # has dropout 0.1
+    requests = crowd(2, 2)
+    for (ids, _), completion in zip(requests, generate(make_engine(model), requests), strict=True):
+        assert_exact(model, ids, completion)
+
+
+def test_pitfall_37_nothing_depends_on_what_the_engine_did_before() -> None:
+    model = tiny_model("llama")
+    requests = crowd(max_tokens=12)
+    fresh, used = make_engine(model), make_engine(model)
+    generate(used, [(prompt(20), sampling(seed=99, max_tokens=40))] * 8)
+    assert generate(used, requests) == generate(fresh, requests)  # to the last bit
+    # the shapes of the buffers decide how products are cut: on some machines and sizes that is the last bit
+    assert buffer_shapes(used) == buffer_shapes(fresh)
+
+
+def buffer_shapes(engine: LocalEngine) -> list[torch.Size]:
+    cache = engine._scheduler._runner._cache
+    return [buffer.shape for slots in (cache.rows, cache.prefixes) for buffer in slots.buffers.values()]
+
+
+def test_pitfall_35_a_token_meets_the_same_experts_in_engine_and_trainer() -> None:
+    model = tiny_model("mixtral")  # its router adds noise in training mode
+    requests = crowd(max_tokens=12)
+    for (ids, _), completion in zip(requests, generate(make_engine(model), requests), strict=True):
+        assert_exact(model, ids, completion)
+
+
+def test_pitfall_31_nan_of_broken_weights_does_not_outlive_them() -> None:
+    model = tiny_model("llama")
+    engine = make_engine(model)
+    requests = crowd(max_tokens=12)
+    expected = generate(engine, requests)
+    head = model.get_input_embeddings().weight.data
+    sound = head.clone()
+    head[requests[0][0][0]] = float("nan")
+    with pytest.raises(NonFiniteLogitsError):
+        generate(engine, requests)
+    cache = engine._scheduler._runner._cache
+    for buffers in (cache.rows._aside, cache.rows._made, cache.prefixes._aside, cache.prefixes._made):
+        assert buffers == {}, "0 x NaN would be NaN"
+    head.copy_(sound)
+    engine.load_weights(1)
+    again = generate(engine, requests)
+    assert [c.token_ids for c in again] == [c.token_ids for c in expected]

@@ -1,0 +1,333 @@
+"""Recorded decode steps, tried without a GPU: a step is recorded as the operations that it consists of, with the very
+tensors that they met, and replayed without any of the Python that called them."""
+
+import asyncio
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from rlvr.core.engine import LocalEngine
+from rlvr.core.engine.graphs import MOST_STEPS, CudaRecorder, GraphedRunner, Graphs, rounded_up
+from rlvr.core.engine.runner import CachedRunner
+from rlvr.core.engine.scheduler import Scheduler
+from rlvr.core.engine.select import choose_runner, probe
+from rlvr.core.engine.shared_prefix import engine_attention
+from rlvr.seeding import derive_seed
+from tests.unit.engines.tiny import VOCABULARY, generate, plain_logprobs, prompt, sampling, tiny_model
+
+WAITS = ("_local_scalar_dense", "nonzero", "_unique2", "masked_select")
+
+
+@dataclass
+class Tape(TorchDispatchMode):
+    """What a CUDA graph keeps of a step: operations and addresses, no Python."""
+
+    operations: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(func._schema.name.endswith(name) for name in WAITS):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        result = func(*args, **(kwargs or {}))
+        self.operations.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        """Do it all again, into the same memory."""
+        for func, args, kwargs, result in self.operations:
+            again = func(*args, **kwargs)
+            for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+@dataclass
+class TapeRecorder:
+    """Counts what it records and what is replayed."""
+
+    recorded: int = 0
+    replayed: int = 0
+
+    def __call__(self, compute):
+        with Tape() as tape:
+            compute()
+        self.recorded += 1
+
+        def replay():
+            self.replayed += 1
+            tape.replay()
+
+        return replay
+
+    def forget(self):
+        """Tapes share nothing."""
+
+
+def make_engine(model, recorder, *, max_batch_size=8) -> LocalEngine:
+    """An engine that decodes by recorded steps."""
+    engine = LocalEngine(model, max_batch_size=max_batch_size, max_context_tokens=100)
+    engine._scheduler = Scheduler(
+        GraphedRunner(model, max_batch_size, recorder=recorder),
+        num_slots=max_batch_size,
+        max_cached_tokens=1000,
+        device=model.device,
+    )
+    return engine
+
+
+def crowd(num_prompts=5, group_size=4, **changes):
+    """Groups of ragged prompts, of ragged completions: every fifth token stops."""
+    settings = {"max_tokens": 75, "stop_ids": frozenset(range(0, VOCABULARY, 12))} | changes
+    return [
+        (prompt(3 + 4 * i), sampling(derive_seed(0, i, j), **settings))
+        for i in range(num_prompts)
+        for j in range(group_size)
+    ]
+
+
+def assert_exact(model, requests, completions, *, atol=1e-5):
+    for (ids, _), completion in zip(requests, completions, strict=True):
+        expected = plain_logprobs(model, ids, completion, 1.0)
+        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2_sliding", "gemma3", "mixtral"])
+def test_pitfall_31_replayed_steps_give_the_logprobs_of_a_plain_forward(name):
+    model, recorder = tiny_model(name).eval(), TapeRecorder()
+    with torch.inference_mode(), engine_attention(model):
+        assert probe(model, partial(GraphedRunner, recorder=TapeRecorder())) is None
+    engine = make_engine(model, recorder, max_batch_size=8)
+    long = [(prompt(4), sampling(7, max_tokens=90, stop_ids=frozenset()))]
+    # one that lets the buffers grow, then many whose steps are recorded with few columns and go on to more, then some
+    # of all lengths, five to a prompt: as many as no recorded step has
+    for requests in (long, crowd(2, 4, max_tokens=75, stop_ids=frozenset()), crowd(4, 5), crowd(4, 5)):
+        assert_exact(model, requests, generate(engine, requests))
+    assert recorder.replayed > 3 * recorder.recorded
+
+
+def test_later_batches_record_nothing_new():
+    model, recorder = tiny_model("llama"), TapeRecorder()
+    engine = make_engine(model, recorder)
+    for _ in range(2):  # the first one's steps were recorded before the buffers had grown to their size
+        generate(engine, crowd())
+    before, replayed = recorder.recorded, recorder.replayed
+    generate(engine, crowd())
+    assert recorder.recorded == before
+    assert recorder.replayed > replayed
+
+
+def test_prompts_longer_and_more_than_there_was_room_for():
+    """Their buffers grow to what a shape is rounded up to, and steps that were recorded before do not read the old."""
+    model, recorder = tiny_model("llama"), TapeRecorder()
+    engine = make_engine(model, recorder)
+    short = crowd(2, 4, max_tokens=4)
+    long = [(prompt(65 + i), sampling(i, max_tokens=4, stop_ids=frozenset())) for i in range(5)]
+    others = [(prompt(len(ids), seed=9), settings) for ids, settings in short]
+    for requests in (short, long, others):
+        assert_exact(model, requests, generate(engine, requests))
+    before = recorder.recorded
+    generate(engine, [(prompt(4), sampling(7, max_tokens=90, stop_ids=frozenset()))])
+    assert recorder.recorded - before <= 4  # columns come in a few numbers, too
+
+
+def test_new_weights_act_at_once():
+    model, recorder = tiny_model("llama"), TapeRecorder()
+    engine = make_engine(model, recorder)
+    requests = crowd(2)
+    generate(engine, requests)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.7)
+    engine.load_weights(1)
+    assert_exact(model, requests, generate(engine, requests))
+
+
+def test_sessions_go_on_from_what_is_kept():
+    model = tiny_model("qwen2")
+    engine = make_engine(model, TapeRecorder(), max_batch_size=4)
+
+    async def play():
+        async def episode(index):
+            ids, turns = prompt(4 + index), []
+            for turn in range(3):
+                settings = sampling(derive_seed(0, index, turn), max_tokens=9, stop_ids=frozenset({5}))
+                completion = await engine.generate(ids, settings, session=index)
+                turns.append(((ids, settings), completion))
+                ids = [*ids, *completion.token_ids, *prompt(1 + index, seed=turn)]
+            return turns
+
+        return await asyncio.gather(*(episode(i) for i in range(5)))
+
+    for turns in asyncio.run(play()):
+        assert_exact(model, [request for request, _ in turns], [completion for _, completion in turns])
+
+
+def test_a_step_that_cannot_be_recorded_is_computed_and_said_once():
+    class Refusing(TapeRecorder):
+        def __call__(self, compute):
+            try:
+                raise RuntimeError("operation not permitted when stream is capturing\nmore")
+            finally:  # as the end of a recording does
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+    model = tiny_model("llama")
+    with torch.inference_mode(), engine_attention(model), pytest.warns(UserWarning, match="CUDA graphs"):
+        reason = probe(model, partial(GraphedRunner, recorder=Refusing()))
+    assert reason == "steps that cannot be recorded"
+    engine = make_engine(model, Refusing())
+    requests = crowd(2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert_exact(model, requests, generate(engine, requests))
+    said = [str(w.message) for w in caught if "CUDA graphs" in str(w.message)]
+    assert said == ["sampling goes on without CUDA graphs (operation not permitted when stream is capturing)"]
+
+
+def test_what_is_recorded_is_bounded_and_forgotten_on_demand():
+    recorder = TapeRecorder()
+    graphs = Graphs(recorder)
+
+    def twice(number):
+        return graphs.run(number, lambda x: x[:, None] * 2.0, [torch.tensor([1.0 + number])], most_rows=4).tolist()
+
+    for number in range(MOST_STEPS):
+        assert twice(number) == [[2.0 * (1.0 + number)]]
+    twice(0)
+    twice(MOST_STEPS)  # takes the place of 1, which was used longest ago
+    assert graphs.num_steps == recorder.recorded - 1 == MOST_STEPS
+    assert twice(0) == [[2.0]]
+    assert recorder.recorded == MOST_STEPS + 1
+    assert twice(1) == [[4.0]]
+    assert recorder.recorded == MOST_STEPS + 2
+    graphs.clear()
+    assert graphs.num_steps == 0
+
+
+class Streams:
+    """As much of torch.cuda as a recorder uses, with the rules that it has to keep."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.default, self.here, self.num_pools = "default", "default", 0
+        self.users: dict[int, int] = {}  # pool -> graphs; 0: all are gone
+        self.warm: set[str] = set()
+        self.waits: list[tuple[str, str]] = []
+        names = ("Stream", "current_stream", "stream", "set_stream", "graph_pool_handle", "graph", "CUDAGraph")
+        for name in names:
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+
+    def Stream(self):  # noqa: N802
+        return SimpleNamespace(wait_stream=lambda other: self.waits.append(("aside", other.name)), name="aside")
+
+    def current_stream(self):
+        name = self.here
+        return SimpleNamespace(wait_stream=lambda other: self.waits.append((name, other.name)), name=name)
+
+    @contextmanager
+    def stream(self, stream):
+        before, self.here = self.here, stream.name
+        self.warm.add(stream.name)
+        yield
+        self.here = before
+
+    def set_stream(self, stream):
+        self.here = stream.name
+
+    def graph_pool_handle(self):
+        self.num_pools += 1
+        return self.num_pools
+
+    def CUDAGraph(self):  # noqa: N802
+        return SimpleNamespace(replay=lambda: None)
+
+    @contextmanager
+    def graph(self, graph, pool=None, stream=None, capture_error_mode="global"):
+        assert capture_error_mode != "global", "what another thread does would fail"
+        assert stream is not None, "the stream of an earlier graph of the pool"
+        assert stream.name in self.warm, "a library would set itself up in the pool"
+        assert self.waits == [("aside", "default"), ("default", "aside")]
+        assert self.users.get(pool) != 0, "it->second->use_count > 0 INTERNAL ASSERT FAILED"
+        self.users[pool] = self.users.get(pool, 0) + 1
+        self.here = stream.name
+        yield  # an error passes, and leaves the stream
+        self.here, self.waits = self.default, []
+
+
+def test_recording_keeps_the_rules_of_cuda(monkeypatch):
+    cuda = Streams(monkeypatch)
+    graphs = Graphs(CudaRecorder())
+    streams = []
+
+    def step(x):
+        streams.append(cuda.here)
+        return x[:, None]
+
+    for key in (1, 2):
+        graphs.run(key, step, [torch.ones(2)], most_rows=4)
+    assert streams == ["default", "aside", "aside"] * 2  # the first call, the one for the libraries, the recording
+    assert cuda.users == {1: 2}
+    cuda.users = {1: 0}
+    graphs.clear()
+    graphs.run(1, step, [torch.ones(2)], most_rows=4)
+    assert cuda.users == {1: 0, 2: 1}
+
+
+def test_a_failed_recording_leaves_the_stream_that_work_goes_on_in(monkeypatch):
+    cuda = Streams(monkeypatch)
+    graphs = Graphs(CudaRecorder())
+    calls = []
+
+    def step(x):
+        calls.append(cuda.here)
+        if len(calls) == 3:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return x[:, None]
+
+    with pytest.warns(UserWarning, match="not permitted when stream is capturing"):
+        graphs.run(1, step, [torch.ones(2)], most_rows=4)
+    assert calls == ["default", "aside", "aside", "default"]
+    assert graphs.gave_up
+
+
+def test_broken_numbers_do_not_survive():
+    model, recorder = tiny_model("llama"), TapeRecorder()
+    engine = make_engine(model, recorder)
+    requests = crowd(2)
+    generate(engine, requests)
+    kept = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with torch.no_grad():
+        model.get_output_embeddings().weight.fill_(float("nan"))
+        model.model.layers[0].self_attn.v_proj.weight.fill_(float("nan"))
+    engine.load_weights(1)
+    with pytest.raises(FloatingPointError):
+        generate(engine, requests)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(kept[name])
+    engine.load_weights(2)
+    assert_exact(model, requests, generate(engine, requests))
+
+
+def test_a_gpu_gets_recorded_steps(monkeypatch):
+    tried = []
+    monkeypatch.setattr("rlvr.core.engine.select.probe", lambda model, kind: tried.append(kind) or "no")
+    for device in ("cpu", "cuda"):
+        choose_runner(SimpleNamespace(device=torch.device(device), config=tiny_model().config))
+    assert tried == [CachedRunner, GraphedRunner, CachedRunner]
+
+
+def test_shapes_are_rounded_up_to_few():
+    assert [rounded_up(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 24, 25, 100, 512)] == [
+        *(0, 1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 16, 24, 24, 32, 128, 512)
+    ]
+    assert len({rounded_up(n) for n in range(1, 513)}) == 18

@@ -1,0 +1,273 @@
+"""Episodes with a scripted engine: what was sampled is kept, prompts are only extended, failures are records."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from rlvr.core.batch import episode_rows
+from rlvr.core.env import Reply, TurnText
+from rlvr.core.episode import run_episode
+from rlvr.errors import UserError
+from rlvr.rewards.base import RewardError
+from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema
+
+STOP = 9
+EXAMPLE = Example(id="e", messages=(Message(role="user", content="ab"),), answer="c")
+
+
+class LetterCodec:
+    """Letters a, b, c ... are 10, 11, 12, ...; 9 is the stop token; 30 is another way to write "ab".
+
+    `encode(decode([30])) == [10, 11]`, as with real tokenizers: text does not say which ids were sampled.
+    """
+
+    stop_ids = frozenset({STOP})
+
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[object] = ()) -> tuple[int, ...]:
+        return tuple(ord(letter) - ord("a") + 10 for message in messages for letter in message.content)
+
+    def next_prompt(
+        self,
+        prompt_ids: tuple[int, ...],
+        completion_ids: tuple[int, ...],
+        conversation: Sequence[Message],
+        reply: Sequence[Message],
+        tools: Sequence[object] = (),
+    ) -> tuple[int, ...]:
+        assert completion_ids[-1] == STOP
+        return (*prompt_ids, *completion_ids, *self.encode_prompt(reply), 7)  # 7: header of the next completion
+
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
+        return Message(role="assistant", content=self.decode(completion_ids))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join({STOP: "$", 7: ">", 30: "ab"}.get(token) or chr(token - 10 + ord("a")) for token in ids)
+
+
+@dataclass
+class ScriptedEngine:
+    """Returns the scripted completions in turn and notes what it was asked."""
+
+    script: list[tuple[tuple[int, ...], StopReason]]
+    policy_version: int = 0
+    prompts: list[tuple[int, ...]] = field(default_factory=list)
+    asked: list[SamplingParams] = field(default_factory=list)
+    sessions: list[Hashable] = field(default_factory=list)
+    released: list[Hashable] = field(default_factory=list)
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+    ) -> Completion:
+        self.prompts.append(tuple(prompt_ids))
+        self.asked.append(sampling)
+        self.sessions.append(session)
+        ids, stop_reason = self.script[len(self.prompts) - 1]
+        if not ids:
+            raise ConnectionError("the engine is gone")
+        logprobs = tuple(-0.125 * (i + 1) for i in range(len(ids)))
+        return Completion(
+            token_ids=ids,
+            behavior_logprobs=logprobs,
+            sampling_logprobs=logprobs,
+            stop_reason=stop_reason,
+            policy_version=self.policy_version,
+        )
+
+    def release(self, session: Hashable) -> None:
+        self.released.append(session)
+
+    def load_weights(self, version: int) -> None:
+        self.policy_version = version
+
+    def close(self) -> None:
+        pass
+
+
+class TalkingEnv:
+    """Answers "d" until `num_turns` completions were made."""
+
+    max_turns: int | None = None
+    tools: tuple[ToolSchema, ...] = ()
+
+    def __init__(self, num_turns: int, error: Exception | None = None) -> None:
+        self.num_turns, self.error = num_turns, error
+        self.heard: list[str] = []
+        self.scored: list[TurnText] = []
+
+    async def start(self) -> tuple[Message, ...]:
+        return EXAMPLE.messages
+
+    async def step(self, said: Message) -> Reply:
+        self.heard.append(said.content)
+        done = len(self.heard) >= self.num_turns
+        return Reply(messages=() if done else (Message(role="tool", content="d"),), done=done)
+
+    async def score(self, turns: Sequence[TurnText]) -> Score:
+        self.scored = list(turns)
+        if self.error:
+            raise self.error
+        return Score(value=1.0)
+
+
+def run(engine: ScriptedEngine, env: TalkingEnv, *, context: int = 100, max_turns: int | None = None) -> Episode:
+    def sampling(turn: int) -> SamplingParams:
+        return SamplingParams(max_tokens=8, stop_ids=frozenset({STOP}), seed=100 + turn)
+
+    return asyncio.run(
+        run_episode(
+            EXAMPLE,
+            env,
+            engine,
+            LetterCodec(),
+            sampling,
+            sample_index=3,
+            seed=17,
+            max_context_tokens=context,
+            max_turns=max_turns,
+        )
+    )
+
+
+def two_turns() -> ScriptedEngine:
+    return ScriptedEngine([((30, 12, STOP), StopReason.STOP), ((11, STOP), StopReason.STOP)])
+
+
+def test_each_turn_draws_with_its_own_seed() -> None:
+    engine = two_turns()
+    run(engine, TalkingEnv(2))
+    assert [params.seed for params in engine.asked] == [100, 101]
+
+
+def test_pitfall_06_ids_trained_on_are_the_ids_sampled_although_their_text_encodes_differently() -> None:
+    engine = two_turns()
+    episode = run(engine, TalkingEnv(2))
+    sampled = [(30, 12, STOP), (11, STOP)]
+    assert LetterCodec().decode((30,)) == "ab"  # which would be encoded as 10 11
+    assert [turn.completion.token_ids for turn in episode.turns] == sampled
+    assert engine.prompts[1] == (10, 11) + sampled[0] + (13, 7)
+    (row,) = episode_rows(episode)
+    trained = tuple(token for token, masked_in in zip(row.ids, row.loss_mask, strict=True) if masked_in)
+    assert trained == sampled[0] + sampled[1]
+
+
+def test_pitfall_28_what_a_verifier_reads_of_a_turn_is_what_came_with_it_and_all_of_a_prompt_that_starts_anew() -> None:
+    env = RestartingEnv(3)
+    run(ScriptedEngine([((number, STOP), StopReason.STOP) for number in (12, 13, 12)]), env)
+    assert [(turn.prompt, turn.completion) for turn in env.scored] == [("ab", "c$"), ("ef", "d$"), ("d>", "c$")]
+
+
+def test_pitfall_04_reply_and_header_tokens_are_in_the_row_but_not_trained_on() -> None:
+    (row,) = episode_rows(run(two_turns(), TalkingEnv(2)))
+    assert row.ids == (10, 11, 30, 12, STOP, 13, 7, 11, STOP)
+    assert row.loss_mask == (False, False, True, True, True, False, False, True, True)
+    assert row.behavior_logprobs == (0, 0, -0.125, -0.25, -0.375, 0, 0, -0.125, -0.25)
+
+
+def test_pitfall_07_each_prompt_starts_with_the_previous_prompt_and_completion() -> None:
+    engine = ScriptedEngine(
+        [((30, STOP), StopReason.STOP), ((11, STOP), StopReason.STOP), ((12, STOP), StopReason.STOP)]
+    )
+    episode = run(engine, TalkingEnv(3))
+    for before, after in zip(episode.turns, episode.turns[1:], strict=False):
+        known = before.prompt_ids + before.completion.token_ids
+        assert after.prompt_ids[: len(known)] == known
+        assert after.prompt_ids[len(known) :] == (13, 7)
+    assert len(list(episode_rows(episode))) == 1
+
+
+def test_a_truncated_completion_ends_the_episode_and_is_scored() -> None:
+    engine, env = ScriptedEngine([((12, 12), StopReason.LENGTH)]), TalkingEnv(2)
+    episode = run(engine, env)
+    assert episode.stop_reason is StopReason.LENGTH
+    assert env.heard == []
+    assert env.scored[0].stop_reason is StopReason.LENGTH
+
+
+def test_completions_never_outgrow_the_context() -> None:
+    engine = two_turns()
+    run(engine, TalkingEnv(2), context=11)
+    assert [params.max_tokens for params in engine.asked] == [8, 4]  # 2 and 7 tokens are taken
+    episode = run(two_turns(), TalkingEnv(2), context=7)  # the reply fills it
+    assert (len(episode.turns), episode.stop_reason) == (1, StopReason.LENGTH)
+
+
+def test_a_prompt_that_fills_the_context_is_one_clear_sentence() -> None:
+    with pytest.raises(UserError, match=r"prompt of example 'e' has 2 tokens.*context of 2 tokens"):
+        run(two_turns(), TalkingEnv(1), context=2)
+
+
+def test_max_turns_is_told_apart_from_an_end_that_the_environment_declared() -> None:
+    assert run(two_turns(), TalkingEnv(3), max_turns=2).stop_reason is StopReason.MAX_TURNS
+    assert run(two_turns(), TalkingEnv(2), max_turns=2).stop_reason is StopReason.STOP
+
+
+def test_a_verifier_that_raises_gives_an_error_score_with_its_message() -> None:
+    score = run(two_turns(), TalkingEnv(1, error=ValueError("no parser for this"))).score
+    assert score.status == "error"
+    assert math.isnan(score.value)
+    assert score.diagnostics == {"error": "ValueError: no parser for this"}
+
+
+def test_pitfall_29_a_verifier_that_breaks_its_contract_ends_the_run() -> None:
+    with pytest.raises(RewardError, match="reward 'mine' returned nan"):
+        run(two_turns(), TalkingEnv(1, error=RewardError("reward 'mine' returned nan")))
+
+
+def test_an_aborted_completion_is_an_error_not_a_wrong_answer() -> None:
+    env = TalkingEnv(1)
+    episode = run(ScriptedEngine([((12,), StopReason.ABORTED)]), env)
+    assert (episode.score.status, episode.stop_reason) == ("error", StopReason.ABORTED)
+    assert [turn.stop_reason for turn in env.scored] == [StopReason.ABORTED]  # it hears of the end; its score is lost
+
+
+def test_nothing_is_kept_for_a_next_turn_where_one_turn_is_all_there_is() -> None:
+    engine = ScriptedEngine([((11, STOP), StopReason.STOP)])
+    env = TalkingEnv(1)
+    env.max_turns = 1
+    run(engine, env)
+    assert engine.sessions == [None]
+    assert engine.released == []
+
+
+class RestartingEnv(TalkingEnv):
+    """Says after the first completion what the conversation is from now on."""
+
+    async def step(self, said: Message) -> Reply:
+        reply = await super().step(said)
+        if len(self.heard) > 1:
+            return reply
+        return Reply(messages=(Message(role="user", content="ef"),), done=False, restarts=True)
+
+
+def test_pitfall_07_what_was_said_before_a_restart_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[str]] = []
+    extended = LetterCodec.next_prompt
+
+    def next_prompt(codec: LetterCodec, *args: Any) -> tuple[int, ...]:
+        told.append([message.content for message in args[2]])
+        return extended(codec, *args)
+
+    monkeypatch.setattr(LetterCodec, "next_prompt", next_prompt)
+    engine = ScriptedEngine([((number, STOP), StopReason.STOP) for number in (12, 13, 12)])
+    episode = run(engine, RestartingEnv(3))
+    assert engine.prompts == [(10, 11), (14, 15), (14, 15, 13, STOP, 13, 7)]
+    assert told == [["ef", "d$"]]  # neither "ab" nor what was said to it
+    assert len(list(episode_rows(episode))) == 2
+
+
+def test_the_session_is_one_per_episode_and_always_released() -> None:
+    first, second = two_turns(), two_turns()
+    run(first, TalkingEnv(2))
+    run(second, TalkingEnv(2))
+    assert first.sessions[0] is first.sessions[1] is first.released[0]
+    assert first.sessions[0] != second.sessions[0]
+    broken = ScriptedEngine([((30, STOP), StopReason.STOP), ((), StopReason.STOP)])
+    with pytest.raises(ConnectionError):
+        run(broken, TalkingEnv(2))
+    assert broken.released == broken.sessions[:1]

@@ -1,0 +1,146 @@
+"""Rollouts in a thread of their own: results, errors and the end."""
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+
+import pytest
+import torch
+
+from rlvr.core.executor import Background, Inline
+from rlvr.errors import UserError
+
+BOTH: list[Callable[[], Inline]] = [Inline, lambda: Background(num_threads=1)]
+
+
+async def double(x: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * x
+
+
+async def fails(error: BaseException) -> None:
+    await asyncio.sleep(0)
+    raise error
+
+
+def alive() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "rollouts"]
+
+
+@pytest.mark.parametrize("make", BOTH)
+def test_work_is_done_and_functions_are_called_where_it_runs(make: Callable[[], Inline]) -> None:
+    with make() as executor:
+        results = [executor.start(double(number)) for number in range(3)]
+        assert [result() for result in reversed(results)] == [4, 2, 0]
+        assert executor.run(double(21)) == 42
+        assert executor.call(lambda: 7) == 7
+    assert not alive()
+
+
+async def group(error: BaseException) -> None:
+    await asyncio.gather(double(1), fails(error), double(2))
+
+
+@pytest.mark.parametrize("make", BOTH)
+@pytest.mark.parametrize("error", [UserError("mend it"), ValueError("a bug")])
+def test_an_error_arrives_where_the_result_is_asked_for(make: Callable[[], Inline], error: Exception) -> None:
+    with make() as executor:
+        result = executor.start(group(error))
+        with pytest.raises(type(error)):
+            result()
+        assert executor.run(double(1)) == 2  # the others go on
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_pitfall_26_what_would_stop_the_loop_arrives_where_the_result_is_asked_for_and_the_loop_goes_on(
+    error: BaseException,
+) -> None:
+    seen: list[object] = []
+
+    def use() -> None:
+        with Background(num_threads=1) as executor:
+            result = executor.start(group(error))
+            other = executor.start(double(4))
+            with pytest.raises(type(error)):
+                result()
+            seen.extend([other(), executor.run(double(1)), executor.call(lambda: 7)])
+
+    patient = threading.Thread(target=use, daemon=True)  # nobody should wait for ever, this test neither
+    patient.start()
+    patient.join(20)
+    assert seen == [8, 2, 7]
+    assert not alive()
+
+
+def test_what_was_started_runs_while_the_caller_works() -> None:
+    ran = threading.Event()
+
+    async def note() -> None:
+        ran.set()
+
+    with Background(num_threads=1) as executor:
+        executor.start(note())
+        assert ran.wait(60)  # nobody has asked for the result
+
+
+@pytest.mark.parametrize("trouble", [None, ValueError, SystemExit])
+def test_the_end_cancels_what_still_runs_and_waits_for_it(trouble: type[BaseException] | None) -> None:
+    seen: list[str] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.gather(*(asyncio.sleep(3600) for _ in range(3)))
+        finally:
+            await asyncio.sleep(0)
+            seen.append("cleaned up")
+
+    def block() -> Callable[[], None]:
+        with Background(num_threads=1) as executor:
+            result = executor.start(endless())
+            executor.run(double(1))  # it has begun
+            if trouble is not None:
+                raise trouble("of the trainer")
+            return result
+
+    if trouble is None:
+        with pytest.raises(CancelledError):
+            block()()
+    else:
+        with pytest.raises(trouble):
+            block()
+    assert seen == ["cleaned up"]
+    assert not alive()
+    gc.collect()  # a task that was destroyed while pending, or a loop left open, would warn: an error here
+
+
+def test_a_caller_that_gives_up_waiting_still_ends_the_thread() -> None:
+    """As a second Ctrl-C does: an exception in the middle of waiting."""
+
+    def give_up() -> None:
+        with Background(num_threads=1) as executor:
+            executor.start(asyncio.sleep(3600))
+            raise SystemExit(130)
+
+    start = time.monotonic()
+    with pytest.raises(SystemExit):
+        give_up()
+    assert time.monotonic() - start < 60
+    assert not alive()
+
+
+def test_each_thread_computes_with_its_own_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    seen: list[int] = []
+
+    def use() -> None:
+        with Background(num_threads=before + 1) as executor:
+            seen.append(executor.call(torch.get_num_threads))
+            seen.append(torch.get_num_threads())
+
+    fresh = threading.Thread(target=use)  # it has never asked for its number
+    fresh.start()
+    fresh.join(60)
+    assert seen == [before + 1, before]

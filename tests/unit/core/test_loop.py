@@ -1,0 +1,217 @@
+"""The order of things in a step, on parts that only note what is called."""
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import pytest
+import torch
+
+from rlvr.core.algorithms.grpo import Grpo
+from rlvr.core.loop import TrainingRun, train
+from rlvr.core.schedule import Rollouts
+from rlvr.core.trainer import NonFiniteError
+from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, TokenBatch, Turn
+
+
+def one_group(version: int) -> Group:
+    completion = Completion(
+        token_ids=(5, 2),
+        behavior_logprobs=(-0.5, -0.1),
+        sampling_logprobs=(-0.5, -0.1),
+        stop_reason=StopReason.STOP,
+        policy_version=version,
+    )
+    episode = Episode(
+        example_id="x",
+        sample_index=0,
+        seed=0,
+        turns=(Turn(prompt_ids=(1, 7), completion=completion),),
+        score=Score(value=1.0),
+        stop_reason=StopReason.STOP,
+    )
+    return Group(example=Example(id="x", messages=(), answer="1"), episodes=(episode,))
+
+
+@dataclass
+class Parts:
+    """All parts in one, with a diary."""
+
+    diary: list[str] = field(default_factory=list)
+    fail_at: int | None = None
+    max_staleness: int = 0
+    age: int = 0  # of what is sampled
+    stop_when: str | None = None
+    stopping: bool = False
+    last: int | None = None  # step that is not made any more
+
+    algorithm = Grpo()
+
+    def note(self, line: str) -> None:
+        self.diary.append(line)
+        self.stopping = self.stopping or line == self.stop_when
+
+    def stopped(self) -> bool:
+        return self.stopping
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def next_batch(self, step: int, *, last: int) -> Rollouts:
+        self.note("sample")
+        self.last = last
+        return Rollouts(groups=(one_group(step - self.age),), num_refilled=0)
+
+    def evaluate(self) -> dict[str, float]:
+        self.note("evaluate")
+        return {"eval/x/accuracy": 0.5}
+
+    def score(self, batch: TokenBatch) -> TokenBatch:
+        self.note("score")
+        return batch
+
+    def advantages(self, batch: TokenBatch) -> TokenBatch:
+        self.note("advantages")
+        return batch
+
+    def update(self, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:
+        self.note(f"update {step}")
+        if step == self.fail_at:
+            raise NonFiniteError("the loss", [0])
+        return {"loss/total": 0.25}, batch
+
+    def advance(self, version: int) -> None:
+        self.note(f"weights {version}")
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        assert all(torch.isfinite(torch.tensor(value)) for value in metrics.values())
+        self.note(f"log {step}" + (" with evaluation" if "eval/x/accuracy" in metrics else ""))
+
+    def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
+        self.note(f"rollouts {step}")
+
+    def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
+        self.note(f"non finite {step}")
+        return RuntimeError("stop")
+
+    def save_if_due(self, step: int, metrics: dict[str, float], *, now: bool) -> None:
+        self.note(f"save {step}" + (" now" if now else ""))
+
+
+def make_run(parts: Any, *, start: int = 0, steps: int = 3, every: int = 2) -> TrainingRun:
+    return TrainingRun(
+        start_step=start,
+        max_steps=steps,
+        evaluate_every=every,
+        rollouts=parts,
+        objective=parts,
+        trainer=parts,
+        evaluate=parts.evaluate,
+        recorder=parts,
+        checkpoints=parts,
+    )
+
+
+def test_a_run_evaluates_first_and_last_and_every_so_often() -> None:
+    parts = Parts()
+    assert train(make_run(parts, steps=3), parts.stopped) == 3
+    shown = [line for line in parts.diary if line.startswith(("log", "save"))]
+    assert shown == [
+        "log 0 with evaluation",
+        "save 0",
+        "log 1",
+        "save 1",
+        "log 2 with evaluation",
+        "save 2",
+        "log 3 with evaluation",
+        "save 3 now",
+    ]
+
+
+def test_pitfall_31_the_engine_gets_the_new_weights_before_anything_is_sampled() -> None:
+    parts = Parts()
+    train(make_run(parts, steps=2), parts.stopped)
+    assert parts.last == 2
+    step = ["sample", "score", "advantages", "update 0", "weights 1"]
+    assert parts.diary[3:8] == step
+    later = parts.diary[8:]
+    assert later.index("weights 2") < later.index("evaluate")
+
+
+def test_a_resumed_run_goes_on_without_another_first_evaluation() -> None:
+    parts = Parts()
+    assert train(make_run(parts, start=2, steps=3), parts.stopped) == 3
+    assert parts.diary[0] == "sample"
+    assert "update 2" in parts.diary
+    assert "log 0 with evaluation" not in parts.diary
+
+
+def test_a_finished_run_does_nothing() -> None:
+    parts = Parts()
+    assert train(make_run(parts, start=3, steps=3), parts.stopped) == 3
+    assert parts.diary == []
+
+
+def test_a_stop_before_the_first_step_makes_none() -> None:
+    parts = Parts(stop_when="evaluate")
+    assert train(make_run(parts), parts.stopped) == 0
+    assert "sample" not in parts.diary
+
+
+@pytest.mark.parametrize("moment", ["sample", "update 0", "rollouts 1", "log 1"])
+def test_pitfall_37_a_stop_within_a_step_finishes_and_saves_it(moment: str) -> None:
+    parts = Parts(stop_when=moment)
+    assert train(make_run(parts, steps=9), parts.stopped) == 1
+    assert parts.diary[-1] == "save 1 now"
+
+
+def test_pitfall_37_a_stop_during_a_save_loses_no_step() -> None:
+    parts = Parts(stop_when="save 1")
+    steps = train(make_run(parts, steps=9), parts.stopped)
+    assert parts.diary[-1] == f"save {steps} now"
+
+
+def test_a_loss_that_is_not_finite_is_recorded_and_nothing_of_the_step_is_written() -> None:
+    parts = Parts(fail_at=1)
+    with pytest.raises(RuntimeError, match="stop"):
+        train(make_run(parts), parts.stopped)
+    assert parts.diary[-2:] == ["update 1", "non finite 2"]
+
+
+def test_time_and_machine_have_prefixes_of_their_own() -> None:
+    seen: dict[int, dict[str, float]] = {}
+
+    class Keeps(Parts):
+        def log(self, step: int, metrics: dict[str, float]) -> None:
+            seen[step] = metrics
+
+    parts = Keeps()
+    train(make_run(parts, steps=1), parts.stopped)
+    names = set(seen[1])
+    assert {"time/step_s", "time/tokens_per_s", "time/generation_share", "system/peak_memory_mb"} <= names
+    shares = [value for name, value in seen[1].items() if name.startswith("time/") and name.endswith("_share")]
+    assert sum(shares) == pytest.approx(1.0)
+    assert seen[1]["loss/total"] == 0.25
+
+
+def test_pitfall_24_tokens_that_are_too_old_are_not_trained_on() -> None:
+    parts = Parts(max_staleness=1, age=1)
+    assert train(make_run(parts, start=2, steps=3), parts.stopped) == 3
+    parts = Parts(max_staleness=1, age=2)
+    with pytest.raises(RuntimeError, match="step 2 would train on tokens sampled with weights of versions 0 to 0"):
+        train(make_run(parts, start=2, steps=3), parts.stopped)
+    assert parts.diary == ["sample"]
+
+
+def test_the_ages_of_tokens_are_logged_where_they_may_differ_from_0() -> None:
+    seen: list[dict[str, float]] = []
+
+    class Keeps(Parts):
+        def log(self, step: int, metrics: dict[str, float]) -> None:
+            seen.append({name: value for name, value in metrics.items() if "staleness" in name})
+
+    for parts in (Keeps(max_staleness=3, age=2), Keeps()):
+        train(make_run(parts, start=2, steps=3), parts.stopped)
+    assert seen == [{"rollout/staleness_mean": 2.0, "rollout/staleness_max": 2.0}, {}]

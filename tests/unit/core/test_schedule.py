@@ -1,0 +1,352 @@
+import json
+import threading
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlvr.core.env import Env, Reply, TurnText
+from rlvr.core.executor import Background, Inline
+from rlvr.core.schedule import Rollouts, RolloutSchedule
+from rlvr.core.settings import RolloutSettings
+from rlvr.core.source import RolloutSource
+from rlvr.core.world import ALONE, World
+from rlvr.errors import UserError
+from rlvr.types import Completion, Example, Message, SamplingParams, Score, StopReason, ToolSchema
+
+SETTINGS = RolloutSettings(prompts_per_step=3, group_size=2, max_completion_tokens=4)
+
+
+class EchoEngine:
+    """Samples one token that is the parity of the seed, and remembers every request."""
+
+    policy_version = 0
+
+    def __init__(self) -> None:
+        self.requests: list[SamplingParams] = []
+
+    @property
+    def seeds(self) -> list[int]:
+        return [request.seed for request in self.requests]
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session: Hashable | None = None
+    ) -> Completion:
+        self.requests.append(sampling)
+        return Completion(
+            token_ids=(sampling.seed % 2,),
+            behavior_logprobs=(-0.7,),
+            sampling_logprobs=(-0.7,),
+            stop_reason=StopReason.STOP,
+            policy_version=0,
+        )
+
+    def release(self, session: Hashable) -> None:
+        pass
+
+    def load_weights(self, version: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class PlainChat:
+    stop_ids = frozenset({0, 1})
+
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[object] = ()) -> tuple[int, ...]:
+        return (7,)
+
+    def next_prompt(
+        self,
+        prompt_ids: tuple[int, ...],
+        completion_ids: tuple[int, ...],
+        conversation: Sequence[Message],
+        reply: Sequence[Message],
+        tools: Sequence[object] = (),
+    ) -> tuple[int, ...]:
+        return prompt_ids + completion_ids
+
+    def parse(self, completion_ids: Sequence[int], stop_reason: StopReason, tools: Sequence[object] = ()) -> Message:
+        return Message(role="assistant", content=self.decode(completion_ids))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+class ParityEnv:
+    """Ends after `max_turns` completions; the reward is the first one's token."""
+
+    def __init__(self, fails: bool, max_turns: int) -> None:
+        self.fails = fails
+        self.max_turns: int | None = max_turns
+        self.tools: tuple[ToolSchema, ...] = ()
+        self.turns_taken = 0
+
+    async def start(self) -> tuple[Message, ...]:
+        return (Message(role="user", content="?"),)
+
+    async def step(self, said: Message) -> Reply:
+        self.turns_taken += 1
+        return Reply(messages=(), done=self.turns_taken == self.max_turns)
+
+    async def score(self, turns: Sequence[TurnText]) -> Score:
+        if self.fails:
+            raise RuntimeError("sandbox died")
+        return Score(value=float(turns[0].completion))
+
+
+class ParityTask:
+    def __init__(self, failing: Sequence[int] = (), num_turns: int = 1) -> None:
+        self.failing = set(failing)
+        self.num_turns = num_turns
+
+    def train_example(self, index: int) -> Example:
+        return Example(id=str(index), messages=(), answer="1", metadata={"index": index})
+
+    def envs(self, example: Example, count: int) -> list[Env]:
+        return [ParityEnv(example.metadata["index"] in self.failing, self.num_turns) for _ in range(count)]
+
+
+def schedule(
+    *,
+    seed: int = 0,
+    refills: int | None = None,
+    failing: Sequence[int] = (),
+    num_turns: int = 1,
+    settings: RolloutSettings = SETTINGS,
+    task: ParityTask | None = None,
+    max_error_share: float = 0.2,
+    max_staleness: int = 0,
+    executor: Inline | None = None,
+    engine: EchoEngine | None = None,
+    world: World = ALONE,
+) -> tuple[RolloutSchedule, EchoEngine]:
+    engine = engine or EchoEngine()
+    source = RolloutSource(
+        task=task or ParityTask(failing, num_turns),
+        engine=engine,
+        chat=PlainChat(),
+        settings=settings,
+        seed=seed,
+        max_context_tokens=16,
+    )
+    made = RolloutSchedule(
+        source=source,
+        engine=engine,
+        executor=executor or Inline(),
+        refills=refills,
+        max_error_share=max_error_share,
+        max_staleness=max_staleness,
+        world=world,
+    )
+    return made, engine
+
+
+def batches(made: RolloutSchedule, count: int = 1, *, first: int = 0) -> list[Rollouts]:
+    with made:
+        return [made.next_batch(step) for step in range(first, first + count)]
+
+
+@pytest.fixture
+def dead_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their rewards, all groups are dead."""
+    monkeypatch.setattr("rlvr.core.schedule.is_dead_group", lambda rewards: True)
+
+
+def all_equal(rewards: Sequence[float]) -> bool:
+    return len(set(rewards)) <= 1
+
+
+def test_groups_come_in_issue_order_and_the_cursor_is_the_whole_state() -> None:
+    first, _ = schedule()
+    found = batches(first, 2)
+    state = first.state()
+    third, _ = schedule()
+    found.append(batches(third, 3)[2])
+    assert [g.example.id for b in found for g in b.groups] == [str(i) for i in range(9)]
+    resumed, _ = schedule()
+    resumed.restore(json.loads(json.dumps(state)))
+    assert batches(resumed, first=2) == found[2:]
+
+
+def test_pitfall_36_every_completion_has_a_seed_of_its_own_and_the_run_seed_reaches_it() -> None:
+    seeds = []
+    for run_seed in (0, 1):
+        made, engine = schedule(seed=run_seed, num_turns=3)
+        batches(made, 4)
+        seeds += engine.seeds
+    assert len(seeds) == 2 * 4 * 3 * 2 * 3
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_pitfall_36_every_turn_of_an_episode_has_a_seed_of_its_own() -> None:
+    made, engine = schedule(num_turns=3)
+    groups = batches(made)[0].groups
+    assert [len(e.turns) for g in groups for e in g.episodes] == [3] * 6
+    assert len(engine.seeds) == len(set(engine.seeds)) == 3 * 6
+
+
+def test_pitfall_20_the_engine_samples_with_the_settings() -> None:
+    settings = SETTINGS.model_copy(
+        update={"max_completion_tokens": 5, "temperature": 0.7, "top_p": 0.9, "top_k": 11, "min_p": 0.05}
+    )
+    made, engine = schedule(settings=settings)
+    batches(made)
+    expected = SamplingParams(
+        max_tokens=5, stop_ids=PlainChat.stop_ids, seed=0, temperature=0.7, top_p=0.9, top_k=11, min_p=0.05
+    )
+    assert {replace(request, seed=0) for request in engine.requests} == {expected}
+
+
+def test_pitfall_13_dead_groups_are_replaced_by_new_prompts_which_are_counted() -> None:
+    plain, _ = schedule()
+    dead = [all_equal([e.score.value for e in g.episodes]) for g in batches(plain)[0].groups]
+    assert any(dead)
+    made, _ = schedule(refills=20)
+    rollouts = batches(made)[0]
+    assert len(rollouts.groups) == 3
+    assert not any(all_equal([e.score.value for e in g.episodes]) for g in rollouts.groups)
+    assert rollouts.num_refilled == made.state()["cursor"] - 3 > 0
+
+
+def test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life() -> None:
+    class OneFailure(ParityTask):
+        def envs(self, example: Example, count: int) -> list[Env]:
+            first, self.made = self.made, self.made + count
+            return [AlwaysRight(fails=first + sample == 0, max_turns=1) for sample in range(count)]
+
+        made = 0
+
+    class AlwaysRight(ParityEnv):
+        async def score(self, turns: Sequence[TurnText]) -> Score:
+            await super().score(turns)
+            return Score(value=1.0)
+
+    settings = SETTINGS.model_copy(update={"prompts_per_step": 1, "group_size": 6})
+    made, _ = schedule(refills=1, settings=settings, task=OneFailure())
+    assert batches(made)[0].num_refilled == 1
+
+
+@pytest.mark.usefixtures("dead_groups")
+def test_pitfall_25_requests_go_first_for_which_the_trainer_waits_first() -> None:
+    for made, engine in (schedule(max_staleness=2, num_turns=2), schedule(max_staleness=2, refills=1)):
+        with made:
+            for step in range(4, 7):
+                made.next_batch(step, last=7)
+        # half of them are second turns, or replacements
+        assert [request.priority for request in engine.requests] == [4] * 12 + [5] * 12 + [6] * 12
+
+
+@pytest.mark.usefixtures("dead_groups")
+def test_pitfall_09_each_rank_samples_its_share_of_a_batch_and_of_its_replacements() -> None:
+    class SecondOfTwo(World):
+        def gather(self, item: Any) -> list[Any]:
+            return [item, item]  # the other one samples as many
+
+    settings = SETTINGS.model_copy(update={"prompts_per_step": 4})
+    made, engine = schedule(settings=settings, refills=1, world=SecondOfTwo(rank=1, size=2, local_size=2))
+    rollouts = batches(made)[0]
+    assert [group.example.id for group in rollouts.groups] == ["5", "5", "7", "7"]
+    assert len(engine.requests) == 2 * 2 + 2 * 2
+
+
+def test_pitfall_30_the_engine_is_used_in_one_thread_and_closed_at_the_end_which_ends_the_thread_too() -> None:
+    seen: dict[str, str] = {}
+
+    class Noting(EchoEngine):
+        def note(self, what: str) -> None:
+            seen[what] = threading.current_thread().name
+
+        async def generate(self, *args: Any, **options: Any) -> Completion:
+            self.note("generate")
+            return await super().generate(*args, **options)
+
+        def release(self, session: Hashable) -> None:
+            self.note("release")
+
+        def load_weights(self, version: int) -> None:
+            self.note("load_weights")
+
+        def close(self) -> None:
+            self.note("close")
+            raise RuntimeError("the connection is gone")
+
+    made, _ = schedule(executor=Background(num_threads=1), max_staleness=1, num_turns=2, engine=Noting())
+
+    def use() -> None:
+        with made:
+            made.next_batch(0, last=9)
+            made.advance(1)
+
+    with pytest.raises(RuntimeError, match="the connection is gone"):
+        use()
+    assert seen == dict.fromkeys(("generate", "release", "load_weights", "close"), "rollouts")
+    assert "rollouts" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_pitfall_26_who_stops_at_once_does_not_wait_for_an_engine_that_waits_for_its_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlvr.core.executor.PATIENCE_S", 0.1)
+    waiting, there_again, stopped, closed = (threading.Event() for _ in range(4))
+
+    class Patient(EchoEngine):
+        def load_weights(self, version: int) -> None:
+            waiting.set()
+            there_again.wait()
+
+        def close(self) -> None:
+            closed.set()
+
+    def use() -> None:
+        executor = Background(num_threads=1)
+        made, engine = schedule(executor=executor, engine=Patient())
+        try:
+            with made:
+                executor.start(push(engine))
+                waiting.wait()
+                raise SystemExit(130)  # as the handler of a second Ctrl-C does, in the middle of `advance`
+        except SystemExit:
+            stopped.set()
+
+    async def push(engine: EchoEngine) -> None:
+        engine.load_weights(1)
+
+    user = threading.Thread(target=use, daemon=True)
+    user.start()
+    assert stopped.wait(60)
+    there_again.set()
+    assert closed.wait(60)  # when its turn has come
+    user.join(60)
+
+
+def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
+    made, _ = schedule(refills=0)
+    rollouts = batches(made)[0]
+    assert 0 < len(rollouts.groups) < 3
+    assert made.state()["cursor"] == 3
+
+
+def test_pitfall_26_verifier_errors_above_the_limit_stop_the_run_with_their_message() -> None:
+    few, _ = schedule(failing=[])
+    batches(few)
+    many, _ = schedule(failing=[0, 1])
+    with pytest.raises(UserError, match=r"4 of 6 episodes .*sandbox died"):
+        batches(many)
+
+
+@pytest.mark.usefixtures("dead_groups")
+def test_pitfall_26_verifier_errors_of_replacements_count_too() -> None:
+    made, _ = schedule(refills=1, failing=[3, 4, 5])
+    with pytest.raises(UserError, match="6 of 12 episodes"):
+        batches(made)
+
+
+def test_pitfall_26_just_as_many_verifier_errors_as_the_limit_allows_do_not_stop_the_run() -> None:
+    settings = SETTINGS.model_copy(update={"prompts_per_step": 4})
+    made, _ = schedule(failing=[0], max_error_share=0.25, settings=settings)
+    assert len(batches(made)[0].groups) == 4
+    clean, _ = schedule(max_error_share=0.0)
+    assert len(batches(clean)[0].groups) == 3

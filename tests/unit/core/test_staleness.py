@@ -1,0 +1,335 @@
+"""The bound on the age of tokens, in a simulation in which completions take as many ticks as they have tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from statistics import fmean
+from typing import Any, TypeVar
+
+import pytest
+import torch
+
+from rlvr.core.batch import to_batch
+from rlvr.core.engine.base import OnToken
+from rlvr.core.executor import Inline
+from rlvr.core.schedule import RolloutSchedule
+from rlvr.core.source import RolloutSource
+from rlvr.core.staleness import check_staleness
+from rlvr.types import Completion, Group, SamplingParams, StopReason, TokenBatch
+from tests.unit.core.test_schedule import SETTINGS, ParityTask, PlainChat
+
+T = TypeVar("T")
+STEPS, PROMPTS = 40, 3
+LONG = 60
+
+
+class OneThread(Inline):
+    """As the executor with a thread, but on ours: its loop runs while something is waited for, so that nothing depends
+    on the clock."""
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
+        loop = self._runner.get_loop()
+        task = loop.create_task(work)
+        return lambda: loop.run_until_complete(task)
+
+
+async def ticks(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def length_of(seed: int) -> int:
+    """Most completions are short, some take many steps of the trainer."""
+    return 1 + seed % 4 if seed % 5 else LONG + seed % 40
+
+
+class SlowEngine:
+    """A tick a token; notes the version of each, as engines do whose weights change while they sample."""
+
+    def __init__(self) -> None:
+        self.policy_version = 0
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        session: Hashable | None = None,
+        on_token: OnToken | None = None,
+    ) -> Completion:
+        first, changes = self.policy_version, []
+        count = length_of(sampling.seed)
+        now = first
+        for number in range(count):
+            if self.policy_version != now:
+                now = self.policy_version
+                changes.append((number, now))
+            await asyncio.sleep(0)
+        return Completion(
+            token_ids=(2,) * (count - 1) + (sampling.seed % 2,),
+            behavior_logprobs=(-0.5,) * count,
+            sampling_logprobs=(-0.5,) * count,
+            stop_reason=StopReason.STOP,
+            policy_version=first,
+            version_changes=tuple((number, version) for number, version in changes if number),
+        )
+
+    def release(self, session: Hashable) -> None:
+        pass
+
+    def load_weights(self, version: int) -> None:
+        self.policy_version = version
+
+    def close(self) -> None:
+        pass
+
+
+class LastToken(PlainChat):
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(ids[-1]) if ids else ""
+
+
+def make_source(engine: SlowEngine) -> RolloutSource:
+    settings = SETTINGS.model_copy(update={"prompts_per_step": PROMPTS, "max_completion_tokens": 500})
+    return RolloutSource(
+        task=ParityTask(), engine=engine, chat=LastToken(), settings=settings, seed=5, max_context_tokens=1000
+    )
+
+
+def make_schedule(max_staleness: int, *, refills: int | None = None) -> tuple[RolloutSchedule, OneThread]:
+    engine, executor = SlowEngine(), OneThread()
+    made = RolloutSchedule(
+        source=make_source(engine),
+        engine=engine,
+        executor=executor,
+        refills=refills,
+        max_error_share=0.0,
+        max_staleness=max_staleness,
+    )
+    return made, executor
+
+
+def in_issue_order(max_staleness: int, *, refills: int | None = None) -> list[TokenBatch]:
+    """The batches of a run whose updates take their time; the age of every token has been checked."""
+    draw = random.Random(0)
+    made, executor = make_schedule(max_staleness, refills=refills)
+    batches = []
+    with made:
+        for step in range(STEPS):
+            batches.append(to_batch(made.next_batch(step, last=STEPS).groups))
+            check_staleness(batches[-1], step, max_staleness)
+            executor.run(ticks(draw.randrange(2, 12)))  # an update, shorter than a long completion
+            made.advance(step + 1)
+    return batches
+
+
+def first_come(max_staleness: int) -> list[TokenBatch]:
+    """What another trainer would do: the bound holds where groups are issued, and the fastest fill the batch."""
+    draw = random.Random(0)
+    engine, executor = SlowEngine(), OneThread()
+    source = make_source(engine)
+    batches, issued = [], 0
+    running: set[asyncio.Task[list[Group]]] = set()
+
+    async def issue(index: int) -> list[Group]:
+        return await source.sample([index], step=0)
+
+    async def fastest() -> list[Group]:
+        nonlocal running
+        groups: list[Group] = []
+        while len(groups) < PROMPTS:
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            ready = sorted(done, key=lambda task: task.get_name())
+            groups += [group for task in ready for group in task.result()]
+        running |= {asyncio.create_task(_given(group)) for group in groups[PROMPTS:]}
+        return groups[:PROMPTS]
+
+    async def _given(group: Group) -> list[Group]:
+        return [group]
+
+    async def start(count: int) -> None:
+        nonlocal issued
+        for _ in range(count):
+            running.add(asyncio.create_task(issue(issued), name=f"{issued:06d}"))
+            issued += 1
+
+    with executor:
+        for step in range(STEPS):
+            executor.run(start((max_staleness + 1 + step) * PROMPTS - issued))  # never more than that ahead of training
+            batches.append(to_batch(executor.run(fastest())))
+            executor.run(ticks(draw.randrange(2, 12)))
+            engine.load_weights(step + 1)
+        for task in running:
+            task.cancel()
+        executor.run(ticks(2))
+    return batches
+
+
+def oldest(batch: TokenBatch, step: int) -> int:
+    assert batch.policy_versions is not None
+    return step - int(batch.policy_versions[batch.loss_mask].min())
+
+
+def lengths(batches: Sequence[TokenBatch]) -> list[int]:
+    return [int(count) for batch in batches for count in batch.loss_mask.sum(1)]
+
+
+def sampled_lengths(num_prompts: int) -> list[int]:
+    """Of the completions of the first prompts, sampled with nothing else going on."""
+    with OneThread() as executor:
+        groups = executor.run(make_source(SlowEngine()).sample(range(num_prompts), step=0))
+    return lengths([to_batch(groups)])
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
+def test_pitfall_24_delivery_in_issue_order_keeps_the_bound_for_every_token(max_staleness: int) -> None:
+    batches = in_issue_order(max_staleness)
+    ages = [oldest(batch, step) for step, batch in enumerate(batches)]
+    assert max(ages) == max_staleness  # and it is used up
+    if max_staleness:
+        mixed = [len(set(versions[mask].tolist())) > 1 for versions, mask in each_row(batches)]
+        assert any(mixed)  # new weights came in the middle of completions
+
+
+def test_pitfall_24_the_batches_of_later_steps_have_begun_before_the_trainer_waits_for_its_own() -> None:
+    made, executor = make_schedule(2)
+    diary: list[str] = []
+    start = executor.start
+
+    def noting(work: Coroutine[Any, Any, T]) -> Callable[[], T]:
+        diary.append("begin")
+        result = start(work)
+
+        def wait() -> T:
+            diary.append("wait")
+            return result()
+
+        return wait
+
+    executor.start = noting  # type: ignore[method-assign]
+    with made:
+        for step in range(4):
+            made.next_batch(step, last=5)
+            made.advance(step + 1)
+    assert diary == ["begin", "begin", "begin", "wait", "begin", "wait", "begin", "wait", "wait"]
+
+
+def each_row(batches: Sequence[TokenBatch]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [
+        (versions, mask)
+        for batch in batches
+        if batch.policy_versions is not None
+        for versions, mask in zip(batch.policy_versions, batch.loss_mask, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("max_staleness", [1, 2, 4])
+def test_pitfall_24_first_come_delivery_breaks_a_bound_that_holds_where_groups_are_issued(max_staleness: int) -> None:
+    batches = first_come(max_staleness)
+    assert max(oldest(batch, step) for step, batch in enumerate(batches)) > max_staleness
+    broken = [step for step, batch in enumerate(batches) if oldest(batch, step) > max_staleness]
+    with pytest.raises(RuntimeError, match=f"max_staleness={max_staleness} allows"):
+        check_staleness(batches[broken[0]], broken[0], max_staleness)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 4])
+def test_pitfall_25_episodes_trained_on_are_as_long_as_those_sampled(max_staleness: int) -> None:
+    sampled = sampled_lengths(STEPS * PROMPTS)
+    assert max(sampled) > LONG
+    assert lengths(in_issue_order(max_staleness)) == sampled
+
+
+def test_pitfall_25_first_come_delivery_begins_with_short_ones() -> None:
+    """What is long is trained on later, and older: the first steps have none of it."""
+    steps = 4
+    assert fmean(lengths(first_come(4)[:steps])) < 0.5 * fmean(sampled_lengths(steps * PROMPTS))
+
+
+def test_pitfall_25_replacements_of_dead_groups_are_sampled_by_the_prompt_too() -> None:
+    seen = [lengths(in_issue_order(max_staleness, refills=2)) for max_staleness in (0, 2)]
+    assert sorted(seen[0])[-5:] == sorted(seen[1])[-5:]
+    assert abs(fmean(seen[0]) - fmean(seen[1])) < 0.2 * fmean(seen[0])
+
+
+def one_row(versions: list[int], mask: list[bool] | None = None) -> TokenBatch:
+    made, _ = make_schedule(0)
+    with made:
+        batch = to_batch(made.next_batch(0, last=1).groups)
+    width = len(versions)
+    values: dict[str, Any] = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+    values |= {"policy_versions": torch.tensor([versions]), "behavior_logprobs": torch.full((1, width), -0.5)}
+    values["loss_mask"] = torch.tensor([mask or [True] * width])
+    return TokenBatch(**values)
+
+
+def test_the_ages_of_sampled_tokens_by_hand() -> None:
+    assert check_staleness(one_row([3, 3, 4]), 4, 2) == {
+        "rollout/staleness_mean": pytest.approx(2 / 3),
+        "rollout/staleness_max": 1.0,
+    }
+    assert check_staleness(one_row([4, 4, 4]), 4, 0) == {}
+    prompt_before = one_row([-1, -1, 4], [False, False, True])
+    assert check_staleness(prompt_before, 4, 1)["rollout/staleness_max"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("versions", "step", "limit"), [([3, 4], 4, 0), ([1, 4], 4, 2), ([4, 5], 4, 2), ([-1, 0], 0, 1), ([-1, 0], 3, 9)]
+)
+def test_pitfall_24_a_token_too_old_or_of_no_weights_at_all_is_an_error(
+    versions: list[int], step: int, limit: int
+) -> None:
+    with pytest.raises(RuntimeError, match=f"step {step} would train on tokens .* versions {versions[0]} to"):
+        check_staleness(one_row(versions), step, limit)
+
+
+def test_tokens_that_a_tool_wrote_have_no_age() -> None:
+    batch = one_row([-1, 4, 4])
+    batch.behavior_logprobs[0, 0] = float("nan")  # trained on all the same, to show what that does
+    assert check_staleness(batch, 4, 1)["rollout/staleness_max"] == 0.0
+
+
+# ------------------------------------------------------------------------------------------------------------- resume
+
+
+def test_pitfall_37_no_prompt_is_lost_or_doubled_by_a_resume_at_any_step() -> None:
+    for stop in range(1, 6):
+        made, executor = make_schedule(3)
+        trained: list[str] = []
+        with made:
+            for step in range(stop):
+                trained += [group.example.id for group in made.next_batch(step, last=8).groups]
+                executor.run(ticks(5))
+                made.advance(step + 1)
+            state = json.loads(json.dumps(made.state()))
+        assert len(state["under_way"]) == 3
+        for max_staleness in (3, 1, 0):  # the bound may change
+            resumed, _ = make_schedule(max_staleness)
+            resumed.restore(state)
+            again = list(trained)
+            with resumed:
+                for step in range(stop, 8):
+                    resumed.advance(step)
+                    again += [group.example.id for group in resumed.next_batch(step, last=8).groups]
+            assert again == [str(number) for number in range(8 * PROMPTS)]
+
+
+def test_pitfall_37_a_state_that_was_restored_and_saved_before_the_next_step_is_the_same() -> None:
+    made, _ = make_schedule(2)
+    with made:
+        made.next_batch(0, last=8)
+        state = made.state()
+    resumed, _ = make_schedule(2)
+    resumed.restore(state)
+    assert resumed.state() == state
+
+
+def test_nothing_is_begun_that_no_step_will_train_on() -> None:
+    made, _ = make_schedule(4)
+    with made:
+        for step in range(3):
+            made.next_batch(step, last=3)
+            made.advance(step + 1)
+        assert made.state() == {"cursor": 3 * PROMPTS, "under_way": []}

@@ -1,0 +1,242 @@
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+import torch
+
+from rlvr.core.algorithms.objective import Objective
+from rlvr.core.sums import critic_metrics
+from rlvr.core.trainer import NonFiniteError
+from rlvr.models.policy import HubPolicy
+from rlvr.types import TokenBatch
+from tests.unit.core.tiny import (
+    gradient,
+    plain_logprobs,
+    take,
+    tiny_batch,
+    tiny_policy,
+    tiny_trainer,
+    update,
+)
+
+ALGORITHMS = ["grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo"]
+AGGREGATIONS = ["token_mean", "sequence_mean", "sequence_sum", "fixed_length"]
+
+
+def settings(algorithm: str) -> list[str]:
+    """One update, so that its gradient is that of the whole batch."""
+    if algorithm == "ppo":
+        return ["algorithm=ppo", "algorithm.num_epochs=1", "algorithm.num_minibatches=1"]
+    return [f"algorithm={algorithm}", "algorithm.num_minibatches=1"]
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal but for the rounding of float32 sums."""
+    return bool((a - b).norm() < 1e-5 * b.norm())
+
+
+@pytest.mark.parametrize("layout", ["packed", "rows"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_pitfall_09_the_gradient_does_not_depend_on_how_the_batch_is_cut(algorithm: str, layout: str) -> None:
+    batch = tiny_batch(tiny_policy())
+    extra = settings(algorithm)
+    whole = gradient(tiny_trainer(tiny_policy(critic=algorithm == "ppo"), *extra), batch)
+    order = torch.randperm(len(batch.ids), generator=torch.Generator().manual_seed(3)).tolist()
+    cut = tiny_trainer(tiny_policy(critic=algorithm == "ppo"), *extra, "trainer.microbatch_tokens=25", layout=layout)
+    assert whole.norm() > 1e-3
+    assert close(gradient(cut, take(batch, order)), whole)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_pitfall_09_nor_for_any_aggregation(aggregation: str) -> None:
+    batch = tiny_batch(tiny_policy())
+    extra = [f"algorithm.aggregation={aggregation}"]
+    whole = gradient(tiny_trainer(tiny_policy(), *extra), batch)
+    cut = gradient(tiny_trainer(tiny_policy(), *extra, "trainer.microbatch_tokens=25"), batch)
+    assert close(cut, whole)
+
+
+class Untiring(Objective):
+    """Makes a forward pass for every row."""
+
+    def trainable(self, batch: TokenBatch) -> torch.Tensor:
+        return torch.ones(len(batch.ids), dtype=torch.bool)
+
+
+def test_rows_that_cannot_move_the_gradient_are_skipped_without_changing_it() -> None:
+    batch = tiny_batch(tiny_policy())
+    skipping = tiny_trainer(tiny_policy())
+    skipped = gradient(skipping, batch)
+    everything = tiny_trainer(tiny_policy())
+    everything.objective = Untiring(algorithm=everything.algorithm, max_completion_tokens=16)
+    assert torch.allclose(gradient(everything, batch), skipped, atol=1e-7)
+    ready = skipping.objective.advantages(batch)
+    assert skipping.objective.trainable(ready).tolist()[:4] == [False] * 4  # the group without spread
+
+
+def test_pitfall_10_rows_outside_the_loss_change_nothing() -> None:
+    batch = tiny_batch(tiny_policy())
+    alone = gradient(tiny_trainer(tiny_policy()), take(batch, list(range(8))))
+    failed = replace(batch, valid=torch.arange(12) < 8)
+    assert torch.allclose(gradient(tiny_trainer(tiny_policy()), failed), alone, atol=1e-7)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+def test_pitfall_19_the_trainer_scores_at_the_sampling_temperature(temperature: float) -> None:
+    policy = tiny_policy()
+    batch = tiny_batch(policy)
+    batch = replace(batch, behavior_logprobs=plain_logprobs(policy, batch, temperature) * batch.loss_mask)
+    metrics = update(tiny_trainer(policy, f"rollout.temperature={temperature}", temperature=temperature), batch)
+    assert metrics["policy/mismatch_weight"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-8)
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.3])
+@pytest.mark.parametrize("temperature", [1.0, 1.4])
+def test_pitfall_17_the_gradient_is_that_of_the_formula_on_a_padded_batch(kl_coef: float, temperature: float) -> None:
+    """GRPO by hand: one padded forward pass of transformers, the loss as in the paper, autograd."""
+    policy = tiny_policy()
+    batch = tiny_batch(policy)
+    reference = padded_logprobs(policy, batch, temperature).detach()
+    overrides = ["algorithm=grpo", "algorithm.aggregation=token_mean", f"algorithm.kl_coef={kl_coef}"]
+    trainer = tiny_trainer(policy, *overrides, "trainer.microbatch_tokens=60", temperature=temperature)
+    with torch.no_grad():  # away from the reference, where the KL has a gradient
+        for index, parameter in enumerate(policy.parameters()):
+            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index))
+
+    logprobs = padded_logprobs(policy, batch, temperature)
+    rewards = batch.rewards.view(3, 4)
+    advantages = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).view(12, 1)
+    toward_reference = reference - logprobs
+    kl = toward_reference.exp() - 1 - toward_reference
+    loss = (-(logprobs - logprobs.detach()).exp() * advantages + kl_coef * kl)[batch.loss_mask].mean()
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(policy.parameters()))])
+
+    assert expected.norm() > 1e-2
+    assert close(gradient(trainer, batch), expected)
+
+
+def padded_logprobs(policy: HubPolicy, batch: TokenBatch, temperature: float) -> torch.Tensor:
+    """[B, T] with a gradient, from one forward pass of transformers over the padded batch; 0 at the first token."""
+    attention = torch.arange(batch.ids.shape[1]) < batch.lengths[:, None]
+    logits = policy.model(input_ids=batch.ids, attention_mask=attention.long(), use_cache=False).logits[:, :-1]
+    chosen = torch.log_softmax(logits / temperature, -1).gather(2, batch.ids[:, 1:, None])[..., 0]
+    return torch.cat([torch.zeros(len(chosen), 1), chosen], 1)
+
+
+def test_pitfall_21_the_reference_is_the_policy_of_the_start_after_an_update() -> None:
+    policy = tiny_policy()
+    trainer, batch = tiny_trainer(policy, "algorithm.kl_coef=0.1", "trainer.learning_rate=0.01"), tiny_batch(policy)
+    start = plain_logprobs(policy, batch) * batch.loss_mask
+    update(trainer, batch)
+    now = plain_logprobs(policy, batch) * batch.loss_mask
+    assert (now - start).abs().max() > 0.05
+    after = trainer.score(batch).reference_logprobs
+    assert after is not None
+    assert torch.allclose(after, start, atol=1e-5)
+    assert update(trainer, batch)["policy/reference_kl"] > 1e-4
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_pitfall_21_before_the_first_update_everything_cancels(algorithm: str) -> None:
+    policy = tiny_policy(critic=algorithm == "ppo")
+    metrics = update(tiny_trainer(policy, *settings(algorithm), "algorithm.kl_coef=0.1"), tiny_batch(policy))
+    assert metrics["policy/ratio"] == 1.0
+    assert metrics["policy/clip_fraction"] == 0.0
+    assert metrics["policy/reference_kl"] == pytest.approx(0.0, abs=1e-9)
+    assert metrics["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_pitfall_22_old_logprobs_stay_those_before_the_first_of_several_updates() -> None:
+    policy = tiny_policy()
+    trainer = tiny_trainer(policy, "algorithm.num_epochs=4", "trainer.learning_rate=0.01")
+    batch = tiny_batch(policy)
+    before = plain_logprobs(policy, batch) * batch.loss_mask
+    ready = trainer.objective.advantages(trainer.score(batch))
+    metrics, after = trainer.update(ready, 0)
+    assert after.old_logprobs is not None
+    assert torch.allclose(after.old_logprobs, before, atol=1e-5)
+    assert metrics["policy/updates"] == 4
+    assert metrics["policy/approx_kl"] > 1e-4
+    assert metrics["policy/clip_fraction"] > 0
+
+
+def test_the_batch_comes_back_with_the_logprobs_of_the_update_itself() -> None:
+    policy = tiny_policy()
+    trainer, batch = tiny_trainer(policy), tiny_batch(policy)
+    expected = plain_logprobs(policy, batch)
+    _, after = trainer.update(trainer.objective.advantages(trainer.score(batch)), 0)
+    assert after.old_logprobs is not None
+    assert after.old_logprobs[:4].isnan().all()  # the group without spread got no forward pass
+    trained = batch.loss_mask & ~after.old_logprobs.isnan()
+    assert trained[4:].any()
+    assert torch.allclose(after.old_logprobs[trained], expected[trained], atol=1e-5)
+
+
+def test_pitfall_33_an_update_at_a_tiny_learning_rate_is_not_rounded_away() -> None:
+    policy = tiny_policy(initializer_range=0.02)
+    metrics = update(tiny_trainer(policy, "trainer.learning_rate=1e-6"), tiny_batch(policy))
+    assert metrics["policy/changed_weight_share"] > 0.9
+
+
+def test_pitfall_34_dropout_in_the_model_config_stays_off() -> None:
+    policy = tiny_policy(attention_dropout=0.5)
+    metrics = update(tiny_trainer(policy), tiny_batch(policy))
+    assert metrics["policy/mismatch_kl"] == pytest.approx(0.0, abs=1e-8)
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched() -> None:
+    policy = tiny_policy()
+    batch = tiny_batch(policy)
+    trainer = tiny_trainer(policy)
+    ready = trainer.objective.advantages(trainer.score(batch))
+    assert ready.advantages is not None
+    ready.advantages[5, :] = float("nan")
+    before = [p.clone() for p in policy.parameters()]
+    with pytest.raises(NonFiniteError) as error:
+        trainer.update(ready, 0)
+    assert 5 in error.value.rows
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("target", "num_updates"), [("null", 6), ("1e3", 6), ("1e-4", 2)])
+def test_pitfall_22_target_kl_ends_the_updates_of_a_batch_once_it_is_passed(target: str, num_updates: int) -> None:
+    """The first update starts at KL 0; the second sees what the first did, far above 1e-4, and is the last."""
+    overrides = ["algorithm=ppo", "rollout.group_size=1", "rollout.prompts_per_step=12", "trainer.learning_rate=0.05"]
+    overrides += ["algorithm.num_epochs=6", "algorithm.num_minibatches=1", f"algorithm.target_kl={target}"]
+    policy = tiny_policy(critic=True)
+    metrics = update(tiny_trainer(policy, *overrides), tiny_batch(policy))
+    assert metrics["policy/updates"] == num_updates
+    assert 1e-2 < metrics["policy/approx_kl"] < 1e2
+
+
+def test_pitfall_36_minibatches_visit_every_row_once_an_epoch_in_an_order_of_the_seed() -> None:
+    trainer = tiny_trainer(
+        tiny_policy(), "rollout.prompts_per_step=12", "algorithm.num_minibatches=3", "algorithm.num_epochs=2"
+    )
+    batch = tiny_batch(tiny_policy())
+    parts = list(trainer._minibatches(batch, step=0))
+    assert [len(part) for part in parts] == [4] * 6
+    assert sorted(chain(*parts[:3])) == sorted(chain(*parts[3:])) == list(range(12))
+    assert parts[:3] != parts[3:]
+    assert parts == list(trainer._minibatches(batch, step=0))
+    assert parts != list(trainer._minibatches(batch, step=1))
+
+
+def test_pitfall_07_the_rows_of_an_episode_stay_in_one_minibatch() -> None:
+    trainer = tiny_trainer(tiny_policy(), "rollout.prompts_per_step=12", "algorithm.num_minibatches=3")
+    batch = replace(tiny_batch(tiny_policy()), episodes=torch.tensor([0, 0, 1, 2, 3, 3, 3, 4, 5, 6, 7, 8]))
+    parts = list(trainer._minibatches(batch, step=0))
+    episodes = [set(batch.episodes[part].tolist()) for part in parts]
+    assert sorted(chain(*episodes)) == list(range(9))
+    assert sorted(chain(*parts)) == list(range(12))
+
+
+@pytest.mark.parametrize(("apart", "explained"), [(0.0, 0.0), (1e-7, 0.0), (0.5, 0.75)])
+def test_returns_that_differ_by_rounding_have_no_variance_to_explain(apart: float, explained: float) -> None:
+    """All completions right: returns are 1.0 and 0.9999999, whose variance is about 1e-15."""
+    batch = tiny_batch(tiny_policy())
+    sign = torch.where(torch.arange(batch.ids.shape[1]) % 2 == 0, 1.0, -1.0).expand(batch.ids.shape)
+    returns, values = 1.0 + apart * sign, 1.0 + max(apart, 0.1) / 2 * sign
+    found = critic_metrics(replace(batch, returns=returns, values=values))
+    assert found["critic/explained_variance"] == pytest.approx(explained, abs=1e-5)

@@ -1,0 +1,98 @@
+"""What ranks tell each other, between real processes."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from rlvr.core import world as world_module
+from rlvr.core.world import ALONE, World, errors_once, open_world
+from rlvr.errors import ConfigError
+from tests.ranks import RankError, Ranks
+
+
+def talk(world: World) -> dict[str, object]:
+    items = list("abcde")
+    return {
+        "ranks": world.gather((world.rank, world.size, world.local_rank, world.local_size)),
+        "joined": world.join([item.upper() for item in world.share(items)]),
+        "first": world.first(f"rank {world.rank}"),
+        "any": (world.any(world.rank == 1), world.any(False)),
+        "sum": world.add(torch.tensor([1.0, world.rank])).tolist(),
+        "copied": world.copy_first(torch.tensor([5.0 + world.rank])).tolist(),
+        "speaks": world.is_first,
+    }
+
+
+def attempts(world: World) -> list[object]:
+    """What comes back where all succeed, and what is raised where two of three fail."""
+
+    def fails() -> str:
+        if world.rank:
+            raise ConfigError(f"rank {world.rank}: disk full.")
+        return "fine"
+
+    found: list[object] = [world.attempt(lambda: world.rank)]
+    try:
+        world.attempt(fails)
+    except ConfigError as error:
+        found.append(str(error))
+    return found
+
+
+def fail_on_the_last(world: World) -> None:
+    if world.rank == world.size - 1:
+        raise RuntimeError("this one has had enough")
+    world.gather(0)
+
+
+def test_alone_everything_is_given_back() -> None:
+    answer = talk(ALONE)
+    assert answer["joined"] == list("ABCDE")
+    assert answer["sum"] == [1.0, 0.0]
+    assert answer["copied"] == [5.0]
+    assert answer["any"] == (False, False)
+
+
+def test_ranks_hear_the_same_in_their_order_and_a_failure_ends_all(ranks: Ranks) -> None:
+    answers = ranks(3, "ddp", talk)
+    assert [answer.pop("speaks") for answer in answers] == [True, False, False]
+    assert answers[0] == answers[1] == answers[2]
+    assert answers[0] == {
+        "ranks": [(0, 3, 0, 3), (1, 3, 1, 3), (2, 3, 2, 3)],
+        "joined": list("ABCDE"),
+        "first": "rank 0",
+        "any": (True, False),
+        "sum": [3.0, 3.0],
+        "copied": [5.0],
+    }
+    assert ranks(3, "ddp", attempts) == [[[0, 1, 2], "rank 1: disk full."]] * 3
+    assert ranks(1, "fsdp2", talk)[0]["ranks"] == [(0, 1, 0, 1)]
+    with pytest.raises(RankError, match="this one has had enough"):
+        ranks(2, "ddp", fail_on_the_last)
+
+
+def test_what_fails_alike_is_said_by_one_process_of_each_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[str] = []
+    for rank in ("0", "1", "2"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        monkeypatch.setattr(world_module, "wait_for_the_end", partial(waiting.append, rank))
+        with pytest.raises(ConfigError, match="is bad"), errors_once():
+            raise ConfigError("task.path=x: is bad.")
+    assert waiting == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("size", "strategy", "wanted", "message"),
+    [
+        ("1", "fsdp2", 2, r"^trainer\.world_size=2: 1 process trains here; start them with torchrun"),
+        ("4", "fsdp2", 2, r"^trainer\.world_size=2: 4 processes train here"),
+        ("2", "single", None, r"^trainer\.strategy=single: 2 processes were started"),
+    ],
+)
+def test_another_world_than_the_one_asked_for_is_refused(
+    size: str, strategy: str, wanted: int | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", size)
+    with pytest.raises(ConfigError, match=message), open_world(strategy, wanted=wanted):
+        pass
