@@ -179,7 +179,7 @@ BUGS = [
         pitfall=17,
         name="half of the gradient is lost",
         plant=around(
-            "rlvr.core.forward:scatter", lambda original, flat, *rest: original((flat + flat.detach()) / 2, *rest)
+            "rlvr.core.trainer:scatter", lambda original, flat, *rest: original((flat + flat.detach()) / 2, *rest)
         ),
         caught_by=TRAINER + "17_the_gradient_is_that_of_the_formula_on_a_padded_batch",
     ),

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from rlvr.core.policy import Policy
-from rlvr.core.sharding import copy_into, is_sharded, whole
 from rlvr.models.adapters import (
     adapter_weights,
     are_untrained,
@@ -27,6 +26,7 @@ from rlvr.models.adapters import (
     without_adapters,
 )
 from rlvr.models.quantization import num_weights
+from rlvr.scale.sharding import copy_into, is_sharded, whole
 
 logging.disable_progress_bar()  # rlvr shows its own progress
 getLogger("bitsandbytes").setLevel(ERROR)  # imported with every adapter, it tells that an optional package is missing

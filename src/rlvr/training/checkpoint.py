@@ -26,8 +26,8 @@ from torch import Tensor
 
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
+from rlvr.scale.shards import INDEX, Held, Shards, shard_name, write_index, write_rows
 from rlvr.tracking.files import sync_file, sync_folder, writing
-from rlvr.training.shards import INDEX, Held, Shards, shard_name, write_index, write_rows
 
 FORMAT, SHARDED = 1, 2
 """Versions of the format: without `shards/` and with it."""

@@ -28,8 +28,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlvr.core.budget import cpu_tokens
-from rlvr.core.packing import Layout
+from rlvr.core.packing import Layout, cpu_tokens
 from rlvr.core.policy import logits_per_chunk
 from rlvr.errors import ConfigError
 from rlvr.models.policy import HubPolicy

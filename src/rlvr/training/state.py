@@ -13,14 +13,14 @@ from torch import Tensor
 
 from rlvr.core.schedule import RolloutSchedule
 from rlvr.core.settings import TrainerSettings
-from rlvr.core.sharding import is_sharded, own_rows, row_range
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
+from rlvr.scale.sharding import is_sharded, own_rows, row_range
+from rlvr.scale.shards import sharded_like
 from rlvr.training.checkpoint import Checkpoint, prune, save_checkpoint
 from rlvr.training.checkpoint_state import flatten, random_state, set_random_state, unflatten
-from rlvr.training.shards import sharded_like
 
 WEIGHTS, HEAD = "parameters/", "value_head/"
 """Before the names of weights among the tensors of `shards/`, and of the critic's among the others."""
@@ -60,7 +60,7 @@ class CheckpointSchedule:
             "parameters": self._order(),
             "rollouts": self.rollouts.state(),
             "best": self._best,
-            "bf16": self.trainer.bf16,  # precision=auto is decided once: another machine must not change the numbers
+            "bf16": self.trainer.parallel.bf16,  # auto is decided once: another machine must not change the numbers
         }
         if self.policy.value_head is not None:
             tensors |= {f"{HEAD}{name}": t for name, t in self.policy.value_head.state_dict().items()}
@@ -94,7 +94,7 @@ class CheckpointSchedule:
         self._load_optimizer(tree["optimizer"]["state"], order)
         set_random_state(tree["random"])
         self.rollouts.restore(checkpoint.state["rollouts"])
-        self.trainer.bf16 = checkpoint.state["bf16"]
+        self.trainer.parallel.go_on_in(checkpoint.state["bf16"])
         best = checkpoint.state["best"]
         self._best = None if best is None else (best[0], best[1])
 

@@ -19,11 +19,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlvr.core.sharding import is_sharded, whole
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
+from rlvr.scale.sharding import is_sharded, whole
+from rlvr.scale.shards import INDEX, Shards, shard_name
 from rlvr.training.checkpoint import (
     SHARDS,
     latest_checkpoint,
@@ -31,7 +32,6 @@ from rlvr.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from rlvr.training.shards import INDEX, Shards, shard_name
 from rlvr.training.state import CheckpointSchedule
 from tests.ranks import RankError, Ranks
 from tests.unit.core.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
