@@ -46,9 +46,10 @@ from rlvr.core.engine.base import Engine, OnToken
 from rlvr.core.env import Env
 from rlvr.core.executor import Inline
 from rlvr.core.loop import TrainingRun, train
-from rlvr.core.packing import Packing, cpu_tokens
+from rlvr.core.packing import Packing
 from rlvr.core.parallel import DataParallel
 from rlvr.core.schedule import Rollouts, RolloutSchedule
+from rlvr.core.settings import cpu_tokens
 from rlvr.core.source import RolloutSource
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.envs.single_turn import SingleTurnEnv

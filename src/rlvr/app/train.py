@@ -28,8 +28,9 @@ from rlvr.core.engine.base import Engine
 from rlvr.core.executor import Background, Inline
 from rlvr.core.loop import Recorder, TrainingRun
 from rlvr.core.loop import train as run_loop
-from rlvr.core.packing import Packing, cpu_tokens
+from rlvr.core.packing import Packing
 from rlvr.core.schedule import RolloutSchedule
+from rlvr.core.settings import cpu_tokens
 from rlvr.core.source import RolloutSource
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import World

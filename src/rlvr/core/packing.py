@@ -35,13 +35,6 @@ do not take a mask of ours."""
 MIN_LINE_TOKENS = 128
 """Lines are at least this long where the batch fills them: short lines waste less attention, long ones less filling."""
 
-log = logging.getLogger(__name__)
-
-
-def cpu_tokens(setting: int | Literal["auto"]) -> int:
-    """`trainer.microbatch_tokens` on a CPU: there more than 2048 is not faster, and takes more memory."""
-    return 2048 if setting == "auto" else setting
-
 
 @dataclass(kw_only=True)
 class Packing:
@@ -52,7 +45,7 @@ class Packing:
 
     layout: Layout = "shared"
     max_tokens: int = 2048  # of a microbatch; a single line may have more
-    note: Callable[[str], None] = log.warning
+    note: Callable[[str], None] = logging.getLogger(__name__).warning
 
     def fit(self, attempt: Callable[[], T], *, longest: int, repeatable: bool = True) -> T:
         """`attempt()`, repeated from its beginning with half the tokens each time that memory runs out.

@@ -72,8 +72,6 @@ class Trainer:
             return "bf16" if self.parallel.in_lockstep else "bf16 autocast"
         return "float32" if self.policy.dtype == torch.float32 else "bfloat16, its adapters in float32,"
 
-    # ------------------------------------------------------------------------------------------------- scoring
-
     def score(self, batch: TokenBatch) -> TokenBatch:
         """Fill in what the algorithm needs before the update: old logprobs, reference logprobs, values."""
         if not self.algorithm.needs.isdisjoint(("old_logprobs", "values")):
@@ -110,8 +108,6 @@ class Trainer:
             with self.parallel.autocast(policy.model.device):
                 scores = policy.run(forward, policy, microbatch, temperature, entropy_grad)
             yield microbatch, scores
-
-    # ------------------------------------------------------------------------------------------------ updating
 
     def update(self, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:
         """All optimizer steps on one batch of rollouts.

@@ -21,7 +21,8 @@ from transformers import (
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.core.algorithms.objective import Objective
-from rlvr.core.packing import Packing, cpu_tokens
+from rlvr.core.packing import Packing
+from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE, World
 from rlvr.models.devices import in_bf16
