@@ -14,7 +14,7 @@ from rlvr.types import TokenBatch
 from tests.pitfalls.planting import Planted, around, edit, without_method
 
 TESTS = "tests/unit/core/algorithms/"
-TRAINER = "tests/unit/training/test_trainer.py::test_pitfall_"
+TRAINER = "tests/unit/core/test_trainer.py::test_pitfall_"
 ADVANTAGES, AGGREGATION = TESTS + "test_advantages.py::test_pitfall_", TESTS + "test_aggregation.py::test_pitfall_"
 OBJECTIVE, LEARNING = TESTS + "test_objective.py::test_pitfall_", TESTS + "test_learning.py::test_pitfall_"
 GAE, KL = TESTS + "test_gae.py::test_pitfall_", TESTS + "test_kl.py::test_pitfall_"
@@ -179,7 +179,7 @@ BUGS = [
         pitfall=17,
         name="half of the gradient is lost",
         plant=around(
-            "rlvr.core.forward:scatter", lambda original, flat, *rest: original((flat + flat.detach()) / 2, *rest)
+            "rlvr.core.trainer:scatter", lambda original, flat, *rest: original((flat + flat.detach()) / 2, *rest)
         ),
         caught_by=TRAINER + "17_the_gradient_is_that_of_the_formula_on_a_padded_batch",
     ),

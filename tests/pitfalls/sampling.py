@@ -26,7 +26,7 @@ from tests.pitfalls.planting import (
 )
 
 ALGORITHMS, LOCAL, VLLM = "tests/unit/core/algorithms/", "tests/unit/core/engine/", "tests/unit/engines/vllm/"
-TRAINER = "tests/unit/training/test_trainer.py::test_pitfall_"
+TRAINER = "tests/unit/core/test_trainer.py::test_pitfall_"
 OBJECTIVE, RATIOS = ALGORITHMS + "test_objective.py::test_pitfall_", ALGORITHMS + "test_ratios.py::test_pitfall_"
 ENGINE, SAMPLER = LOCAL + "test_engine.py::test_pitfall_", LOCAL + "test_sampler.py::test_pitfall_"
 VERSIONS, PUSH = LOCAL + "test_versions.py::test_pitfall_", VLLM + "test_push.py::test_pitfall_"
@@ -175,7 +175,7 @@ BUGS = [
         pitfall=24,
         name="the age of tokens is not checked",
         plant=around("rlvr.core.staleness:check_staleness", lambda original, *arguments: {}),
-        caught_by="tests/unit/training/test_loop.py::test_pitfall_24_tokens_that_are_too_old_are_not_trained_on",
+        caught_by="tests/unit/core/test_loop.py::test_pitfall_24_tokens_that_are_too_old_are_not_trained_on",
     ),
     Planted(
         pitfall=24,
@@ -251,7 +251,7 @@ BUGS = [
         pitfall=33,
         name="gradients of chunks are accumulated in bf16",
         plant=around("rlvr.core.policy:_without_cast_cache", lambda original: iter([None])),
-        caught_by="tests/unit/models/test_policy.py::"
+        caught_by="tests/unit/core/test_policy.py::"
         "test_pitfall_33_in_bfloat16_the_gradients_of_chunks_are_added_up_in_float32",
     ),
     Planted(

@@ -16,7 +16,7 @@ LAYERS = (
     ("settings",),
     ("types",),
     ("core",),
-    ("rewards", "retrieval", "chat", "tracking"),
+    ("rewards", "retrieval", "chat", "tracking", "scale"),
     ("envs", "models"),
     ("tasks", "engines"),
     ("training", "evaluation", "report", "serve"),

@@ -28,16 +28,20 @@ from rlvr.core.engine.base import Engine
 from rlvr.core.executor import Background, Inline
 from rlvr.core.loop import Recorder, TrainingRun
 from rlvr.core.loop import train as run_loop
+from rlvr.core.packing import Packing
 from rlvr.core.schedule import RolloutSchedule
+from rlvr.core.settings import cpu_tokens
 from rlvr.core.source import RolloutSource
 from rlvr.core.trainer import Trainer
-from rlvr.core.world import World, errors_once, open_world
+from rlvr.core.world import World
 from rlvr.errors import UserError
 from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.summary import combine
-from rlvr.models.devices import choose_device, choose_products
+from rlvr.models.devices import choose_device, choose_products, in_bf16
 from rlvr.models.loading import load_policy, value_head
 from rlvr.models.policy import HubPolicy
+from rlvr.scale.fsdp import parallel
+from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
 from rlvr.tasks.settings import Functions
@@ -159,16 +163,19 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
         policy = replace(policy, value_head=critic)
     rollouts = _rollouts(setup, policy, engine, chat)
-    objective = Objective(algorithm=config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
+    objective = Objective(
+        algorithm=config.algorithm,
+        max_completion_tokens=config.rollout.max_completion_tokens,
+        temperature=config.rollout.temperature,
+    )
+    bf16 = world.first(in_bf16(config.trainer.precision, policy.model))
     trainer = Trainer(
         policy=policy,
         objective=objective,
         settings=config.trainer,
-        temperature=config.rollout.temperature,
         seed=config.seed,
-        layout=layout,
-        world=world,
-        note=note,
+        packing=Packing(layout=layout, max_tokens=cpu_tokens(config.trainer.microbatch_tokens), note=note),
+        parallel=parallel(config.trainer, world, bf16=bf16),
     )
     metrics_file = MetricsFile(setup.folder.metrics)
     checkpoints = CheckpointSchedule(

@@ -46,6 +46,7 @@ class Objective:
 
     algorithm: Algorithm
     max_completion_tokens: int
+    temperature: float = 1.0  # that completions were sampled at: logprobs are of it everywhere
 
     def advantages(self, batch: TokenBatch) -> TokenBatch:
         """The whole batch with shaped rewards and KL cost turned into advantages (and returns), 0 outside the loss.
