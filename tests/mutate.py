@@ -1,9 +1,9 @@
 """Mutation testing by hand: change one operator or constant at a time, and see whether the unit tests notice.
 
     python -m tests.mutate rlvr.core.packing
-    python -m tests.mutate rlvr.core.batch tests/unit/core tests/unit/training/test_trainer.py
+    python -m tests.mutate rlvr.core.batch tests/unit/core tests/unit/core/test_trainer.py
 
-The tests are `tests/unit/training/test_packing.py` unless others are named. A survivor is a missing test or a change
+The tests are `tests/unit/core/test_packing.py` unless others are named. A survivor is a missing test or a change
 that makes no difference. Each change runs in a fork of this process, which has loaded the libraries.
 """
 

@@ -14,7 +14,7 @@ from rlvr.types import TokenBatch
 from tests.pitfalls.planting import Planted, around, edit, without_method
 
 TESTS = "tests/unit/core/algorithms/"
-TRAINER = "tests/unit/training/test_trainer.py::test_pitfall_"
+TRAINER = "tests/unit/core/test_trainer.py::test_pitfall_"
 ADVANTAGES, AGGREGATION = TESTS + "test_advantages.py::test_pitfall_", TESTS + "test_aggregation.py::test_pitfall_"
 OBJECTIVE, LEARNING = TESTS + "test_objective.py::test_pitfall_", TESTS + "test_learning.py::test_pitfall_"
 GAE, KL = TESTS + "test_gae.py::test_pitfall_", TESTS + "test_kl.py::test_pitfall_"
@@ -79,7 +79,7 @@ BUGS = [
         pitfall=9,
         name="every rank samples all prompts",
         plant=around("rlvr.core.world:World.share", lambda original, self, items: items),
-        caught_by="tests/unit/core/test_schedule.py::"
+        caught_by="tests/unit/core/test_rollout.py::"
         "test_pitfall_09_each_rank_samples_its_share_of_a_batch_and_of_its_replacements",
     ),
     Planted(

@@ -26,12 +26,12 @@ from tests.pitfalls.planting import (
 )
 
 ALGORITHMS, LOCAL, VLLM = "tests/unit/core/algorithms/", "tests/unit/core/engine/", "tests/unit/engines/vllm/"
-TRAINER = "tests/unit/training/test_trainer.py::test_pitfall_"
+TRAINER = "tests/unit/core/test_trainer.py::test_pitfall_"
 OBJECTIVE, RATIOS = ALGORITHMS + "test_objective.py::test_pitfall_", ALGORITHMS + "test_ratios.py::test_pitfall_"
 ENGINE, SAMPLER = LOCAL + "test_engine.py::test_pitfall_", LOCAL + "test_sampler.py::test_pitfall_"
 VERSIONS, PUSH = LOCAL + "test_versions.py::test_pitfall_", VLLM + "test_push.py::test_pitfall_"
 STALENESS = "tests/unit/core/test_staleness.py::test_pitfall_"
-SCHEDULE = "tests/unit/core/test_schedule.py::test_pitfall_"
+SCHEDULE = "tests/unit/core/test_rollout.py::test_pitfall_"
 ADAPTERS = "tests/unit/models/test_adapters.py::test_pitfall_"
 NEW_WEIGHTS = VERSIONS + "30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which"
 
@@ -174,13 +174,13 @@ BUGS = [
     Planted(
         pitfall=24,
         name="the age of tokens is not checked",
-        plant=around("rlvr.core.staleness:check_staleness", lambda original, *arguments: {}),
-        caught_by="tests/unit/training/test_loop.py::test_pitfall_24_tokens_that_are_too_old_are_not_trained_on",
+        plant=around("rlvr.core.batch:check_staleness", lambda original, *arguments: {}),
+        caught_by="tests/unit/core/test_loop.py::test_pitfall_24_tokens_that_are_too_old_are_not_trained_on",
     ),
     Planted(
         pitfall=24,
         name="the newest batch is delivered first",
-        plant=edit("rlvr.core.schedule:RolloutSchedule.next_batch", renamed("popleft", "pop")),
+        plant=edit("rlvr.core.rollout:RolloutSchedule.next_batch", renamed("popleft", "pop")),
         caught_by=STALENESS + "24_delivery_in_issue_order_keeps_the_bound_for_every_token",
     ),
     Planted(
@@ -192,7 +192,7 @@ BUGS = [
     Planted(
         pitfall=25,
         name="the shortest rollouts fill the batch first",
-        plant=around("rlvr.core.source:RolloutSource.sample", first_come),
+        plant=around("rlvr.core.rollout:RolloutSource.sample", first_come),
         caught_by=STALENESS + "25_episodes_trained_on_are_as_long_as_those_sampled",
     ),
     Planted(
@@ -251,7 +251,7 @@ BUGS = [
         pitfall=33,
         name="gradients of chunks are accumulated in bf16",
         plant=around("rlvr.core.policy:_without_cast_cache", lambda original: iter([None])),
-        caught_by="tests/unit/models/test_policy.py::"
+        caught_by="tests/unit/core/test_policy.py::"
         "test_pitfall_33_in_bfloat16_the_gradients_of_chunks_are_added_up_in_float32",
     ),
     Planted(

@@ -13,7 +13,7 @@ from rlvr.core.batch import TokenRow
 from tests.pitfalls.planting import Planted, around
 
 LOCAL = "tests/unit/core/engine/test_engine.py::test_pitfall_"
-PACKING = "tests/unit/training/test_packing.py::test_pitfall_"
+PACKING = "tests/unit/core/test_packing.py::test_pitfall_"
 BATCH = "tests/unit/core/test_batch.py::test_pitfall_"
 CHAT = "tests/unit/chat/test_episodes.py::test_pitfall_"
 AGGREGATION = "tests/unit/core/algorithms/test_aggregation.py::test_pitfall_"

@@ -25,11 +25,11 @@ from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.core.algorithms.objective import Objective
 from rlvr.core.engine.base import Engine
+from rlvr.core.episode import ChatModel
 from rlvr.core.executor import Background, Inline
 from rlvr.core.loop import Recorder, TrainingRun
 from rlvr.core.loop import train as run_loop
-from rlvr.core.schedule import RolloutSchedule
-from rlvr.core.source import RolloutSource
+from rlvr.core.rollout import RolloutSchedule, RolloutSource
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import World, errors_once, open_world
 from rlvr.errors import UserError
@@ -207,13 +207,10 @@ def _rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) -> R
     return RolloutSchedule(
         source=RolloutSource(
             task=setup.tasks.own,
-            engine=engine,
-            chat=chat,
+            model=ChatModel(engine=engine, chat=chat, max_context_tokens=_context(policy, engine)),
             settings=config.rollout,
             seed=config.seed,
-            max_context_tokens=_context(policy, engine),
         ),
-        engine=engine,
         executor=Background(num_threads=torch.get_num_threads()) if background else Inline(),
         refills=config.algorithm.refills,
         max_error_share=config.reward.max_error_share,
