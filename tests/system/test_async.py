@@ -46,7 +46,7 @@ LONG = (
     "reward=rpn_boxed",
     "tracker.rollouts_max_groups=null",
 )
-build = importlib.import_module("rlvr.app.train")  # the package has a function of this name
+build = importlib.import_module("rlvr.app.assemble")
 TIS = "algorithm.mismatch_correction=truncate"
 
 
