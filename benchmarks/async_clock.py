@@ -14,10 +14,10 @@ import asyncio
 import random
 from bisect import insort
 from collections.abc import Callable, Coroutine, Sequence
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self, TypeVar
 
-from rlvr.core.schedule import RolloutSchedule
+from rlvr.core.rollout import RolloutSchedule
 from rlvr.types import Example, Group
 
 T = TypeVar("T")
@@ -33,10 +33,10 @@ EXAMPLE = Example(id="", messages=(), answer="")
 class Clock:
     """Source, engine and executor in one: completions take places of an engine whose steps move the clock."""
 
-    prompts_per_step = BATCH
-
     def __init__(self, kind: str, slots: int, turns: int, older_first: bool) -> None:
         self._kind, self._slots, self._turns, self._older_first = kind, slots, turns, older_first
+        self.settings = SimpleNamespace(prompts_per_step=BATCH)
+        self.model = SimpleNamespace(engine=self)
         self._loop = asyncio.new_event_loop()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # step, tokens, to be told
         self._running: list[tuple[int, asyncio.Future[None]]] = []
@@ -125,7 +125,7 @@ class Clock:
 def seconds_a_step(row: tuple[str, int, int, bool], bound: int, training: float) -> float:
     """Mean over the steps of a run, the first one too."""
     clock: Any = Clock(*row)
-    schedule = RolloutSchedule(source=clock, engine=clock, executor=clock, max_error_share=0.0, max_staleness=bound)
+    schedule = RolloutSchedule(source=clock, executor=clock, max_error_share=0.0, max_staleness=bound)
     with schedule:
         for step in range(STEPS):
             schedule.next_batch(step, last=STEPS)

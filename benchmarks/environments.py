@@ -35,7 +35,7 @@ from transformers import PreTrainedTokenizerBase
 from rlvr.chat.rendering import Chat
 from rlvr.core.engine.base import OnToken
 from rlvr.core.env import to_attempt
-from rlvr.core.episode import run_episode
+from rlvr.core.episode import ChatModel, run_episode
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool, make_tool
@@ -224,9 +224,8 @@ class OurSide:
             return SamplingParams(max_tokens=256, stop_ids=self.chat.stop_ids, seed=first + turn)
 
         env = self.env(example)
-        episode = await run_episode(
-            example, env, self._engine, self.chat, sampling, sample_index=0, seed=0, max_context_tokens=4096
-        )
+        model = ChatModel(engine=self._engine, chat=self.chat, max_context_tokens=4096)
+        episode = await run_episode(example, env, model, sampling, sample_index=0, seed=0)
         record = await judge(self, example, played(self.chat, episode, env.tools), 0)  # pyright: ignore[reportArgumentType]
         assert (record.correct, record.reward, len(episode.turns)) == (True, 1.0, self.num_turns)
         assert record.diagnostics.get("tool_errors", 0.0) == 0.0

@@ -44,13 +44,13 @@ from rlvr.core.algorithms.objective import Objective
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Engine, OnToken
 from rlvr.core.env import Env
+from rlvr.core.episode import ChatModel
 from rlvr.core.executor import Inline
 from rlvr.core.loop import TrainingRun, train
 from rlvr.core.packing import Packing
 from rlvr.core.parallel import DataParallel
-from rlvr.core.schedule import Rollouts, RolloutSchedule
+from rlvr.core.rollout import Rollouts, RolloutSchedule, RolloutSource
 from rlvr.core.settings import cpu_tokens
-from rlvr.core.source import RolloutSource
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.models.devices import in_bf16
@@ -249,18 +249,11 @@ def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: 
     )
     source = RolloutSource(
         task=task if case.lengths is None else FirstWordTask(task),  # pyright: ignore[reportArgumentType]
-        engine=engine,
-        chat=Chat(tokenizer, task.stop_words, model=model),
+        model=ChatModel(engine=engine, chat=Chat(tokenizer, task.stop_words, model=model), max_context_tokens=context),
         settings=config.rollout,
         seed=config.seed,
-        max_context_tokens=context,
     )
-    rollouts = RolloutSchedule(
-        source=source,
-        engine=engine,
-        executor=Inline(),
-        max_error_share=config.reward.max_error_share,
-    )
+    rollouts = RolloutSchedule(source=source, executor=Inline(), max_error_share=config.reward.max_error_share)
     trainer = Trainer(
         policy=policy,
         objective=objective,

@@ -79,7 +79,7 @@ BUGS = [
         pitfall=9,
         name="every rank samples all prompts",
         plant=around("rlvr.core.world:World.share", lambda original, self, items: items),
-        caught_by="tests/unit/core/test_schedule.py::"
+        caught_by="tests/unit/core/test_rollout.py::"
         "test_pitfall_09_each_rank_samples_its_share_of_a_batch_and_of_its_replacements",
     ),
     Planted(

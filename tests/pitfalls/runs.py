@@ -13,7 +13,7 @@ from rlvr.types import Score, StopReason
 from tests.pitfalls.planting import Planted, around, edit, without_filter
 
 REWARDS, TASKS = "tests/unit/rewards/", "tests/unit/tasks/"
-SCHEDULE = "tests/unit/core/test_schedule.py::test_pitfall_"
+SCHEDULE = "tests/unit/core/test_rollout.py::test_pitfall_"
 SANDBOX, EXTRACT = REWARDS + "test_sandbox.py::test_pitfall_", REWARDS + "test_extract.py::test_pitfall_"
 STATE = "tests/unit/training/test_state.py::test_pitfall_"
 EVALUATE = "tests/unit/evaluation/test_evaluate.py::test_pitfall_"
@@ -59,7 +59,7 @@ BUGS = [
     Planted(
         pitfall=26,
         name="verifier errors have no limit",
-        plant=around("rlvr.core.schedule:check_errors", lambda original, *arguments: None),
+        plant=around("rlvr.core.rollout:check_errors", lambda original, *arguments: None),
         caught_by=SCHEDULE + "26_verifier_errors_above_the_limit_stop_the_run_with_their_message",
     ),
     Planted(
@@ -120,7 +120,7 @@ BUGS = [
         pitfall=37,
         name="batches in flight are lost",
         plant=around(
-            "rlvr.core.schedule:RolloutSchedule.restore",
+            "rlvr.core.rollout:RolloutSchedule.restore",
             lambda original, self, state: original(self, {**state, "under_way": []}),
         ),
         caught_by="tests/unit/core/test_staleness.py::"

@@ -31,7 +31,7 @@ OBJECTIVE, RATIOS = ALGORITHMS + "test_objective.py::test_pitfall_", ALGORITHMS 
 ENGINE, SAMPLER = LOCAL + "test_engine.py::test_pitfall_", LOCAL + "test_sampler.py::test_pitfall_"
 VERSIONS, PUSH = LOCAL + "test_versions.py::test_pitfall_", VLLM + "test_push.py::test_pitfall_"
 STALENESS = "tests/unit/core/test_staleness.py::test_pitfall_"
-SCHEDULE = "tests/unit/core/test_schedule.py::test_pitfall_"
+SCHEDULE = "tests/unit/core/test_rollout.py::test_pitfall_"
 ADAPTERS = "tests/unit/models/test_adapters.py::test_pitfall_"
 NEW_WEIGHTS = VERSIONS + "30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which"
 
@@ -174,13 +174,13 @@ BUGS = [
     Planted(
         pitfall=24,
         name="the age of tokens is not checked",
-        plant=around("rlvr.core.staleness:check_staleness", lambda original, *arguments: {}),
+        plant=around("rlvr.core.batch:check_staleness", lambda original, *arguments: {}),
         caught_by="tests/unit/core/test_loop.py::test_pitfall_24_tokens_that_are_too_old_are_not_trained_on",
     ),
     Planted(
         pitfall=24,
         name="the newest batch is delivered first",
-        plant=edit("rlvr.core.schedule:RolloutSchedule.next_batch", renamed("popleft", "pop")),
+        plant=edit("rlvr.core.rollout:RolloutSchedule.next_batch", renamed("popleft", "pop")),
         caught_by=STALENESS + "24_delivery_in_issue_order_keeps_the_bound_for_every_token",
     ),
     Planted(
@@ -192,7 +192,7 @@ BUGS = [
     Planted(
         pitfall=25,
         name="the shortest rollouts fill the batch first",
-        plant=around("rlvr.core.source:RolloutSource.sample", first_come),
+        plant=around("rlvr.core.rollout:RolloutSource.sample", first_come),
         caught_by=STALENESS + "25_episodes_trained_on_are_as_long_as_those_sampled",
     ),
     Planted(

@@ -20,7 +20,7 @@ from rlvr.app import engines
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.scheduler import Scheduler
 from rlvr.core.executor import Background
-from rlvr.core.source import RolloutSource
+from rlvr.core.rollout import RolloutSource
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
@@ -46,7 +46,7 @@ LONG = (
     "reward=rpn_boxed",
     "tracker.rollouts_max_groups=null",
 )
-build = importlib.import_module("rlvr.app.train")  # the package has a function of this name
+build = importlib.import_module("rlvr.app.assemble")
 TIS = "algorithm.mismatch_correction=truncate"
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from rlvr.app import ranks as ranks_module
 from rlvr.app.train import train
 from rlvr.config.compose import load_config
-from rlvr.core.source import RolloutSource
+from rlvr.core.rollout import RolloutSource
 from rlvr.core.world import World
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.evaluate import judge_one

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,11 +52,8 @@ class Run:
         written = sorted(int(path.name[5:].partition(".")[0]) for path in folder.glob("step_*.jsonl.gz"))
         chosen = written[-1] if step is None and written else step
         if chosen not in written:
-            there = f"there are those of {', '.join(map(str, written))}" if written else "there are none at all"
-            of = "" if step is None else f" of step {step}"
-            raise UserError(
-                f"{folder} has no rollouts{of}, {there}: tracker.rollouts_every says when they are written."
-            )
+            there = f"there are those of {', '.join(map(str, written)) or 'no step'}"
+            raise UserError(f"{folder} has no rollouts of step {step}, {there}: tracker.rollouts_every says which.")
         return read_rollouts(rollouts_path(folder, chosen))
 
 
@@ -155,15 +153,11 @@ def evaluate(
 
         with open_inference(source, config, functions) as inference:
             for line in inference.notes:
-                _note(line)
-            path = None if output is None else Path(output)
-            return evaluate_into(inference, path, on_progress=on_progress, on_note=_note)
+                note(line)
+            return evaluate_into(inference, Path(output) if output else None, on_progress=on_progress, on_note=note)
 
+    note = partial(print, file=sys.stderr)
     return in_a_thread(work)
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 class _StoppedError(Exception):

@@ -35,10 +35,9 @@ def data_file(data: Data | None, name: str) -> str | None:
         return str(Path(data).expanduser().absolute())
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
         raise ConfigError(f"{name} is a {type(data).__name__}: give a list of rows, or the path of a file.")
-    lines = [_line(row, f"{name}, row {number}") for number, row in enumerate(data, start=1)]
-    if not lines:
+    content = "".join(_line(row, f"{name}, row {number}") for number, row in enumerate(data, start=1)).encode()
+    if not content:
         raise ConfigError(f"{name} has no rows: give some, each with a question and an answer.")
-    content = "".join(lines).encode()
     path = (FOLDER / f"{hashlib.sha256(content).hexdigest()[:16]}.jsonl").absolute()
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,9 +59,5 @@ def import_path(function: Callable[..., Any]) -> str:
     """`my_rewards:shorter`; what no import would find, such as a lambda, has a name of the same form."""
     module = getattr(function, "__module__", None) or "given"
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return f"{_identifiers(module)}:{_identifiers(name)}"
-
-
-def _identifiers(text: str) -> str:
-    """`outer.<locals>.inner` -> `outer._locals_.inner`"""
-    return re.sub(r"^(?=[0-9.])", "_", re.sub(r"[^A-Za-z0-9_.]", "_", text))
+    words = [re.sub(r"[^A-Za-z0-9_.]", "_", text) for text in (module, name)]  # `outer.<locals>.x`: `outer._locals_.x`
+    return ":".join(re.sub(r"^(?=[0-9.])", "_", text) for text in words)

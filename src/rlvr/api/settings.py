@@ -39,12 +39,13 @@ class Call:
     tools: Sequence[Callable[..., Any]] = ()
     values: Values = field(default_factory=dict)
 
-    @property
-    def chooses(self) -> bool:
-        """Whether the call chooses in a group, which the configuration of a run cannot do any more."""
-        named = {"model": self.model if isinstance(self.model, Mapping) else None, "reward": self.reward}
-        given = isinstance(self.model, str | Path) or self.data is not None or self.eval_data is not None
-        return given or chooses({**named, **self.values})
+    def chooses(self, *sections: str) -> bool:
+        """Whether the call chooses in one of the groups (none: in any), and does not only set values inside it."""
+        if not sections and (self.data, self.eval_data) != (None, None):
+            return True
+        values = {"model": self.model, "reward": self.reward, **self.values}
+        given = (value for key, value in values.items() if key in (sections or SECTIONS))
+        return any(isinstance(v, str | Path) or (isinstance(v, Mapping) and "name" in v) for v in given)
 
     @property
     def functions(self) -> Functions:
@@ -80,7 +81,7 @@ def training(call: Call, config_name: str | None, config_dir: str | Path | None)
     """The configuration to train with; that of the run itself if the call goes on with one and chooses nothing."""
     run = Path(str(call.values.get("run_dir")))
     goes_on = call.values.get("resume") and (run / "config.yaml").is_file()
-    if goes_on and config_name is None and config_dir is None and not call.chooses:
+    if goes_on and config_name is None and config_dir is None and not call.chooses():
         return _of_run(run, call, _config_of(run))
     name = config_name or (DEFAULT_CONFIG if call.data is None else DATA_CONFIG)
     folder = None if config_dir is None else str(config_dir)
@@ -92,7 +93,7 @@ def training(call: Call, config_name: str | None, config_dir: str | Path | None)
 def _asked_plainly(call: Call, lines: list[str], load: Callable[[list[str]], Config]) -> Config:
     """With prompt=plain where a function scores whole completions; a task with tools keeps its own prompt."""
     config = load(lines)
-    is_plain = callable(call.reward) and not chooses({"prompt": call.values.get("prompt")})
+    is_plain = callable(call.reward) and not call.chooses("prompt")
     if not is_plain or config.task.has_tools or config.task.writes_prompts:
         return config
     return load([*lines, "prompt=plain"])
@@ -141,20 +142,11 @@ def _only(config: Config, **sections: Any) -> Config:
     return config.model_copy(update={"evaluation": evaluation, **sections})
 
 
-def chooses(values: Mapping[str, Any]) -> bool:
-    """Whether one of the values is the choice of a group, and not a value inside a section."""
-    of_sections = [value for key, value in values.items() if key in SECTIONS]
-    return any(isinstance(value, str) or (isinstance(value, Mapping) and "name" in value) for value in of_sections)
-
-
 def _custom_part(config: Config) -> str:
     """The name of the reward's part that is a function of the user's."""
     names = [name for name, part in config.reward.parts.items() if part.name == "custom"]
     if len(names) != 1:
-        raise ConfigError(
-            f"reward: the run's own reward has {len(names)} functions, so none can take the place of its only one; "
-            "leave reward out."
-        )
+        raise ConfigError(f"reward: the run's own reward has {len(names)} functions, not one; leave reward out.")
     return names[0]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -112,42 +112,30 @@ def check_model(model: str) -> None:
         check_weights(Path(source), sorted(Path(source).glob("*.safetensors")))
 
 
-# ------------------------------------------------------------------------------------------------------------ measuring
-
-
 def _measure_model(folder: Path, model: str, cells: Mapping[str, Cell], show: Show, bar: Bar) -> list[Cell]:
     """Measure the cells, by what is shown of each; those that failed. The weights go at the end of the call."""
     failed: list[Cell] = []
 
-    def measure_all() -> None:
+    @contextmanager
+    def survived(*lost: Cell) -> Iterator[None]:
+        """Models, data, services and endpoints fail in many ways, and hours of other cells must not be lost."""
+        try:
+            yield
+        except Exception as error:
+            said = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+            for cell in lost:
+                failed.append(cell)
+                show(f"failed: {cell.name}: {error if isinstance(error, UserError) else said}")
+
+    show_once = cache(show)
+    with survived(*cells.values()):
         config = own_config(model)
         with open_model(model, config.model.pretrained if config else None) as loaded:
             for title, cell in cells.items():
                 show(title)
-                tell(cell, _failure(partial(_measure, folder / cell.file, loaded, cell, show_once, bar)))
-
-    def tell(cell: Cell, failure: str | None) -> None:
-        if failure is not None:
-            failed.append(cell)
-            show(f"failed: {cell.name}: {failure}")
-
-    show_once = cache(show)
-    if problem := _failure(measure_all):
-        for cell in cells.values():
-            tell(cell, problem)
+                with survived(cell):
+                    _measure(folder / cell.file, loaded, cell, show_once, bar)
     return failed
-
-
-def _failure(work: Callable[[], None]) -> str | None:
-    """What goes wrong, as a sentence: models, data, services and endpoints fail in ways of their own, and hours of
-    other cells must not be lost with one."""
-    try:
-        work()
-    except UserError as error:
-        return str(error)
-    except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-    return None
 
 
 def _measure(path: Path, loaded: Loaded, cell: Cell, show: Show, bar: Bar) -> None:
@@ -177,14 +165,11 @@ def _check_records(path: Path, inference: Inference, show: Show) -> None:
         )
 
 
-# -------------------------------------------------------------------------------------------------------------- summary
-
-
 def _summarize(folder: Path, cells: tuple[Cell, ...], failed: Sequence[Cell], show: Show) -> Benchmark:
     """Write summary.md, summary.csv and summary.json; the numbers are those of the cells that did not fail."""
     done = {(folder / cell.file).resolve() for cell in cells if cell not in failed}
     analysis = analyze(collect([folder], only=done, tokens=False).records) if done else None
-    for note in () if analysis is None else analysis.notes:
+    for note in analysis.notes if analysis else ():
         show(note)
     found = Benchmark(cells=cells, analysis=analysis, failed=tuple(failed))
     texts = {

@@ -95,11 +95,8 @@ def make_cells(plan: Plan) -> tuple[Cell, ...]:
         )
     found = []
     for task, config in configs.items():
-        if task not in searching:
-            variants = {NONE: config}
-        elif not plan.retrievers:
-            variants = {str(getattr(config.task, "retriever", NONE)): config}
-        else:
+        variants = {str(getattr(config.task, "retriever", NONE)): config}
+        if task in searching and plan.retrievers:
             variants = {retriever: _config(plan, task, retriever) for retriever in plan.retrievers}
         found += [
             Cell(model=model, task=task, own_task=of_one.task.label, retriever=retriever, config=of_one)
@@ -116,9 +113,6 @@ def _config(plan: Plan, task: str, retriever: str | None) -> Config:
     if retriever is not None:
         lines += override_lines({"task.retriever": retriever})
     return load_task_config(task, [*plan.changes, *lines], config_dir=plan.config_dir, option="--tasks")
-
-
-# --------------------------------------------------------------------------------------------------------- the folder
 
 
 def join(folder: Path, asked: Plan) -> Plan:

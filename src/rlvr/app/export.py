@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from rlvr.tasks.prompting import DOCUMENTS, Prompter, resolve_markers
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
-from rlvr.training.checkpoint import replace_folder, temporary_folder, verify
+from rlvr.training.checkpoint import replace_folder, temporary_folder
 
 MARK, SETTINGS = "rlvr_export.json", "training_config.yaml"
 FORMAT = 1
@@ -57,9 +56,6 @@ class Options:
     title: str  # of the card
 
 
-# ------------------------------------------------------------------------------------------------------------ which one
-
-
 def find_source(run: str) -> Source:
     """The weights that `runs/x`, `runs/x/final`, `runs/x/warm_start` or a checkpoint's folder stands for.
 
@@ -72,29 +68,17 @@ def find_source(run: str) -> Source:
         raise UserError(f"{run} {what}: name a run folder or one of its checkpoints, e.g. runs/latest.")
     folder = RunFolder(root=root)
     config = read_config(folder)
-    source = partial(Source, root=root, config=config)
-    is_root = path.absolute() == root
-    if (is_root and folder.final.is_dir()) or path.absolute() == folder.final:
-        if not folder.final.is_dir():
-            raise UserError(f"{run} does not exist yet: let the run go on, or export its checkpoint.")
-        steps = _metrics(folder)
-        last = max(steps) if steps else config.trainer.max_steps
-        return source(weights=folder.final, step=last, is_final=True)
-    if path.absolute() == folder.warm_start:
-        return source(weights=folder.warm_start, step=0, is_final=False)
-    if is_root:
-        weights = Path(weights_of(run))
-        return source(weights=weights, step=int(weights.parent.name.removeprefix("step_")), is_final=False)
-    path = path.parent if path.name == "model" else path
-    return source(weights=path / "model", step=verify(path), is_final=False)
+    weights = Path(weights_of(str(path.parent if path.name == "model" else path))).absolute()
+    if weights == folder.final:
+        step = max(_metrics(folder), default=config.trainer.max_steps)
+    else:
+        step = 0 if weights == folder.warm_start else int(weights.parent.name.removeprefix("step_"))
+    return Source(root=root, config=config, weights=weights, step=step, is_final=weights == folder.final)
 
 
 def _metrics(folder: RunFolder) -> dict[int, dict[str, float]]:
     rows = read_metrics(folder.metrics) if folder.metrics.is_file() else []
     return {int(row["step"]): row for row in rows}
-
-
-# ----------------------------------------------------------------------------------------------------------- the folder
 
 
 def export(
@@ -124,7 +108,13 @@ def export(
     with writing(target):
         try:
             temporary.mkdir()
-            _write_weights(source, options, temporary)
+            settings = source.config.model.pretrained
+            if options.merge or options.dtype is not None:
+                dtype = options.dtype or "float32"
+                files.write_loaded(source.weights, settings, temporary, merge=options.merge, dtype=dtype)
+            else:
+                code = settings is not None and settings.trust_remote_code
+                files.copy_files(source.weights, temporary, code=code)
             if kind == "adapter":
                 files.name_base_model(temporary, base or "")
             _write_texts(source, options, temporary, kind=kind, base=None if is_local else base)
@@ -149,14 +139,6 @@ def _kind(source: Source, options: Options) -> str:
     return "merged" if source.config.model.adapted else "whole"
 
 
-def _write_weights(source: Source, options: Options, folder: Path) -> None:
-    settings = source.config.model.pretrained
-    if options.merge or options.dtype is not None:
-        files.write_loaded(source.weights, settings, folder, merge=options.merge, dtype=options.dtype or "float32")
-    else:
-        files.copy_files(source.weights, folder, code=settings is not None and settings.trust_remote_code)
-
-
 def _write_texts(source: Source, options: Options, folder: Path, *, kind: str, base: str | None) -> None:
     """Settings, mark and card. `base`: the Hub's name of the model that training started from."""
     config, missing = _portable(source.config)
@@ -165,7 +147,7 @@ def _write_texts(source: Source, options: Options, folder: Path, *, kind: str, b
     (folder / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
     rows = _metrics(RunFolder(root=source.root))
     is_generated = config.task.is_generated
-    episodes = _episodes(source)
+    samples = _samples(source)
     wanted = int(is_generated) if options.num_samples is None else options.num_samples
     card = Card(
         name=options.name,
@@ -179,8 +161,8 @@ def _write_texts(source: Source, options: Options, folder: Path, *, kind: str, b
         num_parameters=files.num_parameters(folder),
         before=rows.get(0, {}),
         after=rows.get(source.step, {}),
-        samples=[_sample(step, episode) for step, episode in episodes[:wanted]],
-        prompt=episodes[0][1].turns[0].prompt if is_generated and episodes else None,
+        samples=samples[:wanted],
+        prompt=samples[0].texts[0][1] if is_generated and samples else None,
         messages=_messages(config, folder),
         missing=missing,
     )
@@ -217,32 +199,32 @@ def _portable(config: Config) -> tuple[Config, list[str]]:
     return read_values(clean(dumped(config), "")), list(dict.fromkeys(missing))
 
 
-def _episodes(source: Source) -> list[tuple[int, EpisodeRecord]]:
+def _samples(source: Source) -> list[Sample]:
     """Episodes of the newest recorded step up to the exported one, the first of each group."""
-    steps = range(source.step, 0, -1)
     folder = RunFolder(root=source.root).rollouts
-    path, step = next(((path, step) for step in steps if (path := rollouts_path(folder, step)).is_file()), (None, 0))
-    if path is None:
-        return []
-    try:
-        return [(step, episode) for episode in read_rollouts(path) if episode.sample_index == 0]
-    except UserError:  # an example is a decoration: a damaged file of rollouts is no reason to keep the weights back
-        return []
+    for step in range(source.step, 0, -1):
+        path = rollouts_path(folder, step)
+        if not path.is_file():
+            continue
+        try:
+            episodes = [episode for episode in read_rollouts(path) if episode.sample_index == 0]
+        except UserError:  # a damaged file of rollouts is no reason to keep the weights back
+            return []
+        return [Sample(step=step, texts=tuple(_texts(episode)), reward=episode.reward) for episode in episodes]
+    return []
 
 
-def _sample(step: int, episode: EpisodeRecord) -> Sample:
-    texts = [("prompt", episode.turns[0].prompt)]
+def _texts(episode: EpisodeRecord) -> Iterator[tuple[str, str]]:
+    yield "prompt", episode.turns[0].prompt
     for turn in episode.turns:
-        texts += [("completion", turn.completion), *([] if turn.reply is None else [("reply", turn.reply)])]
-    return Sample(step=step, texts=tuple(texts), reward=episode.reward)
+        yield "completion", turn.completion
+        if turn.reply is not None:
+            yield "reply", turn.reply
 
 
 def _messages(config: Config, folder: Path) -> list[dict[str, str]]:
     """The prompt of the run around a question of the reader's own; none for a model without a chat template."""
-    read = {name: folder / name for name in ("config.json", "tokenizer_config.json")}
-    model, tokenizer = (
-        json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {} for path in read.values()
-    )
+    model, tokenizer = (_json(folder / name) for name in ("config.json", "tokenizer_config.json"))
     if not (tokenizer.get("chat_template") or (folder / "chat_template.jinja").is_file()):
         return []
     question = "Your question"
@@ -252,3 +234,7 @@ def _messages(config: Config, folder: Path) -> list[dict[str, str]]:
     prompter = Prompter(config.prompt, markers, (DOCUMENTS,))
     found = prompter.messages(question, fields={DOCUMENTS: "Its documents"})
     return [{"role": str(message.role), "content": message.content} for message in found]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -1,4 +1,4 @@
-"""Upload an exported folder to the Hub, and one sentence for each way in which that fails."""
+"""Upload an exported folder to the Hub; one sentence for each way in which that fails."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ def check_repository(name: str) -> None:
 
     try:
         validate_repo_id(name)
-        if name.count("/") == 1:
-            return
+        is_valid = name.count("/") == 1
     except HFValidationError:
-        pass
-    raise ConfigError(f"--push {name}: is no repository of the Hub; write owner/name, e.g. ann/rpn-grpo.")
+        is_valid = False
+    if not is_valid:
+        raise ConfigError(f"--push {name}: is no repository; write owner/name, e.g. ann/rpn-grpo.")
 
 
 def check_token() -> None:
-    """UserError if there is nobody to push as, or the Hub is not to be asked: found out before anything is merged."""
+    """UserError without a token, or offline: found out before anything is merged."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:
-        raise UserError("--push needs the Hub, and HF_HUB_OFFLINE forbids to ask it: unset HF_HUB_OFFLINE.")
+        raise UserError("--push needs the Hub: unset HF_HUB_OFFLINE.")
     if get_token() is None:
-        raise UserError(
-            "--push needs a token that may write: log in with `hf auth login`, or set HF_TOKEN "
-            f"(tokens are made at {constants.ENDPOINT}/settings/tokens)."
-        )
+        raise UserError("--push needs a token that may write: log in with `hf auth login`, or set HF_TOKEN.")
 
 
 def push(folder: Path, files: Iterable[str], repository: str, *, public: bool, message: str) -> str:
@@ -39,7 +36,7 @@ def push(folder: Path, files: Iterable[str], repository: str, *, public: bool, m
 
     Raises UserError if the Hub cannot be reached or refuses.
     """
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import CommitOperationAdd, HfApi, constants
 
     api = HfApi()
     operations = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in files]
@@ -47,24 +44,12 @@ def push(folder: Path, files: Iterable[str], repository: str, *, public: bool, m
         url = api.create_repo(repository, private=not public, exist_ok=True)
         api.create_commit(str(url.repo_id), operations, commit_message=message)
     except Exception as error:  # of the network; its classes have no common base over versions of the client
-        raise _sentence(repository, error) from error
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        said = " ".join(str(getattr(error, "server_message", None) or error).split())[:200].rstrip(".")
+        what = f"the Hub at {constants.ENDPOINT} cannot be reached: check the network; the exported folder is kept"
+        if status in (401, 403):
+            what = f"the Hub refuses to let your token write to {repository}: make one with that right, or use your own"
+        elif status is not None:
+            what = f"the Hub did not take {repository}: try again later"
+        raise UserError(f"{what} ({said or type(error).__name__}).") from error
     return str(url)
-
-
-def _sentence(repository: str, error: Exception) -> UserError:
-    from huggingface_hub import constants
-
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    said = getattr(error, "server_message", None) or (f"status {status}" if status else error)
-    reason = " ".join(str(said).split())[:200].rstrip(".") or type(error).__name__
-    if status in (401, 403):
-        return UserError(
-            f"the Hub refuses to let your token write to {repository} (status {status}): make one with the right to "
-            f"write at {constants.ENDPOINT}/settings/tokens, or push under a name of your own."
-        )
-    if status is not None:
-        return UserError(f"the Hub did not take {repository} ({reason}): try again later.")
-    return UserError(
-        f"the Hub at {constants.ENDPOINT} cannot be reached ({reason}): check the network and try again; the exported "
-        "folder is kept."
-    )

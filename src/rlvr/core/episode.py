@@ -8,15 +8,15 @@ Two turns, 9 being the stop token and 2 3 the environment's reply with the heade
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from math import nan
 from typing import Protocol
 
 from rlvr.core.engine.base import Engine
 from rlvr.core.env import Env, TurnText
 from rlvr.errors import UserError
-from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema, Turn
+from rlvr.types import Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema, Turn
 
 Sampling = Callable[[int], SamplingParams]
 """turn -> how to draw that turn's completion"""
@@ -60,17 +60,17 @@ class ChatCodec(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChatModel:
+    """A model as episodes see it: messages are encoded by `chat`, token ids are continued by `engine`."""
+
+    engine: Engine
+    chat: ChatCodec
+    max_context_tokens: int
+
+
 async def run_episode(
-    example: Example,
-    env: Env,
-    engine: Engine,
-    chat: ChatCodec,
-    sampling: Sampling,
-    *,
-    sample_index: int,
-    seed: int,
-    max_context_tokens: int,
-    max_turns: int | None = None,
+    example: Example, env: Env, model: ChatModel, sampling: Sampling, *, sample_index: int, seed: int
 ) -> Episode:
     """Let the policy and `env` take turns until one of them ends the episode, then have it scored.
 
@@ -82,20 +82,15 @@ async def run_episode(
     """
     # equal to nothing else: episodes of one example never share an engine session. None where one turn is all there is:
     # the engine would keep its keys and values for a next turn that never comes
-    max_turns = min((limit for limit in (max_turns, env.max_turns) if limit is not None), default=None)
-    session = None if max_turns == 1 else object()
-
-    async def complete(prompt_ids: tuple[int, ...], turn: int) -> Completion:
-        params = sampling(turn)
-        params = replace(params, max_tokens=min(params.max_tokens, max_context_tokens - len(prompt_ids)))
-        return await engine.generate(prompt_ids, params, session=session)
-
+    session = None if env.max_turns == 1 else object()
     try:
-        turns, said, stop_reason = await _take_turns(example, env, chat, complete, max_context_tokens, max_turns)
+        turns, said, stop_reason = await _take_turns(example, env, model, sampling, session)
     finally:
         if session is not None:
-            engine.release(session)  # before scoring: a slow verifier holds no place in the engine's batch
-    score = await _score(env, chat, turns, said, stop_reason)
+            model.engine.release(session)  # before scoring: a slow verifier holds no place in the engine's batch
+    score = await _score(env, turn_texts(model.chat, turns, env.tools, said))
+    if stop_reason == StopReason.ABORTED:  # ended all the same, for what the environment holds and for its group
+        score = _error("the engine gave the request up")
     return Episode(
         example_id=example.id,
         sample_index=sample_index,
@@ -107,57 +102,58 @@ async def run_episode(
 
 
 async def _take_turns(
-    example: Example,
-    env: Env,
-    chat: ChatCodec,
-    complete: Callable[[tuple[int, ...], int], Awaitable[Completion]],
-    max_context_tokens: int,
-    max_turns: int | None,
+    example: Example, env: Env, model: ChatModel, sampling: Sampling, session: Hashable | None
 ) -> tuple[list[Turn], list[Message], StopReason]:
     """The turns, the message in each, and why they ended."""
     turns: list[Turn] = []
     said: list[Message] = []
+    chat, room = model.chat, model.max_context_tokens
     conversation = list(await env.start())
     prompt_ids = chat.encode_prompt(conversation, env.tools)
-    if len(prompt_ids) >= max_context_tokens:
+    if len(prompt_ids) >= room:
         raise UserError(
             f"the prompt of example {example.id!r} has {len(prompt_ids)} tokens, which leaves no room for a completion "
-            f"in the context of {max_context_tokens} tokens; use a shorter prompt or a model with a longer context"
+            f"in the context of {room} tokens; use a shorter prompt or a model with a longer context"
         )
-    while True:
-        completion = await complete(prompt_ids, len(turns))
+    while len(prompt_ids) < room:
+        params = sampling(len(turns))
+        params = replace(params, max_tokens=min(params.max_tokens, room - len(prompt_ids)))
+        completion = await model.engine.generate(prompt_ids, params, session=session)
         turns.append(Turn(prompt_ids=prompt_ids, completion=completion))
         said.append(chat.parse(completion.token_ids, completion.stop_reason, env.tools))
         if completion.stop_reason != StopReason.STOP:
             return turns, said, completion.stop_reason  # an unfinished message cannot be answered
-        conversation.append(said[-1])
         reply = await env.step(said[-1])
         if reply.done:
             return turns, said, StopReason.STOP
-        if len(turns) == max_turns:
+        if len(turns) == env.max_turns:
             return turns, said, StopReason.MAX_TURNS
         if reply.restarts:
             conversation = list(reply.messages)
             prompt_ids = chat.encode_prompt(conversation, env.tools)
         else:
+            conversation.append(said[-1])
             prompt_ids = chat.next_prompt(prompt_ids, completion.token_ids, conversation, reply.messages, env.tools)
             conversation += reply.messages
-        if len(prompt_ids) >= max_context_tokens:
-            return turns, said, StopReason.LENGTH
+    return turns, said, StopReason.LENGTH
 
 
-def turn_texts(chat: ChatCodec, turns: Sequence[Turn], tools: Sequence[ToolSchema] = ()) -> list[TurnText]:
-    """The turns as text, special tokens kept, for verifiers and metrics. `tools` are the environment's."""
-    said = [chat.parse(turn.completion.token_ids, turn.completion.stop_reason, tools) for turn in turns]
-    return _texts(chat, turns, said)
+def turn_texts(
+    chat: ChatCodec,
+    turns: Sequence[Turn],
+    tools: Sequence[ToolSchema] = (),
+    said: Sequence[Message] | None = None,
+) -> list[TurnText]:
+    """The turns as text, special tokens kept, for verifiers and metrics.
 
-
-def _texts(chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message]) -> list[TurnText]:
-    """Each token is decoded with the turn that brought it: decoding whole prompts would be quadratic."""
+    `tools` are the environment's; `said` are the messages in the completions, None: not parsed yet. Each token is
+    decoded with the turn that brought it: decoding whole prompts would be quadratic.
+    """
     texts: list[TurnText] = []
     known: tuple[int, ...] = ()
-    for turn, message in zip(turns, said, strict=True):
+    for number, turn in enumerate(turns):
         ids, stop_reason = turn.completion.token_ids, turn.completion.stop_reason
+        message = chat.parse(ids, stop_reason, tools) if said is None else said[number]
         extends = turn.prompt_ids[: len(known)] == known
         completion = chat.decode(ids)
         text = TurnText(
@@ -173,17 +169,13 @@ def _texts(chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message]) -> l
     return texts
 
 
-async def _score(
-    env: Env, chat: ChatCodec, turns: Sequence[Turn], said: Sequence[Message], stop_reason: StopReason
-) -> Score:
+async def _score(env: Env, texts: Sequence[TurnText]) -> Score:
     try:
-        score = await env.score(_texts(chat, turns, said))
+        return await env.score(texts)
     except UserError:
         raise  # a verifier that breaks its contract would poison every group
     except Exception as error:  # verifiers run foreign code; what they raise is counted and left out of the loss
         return _error(f"{type(error).__name__}: {error}")
-    # an aborted episode is ended too, for what the environment holds and for a group that waits for it
-    return _error("the engine gave the request up") if stop_reason == StopReason.ABORTED else score
 
 
 def _error(message: str) -> Score:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -15,7 +14,7 @@ import torch
 T = TypeVar("T")
 
 PATIENCE_S = 2.0
-"""How long who asked to stop at once waits for the thread, which may be in a push that waits for a server."""
+"""Seconds to wait for the rollout thread on a hard stop: it may be in a push that waits for a server."""
 
 
 def patience(kind: type[BaseException] | None) -> float | None:
@@ -45,21 +44,18 @@ class Inline:
         return function()
 
     def __enter__(self) -> Self:
-        self._runner.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._runner.__exit__(kind, error, trace)
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._runner.close()
 
 
 class Background(Inline):
     """A thread with an event loop: what is started runs while the caller does something else.
 
     Errors of the work, SystemExit too, are raised where its result is asked for; the loop goes on until the block ends.
-    Then everything that still runs is cancelled. Who leaves the block by SystemExit or KeyboardInterrupt waits
-    `PATIENCE_S` for that at most: the thread ends with the process.
+    Then everything that still runs is cancelled. A block left by SystemExit or KeyboardInterrupt waits `PATIENCE_S` for
+    that at most: the thread ends with the process.
     """
 
     def __init__(self, *, num_threads: int) -> None:
@@ -83,9 +79,7 @@ class Background(Inline):
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self._ready.result().call_soon_threadsafe(self._over.set)
         self._thread.join(patience(kind))
 

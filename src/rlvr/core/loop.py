@@ -1,4 +1,4 @@
-"""The training loop: sample, score, update, evaluate, record, save. The whole of it stands in `train`."""
+"""The training loop: sample, score, update, evaluate, record, save. `train` is all of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rlvr.core.algorithms.objective import Objective
-from rlvr.core.batch import to_batch
+from rlvr.core.batch import check_staleness, to_batch
 from rlvr.core.metrics import rollout_metrics
-from rlvr.core.schedule import Rollouts, RolloutSchedule
-from rlvr.core.staleness import check_staleness
+from rlvr.core.rollout import Rollouts, RolloutSchedule
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.types import TokenBatch
 
@@ -24,11 +23,9 @@ class Recorder(Protocol):
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """One line of metrics.jsonl, and the console."""
-        ...
 
     def rollouts(self, step: int, rollouts: Rollouts, batch: TokenBatch) -> None:
         """One rollout file, on the steps that write one."""
-        ...
 
     def non_finite(self, step: int, batch: TokenBatch, error: NonFiniteError) -> Exception:
         """Keep the batch for inspection; returns the error to raise."""
@@ -40,7 +37,6 @@ class Checkpoints(Protocol):
 
     def save_if_due(self, step: int, metrics: dict[str, float], *, now: bool) -> None:
         """Save after `step` updates if the schedule says so, or `now`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +71,7 @@ def train(run: TrainingRun, stopped: Callable[[], bool]) -> int:
             clock = Clock()
             with clock("generation"):
                 sampled = rollouts.next_batch(step, last=run.max_steps)
-            batch = to_batch(sampled.groups, train_on_tool_tokens=run.objective.algorithm.train_on_tool_tokens)
+            batch = to_batch(sampled.groups)
             ages = check_staleness(batch, step, rollouts.max_staleness)
             with clock("scoring"):
                 batch = run.objective.advantages(run.trainer.score(batch))
@@ -112,7 +108,7 @@ def _update(run: TrainingRun, batch: TokenBatch, step: int) -> tuple[dict[str, f
 
 @dataclass
 class Clock:
-    """Seconds per stage of one step."""
+    """Seconds per stage of one step; each is entered once."""
 
     start: float = field(default_factory=time.perf_counter)
     stages: dict[str, float] = field(default_factory=dict)
@@ -122,7 +118,7 @@ class Clock:
         """Count the block's time as `stage`."""
         begin = time.perf_counter()
         yield
-        self.stages[stage] = self.stages.get(stage, 0.0) + time.perf_counter() - begin
+        self.stages[stage] = time.perf_counter() - begin
 
     def metrics(self, num_sampled: int) -> dict[str, float]:
         """`time/...` and `system/...`: all that depends on the clock and the machine."""

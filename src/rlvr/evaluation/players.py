@@ -9,7 +9,7 @@ from typing import Protocol
 
 from rlvr.core.engine.base import Engine
 from rlvr.core.env import Env, TurnText
-from rlvr.core.episode import ChatCodec, Sampling, run_episode, turn_texts
+from rlvr.core.episode import ChatCodec, ChatModel, Sampling, run_episode, turn_texts
 from rlvr.tracking.evaluations import JudgedTurn
 from rlvr.tracking.rollouts import call_records, reply_ids
 from rlvr.types import Episode, Example, Score, StopReason, ToolSchema
@@ -59,16 +59,8 @@ class LocalPlayer:
 
     async def play(self, example: Example, env: Env, sampling: Sampling, *, sample_index: int, seed: int) -> Played:
         """The episode as training plays it. UserError if the prompt leaves no room for a completion."""
-        episode = await run_episode(
-            example,
-            env,
-            self.engine,
-            self.chat,
-            sampling,
-            sample_index=sample_index,
-            seed=seed,
-            max_context_tokens=self.max_context_tokens,
-        )
+        model = ChatModel(engine=self.engine, chat=self.chat, max_context_tokens=self.max_context_tokens)
+        episode = await run_episode(example, env, model, sampling, sample_index=sample_index, seed=seed)
         return played(self.chat, episode, env.tools)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rlvr.core.schedule import Rollouts
+from rlvr.core.rollout import Rollouts
 from rlvr.core.trainer import NonFiniteError
 from rlvr.errors import UserError
 from rlvr.tracking.console import Console

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rlvr.core.schedule import RolloutSchedule
+from rlvr.core.rollout import RolloutSchedule
 from rlvr.core.settings import TrainerSettings
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE, World

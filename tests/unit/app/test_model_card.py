@@ -87,7 +87,7 @@ def test_the_settings_that_matter_are_in_the_table() -> None:
     assert "| seed | 0 |" in text
     assert r"| task.modulus | 5 |" in text
     assert r"| task.operand\_range | 0, 4 |" in text
-    assert "| algorithm | grpo |" in text
+    assert "| algorithm.name | grpo |" in text
 
 
 def test_model_output_cannot_leave_its_code_block() -> None:

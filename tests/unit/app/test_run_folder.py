@@ -37,10 +37,15 @@ def with_values(config: Config, **values: Any) -> Config:
     return read_values(data)
 
 
+def opened(config: Config, **options: Any) -> None:
+    with open_run_folder(config, **options):
+        pass
+
+
 @contextmanager
 def finished(config: Config, root: Path) -> Iterator[Config]:
     """A run in `root` that has ended; the configuration that resumes it."""
-    open_run_folder(with_values(config, run_dir=str(root))).close()
+    opened(with_values(config, run_dir=str(root)))
     yield with_values(config, run_dir=str(root), resume=True)
 
 
@@ -54,20 +59,20 @@ def test_a_new_folder_holds_the_configuration_without_its_place(base: Config, tm
 
 
 def test_an_empty_folder_is_taken(base: Config, tmp_path: Path) -> None:
-    open_run_folder(with_values(base, run_dir=str(tmp_path))).close()
+    opened(with_values(base, run_dir=str(tmp_path)))
     assert (tmp_path / "config.yaml").is_file()
 
 
 def test_what_a_run_killed_at_once_left_is_no_obstacle(base: Config, tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("123\n")
     (tmp_path / ".config.yaml.tmp-123").write_text("half")
-    open_run_folder(with_values(base, run_dir=str(tmp_path))).close()
+    opened(with_values(base, run_dir=str(tmp_path)))
 
 
 def test_an_existing_run_is_never_overwritten(base: Config, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("precious")
     with pytest.raises(ConfigError) as error:
-        open_run_folder(with_values(base, run_dir=str(tmp_path)))
+        opened(with_values(base, run_dir=str(tmp_path)))
     assert str(error.value) == (
         f"run_dir={tmp_path} exists and is not empty: add resume=true to go on with it, or choose another run_dir."
     )
@@ -77,14 +82,14 @@ def test_an_existing_run_is_never_overwritten(base: Config, tmp_path: Path) -> N
 def test_a_run_dir_that_is_a_file_or_below_one_is_a_sentence(base: Config, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="is a file: choose another run_dir"):
-        open_run_folder(with_values(base, run_dir=str(tmp_path / "file")))
+        opened(with_values(base, run_dir=str(tmp_path / "file")))
     with pytest.raises(UserError, match=r"^Cannot write .*: a part of the path is a file"):
-        open_run_folder(with_values(base, run_dir=str(tmp_path / "file" / "run")))
+        opened(with_values(base, run_dir=str(tmp_path / "file" / "run")))
 
 
 def test_a_folder_that_may_not_be_written_is_a_sentence(base: Config) -> None:
     with pytest.raises(UserError, match=r"^Cannot write /proc/run"):
-        open_run_folder(with_values(base, run_dir="/proc/run"))
+        opened(with_values(base, run_dir="/proc/run"))
 
 
 def test_the_default_name_holds_the_time_and_latest_points_to_it(base: Config, tmp_path: Path) -> None:
@@ -98,7 +103,7 @@ def test_the_default_name_holds_the_time_and_latest_points_to_it(base: Config, t
 
 def test_a_latest_that_is_not_ours_is_left_alone(base: Config, tmp_path: Path) -> None:
     (tmp_path / "latest").mkdir()
-    open_run_folder(base, runs=tmp_path, now=NOW).close()
+    opened(base, runs=tmp_path, now=NOW)
     assert not (tmp_path / "latest").is_symlink()
     assert not any(path.name.startswith(".latest") for path in tmp_path.iterdir())
 
@@ -130,7 +135,7 @@ def test_a_setting_that_changes_numbers_is_refused(base: Config, tmp_path: Path,
     with finished(base, tmp_path) as config:
         before = (tmp_path / "config.yaml").read_bytes()
         with pytest.raises(ConfigError) as error:
-            open_run_folder(with_values(config, **{key: value}))
+            opened(with_values(config, **{key: value}))
         name = key.replace("__", ".")
         section: Any = base
         for part in name.split("."):
@@ -139,13 +144,13 @@ def test_a_setting_that_changes_numbers_is_refused(base: Config, tmp_path: Path,
         assert str(error.value).startswith(f"{name}={value} differs from {old} in {tmp_path / 'config.yaml'}, and ")
         assert f"--config-dir {tmp_path} --config-name config run_dir={tmp_path} resume=true" in str(error.value)
         assert (tmp_path / "config.yaml").read_bytes() == before
-        open_run_folder(config).close()  # the refusal let go of the lock
+        opened(config)  # the refusal let go of the lock
 
 
 def test_a_setting_of_another_algorithm_is_refused(base: Config, tmp_path: Path) -> None:
     other = load_config(["algorithm=rloo"])
     with finished(base, tmp_path), pytest.raises(ConfigError, match=r"algorithm\..* \(and \d+ more\)"):
-        open_run_folder(with_values(other, run_dir=str(tmp_path), resume=True))
+        opened(with_values(other, run_dir=str(tmp_path), resume=True))
 
 
 def test_settings_that_only_show_and_keep_may_change(base: Config, tmp_path: Path) -> None:
@@ -178,7 +183,7 @@ def test_a_damaged_configuration_is_a_sentence(base: Config, tmp_path: Path, tex
     with finished(base, tmp_path) as config:
         (tmp_path / "config.yaml").write_text(text)
         with pytest.raises(UserError, match=r"config\.yaml(: | cannot be used \(.+\): start a new run)"):
-            open_run_folder(config)
+            opened(config)
 
 
 def test_a_folder_that_is_no_run_is_a_sentence(tmp_path: Path) -> None:
@@ -203,6 +208,6 @@ print("locked", flush=True); sys.stdin.read()
             assert other.stdout is not None
             assert other.stdout.readline() == "locked\n"
             with pytest.raises(UserError, match=rf"is being written by another process \(pid {other.pid}\)"):
-                open_run_folder(config)
+                opened(config)
             other.kill()
-        open_run_folder(config).close()  # the system frees the lock of a killed process
+        opened(config)  # the system frees the lock of a killed process

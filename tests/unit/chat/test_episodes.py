@@ -12,7 +12,7 @@ from rlvr.chat.rendering import Chat
 from rlvr.core.batch import episode_rows
 from rlvr.core.engine.base import Engine
 from rlvr.core.env import Reply, TurnText
-from rlvr.core.episode import run_episode
+from rlvr.core.episode import ChatModel, run_episode
 from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolCall, ToolSchema
 from tests.unit.chat.tokenizers import CHATML, END, START, encode, template_tokenizer
 
@@ -88,11 +88,8 @@ def run(chat: Chat, completions: Sequence[tuple[int, ...]], env: Talk) -> Episod
         return SamplingParams(max_tokens=10_000, stop_ids=chat.stop_ids, seed=turn)
 
     example = Example(id="x", messages=(), answer="")
-    return asyncio.run(
-        run_episode(
-            example, env, Script(completions), chat, sampling, sample_index=0, seed=0, max_context_tokens=1_000_000
-        )
-    )
+    model = ChatModel(engine=Script(completions), chat=chat, max_context_tokens=1_000_000)
+    return asyncio.run(run_episode(example, env, model, sampling, sample_index=0, seed=0))
 
 
 def user(content: str = "go on") -> Message:

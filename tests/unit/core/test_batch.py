@@ -85,15 +85,6 @@ def test_pitfall_08_an_episode_with_fewer_potentials_than_turns_is_refused_and_o
         to_batch([group(episode(*turns, score=Score(value=1.0, potentials=(0.5,))))])
 
 
-def test_pitfall_05_tool_tokens_are_trained_on_only_where_that_is_to_be_shown() -> None:
-    right = to_batch([group(two_turns())])
-    wrong = to_batch([group(two_turns())], train_on_tool_tokens=True)
-    assert right.loss_mask.int().tolist() == [[0, 0, 1, 1, 0, 1, 1]]
-    assert wrong.loss_mask.int().tolist() == [[0, 0, 1, 1, 1, 1, 1]]
-    assert wrong.behavior_logprobs[0].isnan().tolist() == [False] * 4 + [True, False, False]
-    assert torch.equal(right.behavior_logprobs[right.loss_mask], wrong.behavior_logprobs[right.loss_mask])
-
-
 def test_verifier_errors_are_marked_and_truncation_comes_from_the_stop_reason() -> None:
     failed = episode(((1,), completion(5)), score=Score(value=float("nan"), status="error"))
     cut = episode(((1,), completion(5, stop=StopReason.LENGTH)), score=Score(value=0.0, status="invalid"))

@@ -12,7 +12,7 @@ import pytest
 
 from rlvr.core.batch import episode_rows
 from rlvr.core.env import Reply, TurnText
-from rlvr.core.episode import run_episode
+from rlvr.core.episode import ChatModel, run_episode
 from rlvr.errors import UserError
 from rlvr.rewards.base import RewardError
 from rlvr.types import Completion, Episode, Example, Message, SamplingParams, Score, StopReason, ToolSchema
@@ -119,19 +119,9 @@ def run(engine: ScriptedEngine, env: TalkingEnv, *, context: int = 100, max_turn
     def sampling(turn: int) -> SamplingParams:
         return SamplingParams(max_tokens=8, stop_ids=frozenset({STOP}), seed=100 + turn)
 
-    return asyncio.run(
-        run_episode(
-            EXAMPLE,
-            env,
-            engine,
-            LetterCodec(),
-            sampling,
-            sample_index=3,
-            seed=17,
-            max_context_tokens=context,
-            max_turns=max_turns,
-        )
-    )
+    env.max_turns = max_turns
+    model = ChatModel(engine=engine, chat=LetterCodec(), max_context_tokens=context)
+    return asyncio.run(run_episode(EXAMPLE, env, model, sampling, sample_index=3, seed=17))
 
 
 def two_turns() -> ScriptedEngine:
@@ -228,9 +218,7 @@ def test_an_aborted_completion_is_an_error_not_a_wrong_answer() -> None:
 
 def test_nothing_is_kept_for_a_next_turn_where_one_turn_is_all_there_is() -> None:
     engine = ScriptedEngine([((11, STOP), StopReason.STOP)])
-    env = TalkingEnv(1)
-    env.max_turns = 1
-    run(engine, env)
+    run(engine, TalkingEnv(1), max_turns=1)
     assert engine.sessions == [None]
     assert engine.released == []
 

@@ -8,7 +8,7 @@ import torch
 
 from rlvr.core.algorithms.grpo import Grpo
 from rlvr.core.loop import TrainingRun, train
-from rlvr.core.schedule import Rollouts
+from rlvr.core.rollout import Rollouts
 from rlvr.core.trainer import NonFiniteError
 from rlvr.types import Completion, Episode, Example, Group, Score, StopReason, TokenBatch, Turn
 

@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from rlvr.core.batch import to_batch
+from rlvr.core.batch import check_staleness, to_batch
 from rlvr.core.engine.base import OnToken
+from rlvr.core.episode import ChatModel
 from rlvr.core.executor import Inline
-from rlvr.core.schedule import RolloutSchedule
-from rlvr.core.source import RolloutSource
-from rlvr.core.staleness import check_staleness
+from rlvr.core.rollout import RolloutSchedule, RolloutSource
 from rlvr.types import Completion, Group, SamplingParams, StopReason, TokenBatch
-from tests.unit.core.test_schedule import SETTINGS, ParityTask, PlainChat
+from tests.unit.core.test_rollout import SETTINGS, ParityTask, PlainChat
 
 T = TypeVar("T")
 STEPS, PROMPTS = 40, 3
@@ -94,16 +93,14 @@ class LastToken(PlainChat):
 
 def make_source(engine: SlowEngine) -> RolloutSource:
     settings = SETTINGS.model_copy(update={"prompts_per_step": PROMPTS, "max_completion_tokens": 500})
-    return RolloutSource(
-        task=ParityTask(), engine=engine, chat=LastToken(), settings=settings, seed=5, max_context_tokens=1000
-    )
+    model = ChatModel(engine=engine, chat=LastToken(), max_context_tokens=1000)
+    return RolloutSource(task=ParityTask(), model=model, settings=settings, seed=5)
 
 
 def make_schedule(max_staleness: int, *, refills: int | None = None) -> tuple[RolloutSchedule, OneThread]:
-    engine, executor = SlowEngine(), OneThread()
+    executor = OneThread()
     made = RolloutSchedule(
-        source=make_source(engine),
-        engine=engine,
+        source=make_source(SlowEngine()),
         executor=executor,
         refills=refills,
         max_error_share=0.0,
@@ -283,12 +280,6 @@ def test_pitfall_24_a_token_too_old_or_of_no_weights_at_all_is_an_error(
 ) -> None:
     with pytest.raises(RuntimeError, match=f"step {step} would train on tokens .* versions {versions[0]} to"):
         check_staleness(one_row(versions), step, limit)
-
-
-def test_tokens_that_a_tool_wrote_have_no_age() -> None:
-    batch = one_row([-1, 4, 4])
-    batch.behavior_logprobs[0, 0] = float("nan")  # trained on all the same, to show what that does
-    assert check_staleness(batch, 4, 1)["rollout/staleness_max"] == 0.0
 
 
 # ------------------------------------------------------------------------------------------------------------- resume

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlvr.chat.rendering import Chat
 from rlvr.core.engine.engine import LocalEngine
-from rlvr.core.episode import run_episode
+from rlvr.core.episode import ChatModel, run_episode
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool, ToolError, make_tool
 from rlvr.types import (
@@ -131,9 +131,8 @@ async def play(env: ToolEnv, engine: Any, seed: int, *, codec: Any = None, conte
         return SamplingParams(max_tokens=40, stop_ids=codec.stop_ids, seed=1000 * seed + turn)
 
     example = env._example  # pyright: ignore[reportPrivateUsage]
-    return await run_episode(
-        example, env, engine, codec, sampling, sample_index=0, seed=seed, max_context_tokens=context
-    )
+    model = ChatModel(engine=engine, chat=codec, max_context_tokens=context)
+    return await run_episode(example, env, model, sampling, sample_index=0, seed=seed)
 
 
 class Script:

@@ -174,9 +174,9 @@ def test_pitfall_38_prompts_and_draws_do_not_depend_on_the_run_seed() -> None:
 def test_pitfall_38_every_turn_of_every_sample_is_drawn_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
 
-    async def noted(example: Example, env: Any, engine: Any, chat: Any, sampling: Sampling, **kwargs: Any) -> Episode:
+    async def noted(example: Example, env: Any, model: Any, sampling: Sampling, **kwargs: Any) -> Episode:
         seeds.extend(sampling(turn).seed for turn in range(3))
-        return await run_episode(example, env, engine, chat, sampling, **kwargs)
+        return await run_episode(example, env, model, sampling, **kwargs)
 
     monkeypatch.setattr("rlvr.evaluation.players.run_episode", noted)
     run(make_task(), num_examples=2, samples=2)

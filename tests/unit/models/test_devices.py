@@ -88,7 +88,7 @@ def test_the_products_of_a_run_are_chosen_before_its_model_is_loaded(monkeypatch
     def choose(device, precision):
         raise UserError(f"{device} {precision}")
 
-    building = importlib.import_module("rlvr.app.train")  # rlvr.app has a function of that name
+    building = importlib.import_module("rlvr.app.train")
     monkeypatch.setattr(building, "choose_products", choose)
     with pytest.raises(UserError, match=r"^cpu bf16$"):
         building.train(tiny_config("trainer.precision=bf16", "trainer.device=cpu", name="rpn_test"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.core.env import Env
-from rlvr.core.episode import run_episode, turn_texts
+from rlvr.core.episode import ChatModel, run_episode, turn_texts
 from rlvr.tasks.verifiers import Verifiers, VerifiersTask
 from rlvr.types import (
     Completion,
@@ -124,20 +124,16 @@ async def episode(
     *said: Said,
     codec: Codec | None = None,
     engine: Engine | None = None,
-    max_turns: int | None = None,
 ) -> Episode:
     """An episode in which the model says `said`."""
     chat = codec or Codec()
     return await run_episode(
         example,
         env,
-        engine or Engine(chat, list(said)),
-        chat,
+        ChatModel(engine=engine or Engine(chat, list(said)), chat=chat, max_context_tokens=1000),
         lambda turn: SamplingParams(max_tokens=9, stop_ids=chat.stop_ids, seed=0),
         sample_index=0,
         seed=0,
-        max_context_tokens=1000,
-        max_turns=max_turns,
     )
 
 
@@ -145,7 +141,9 @@ def play(task: VerifiersTask, *said: Said, index: int = 0, max_turns: int | None
     """An episode of training example `index`, and the codec that saw its messages."""
     codec, example = Codec(), task.train_example(index)
     (env,) = task.envs(example, 1)
-    return asyncio.run(episode(example, env, *said, codec=codec, max_turns=max_turns)), codec
+    if max_turns is not None:
+        env.max_turns = max_turns  # type: ignore[misc]
+    return asyncio.run(episode(example, env, *said, codec=codec)), codec
 
 
 def judged(task: VerifiersTask, example: Example, *said: Said) -> Verdict:

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from rlvr.config.compose import load_config
 from rlvr.core.batch import to_batch
-from rlvr.core.schedule import Rollouts
+from rlvr.core.rollout import Rollouts
 from rlvr.core.trainer import NonFiniteError
 from rlvr.errors import UserError
 from rlvr.tracking.console import Console

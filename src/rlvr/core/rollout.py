@@ -14,22 +14,67 @@ their step finds out, with the newest weights; the trainer waits for them.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self, TypeVar
 
 from rlvr.core.algorithms.advantages import is_dead_group
-from rlvr.core.engine.base import Engine
+from rlvr.core.env import Env
+from rlvr.core.episode import ChatModel, run_episode
 from rlvr.core.executor import Inline, patience
-from rlvr.core.source import RolloutSource
+from rlvr.core.settings import RolloutSettings
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
-from rlvr.types import Group
+from rlvr.seeding import derive_seed
+from rlvr.types import Episode, Example, Group, SamplingParams
 
 T = TypeVar("T")
+
+
+class Examples(Protocol):
+    """What rollouts need of a task."""
+
+    def train_example(self, index: int) -> Example:
+        """Example `index` of the endless, seeded training stream."""
+        ...
+
+    def envs(self, example: Example, count: int) -> Sequence[Env]:
+        """Fresh environments for the episodes of a group."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSource:
+    """Samples groups. It has no state: a group is a function of the policy, the run's seed and the prompt's index."""
+
+    task: Examples
+    model: ChatModel
+    settings: RolloutSettings
+    seed: int
+
+    async def sample(self, indices: Sequence[int], *, step: int) -> list[Group]:
+        """The groups of these examples of the training stream, in their order.
+
+        What earlier steps still wait for goes first, later turns and replacements too; evaluations (0) before all.
+        """
+        return await asyncio.gather(*(self._sample_group(index, step) for index in indices))
+
+    async def _sample_group(self, index: int, step: int) -> Group:
+        example = self.task.train_example(index)
+        plain = self.settings.params(self.model.chat.stop_ids)
+
+        async def episode(sample: int, env: Env) -> Episode:
+            def sampling(turn: int) -> SamplingParams:
+                return replace(plain, seed=derive_seed(self.seed, "train", index, sample, turn), priority=step)
+
+            seed = derive_seed(self.seed, "train", index, sample)
+            return await run_episode(example, env, self.model, sampling, sample_index=sample, seed=seed)
+
+        envs = self.task.envs(example, self.settings.group_size)
+        return Group(example=example, episodes=tuple(await asyncio.gather(*map(episode, range(len(envs)), envs))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +85,7 @@ class Rollouts:
     num_refilled: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Issued:
-    """A batch that is being sampled: the indices of its prompts, and how to wait for this rank's groups."""
-
-    indices: range
-    groups: Callable[[], list[Group]]
-
-
+@dataclass(kw_only=True)
 class RolloutSchedule:
     """Issues, delivers and, with `advance`, tells the engine of new weights.
 
@@ -56,42 +94,27 @@ class RolloutSchedule:
     and, where some of their tokens came from older weights, other tokens.
     """
 
-    def __init__(
-        self,
-        *,
-        source: RolloutSource,
-        engine: Engine,
-        executor: Inline,
-        max_error_share: float,
-        refills: int | None = None,
-        max_staleness: int = 0,
-        world: World = ALONE,
-    ) -> None:
-        """More verifier errors than `max_error_share` of a step's episodes stop the run: rewards cannot be trusted.
-
-        Groups whose rewards are all equal are replaced in at most `refills` rounds, then dropped; None keeps them.
-        """
-        self._source, self._engine, self._executor = source, engine, executor
-        self._refills, self._max_error_share = refills, max_error_share
-        self.max_staleness, self._world = max_staleness, world
-        self._cursor = 0  # index of the next prompt that no batch has
-        self._again: deque[range] = deque()  # batches that were issued before a resume
-        self._issued: deque[_Issued] = deque()  # the batch of the next step, the one after it, ...
+    source: RolloutSource
+    executor: Inline
+    max_error_share: float  # more verifier errors than this in a step stop the run: rewards cannot be trusted
+    refills: int | None = None  # rounds in which groups of equal rewards are replaced, then dropped; None keeps them
+    max_staleness: int = 0
+    world: World = ALONE
+    _cursor: int = field(default=0, init=False)  # index of the next prompt that no batch has
+    _again: deque[range] = field(default_factory=deque, init=False)  # batches that were issued before a resume
+    # the batch of the next step, the one after it, ...: its prompts, and how to wait for this rank's groups
+    _issued: deque[tuple[range, Callable[[], list[Group]]]] = field(default_factory=deque, init=False)
 
     def __enter__(self) -> Self:
-        self._executor.__enter__()
+        self.executor.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
             with suppress(TimeoutError):
-                self._executor.call(self._engine.close, patience_s=patience(kind))
+                self.executor.call(self.source.model.engine.close, patience_s=patience(kind))
         finally:
-            self._executor.__exit__(kind, error, trace)
-
-    # ------------------------------------------------------------------------------------------------------ batches
+            self.executor.__exit__(kind, *rest)
 
     def next_batch(self, step: int, *, last: int | None = None) -> Rollouts:
         """The groups of `step`, which counts the updates made; no batch of step `last` or later is begun.
@@ -101,50 +124,48 @@ class RolloutSchedule:
         """
         ahead = self.max_staleness if last is None else min(self.max_staleness, last - 1 - step)
         while len(self._issued) <= ahead:
-            indices = self._again.popleft() if self._again else self._take(self._source.prompts_per_step)
-            groups = self._start(indices, step + len(self._issued))
-            self._issued.append(_Issued(indices=indices, groups=groups))
-        return self._finish(self._world.join(self._issued.popleft().groups()), step)
+            indices = self._again.popleft() if self._again else self._take(self.source.settings.prompts_per_step)
+            self._issued.append((indices, self._start(indices, step + len(self._issued))))
+        _, wait = self._issued.popleft()
+        return self._finish(self.world.join(wait()), step)
 
     def advance(self, version: int) -> None:
         """The policy has new weights: the engine samples with them from the next token on."""
-        self._executor.call(lambda: self._engine.load_weights(version))
+        self.executor.call(lambda: self.source.model.engine.load_weights(version))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of something else that asks the engine, as evaluation does."""
-        return self._executor.run(work)
+        return self.executor.run(work)
 
     def _take(self, count: int) -> range:
         self._cursor += count
         return range(self._cursor - count, self._cursor)
 
     def _start(self, indices: range, step: int) -> Callable[[], list[Group]]:
-        return self._executor.start(self._source.sample(self._world.share(indices), step=step))
+        return self.executor.start(self.source.sample(self.world.share(indices), step=step))
 
     def _finish(self, groups: list[Group], step: int) -> Rollouts:
         sampled = list(groups)
         num_refilled = 0
-        for _ in range(self._refills or 0):
+        for _ in range(self.refills or 0):
             dead = [i for i, group in enumerate(groups) if self._is_dead(group)]
             if not dead:
                 break
             num_refilled += len(dead)
-            fresh = self._world.join(self._start(self._take(len(dead)), step)())
+            fresh = self.world.join(self._start(self._take(len(dead)), step)())
             sampled += fresh
             for i, group in zip(dead, fresh, strict=True):
                 groups[i] = group
-        check_errors(sampled, self._max_error_share)
+        check_errors(sampled, self.max_error_share)
         alive = [group for group in groups if not self._is_dead(group)]
         return Rollouts(groups=tuple(alive or groups), num_refilled=num_refilled)
 
     def _is_dead(self, group: Group) -> bool:
-        return self._refills is not None and is_dead_group([e.score.value for e in group.episodes])
-
-    # -------------------------------------------------------------------------------------------------------- state
+        return self.refills is not None and is_dead_group([e.score.value for e in group.episodes])
 
     def state(self) -> dict[str, Any]:
         """Which prompts come next, for a checkpoint."""
-        under_way = [*(issued.indices for issued in self._issued), *self._again]
+        under_way = [*(indices for indices, _ in self._issued), *self._again]
         return {"cursor": self._cursor, "under_way": [[indices.start, indices.stop] for indices in under_way]}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rlvr.core.env import Env, Reply, TurnText
+from rlvr.core.episode import ChatModel
 from rlvr.core.executor import Background, Inline
-from rlvr.core.schedule import Rollouts, RolloutSchedule
+from rlvr.core.rollout import Rollouts, RolloutSchedule, RolloutSource
 from rlvr.core.settings import RolloutSettings
-from rlvr.core.source import RolloutSource
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
 from rlvr.types import Completion, Example, Message, SamplingParams, Score, StopReason, ToolSchema
@@ -126,15 +126,12 @@ def schedule(
     engine = engine or EchoEngine()
     source = RolloutSource(
         task=task or ParityTask(failing, num_turns),
-        engine=engine,
-        chat=PlainChat(),
+        model=ChatModel(engine=engine, chat=PlainChat(), max_context_tokens=16),
         settings=settings,
         seed=seed,
-        max_context_tokens=16,
     )
     made = RolloutSchedule(
         source=source,
-        engine=engine,
         executor=executor or Inline(),
         refills=refills,
         max_error_share=max_error_share,
@@ -152,7 +149,7 @@ def batches(made: RolloutSchedule, count: int = 1, *, first: int = 0) -> list[Ro
 @pytest.fixture
 def dead_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever their rewards, all groups are dead."""
-    monkeypatch.setattr("rlvr.core.schedule.is_dead_group", lambda rewards: True)
+    monkeypatch.setattr("rlvr.core.rollout.is_dead_group", lambda rewards: True)
 
 
 def all_equal(rewards: Sequence[float]) -> bool:

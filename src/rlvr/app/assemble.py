@@ -1,0 +1,173 @@
+"""The parts of a run, put together: what the loop calls, each made by one function here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from rlvr.app.debugging import episode_printer
+from rlvr.app.engines import Sampler, make_engine
+from rlvr.app.evaluation import evaluate_all
+from rlvr.app.memory import fitted, plan_run
+from rlvr.app.policies import Setup
+from rlvr.app.ranks import own_voice
+from rlvr.app.tasks import context_tokens, make_chat
+from rlvr.chat.rendering import Chat
+from rlvr.core.algorithms.objective import Objective
+from rlvr.core.engine.base import Engine
+from rlvr.core.episode import ChatModel
+from rlvr.core.executor import Background, Inline
+from rlvr.core.loop import Recorder, TrainingRun
+from rlvr.core.packing import Layout, Packing
+from rlvr.core.rollout import RolloutSchedule, RolloutSource
+from rlvr.core.settings import cpu_tokens
+from rlvr.core.trainer import Trainer
+from rlvr.errors import UserError
+from rlvr.evaluation.players import LocalPlayer
+from rlvr.evaluation.summary import combine
+from rlvr.models.devices import in_bf16
+from rlvr.models.loading import value_head
+from rlvr.models.policy import HubPolicy
+from rlvr.scale.fsdp import parallel
+from rlvr.tasks.base import Task
+from rlvr.tracking.jsonl import MetricsFile
+from rlvr.tracking.rollouts import Reader, cut_back
+from rlvr.tracking.trackers.fanout import Trackers
+from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint
+from rlvr.training.layout import choose_layout
+from rlvr.training.recorder import FolderRecorder, SilentRecorder
+from rlvr.training.state import CheckpointSchedule
+
+
+def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun:
+    """Everything the loop calls, at the state of the last complete checkpoint if there is one."""
+    task, note = setup.tasks.own, setup.console.note
+    chat, layout = make_chat(setup.config, policy, task), choose_layout(policy)
+    setup = within_memory(setup, policy, chat, layout)
+    config, world = setup.config, setup.world
+    engine = make_engine(config, policy, setup.folder.root, world, own_voice(config, world, note), setup.stopped)
+    if "values" in config.algorithm.needs:
+        critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
+        policy = replace(policy, value_head=critic)
+    rollouts = make_rollouts(setup, policy, engine, chat)
+    objective = Objective(
+        algorithm=config.algorithm,
+        max_completion_tokens=config.rollout.max_completion_tokens,
+        temperature=config.rollout.temperature,
+    )
+    trainer = make_trainer(setup, policy, objective, layout)
+    metrics_file = MetricsFile(setup.folder.metrics)
+    checkpoints = CheckpointSchedule(
+        folder=setup.folder.checkpoints,
+        settings=config.trainer,
+        policy=policy,
+        trainer=trainer,
+        rollouts=rollouts,
+        headline=f"eval/{task.name}/{config.evaluation.headline}",
+        before_save=metrics_file.sync,
+        world=world,
+    )
+    start_step = restore(setup, checkpoints, metrics_file, engine)
+    if line := chat.note(task.train_example(0).messages):
+        note(line)
+    note(f"training in {trainer.precision} on {torch.get_num_threads()} thread(s)")
+    return TrainingRun(
+        start_step=start_step,
+        max_steps=config.trainer.max_steps,
+        evaluate_every=config.evaluation.every,
+        rollouts=rollouts,
+        objective=objective,
+        trainer=trainer,
+        evaluate=partial(evaluate, setup, policy, engine, rollouts),
+        recorder=make_recorder(setup, chat, metrics_file, trackers),
+        checkpoints=checkpoints,
+    )
+
+
+def within_memory(setup: Setup, policy: HubPolicy, chat: Chat, layout: Layout) -> Setup:
+    """With the portions that fit the memory, which are noted. ConfigError if none do."""
+    memory = plan_run(setup.config, policy, chat, setup.tasks.own, layout=layout, world=setup.world)
+    for line in memory.lines:
+        setup.console.note(line)
+    return replace(setup, config=fitted(setup.config, memory, setup.world))
+
+
+def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) -> RolloutSchedule:
+    """Groups of the run's task, beside the trainer where they may be stale."""
+    config, background = setup.config, setup.config.rollout.max_staleness > 0
+    model = ChatModel(engine=engine, chat=chat, max_context_tokens=_context(policy, engine))
+    return RolloutSchedule(
+        source=RolloutSource(task=setup.tasks.own, model=model, settings=config.rollout, seed=config.seed),
+        executor=Background(num_threads=torch.get_num_threads()) if background else Inline(),
+        refills=config.algorithm.refills,
+        max_error_share=config.reward.max_error_share,
+        max_staleness=config.rollout.max_staleness,
+        world=setup.world,
+    )
+
+
+def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, layout: Layout) -> Trainer:
+    """It cuts the policy's weights where they are sharded, so the engine is made before it."""
+    settings, world = setup.config.trainer, setup.world
+    bf16 = world.first(in_bf16(settings.precision, policy.model))
+    return Trainer(
+        policy=policy,
+        objective=objective,
+        settings=settings,
+        seed=setup.config.seed,
+        packing=Packing(layout=layout, max_tokens=cpu_tokens(settings.microbatch_tokens), note=setup.console.note),
+        parallel=parallel(settings, world, bf16=bf16),
+    )
+
+
+def make_recorder(setup: Setup, chat: Chat, metrics_file: MetricsFile, trackers: Trackers) -> Recorder:
+    """Writes into the run folder on the first rank, nothing on the others."""
+    task, root = setup.tasks.own, setup.folder.root
+    if not setup.world.is_first:
+        return SilentRecorder(folder=root)
+    return FolderRecorder(
+        folder=root,
+        metrics_file=metrics_file,
+        console=setup.console,
+        settings=setup.config.tracker,
+        reader=Reader(decode=chat.decode, parse=chat.parse, tools=lambda example: task.env(example).tools),
+        printer=episode_printer(setup.config, task, chat, setup.console),
+        trackers=trackers,
+    )
+
+
+def restore(setup: Setup, checkpoints: CheckpointSchedule, metrics_file: MetricsFile, engine: Engine) -> int:
+    """Go back to the last complete checkpoint, or to the start; numbers and rollouts written after it are cut off."""
+    folder, world = setup.folder, setup.world
+    latest = world.first(latest_checkpoint(folder.checkpoints) if world.is_first else None)
+    if latest is None and folder.final.is_dir():
+        raise UserError(f"{folder.root} has a final model but no checkpoint to go on from: choose another run_dir.")
+    step = 0
+    if latest is not None:
+        checkpoint = load_checkpoint(latest, world)
+        checkpoints.restore(checkpoint)
+        step = checkpoint.step
+    if world.is_first:
+        metrics_file.cut_back(step if step > 0 else -1)  # line 0 is written again: the loop starts with an evaluation
+        cut_back(folder.rollouts, step)
+    engine.load_weights(step)
+    return step
+
+
+def evaluate(setup: Setup, policy: HubPolicy, engine: Sampler, rollouts: RolloutSchedule) -> dict[str, float]:
+    """The metrics of all evaluation sets; those of a mix together under its own name."""
+    config, tasks, context = setup.config, setup.tasks, _context(policy, engine)
+
+    def player(task: Task) -> LocalPlayer:
+        return LocalPlayer(engine=engine, chat=make_chat(config, policy, task), max_context_tokens=context)
+
+    found = evaluate_all(config, tasks.eval_sets, player, run=rollouts.run, world=setup.world)
+    metrics = {name: value for result in found.values() for name, value in result.metrics.items()}
+    parts = [found[part.name].metrics for part in tasks.own.eval_sets()]
+    return metrics | (combine(tasks.own.name, parts) if tasks.own.name not in found else {})
+
+
+def _context(policy: HubPolicy, engine: Sampler) -> int:
+    return min(context_tokens(policy), engine.max_context_tokens)  # servers may have less room than the model
