@@ -75,7 +75,7 @@ def train(run: TrainingRun, stopped: Callable[[], bool]) -> int:
             clock = Clock()
             with clock("generation"):
                 sampled = rollouts.next_batch(step, last=run.max_steps)
-            batch = to_batch(sampled.groups, train_on_tool_tokens=run.objective.algorithm.train_on_tool_tokens)
+            batch = to_batch(sampled.groups)
             ages = check_staleness(batch, step, rollouts.max_staleness)
             with clock("scoring"):
                 batch = run.objective.advantages(run.trainer.score(batch))
