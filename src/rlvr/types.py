@@ -218,8 +218,8 @@ class Score:
     - `error`: the verifier itself failed; `value` is NaN and the episode is left out of group mean, std and loss.
 
     `potentials`, if there are any, has one number a turn: how far the episode was before it. Algorithms that give each
-    token its own return shape their rewards with them; no optimum moves (`rlvr.core.algorithms.gae`). `trace` is for
-    people: how the answer was reached.
+    token its own return shape their rewards with them; no optimum moves (`core/algorithms/advantages.py`). `trace` is
+    for people: how the answer was reached.
     """
 
     value: float
