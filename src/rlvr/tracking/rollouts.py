@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Decode = Callable[[Sequence[int]], str]
 Numbers = list[float | None]
 
+MAX_TEXT = 10_000
+"""Characters of a prompt or completion that trackers get."""
+
 MAX_DEPTH = 20
 """Of lists and objects in a call's arguments; what lies deeper is only named."""
 
@@ -228,6 +231,31 @@ def _mean_advantage(rows: Sequence[RowRecord]) -> float | None:
     tokens = [token for row in rows for token in zip(row.advantages or (), row.loss_mask, strict=False)]
     kept = [value for value, mask in tokens if mask and value is not None]
     return math.fsum(kept) / len(kept) if kept else None
+
+
+def completion_rows(step: int, records: Sequence[EpisodeRecord]) -> list[dict[str, Any]]:
+    """A table for trackers: the first prompt, what the model and its tools wrote after it, and the reward."""
+    parts = sorted({name for record in records for name in record.reward_parts})
+    return [
+        {
+            "step": step,
+            "example_id": record.example_id,
+            "group": record.group,
+            "sample_index": record.sample_index,
+            "prompt": _short(record.turns[0].prompt),
+            "completion": _short("".join(turn.completion + (turn.reply or "") for turn in record.turns)),
+            "answer": _short(record.answer),
+            "reward": record.reward,
+            "advantage": record.advantage,
+            "stop_reason": record.stop_reason,
+        }
+        | {f"part_{name}": record.reward_parts.get(name) for name in parts}
+        for record in records
+    ]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} [... {len(text) - MAX_TEXT} more characters]"
 
 
 # --------------------------------------------------------------------------------------------------------- files

@@ -72,11 +72,11 @@ class Fake(Tracker):
             case "hang":
                 time.sleep(600)
             case "wait":
-                GATE.wait(30)
+                GATE.wait(300)
             case "slow":
                 time.sleep(0.01)
             case "late":
-                time.sleep(0.5)
+                time.sleep(0.2)
             case "exit":
                 sys.exit(3)
             case "print":
@@ -127,7 +127,7 @@ class Run:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
