@@ -43,6 +43,10 @@ class Player(Protocol):
         """Let the model and `env` take turns until the episode ends; turn t is drawn with `sampling(t)`."""
         ...
 
+    async def close(self) -> None:
+        """Close the connections of this event loop; the player can be used again."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPlayer:
@@ -70,6 +74,9 @@ class LocalPlayer:
             max_context_tokens=self.max_context_tokens,
         )
         return played(self.chat, episode, env.tools)
+
+    async def close(self) -> None:
+        """There is none."""
 
 
 def played(chat: ChatCodec, episode: Episode, tools: Sequence[ToolSchema]) -> Played:

@@ -17,7 +17,7 @@ from rlvr.core.env import TurnText
 from rlvr.core.episode import Sampling, run_episode
 from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.evaluate import conclude, evaluate, examples_of, judge
+from rlvr.evaluation.evaluate import conclude, examples_of, judge, play_set
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.summary import EvaluationResult
@@ -129,7 +129,7 @@ def play(
     player = LocalPlayer(engine=policy, chat=codec, max_context_tokens=64)
     examples = world.share(examples_of(task, num_examples))
     sampling = SamplingParams(max_tokens=8, stop_ids=codec.stop_ids, seed=0)
-    return asyncio.run(evaluate(player, task, examples, sampling, range(samples + 1))), policy
+    return asyncio.run(play_set(player, task, examples, sampling, range(samples + 1))), policy
 
 
 def recorded(
