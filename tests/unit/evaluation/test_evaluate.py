@@ -23,8 +23,8 @@ from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.tasks.rpn import Rpn, RpnTask
-from rlvr.tracking.evaluations import EvaluationRecord, from_json
-from rlvr.tracking.jsonl import to_json
+from rlvr.tracking.evaluations import SCHEMA, EvaluationRecord
+from rlvr.tracking.jsonl import from_line, to_json
 from rlvr.types import (
     Completion,
     Episode,
@@ -287,8 +287,8 @@ def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_onc
     single = replace(episode, turns=(first,))
     alone = recorded(task, codec, example, single, ())
     assert [(turn.completion, turn.calls, turn.reply) for turn in alone.turns] == [("3 <eoe>", (), None)]
-    assert from_json(to_json(alone)) == alone
-    assert from_json(to_json(record)).turns[0].calls[0].arguments == {"at": None}  # NaN is no JSON
+    assert from_line(SCHEMA, to_json(alone)) == alone
+    assert from_line(SCHEMA, to_json(record)).turns[0].calls[0].arguments == {"at": None}  # NaN is no JSON
     endless = replace(second, prompt_ids=first.prompt_ids + first.completion.token_ids + (3,) * 100_000)
     long = recorded(task, codec, example, replace(episode, turns=(first, endless)), TOOLS)
     assert len(long.turns[0].reply or "") == MAX_REPLY_CHARS

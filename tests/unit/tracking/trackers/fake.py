@@ -20,6 +20,8 @@ from rlvr.tracking.trackers.fanout import Reported, Trackers
 NAME = "tests.unit.tracking.trackers.fake:Fake"
 GATE = threading.Event()
 """What a fake with `does="log:wait"` waits for."""
+INSIDE = threading.Event()
+"""A fake that misbehaves has begun to."""
 
 
 class Fake(Tracker):
@@ -68,6 +70,7 @@ class Fake(Tracker):
             file.write(json.dumps([what, value]) + "\n")
 
     def _misbehave(self, how: str) -> None:
+        INSIDE.set()
         match how:
             case "hang":
                 time.sleep(600)

@@ -6,7 +6,7 @@ import pytest
 
 from rlvr.tracking.trackers import thread
 from rlvr.tracking.trackers.base import sentence
-from tests.unit.tracking.trackers.fake import GATE, Run, wait_for
+from tests.unit.tracking.trackers.fake import GATE, INSIDE, Run, wait_for
 from tests.unit.tracking.trackers.test_fanout import record
 
 
@@ -156,12 +156,13 @@ def test_what_a_library_prints_goes_to_the_log(tmp_path: Path, capfd: pytest.Cap
 def test_pitfall_37_a_run_that_is_being_killed_marks_it_and_hardly_waits(
     does: str, last: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlvr.tracking.trackers.fanout.LEAVE_S", 0.5 if does else 20.0)
+    monkeypatch.setattr("rlvr.tracking.trackers.fanout.LEAVE_S", 0.5 if does else 60.0)
+    INSIDE.clear()
     run = Run(tmp_path, does)
     run.trackers.__enter__()
     run.trackers.begin(0)
     run.steps(0)
-    wait_for(lambda: run.calls("start") != [])
+    wait_for(INSIDE.is_set if does else lambda: run.calls("start") != [])
     begin = time.monotonic()
     run.trackers.__exit__(SystemExit, SystemExit(130), None)
     assert time.monotonic() - begin < 100
