@@ -22,7 +22,8 @@ right = batch.episode_rows
 def rows_with_replies(episode: Episode) -> Iterator[TokenRow]:
     """The rows of an episode with everything after the first prompt in the mask; its behavior logprobs are unknown."""
     for row in right(episode):
-        sampled, first = row.loss_mask, row.prompt_length
+        sampled = row.loss_mask
+        first = [*sampled, True].index(True)
         reply = [index >= first and not own for index, own in enumerate(sampled)]
         version = row.policy_versions[first] if any(sampled) else -1
         yield replace(

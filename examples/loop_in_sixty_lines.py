@@ -47,9 +47,9 @@ torch.manual_seed(0)
 torch.set_num_threads(1)  # enough for a model this small
 shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 model = LlamaForCausalLM(LlamaConfig(vocab_size=8, initializer_range=0.1, **shape))  # pyright: ignore[reportArgumentType]
-objective = Objective(algorithm=Grpo(), max_completion_tokens=2)
+objective = Objective(algorithm=Grpo(), max_completion_tokens=2, temperature=1.0)
 settings = TrainerSettings(learning_rate=2e-3, warmup_steps=0)
-trainer = Trainer(policy=Policy(model=model), objective=objective, settings=settings, temperature=1.0, seed=0)
+trainer = Trainer(policy=Policy(model=model), objective=objective, settings=settings, seed=0)
 engine = LocalEngine(model, max_batch_size=400, max_context_tokens=6)
 for step in range(60):
     batch = to_batch(asyncio.run(sample(engine, step)))  # tokens, mask, rewards
