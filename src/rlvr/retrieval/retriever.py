@@ -81,7 +81,7 @@ class Retriever(Component, ABC):
 
         Raises:
             ConfigError: no such model, corpus or address, or settings that do not go together.
-            CorpusError: the corpus or its stored index is damaged.
+            DataError: the corpus or its stored index is damaged.
         """
         self.check()
         try:

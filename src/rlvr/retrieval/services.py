@@ -21,6 +21,7 @@ from abc import ABC
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import (
     AliasChoices,
@@ -251,19 +252,15 @@ def _pause_s(number: int) -> float:
 
 def _check_address(key: str, url: str) -> None:
     """ConfigError for what is no address, and for a password in one: it would stand in logs."""
-    from httpx2 import URL, InvalidURL
-
-    if any(char in url for char in "@?#"):
-        raise ConfigError(
-            f"{key}: an address is http://HOST:PORT or http://HOST:PORT/PATH and nothing more; give a key with "
-            "task.retrieval.api_key_var."
-        )
-    with suppress(InvalidURL):
-        parts = URL(url)
-        is_port = parts.port is None or 0 < parts.port < 1 << 16
-        if parts.scheme in ("http", "https") and parts.host and is_port and _is_plain(url):
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        is_bare = _is_plain(url) and not any(char in url for char in "@?#")
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and is_bare:
             return
-    raise ConfigError(f"{key}={url!a}: this is no address; write http://HOST:PORT.")
+    raise ConfigError(
+        f"{key}: this is no address; write http://HOST:PORT or http://HOST:PORT/PATH and nothing more (a key goes into "
+        "task.retrieval.api_key_var)."
+    )
 
 
 def _authorization(api_key_var: str | None) -> dict[str, str]:

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 from rlvr.registry import register
 from rlvr.rewards.numbers import parse_answer
+from rlvr.rows import MAX_FIELD_CHARS, DataError, Row, check_file, clean, number_text, read_file
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.readers import check_file, read_file
-from rlvr.tasks.rows import MAX_FIELD_CHARS, DataError, Row, clean, number_text
 from rlvr.tasks.settings import ColumnSettings, HeldOutShare, SplitSettings, TaskContext
 from rlvr.tasks.splits import Part, by_hash, make_data, parse_rows
 

@@ -12,11 +12,11 @@ from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
+from rlvr.rows import clean
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, text_of
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import plain
-from rlvr.tasks.rows import clean
 from rlvr.tasks.settings import TaskContext
 from rlvr.tasks.sources import Keep, Source, anything
 from rlvr.tasks.tool_play import played

@@ -21,10 +21,10 @@ from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.metrics import FinqaMetric, FinqaProgramMetric, Metric
 from rlvr.rewards.numbers import parse_answer
+from rlvr.rows import DataError, Row, clean, number_text
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.rows import DataError, Row, clean, number_text
 from rlvr.tasks.settings import DataPath, SplitSettings, TaskContext, data_folder
 from rlvr.tasks.splits import make_data, parse_rows
 

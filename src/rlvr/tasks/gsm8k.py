@@ -10,11 +10,11 @@ from pydantic import Field
 from rlvr.registry import register
 from rlvr.rewards.metrics import Metric, NumericMetric
 from rlvr.rewards.numbers import parse_answer
+from rlvr.rows import Row, clean
 from rlvr.settings import PositiveInt, Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.readers import read_split, split_names
-from rlvr.tasks.rows import Row, clean
 from rlvr.tasks.settings import DataPath, SplitSettings, Subset, TaskContext, data_folder
 from rlvr.tasks.splits import Part, make_data, parse_rows
 

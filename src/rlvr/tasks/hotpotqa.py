@@ -17,9 +17,9 @@ from typing import ClassVar
 
 from rlvr.registry import register
 from rlvr.retrieval.base import Document
+from rlvr.rows import Row
 from rlvr.tasks.multihop_sets import Library, Question, Reason, cell, gold, records
 from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
-from rlvr.tasks.rows import Row
 
 INCOMPLETE = "have a context without all supporting paragraphs, and need task.retrieval.scope=corpus"
 

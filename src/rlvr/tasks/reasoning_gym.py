@@ -16,12 +16,12 @@ from rlvr.errors import ConfigError, nearest, suggestion
 from rlvr.registry import register
 from rlvr.rewards.metrics import Metric, ReasoningGymMetric
 from rlvr.rewards.reasoning_gym import require_reasoning_gym
+from rlvr.rows import ascii_text, clean
 from rlvr.seeding import derive_seed
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.generator import Scalar
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.rows import ascii_text, clean
 from rlvr.tasks.settings import DataSettings, TaskContext
 from rlvr.tasks.sources import DrawnSource
 

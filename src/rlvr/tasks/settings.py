@@ -14,10 +14,10 @@ from pydantic import Field
 from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.rewards.settings import RewardSettings
+from rlvr.rows import ENDINGS, Row
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, chosen, setting
 from rlvr.tasks.prompts import Prompt
-from rlvr.tasks.readers import ENDINGS, read_split, split_names
-from rlvr.tasks.rows import Row
+from rlvr.tasks.readers import read_split, split_names
 
 if TYPE_CHECKING:
     from rlvr.rewards.base import Verifier

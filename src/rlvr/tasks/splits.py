@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rlvr.errors import ConfigError
+from rlvr.rows import DataError, Row, ascii_text
 from rlvr.tasks.dataset import Data, note_overlap
 from rlvr.tasks.problems import Problem, hash_rank, is_held_out
-from rlvr.tasks.rows import DataError, Row, ascii_text
 from rlvr.tasks.sources import ListSource
 
 Parse = Callable[[Row], Problem | None]

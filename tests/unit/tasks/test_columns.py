@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rlvr.errors import ConfigError
-from rlvr.tasks.rows import DataError
+from rlvr.rows import DataError
 from tests.unit.tasks.data_tasks import ids, judged, make, scored, solved, sums, write_jsonl
 
 

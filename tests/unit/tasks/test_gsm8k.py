@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import UserError
+from rlvr.rows import DataError, Row
 from rlvr.tasks.gsm8k import Gsm8k, parse
 from rlvr.tasks.problems import fingerprint
-from rlvr.tasks.rows import DataError, Row
 from tests.unit.tasks.data_tasks import FIXTURES, judged, make, real_data, scored, solved, turn, write_jsonl
 
 GSM8K = FIXTURES / "gsm8k"

@@ -10,11 +10,11 @@ import pytest
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.retrieval.base import Document
+from rlvr.rows import DataError, Row
 from rlvr.tasks import hotpotqa, musique_rows
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.multihop import to_problem
 from rlvr.tasks.multihop_sets import Library, Question, named_sets, read_questions, with_noise
-from rlvr.tasks.rows import DataError, Row
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, ids, write_jsonl
 from tests.unit.tasks.multihop_episodes import corpus, make_qa, rows
