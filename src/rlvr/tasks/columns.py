@@ -77,10 +77,16 @@ def parse(row: Row, settings: ColumnSettings) -> Problem | None:
     if not golds:
         return None
     key = fingerprint(question)
+    name = f"{settings.name}/{key.hex()}"
+    if settings.id_field is not None:
+        given = row.get(settings.id_field)
+        name = "" if isinstance(given, bool) or not isinstance(given, str | int) else clean(str(given))
+        if not name:
+            raise row.wrong(settings.id_field, given, "a text or a whole number")
     used = {settings.question_field, settings.answer_field, settings.id_field, "aliases", "tags", "task"}
     others = {name: value for name, value in row.fields.items() if name not in used}  # a reward may want them
     return Problem(
-        id=f"{settings.name}/{key.hex()}" if settings.id_field is None else _id(row, settings.id_field),
+        id=name,
         key=key,
         question=question,
         answer=golds[0],
@@ -111,10 +117,3 @@ def _answer(row: Row, field: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise row.wrong(field, value, "a text, a number or a list of them")
     return number_text(value) if isinstance(value, float) else str(value)
-
-
-def _id(row: Row, field: str) -> str:
-    value = row.get(field)
-    if isinstance(value, bool) or not isinstance(value, str | int) or not clean(str(value)):
-        raise row.wrong(field, value, "a text or a whole number")
-    return clean(str(value))

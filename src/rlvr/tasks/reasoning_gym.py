@@ -76,8 +76,13 @@ class Drawer:
     """
 
     def __init__(self, settings: ReasoningGymTask) -> None:
+        import reasoning_gym
+
         self._settings = settings
-        self._chunk = lru_cache(MAX_CHUNKS)(self._made)
+        name, more = settings.dataset, settings.settings
+        self._chunk = lru_cache(MAX_CHUNKS)(
+            lambda number: reasoning_gym.create_dataset(name, seed=number, size=CHUNK_SIZE, **more)
+        )
 
     def draw(self, seed: int, place: int) -> Problem:
         """Some data sets have no reference answer: it is empty then."""
@@ -101,12 +106,6 @@ class Drawer:
             answer="" if answer is None else str(answer),
             metadata={"dataset": name, "settings": dict(self._settings.settings), "entry": entry},
         )
-
-    def _made(self, number: int) -> Any:
-        import reasoning_gym
-
-        settings = self._settings
-        return reasoning_gym.create_dataset(settings.dataset, seed=number, size=CHUNK_SIZE, **settings.settings)
 
 
 def _check(settings: ReasoningGymTask) -> None:

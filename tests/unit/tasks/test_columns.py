@@ -58,12 +58,6 @@ def test_a_tiny_file_holds_out_at_least_one_question(tmp_path: Path) -> None:
         make(jsonl(write_jsonl(tmp_path / "one.jsonl", sums(1))))
 
 
-def test_repeated_questions_without_ids_are_left_out_and_counted(tmp_path: Path) -> None:
-    rows = [*sums(20), {"question": "what is 3 PLUS one?", "answer": 99}]
-    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows)))
-    assert "1 training rows repeat an earlier question: left out" in made.notes
-
-
 def test_given_ids_are_used_and_must_differ(tmp_path: Path) -> None:
     rows = [row | {"key": f"k{n}"} for n, row in enumerate(sums(20))]
     made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), id_field="key"))
