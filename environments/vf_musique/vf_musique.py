@@ -20,7 +20,7 @@ from datasets import Dataset
 from rlvr.app.musique import Game, open_game
 from rlvr.config.compose import load_task_config
 from rlvr.core.env import TurnText
-from rlvr.tasks.verifiers_client import to_messages
+from rlvr.tasks.verifiers_env import to_messages
 from rlvr.types import Example, Message, StopReason
 
 EPISODE, SCORE = "rlvr_episode", "rlvr_score"  # keys of a rollout's state

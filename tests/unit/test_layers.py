@@ -12,7 +12,7 @@ PACKAGE = Path(rlvr.__file__).parent
 
 LAYERS = (
     ("errors", "seeding"),
-    ("imports", "lines", "threads"),
+    ("imports", "lines", "rows", "threads"),
     ("registry",),
     ("settings",),
     ("types",),

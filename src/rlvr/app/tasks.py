@@ -13,10 +13,10 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.rewards.parts import make_verifier
 from rlvr.rewards.sandbox import Sandbox
+from rlvr.rows import ascii_text
 from rlvr.tasks.base import Task
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.prompting import Prompter, resolve_markers
-from rlvr.tasks.rows import ascii_text
 from rlvr.tasks.settings import Functions, TaskBundle, TaskContext
 from rlvr.types import Message, ToolSchema
 

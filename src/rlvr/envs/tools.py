@@ -68,7 +68,9 @@ class Tool:
         try:
             return self.arguments.validate_json(json.dumps(arguments))
         except ValidationError as error:
-            raise ValueError(_explain(error, self.schema)) from None
+            known = self.schema["function"]["parameters"]["properties"]
+            said = "; ".join(_problem(one, known) for one in error.errors(include_url=False)[:5])
+            raise ValueError(_bounded(said, MAX_ERROR_CHARS)) from None
         except (TypeError, ValueError, RecursionError):
             raise ValueError("the arguments are no JSON object") from None
 
@@ -211,7 +213,11 @@ def _parameters(
             )
         if key not in hints:
             raise UserError(f"the parameter {key!r} of the tool {name!r} has no type: write it as {key}: str.")
-        fields[key] = _field(hints[key], parameter, notes.get(key))
+        default, extra = parameter.default, {}
+        if default is not parameter.empty and default is not None:
+            extra = {"default": pydantic_core.to_jsonable_python(default)}
+        field: Any = Annotated[hints[key], Field(description=notes.get(key), json_schema_extra=extra)]
+        fields[key] = field if default is parameter.empty else NotRequired[field]
     model: Any = TypedDict(name, fields)  # pyright: ignore[reportArgumentType]
     model.__pydantic_config__ = ConfigDict(strict=True, extra="forbid")
     try:
@@ -223,13 +229,6 @@ def _parameters(
     for needless in ("title", "additionalProperties", "description"):
         schema.pop(needless, None)
     return adapter, schema, takes_state
-
-
-def _field(hint: Any, parameter: inspect.Parameter, note: str | None) -> Any:
-    shown = parameter.default is not parameter.empty and parameter.default is not None
-    extra = {"default": pydantic_core.to_jsonable_python(parameter.default)} if shown else {}
-    field: Any = Annotated[hint, Field(description=note, json_schema_extra=extra)]
-    return field if parameter.default is parameter.empty else NotRequired[field]
 
 
 # --------------------------------------------------------------------------------------------------------- running
@@ -280,12 +279,6 @@ def _bounded(text: str, max_chars: int) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _explain(error: ValidationError, schema: ToolSchema) -> str:
-    """What is wrong with the arguments, in words for the model: each argument by name."""
-    known = schema["function"]["parameters"]["properties"]
-    return _bounded("; ".join(_problem(one, known) for one in error.errors(include_url=False)[:5]), MAX_ERROR_CHARS)
-
-
 def _problem(problem: Any, known: Mapping[str, Any]) -> str:
     if not problem["loc"]:
         return "the arguments are no JSON object"
@@ -294,11 +287,7 @@ def _problem(problem: Any, known: Mapping[str, Any]) -> str:
         return f"argument {place!r} ({known.get(place, {}).get('type', 'any type')}) is missing"
     if problem["type"] == "extra_forbidden":
         return f"there is no argument {place!r}; the arguments are: {', '.join(known) or 'none'}"
-    should = problem["msg"].removeprefix("Input ")
-    return f"argument {place!r} {should}, not {_shown(problem['input'])}"
-
-
-def _shown(value: object) -> str:
     kinds = {bool: "the boolean", int: "the integer", float: "the number", str: "the string", list: "the list"}
-    kind = kinds.get(type(value))
-    return f"{kind} {value!r:.60}" if kind else "null" if value is None else "an object"
+    value = problem["input"]
+    shown = f"{kinds[type(value)]} {value!r:.60}" if type(value) in kinds else "null" if value is None else "an object"
+    return f"argument {place!r} {problem['msg'].removeprefix('Input ')}, not {shown}"

@@ -10,10 +10,6 @@ from typing import NamedTuple
 from rlvr.errors import UserError
 
 
-class CorpusError(UserError):
-    """A file of passages, or the folder made from it, is damaged. Names the place."""
-
-
 class RetrievalError(UserError):
     """A service stays down, or a search gives what cannot be used: the run ends, it does not go on with reward 0."""
 

@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlvr.registry import register
-from rlvr.retrieval.base import Corpus, CorpusError, Document
+from rlvr.retrieval.base import Corpus, Document
 from rlvr.retrieval.corpus import damaged, made
 from rlvr.retrieval.ranking import Index, Scores
 from rlvr.retrieval.retriever import IndexRetriever
 from rlvr.retrieval.text import make_stemmer, words
+from rlvr.rows import DataError
 
 K1, B = 1.5, 0.75
 FORMAT = "2"
@@ -64,7 +65,7 @@ class Bm25(IndexRetriever):
         """Seconds for tens of thousands of passages. What was stored is mapped into memory.
 
         Raises:
-            CorpusError: no passage has a word, or the stored index is damaged.
+            DataError: no passage has a word, or the stored index is damaged.
         """
         settings = self.retrieval
         name = "bm25-" + ("stem" if settings.stem else "plain") + "-stop" * settings.remove_stop_words
@@ -99,7 +100,7 @@ class Bm25(IndexRetriever):
     def _store(self, corpus: Corpus, draft: Path) -> None:
         bm25 = self._counted(corpus.documents)
         if not bm25.vocab_dict:
-            raise CorpusError(f"no passage of {corpus.folder.name} has a word of two letters: bm25 cannot search it.")
+            raise DataError(f"no passage of {corpus.folder.name} has a word of two letters: bm25 cannot search it.")
         bm25.save(draft, allow_pickle=False, show_progress=False)
 
 

@@ -10,26 +10,23 @@ The folder's name holds a hash of the file, so a changed corpus gets new indexes
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import mmap
 import os
+import re
 import shutil
 import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlvr.errors import ConfigError
-from rlvr.retrieval.base import Corpus, CorpusError, Document
+from rlvr.retrieval.base import Corpus, Document
 from rlvr.retrieval.text import readable
+from rlvr.rows import DataError, check_file, read_file
 
-ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 FORMAT = "1"
 """Of the folder; part of its hash."""
 
@@ -66,21 +63,17 @@ def open_corpus(file: str | Path, index_dir: str | Path | None) -> Corpus:
 
     Raises:
         ConfigError: there is no such file, or its name has another ending.
-        CorpusError: it is damaged, empty, or repeats an id; names the line.
+        DataError: it is damaged, empty, or repeats an id; names the line.
     """
     path = Path(file).expanduser()
-    name = next((path.name.removesuffix(ending) for ending in reversed(ENDINGS) if path.name.endswith(ending)), None)
-    if not path.is_file():
-        raise ConfigError(f"there is no corpus {path}: name a file of passages ({', '.join(ENDINGS)}).")
-    if name is None:
-        raise ConfigError(f"{path}: a corpus ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; rename or convert it.")
-    digest = hashlib.sha256(f"{FORMAT} {path.name.removesuffix('.gz').rpartition('.')[2]}\n".encode())
+    check_file(path)
+    name, kind = re.fullmatch(r"(.+)\.(jsonl?)(?:\.gz)?", path.name, re.DOTALL).groups()  # type: ignore[union-attr]
+    digest = hashlib.sha256(f"{FORMAT} {kind}\n".encode())
     with path.open("rb") as opened:
         while block := opened.read(1 << 20):
             digest.update(block)
-    folder = (
-        default_folder() if index_dir is None else Path(index_dir).expanduser()
-    ) / f"{name}-{digest.hexdigest()[:16]}"
+    root = default_folder() if index_dir is None else Path(index_dir).expanduser()
+    folder = root / f"{name}-{digest.hexdigest()[:16]}"
     stored = made(folder / "documents", lambda draft: _store(path, draft))
     return Corpus(documents=StoredDocuments(stored), folder=folder)
 
@@ -88,54 +81,21 @@ def open_corpus(file: str | Path, index_dir: str | Path | None) -> Corpus:
 def _store(path: Path, folder: Path) -> None:
     offsets, ids = [0], set[str]()
     with (folder / "rows.jsonl").open("wb") as file:
-        for number, (place, row) in enumerate(_rows(path)):
-            document = _document(row, number, place)
-            if document.id in ids:
-                raise CorpusError(f"{place}: the id {_shown(document.id)} occurs twice; each passage needs its own.")
-            ids.add(document.id)
-            stored = json.dumps([document.id, document.title, document.text]).encode() + b"\n"
-            offsets.append(offsets[-1] + file.write(stored))
-    if not ids:
-        raise CorpusError(f"{path} has no passages; give one JSON object with title and text a line.")
+        for number, row in enumerate(read_file(path)):
+            fields = {"id": number, "title": "", **row.fields}
+            if type(fields["id"]) is int:
+                fields["id"] = str(fields["id"])
+            passage = []
+            for key in ("id", "title", "text"):
+                value = fields.get(key)
+                if not isinstance(value, str):
+                    raise row.wrong(key, value, "a text")
+                passage.append(readable(value))
+            if passage[0] in ids:
+                raise DataError(f"{row.place}: the id {passage[0]!a:.60} occurs twice; each passage needs its own.")
+            ids.add(passage[0])
+            offsets.append(offsets[-1] + file.write(json.dumps(passage).encode() + b"\n"))
     np.save(folder / "offsets.npy", np.array(offsets, dtype=np.int64))
-
-
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """Places for messages, and what is there."""
-    place = str(path)
-    try:
-        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
-            if path.name.removesuffix(".gz").endswith(".jsonl"):
-                for number, line in enumerate(file, start=1):
-                    place = f"{path}, line {number}"
-                    if line.strip():
-                        yield place, json.loads(line.decode("utf-8-sig"))
-                return
-            rows = json.loads(file.read().decode("utf-8-sig"))
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CorpusError(f"{place}: the file is damaged ({error}); get it again.") from None
-    except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{place}: this is not JSON in UTF-8 ({error}); mend or remove it.") from None
-    if not isinstance(rows, list):
-        raise CorpusError(f"{path}: a .json corpus is a list of objects, but this is {_shown(rows)}.")
-    yield from ((f"{path}, passage {number}", row) for number, row in enumerate(rows, start=1))
-
-
-def _document(row: Any, number: int, place: str) -> Document:
-    if not isinstance(row, dict):
-        raise CorpusError(f"{place}: a passage is a JSON object, but this is {_shown(row)}.")
-    fields = {"id": row.get("id", number), "title": row.get("title", ""), "text": row.get("text")}
-    if type(fields["id"]) is int:
-        fields["id"] = str(fields["id"])
-    for name, value in fields.items():
-        if not isinstance(value, str):
-            raise CorpusError(f"{place}: {name} must be text, but is {_shown(value)}; mend or remove the passage.")
-    return Document(**{name: readable(value) for name, value in fields.items()})
-
-
-def _shown(value: object) -> str:
-    shown = ascii(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 # ------------------------------------------------------------------------------- folders that are complete or absent
@@ -158,28 +118,20 @@ def made(folder: Path, make: Callable[[Path], None]) -> Path:
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         make(draft)
-        for file in draft.iterdir():
-            _to_disk(file)
+        for path in draft.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
         draft.chmod(0o755)  # mkdtemp's own is for this user alone
         try:
             draft.rename(folder)
         except OSError:
             if not folder.is_dir():  # else another process was faster
                 raise
-        _to_disk(folder.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder
 
 
-def damaged(folder: Path, reason: object) -> CorpusError:
+def damaged(folder: Path, reason: object) -> DataError:
     """The error for a stored folder that cannot be read."""
-    return CorpusError(f"the index in {folder} is damaged ({reason}); delete that folder, and it is made again.")
-
-
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    return DataError(f"the index in {folder} is damaged ({reason}); delete that folder, and it is made again.")

@@ -64,9 +64,7 @@ class Hybrid(IndexRetriever):
         self._semantic.load()
 
     def index(self, documents: Sequence[Document]) -> HybridIndex:
-        """See `IndexRetriever.index`."""
         return HybridIndex(self._bm25.index(documents), self._semantic.index(documents))
 
     def corpus_index(self, corpus: Corpus) -> HybridIndex:
-        """See `IndexRetriever.corpus_index`."""
         return HybridIndex(self._bm25.corpus_index(corpus), self._semantic.corpus_index(corpus))

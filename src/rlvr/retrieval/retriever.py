@@ -16,7 +16,8 @@ from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.imports import described
 from rlvr.retrieval.base import Corpus, Document, Found, RetrievalError, Search
 from rlvr.retrieval.settings import RetrievalSettings
-from rlvr.retrieval.text import WORD, bounded
+from rlvr.retrieval.text import MAX_QUERY_CHARS, WORD, readable
+from rlvr.rows import ascii_text
 from rlvr.settings import Component, validated
 from rlvr.threads import CallThreads
 
@@ -81,7 +82,7 @@ class Retriever(Component, ABC):
 
         Raises:
             ConfigError: no such model, corpus or address, or settings that do not go together.
-            CorpusError: the corpus or its stored index is damaged.
+            DataError: the corpus or its stored index is damaged.
         """
         self.check()
         try:
@@ -126,9 +127,10 @@ class Retriever(Component, ABC):
 
         Raises RetrievalError if it fails, or gives anything else than documents.
         """
-        query = bounded(query)
+        query = readable(query[:MAX_QUERY_CHARS])
         if top_n < 1 or not WORD.search(query):
             return []
+        found: Any
         try:
             if inspect.iscoroutinefunction(self.search) or (self.is_instant and self._corpus is None):
                 found = self.search(query, documents, top_n)
@@ -139,21 +141,18 @@ class Retriever(Component, ABC):
         except UserError:
             raise
         except Exception as error:  # foreign code
-            raise RetrievalError(
-                f"task.retriever={self.name}: its search failed ({type(error).__name__}: {str(error)[:200]!a})."
-            ) from error
-        return self._checked(found, documents)[:top_n]
-
-    def _checked(self, found: Any, documents: Sequence[Document]) -> list[Found]:
+            said = ascii_text(described(error, own_only=True))
+            raise RetrievalError(f"task.retriever={self.name}: its search failed ({said}).") from error
         if (problem := self._problem(found, documents)) is not None:
-            returned = problem.encode("ascii", "backslashreplace").decode()
             raise RetrievalError(
-                f"task.retriever={self.name}: its search returned {returned}; it must return a list of documents out "
-                "of those that it is given (set is_local = False in a class that finds others)."
+                f"task.retriever={self.name}: its search returned {ascii_text(problem)}; it must return a list of "
+                "documents out of those that it is given (set is_local = False in a class that finds others)."
             )
-        return [one if isinstance(one, Found) else Found(one, 1 / rank) for rank, one in enumerate(found, start=1)]
+        ranked = [one if isinstance(one, Found) else Found(one, 1 / rank) for rank, one in enumerate(found, start=1)]
+        return ranked[:top_n]
 
     def _problem(self, found: Any, documents: Sequence[Document]) -> str | None:
+        """What is wrong with the answer of a search. Our own indexes give `Found`, and are not checked for ids."""
         if not isinstance(found, list):
             return f"{found!r:.80}"
         for one in found:
@@ -187,7 +186,6 @@ class IndexRetriever(Retriever, ABC):
         return self.index(corpus.documents)
 
     def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Found]:
-        """See `Retriever.search`."""
         if self._corpus is not None and documents is self._corpus.documents:
             assert self._corpus_index is not None
             return self._corpus_index.search(query, top_n)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,7 +48,13 @@ class Semantic(IndexRetriever):
     def corpus_index(self, corpus: Corpus) -> SemanticIndex:
         """Minutes for ten thousand passages on a CPU, once."""
         folder = corpus.folder / f"embeddings-{self._encoder.fingerprint}"
-        made(folder, lambda draft: np.save(draft / "embeddings.npy", self._encode(corpus.documents)))
+
+        def encode(draft: Path) -> None:
+            print(f"rlvr: encoding {len(corpus.documents):,} passages, once for this corpus and model", file=sys.stderr)
+            vectors = self._encoder.corpus([document.full for document in corpus.documents])
+            np.save(draft / "embeddings.npy", vectors)
+
+        made(folder, encode)
         try:
             vectors = np.load(folder / "embeddings.npy", mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
@@ -55,7 +62,3 @@ class Semantic(IndexRetriever):
         if vectors.ndim != 2 or len(vectors) != len(corpus.documents):
             raise damaged(folder, "it is of another corpus")
         return SemanticIndex(corpus.documents, vectors=np.asarray(vectors), encoder=self._encoder)
-
-    def _encode(self, documents: Sequence[Document]) -> Vectors:
-        print(f"rlvr: encoding {len(documents):,} passages, once for this corpus and model", file=sys.stderr)
-        return self._encoder.corpus([document.full for document in documents])

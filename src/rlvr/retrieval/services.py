@@ -21,6 +21,7 @@ from abc import ABC
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import (
     AliasChoices,
@@ -98,7 +99,6 @@ class ServiceRetriever(Retriever, ABC):
     _connections: Any = PrivateAttr(default_factory=weakref.WeakKeyDictionary)
 
     def check(self, tool_timeout_s: float = math.inf) -> None:
-        """See `Retriever.check`."""
         settings = self.retrieval
         patience_s = settings.timeout_s * (settings.max_retries + 1) + sum(map(_pause_s, range(settings.max_retries)))
         if tool_timeout_s <= patience_s:
@@ -200,12 +200,12 @@ class Rerank(ServiceRetriever):
         body = {"query": query, "documents": texts, "top_n": min(top_n, len(documents)), "return_documents": False}
         model = {} if self.retrieval.service_model is None else {"model": self.retrieval.service_model}
         results = (await self.post(model | body, _Ranks)).results
-        scores: dict[int, float] = {}
+        found: dict[int, Found] = {}
         for result in sorted(results, key=lambda one: (-one.relevance_score, one.index)):
             if result.index >= len(documents):
                 raise self._error(f"answers with the index {result.index} for {len(documents)} documents.")
-            scores.setdefault(result.index, result.relevance_score)
-        return [Found(documents[index], score) for index, score in scores.items()]
+            found.setdefault(result.index, Found(documents[result.index], result.relevance_score))
+        return list(found.values())
 
 
 @register("retriever", "search")
@@ -227,10 +227,8 @@ class SearchService(ServiceRetriever):
         """The question's documents are not searched."""
         found: dict[str, Document] = {}
         for passage in (await self.post({"query": query, "top_n": top_n}, _Passages)).results:
-            text = f"{passage.title}\n{passage.text}"
-            name = passage.id
-            if name is None:
-                name = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+            full = f"{passage.title}\n{passage.text}".encode("utf-8", "replace")
+            name = passage.id if passage.id is not None else hashlib.sha256(full).hexdigest()[:12]
             name, title, text = map(readable, (str(name), passage.title, passage.text))
             found.setdefault(name, Document(id=name, title=title, text=text))
         return list(found.values())
@@ -251,19 +249,15 @@ def _pause_s(number: int) -> float:
 
 def _check_address(key: str, url: str) -> None:
     """ConfigError for what is no address, and for a password in one: it would stand in logs."""
-    from httpx2 import URL, InvalidURL
-
-    if any(char in url for char in "@?#"):
-        raise ConfigError(
-            f"{key}: an address is http://HOST:PORT or http://HOST:PORT/PATH and nothing more; give a key with "
-            "task.retrieval.api_key_var."
-        )
-    with suppress(InvalidURL):
-        parts = URL(url)
-        is_port = parts.port is None or 0 < parts.port < 1 << 16
-        if parts.scheme in ("http", "https") and parts.host and is_port and _is_plain(url):
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        is_bare = _is_plain(url) and not any(char in url for char in "@?#")
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and is_bare:
             return
-    raise ConfigError(f"{key}={url!a}: this is no address; write http://HOST:PORT.")
+    raise ConfigError(
+        f"{key}: this is no address; write http://HOST:PORT or http://HOST:PORT/PATH and nothing more (a key goes into "
+        "task.retrieval.api_key_var)."
+    )
 
 
 def _authorization(api_key_var: str | None) -> dict[str, str]:

@@ -23,11 +23,6 @@ MAX_QUERY_CHARS = 10_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def bounded(query: str) -> str:
-    """The query as it is searched: at most `MAX_QUERY_CHARS`, `readable`."""
-    return readable(query[:MAX_QUERY_CHARS])
-
-
 def readable(text: str) -> str:
     """What JSON can hold and UTF-8 cannot (half a UTF-16 pair) becomes U+FFFD: tokenizers and answers fail at it."""
     return _SURROGATE.sub("\ufffd", text)

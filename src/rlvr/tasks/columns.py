@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 from rlvr.registry import register
 from rlvr.rewards.numbers import parse_answer
+from rlvr.rows import MAX_FIELD_CHARS, DataError, Row, check_file, clean, number_text, read_file
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.readers import check_file, read_file
-from rlvr.tasks.rows import MAX_FIELD_CHARS, DataError, Row, clean, number_text
 from rlvr.tasks.settings import ColumnSettings, HeldOutShare, SplitSettings, TaskContext
 from rlvr.tasks.splits import Part, by_hash, make_data, parse_rows
 
@@ -78,10 +77,16 @@ def parse(row: Row, settings: ColumnSettings) -> Problem | None:
     if not golds:
         return None
     key = fingerprint(question)
+    name = f"{settings.name}/{key.hex()}"
+    if settings.id_field is not None:
+        given = row.get(settings.id_field)
+        name = "" if isinstance(given, bool) or not isinstance(given, str | int) else clean(str(given))
+        if not name:
+            raise row.wrong(settings.id_field, given, "a text or a whole number")
     used = {settings.question_field, settings.answer_field, settings.id_field, "aliases", "tags", "task"}
     others = {name: value for name, value in row.fields.items() if name not in used}  # a reward may want them
     return Problem(
-        id=f"{settings.name}/{key.hex()}" if settings.id_field is None else _id(row, settings.id_field),
+        id=name,
         key=key,
         question=question,
         answer=golds[0],
@@ -112,10 +117,3 @@ def _answer(row: Row, field: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise row.wrong(field, value, "a text, a number or a list of them")
     return number_text(value) if isinstance(value, float) else str(value)
-
-
-def _id(row: Row, field: str) -> str:
-    value = row.get(field)
-    if isinstance(value, bool) or not isinstance(value, str | int) or not clean(str(value)):
-        raise row.wrong(field, value, "a text or a whole number")
-    return clean(str(value))

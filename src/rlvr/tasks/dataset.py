@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from rlvr.core.env import Env, to_attempt
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
+from rlvr.rows import clean
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, text_of
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import plain
-from rlvr.tasks.rows import clean
 from rlvr.tasks.settings import TaskContext
 from rlvr.tasks.sources import Keep, Source, anything
-from rlvr.tasks.tool_play import played
-from rlvr.types import Attempt, Example, ToolSchema, TurnText, Verdict
+from rlvr.tasks.tool_play import ToolEnvironments, played
+from rlvr.types import Attempt, Example, TurnText, Verdict
 
 NUM_SHOTS = 64
 """Examples of an endless source that few-shot examples are chosen from."""
@@ -36,23 +36,6 @@ class Data:
     source: Source
     notes: tuple[str, ...]
     vocabulary: tuple[str, ...] | None = None
-
-
-class Environments(Protocol):
-    """Opens the environments of a task whose episodes have several turns."""
-
-    @property
-    def tools(self) -> tuple[ToolSchema, ...]:
-        """What the model may call; part of every prompt."""
-        ...
-
-    def env(self, example: Example) -> Env:
-        """A fresh single-use environment."""
-        ...
-
-    def fields(self, problem: Problem) -> Mapping[str, str]:
-        """What goes into the prompt beside the question, by placeholder."""
-        ...
 
 
 class DatasetTask(Task):
@@ -71,7 +54,7 @@ class DatasetTask(Task):
         data: Data,
         judge: Metric,
         max_prompt_tokens: int | None = None,
-        environments: Environments | None = None,
+        environments: ToolEnvironments | None = None,
     ) -> None:
         """ConfigError if there are too few training examples to show `prompt.few_shot` of them."""
         self.name, self.vocabulary = context.name, data.vocabulary
@@ -124,8 +107,7 @@ class DatasetTask(Task):
         if not problem.answer:
             raise UserError(f"{self.name} has no reference answers to demonstrate: set warm_start.enabled=false.")
         completion = self._prompter.worked(problem) if worked else plain(problem)
-        prompt = text_of(self._train_example(problem).messages)
-        return prompt, completion + (END if self.vocabulary else "")
+        return text_of(self._train_example(problem).messages), completion + (END if self.vocabulary else "")
 
     def _played(self, problem: Problem, worked: bool) -> tuple[str, ...]:
         """An episode with tools; of one that is not worked only the last turn, which answers without a search."""
@@ -167,16 +149,11 @@ class DatasetTask(Task):
         """Leave out, and note, what has longer prompts than this or than task.max_prompt_tokens."""
         limit = min(max_tokens, self._max_prompt_tokens or max_tokens)
 
-        def fits(example: Example) -> bool:
-            return count_tokens(example.messages, self._tools) <= limit
+        def fits(made: Callable[[Problem], Example]) -> Keep:
+            return lambda problem: count_tokens(made(problem).messages, self._tools) <= limit
 
-        self._notes += leave_out_long(
-            self.name,
-            self.source,
-            lambda problem: fits(self._train_example(problem)),
-            lambda problem: fits(self._eval_example(problem)),
-            limit,
-        )
+        fit = fits(self._train_example), fits(self._eval_example)
+        self._notes += leave_out_long(self.name, self.source, *fit, limit)
 
     @property
     def sizes(self) -> tuple[int, int] | None:

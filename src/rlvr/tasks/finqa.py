@@ -21,10 +21,10 @@ from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.rewards.metrics import FinqaMetric, FinqaProgramMetric, Metric
 from rlvr.rewards.numbers import parse_answer
+from rlvr.rows import DataError, Row, clean, number_text
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.rows import DataError, Row, clean, number_text
 from rlvr.tasks.settings import DataPath, SplitSettings, TaskContext, data_folder
 from rlvr.tasks.splits import make_data, parse_rows
 
@@ -100,6 +100,12 @@ def parse(row: Row, wants_program: bool) -> Problem | None:
         raise DataError(
             f"{row.place}: field 'qa.program' is missing: use the official JSON files, or task.answer=number."
         )
+    solution = program or ""
+    if wants_program:  # the sentences that annotators found the numbers in
+        facts = list(facts.values()) if isinstance(facts, dict) else facts if isinstance(facts, list) else []
+        solution = "\n".join(clean(fact) for fact in facts if isinstance(fact, str))
+    steps = len(STEP.findall(program)) if program else 0
+    size = () if not steps else ("1_step",) if steps == 1 else ("2_steps",) if steps == 2 else ("3_or_more_steps",)
     metadata: dict[str, Any] = {"table": table, "exe_ans": gold}
     if program is not None:
         metadata["program"] = program
@@ -108,9 +114,9 @@ def parse(row: Row, wants_program: bool) -> Problem | None:
         key=fingerprint(question, *(cell for cells in table for cell in cells)),
         question=f"{render_page(_lines(row, 'pre_text'), table, _lines(row, 'post_text'))}\n\nQuestion: {question}",
         answer=program if wants_program and program else gold if isinstance(gold, str) else number_text(gold),
-        solution=_facts(facts) if wants_program else program or "",
+        solution=solution,
         metadata=metadata,
-        tags=_tags(program, gold),
+        tags=(*size, "yes_or_no") if isinstance(gold, str) else size,
     )
 
 
@@ -163,15 +169,3 @@ def _lines(row: Row, field: str) -> list[str]:
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise row.wrong(field, lines, "a list of texts")
     return [text for line in lines if (text := clean(line))]
-
-
-def _facts(gold_inds: object) -> str:
-    """The sentences that annotators found the numbers in: of all data sets with programs only full rows have them."""
-    facts = list(gold_inds.values()) if isinstance(gold_inds, dict) else gold_inds
-    return "\n".join(clean(fact) for fact in facts if isinstance(fact, str)) if isinstance(facts, list) else ""
-
-
-def _tags(program: str | None, gold: float | str) -> tuple[str, ...]:
-    steps = len(STEP.findall(program)) if program else 0
-    size = () if not steps else (("1_step", "2_steps")[steps - 1] if steps < 3 else "3_or_more_steps",)
-    return (*size, *(("yes_or_no",) if isinstance(gold, str) else ()))

@@ -15,8 +15,7 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -24,11 +23,11 @@ from rlvr import imports
 from rlvr.envs.tools import Tool, make_tool
 from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.registry import register
+from rlvr.rows import DataError, Row, ascii_text, shown
 from rlvr.settings import ImportPath, PositiveInt, Text, setting
 from rlvr.tasks.columns import answers
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.rows import DataError, Row, ascii_text, shown
 from rlvr.tasks.settings import HeldOutShare, MetricName, MetricSettings, TaskContext
 from rlvr.tasks.sources import ReplaySource
 from rlvr.tasks.tool_play import ToolEnvironments
@@ -112,9 +111,8 @@ class ExamplesTask(MetricSettings):
             try:
                 return self.state(example)
             except Exception as error:  # the user's code
-                raise UserError(
-                    f"task={self.name}: state of example {example.id}: {type(error).__name__}: {error}"
-                ) from error
+                said = imports.described(error, own_only=True)
+                raise UserError(f"task={self.name}: state of example {example.id}: {said}") from error
 
         return ToolEnvironments(self.toolbox(), context.verifier, state=state, max_turns=self.max_turns)
 
@@ -125,7 +123,90 @@ class ExamplesTask(MetricSettings):
             ConfigError: the vocabulary cannot be one, or nothing is held out.
             DataError: it yields nothing, something else than examples, or other examples when it is called again.
         """
-        return _Examples(task=self, call=self.examples, place=f"task={self.name}").data(context.seed)
+        return self._data(self.examples, f"task={self.name}", context.seed)
+
+    def _data(self, call: Callable[[], Iterable[Any]], place: str, seed: int) -> Data:
+        """The data of what `call` yields; `place` names it in errors."""
+        _check_vocabulary(self.words)
+        read = partial(self._problems, call, place)
+        first, again = next(read(), None), next(read(), None)
+        if first is None:
+            raise DataError(f"{place}: yields no example.")
+        if again is None or (again.key, again.answer) != (first.key, first.answer):
+            raise DataError(
+                f"{place}: called again it begins with another example, so no run could be repeated or resumed; give "
+                "its random numbers a fixed seed, and return a new iterator at each call."
+            )
+        source = ReplaySource(read, eval_share=self.eval_share, seed=seed, max_train=self.max_train_examples)
+        if not source.held_out(1):
+            raise ConfigError(
+                f"task.eval_share={self.eval_share} leaves no held-out example of {self.origin}: raise it."
+            )
+        source.train(0)
+        note = f"examples from {self.origin}, {self.eval_share:.0%} of them, chosen by hash, held out"
+        return Data(source=source, notes=(note,), vocabulary=self.words)
+
+    def _problems(self, call: Callable[[], Iterable[Any]], place: str) -> Iterator[Problem]:
+        """What `call` yields, from the start."""
+        items, tools = None, {tool.name: tool for tool in self.toolbox()} if self.has_tools else {}
+        where = place
+        for number in count(1):
+            try:
+                items = iter(call()) if items is None else items
+                where = f"{place}, example {number}"
+                item = next(items)
+            except StopIteration:
+                return
+            except Exception as error:  # the user's code
+                raise DataError(f"{where}: {ascii_text(imports.described(error, own_only=True))}") from error
+            yield self._problem(item, where, tools)
+
+    def _problem(self, item: object, place: str, tools: Mapping[str, Tool]) -> Problem:
+        row = Row(place, {name: self._text(value, place, name) for name, value in _fields(item, place).items()})
+        question = row.text("question")
+        golds = answers(row, "answer", self.metric)
+        if not golds:
+            raise row.wrong("answer", row.get("answer"), "an answer")
+        said = row.fields.get("demonstration")
+        turns = _turns(row, said, tools) if isinstance(said, list | tuple) else ()
+        demonstration = row.text("demonstration") if said is not None and not turns else None
+        if self.words is not None:
+            golds = tuple(_without_end(gold) for gold in golds)
+            demonstration = None if demonstration is None else _without_end(demonstration)
+            for word in " ".join((question, *golds, demonstration or "")).split():
+                if word not in self.words:
+                    raise DataError(f"{place}: the word {ascii_text(word[:60])!r} is not in task.vocabulary.")
+        metadata = row.fields.get("metadata") or {}
+        if not isinstance(metadata, Mapping):
+            raise row.wrong("metadata", metadata, "a dict")
+        given = metadata.get("aliases", [])
+        if not isinstance(given, list | tuple) or not all(isinstance(alias, str) for alias in given):
+            raise row.wrong("metadata.aliases", given, "a list of texts")
+        key = fingerprint(question)
+        return Problem(
+            id=f"generator/{key.hex()}",
+            key=key,
+            question=question,
+            answer=golds[0],
+            demonstration=demonstration,
+            turns=turns,
+            metadata={**metadata, **({"aliases": golds[1:]} if golds[1:] else {})},
+        )
+
+    def _text(self, value: Any, place: str, field: str) -> Any:
+        """An array of ids as words; anything else as it is."""
+        if not hasattr(value, "__dlpack__"):
+            return value
+        what = f"{place}: field {field!r}"
+        if self.words is None:
+            raise DataError(f"{what} is an array of token ids: name their words in task.vocabulary.")
+        ids = token_ids(value, what)
+        for token in ids:
+            if not 0 <= token < len(self.words):
+                raise DataError(
+                    f"{what} has the id {token}, but task.vocabulary has the words 0 to {len(self.words) - 1}."
+                )
+        return " ".join(self.words[token] for token in ids)
 
 
 @register("task", "generator")
@@ -158,7 +239,7 @@ class Generator(ExamplesTask):
             inspect.signature(function).bind(**self.settings)
         except TypeError as error:
             raise ConfigError(f"task.settings={dict(self.settings)}: {place} does not take them ({error}).") from None
-        return _Examples(task=self, call=partial(function, **self.settings), place=place).data(context.seed)
+        return self._data(partial(function, **self.settings), place, context.seed)
 
     def check_found(self, key: str) -> None:
         self._imported()
@@ -167,119 +248,24 @@ class Generator(ExamplesTask):
         return imports.imported(f"task.source={self.source}", self.source, "function", callable)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Examples:
-    """What a function yields, from the start at each `iter`."""
-
-    task: ExamplesTask
-    call: Callable[[], Iterable[Any]]
-    place: str
-
-    def data(self, seed: int) -> Data:
-        """ConfigError for a vocabulary that cannot be one; DataError for what cannot be repeated."""
-        task = self.task
-        _check_vocabulary(task.words)
-        first, again = next(iter(self), None), next(iter(self), None)
-        if first is None:
-            raise DataError(f"{self.place}: yields no example.")
-        if again is None or (again.key, again.answer) != (first.key, first.answer):
-            raise DataError(
-                f"{self.place}: called again it begins with another example, so no run could be repeated or resumed; "
-                "give its random numbers a fixed seed, and return a new iterator at each call."
-            )
-        source = ReplaySource(
-            lambda: iter(self), eval_share=task.eval_share, seed=seed, max_train=task.max_train_examples
-        )
-        if not source.held_out(1):
-            raise ConfigError(
-                f"task.eval_share={task.eval_share} leaves no held-out example of {task.origin}: raise it."
-            )
-        source.train(0)
-        note = f"examples from {task.origin}, {task.eval_share:.0%} of them, chosen by hash, held out"
-        return Data(source=source, notes=(note,), vocabulary=task.words)
-
-    def __iter__(self) -> Iterator[Problem]:
-        items, place = None, self.place
-        for number in count(1):
-            try:
-                items = iter(self.call()) if items is None else items
-                place = f"{self.place}, example {number}"
-                item = next(items)
-            except StopIteration:
-                return
-            except Exception as error:  # the user's code
-                raise DataError(f"{place}: {type(error).__name__}: {ascii_text(str(error)[:300])}") from error
-            yield self._problem(item, place)
-
-    def _problem(self, item: object, place: str) -> Problem:
-        row = Row(place, {name: self._text(value, place, name) for name, value in _fields(item, place).items()})
-        question = row.text("question")
-        golds = answers(row, "answer", self.task.metric)
-        if not golds:
-            raise row.wrong("answer", row.get("answer"), "an answer")
-        said = row.fields.get("demonstration")
-        turns = self._turns(row, said) if isinstance(said, list | tuple) else ()
-        demonstration = row.text("demonstration") if said is not None and not turns else None
-        if self.task.words is not None:
-            golds = tuple(_without_end(gold) for gold in golds)
-            demonstration = None if demonstration is None else _without_end(demonstration)
-            for word in " ".join((question, *golds, demonstration or "")).split():
-                if word not in self.task.words:
-                    raise DataError(f"{place}: the word {ascii_text(word[:60])!r} is not in task.vocabulary.")
-        metadata = row.fields.get("metadata") or {}
-        if not isinstance(metadata, Mapping):
-            raise row.wrong("metadata", metadata, "a dict")
-        given = metadata.get("aliases", [])
-        if not isinstance(given, list | tuple) or not all(isinstance(alias, str) for alias in given):
-            raise row.wrong("metadata.aliases", given, "a list of texts")
-        key = fingerprint(question)
-        return Problem(
-            id=f"generator/{key.hex()}",
-            key=key,
-            question=question,
-            answer=golds[0],
-            demonstration=demonstration,
-            turns=turns,
-            metadata={**metadata, **({"aliases": golds[1:]} if golds[1:] else {})},
-        )
-
-    def _turns(self, row: Row, said: Sequence[Any]) -> tuple[Any, ...]:
-        """What the model says in its turns: calls, then a text."""
-        if not self.task.has_tools:
-            raise row.wrong("demonstration", said, "a text, where the task has no tools")
-        if not said or not isinstance(said[-1], str):
-            raise row.wrong("demonstration", said, "calls and in the end a text")
-        for turn in said[:-1]:
-            arguments = turn.get("arguments", {}) if isinstance(turn, Mapping) else None
-            if not isinstance(arguments, Mapping) or not isinstance(turn.get("name"), str):
-                raise row.wrong("demonstration", turn, "calls {'name': ..., 'arguments': {...}} before its last text")
-            if turn["name"] not in self._tools:
-                hint = suggestion(turn["name"], [*self._tools])
-                raise DataError(f"{row.place}: the demonstration calls {turn['name']!r}, which is no tool; {hint}")
-            try:
-                self._tools[turn["name"]].checked(arguments)
-            except ValueError as error:
-                raise DataError(
-                    f"{row.place}: the demonstration calls {turn['name']!r} in a wrong way: {error}"
-                ) from None
-        return tuple(said)
-
-    @cached_property
-    def _tools(self) -> Mapping[str, Tool]:
-        return {tool.name: tool for tool in self.task.toolbox()}
-
-    def _text(self, value: Any, place: str, field: str) -> Any:
-        """An array of ids as words; anything else as it is."""
-        if not hasattr(value, "__dlpack__"):
-            return value
-        what, words = f"{place}: field {field!r}", self.task.words
-        if words is None:
-            raise DataError(f"{what} is an array of token ids: name their words in task.vocabulary.")
-        ids = token_ids(value, what)
-        for token in ids:
-            if not 0 <= token < len(words):
-                raise DataError(f"{what} has the id {token}, but task.vocabulary has the words 0 to {len(words) - 1}.")
-        return " ".join(words[token] for token in ids)
+def _turns(row: Row, said: Sequence[Any], tools: Mapping[str, Tool]) -> tuple[Any, ...]:
+    """What the model says in its turns: calls, then a text."""
+    if not tools:
+        raise row.wrong("demonstration", said, "a text, where the task has no tools")
+    if not said or not isinstance(said[-1], str):
+        raise row.wrong("demonstration", said, "calls and in the end a text")
+    for turn in said[:-1]:
+        arguments = turn.get("arguments", {}) if isinstance(turn, Mapping) else None
+        if not isinstance(arguments, Mapping) or not isinstance(turn.get("name"), str):
+            raise row.wrong("demonstration", turn, "calls {'name': ..., 'arguments': {...}} before its last text")
+        what = f"{row.place}: the demonstration calls {turn['name']!r}"
+        if turn["name"] not in tools:
+            raise DataError(f"{what}, which is no tool; {suggestion(turn['name'], [*tools])}")
+        try:
+            tools[turn["name"]].checked(arguments)
+        except ValueError as error:
+            raise DataError(f"{what} in a wrong way: {error}") from None
+    return tuple(said)
 
 
 def token_ids(array: Any, what: str) -> list[int]:

@@ -10,16 +10,18 @@ from pydantic import Field
 from rlvr.registry import register
 from rlvr.rewards.metrics import Metric, NumericMetric
 from rlvr.rewards.numbers import parse_answer
+from rlvr.rows import Row, clean
 from rlvr.settings import PositiveInt, Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.readers import read_split, split_names
-from rlvr.tasks.rows import Row, clean
 from rlvr.tasks.settings import DataPath, SplitSettings, Subset, TaskContext, data_folder
 from rlvr.tasks.splits import Part, make_data, parse_rows
 
 FIELDS = ("question", "answer")
 CALCULATION = re.compile(r"<<[^<>\n]{0,200}>>")
+SIZES = ("1_step", "2_steps", "3_steps", "4_steps", "5_or_more_steps")
+"""How many calculations the reference solution marks."""
 
 
 @register("task", "gsm8k")
@@ -47,7 +49,7 @@ class Gsm8k(SplitSettings):
 
     def load(self, context: TaskContext) -> Data:
         """Rows without a number after `####` have no gold; they are left out and noted."""
-        train, held_out = (self._part(key) for key in ("train_split", "eval_split"))
+        train, held_out = self._part("train_split"), self._part("eval_split")
         return make_data(train, held_out, where=self.path, seed=context.seed, max_train=self.max_train_examples)
 
     def _part(self, key: str) -> Part:
@@ -71,17 +73,12 @@ def parse(row: Row, name: str, solution_lines: int | None) -> Problem | None:
         return None
     lines = [line.strip() for line in CALCULATION.sub("", working).splitlines() if line.strip()]
     shown = lines if solution_lines is None else lines[-solution_lines:]
+    steps = len(CALCULATION.findall(working))
     return Problem(
         id=name,
         key=fingerprint(question),
         question=question,
         answer=answer,
         solution="\n".join(shown),
-        tags=_tags(len(CALCULATION.findall(working))),
+        tags=(SIZES[min(steps, len(SIZES)) - 1],) if steps else (),
     )
-
-
-def _tags(steps: int) -> tuple[str, ...]:
-    """How many calculations the reference solution makes; nothing where it marks none."""
-    sizes = ("1_step", "2_steps", "3_steps", "4_steps", "5_or_more_steps")
-    return (sizes[min(steps, len(sizes)) - 1],) if steps else ()

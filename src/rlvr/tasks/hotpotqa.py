@@ -17,9 +17,9 @@ from typing import ClassVar
 
 from rlvr.registry import register
 from rlvr.retrieval.base import Document
+from rlvr.rows import Row
 from rlvr.tasks.multihop_sets import Library, Question, Reason, cell, gold, records
 from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
-from rlvr.tasks.rows import Row
 
 INCOMPLETE = "have a context without all supporting paragraphs, and need task.retrieval.scope=corpus"
 
@@ -55,7 +55,8 @@ def parse(row: Row, library: Library | None = None) -> Question | Reason:
         return "have no gold answer"
     if not row.fields.get("supporting_facts"):
         return "have no supporting facts"
-    titles = _titles(row)
+    facts = enumerate(records(row, "supporting_facts", ("title",)))
+    titles = list(dict.fromkeys(cell(row, f"supporting_facts[{i}].title", title) for i, (title,) in facts))
     wanted: dict[Hashable, str] = {}
     if library is not None:
         wanted = {title: title for title in titles}
@@ -80,12 +81,6 @@ def parse(row: Row, library: Library | None = None) -> Question | Reason:
         hops=len(titles),
         kind=cell(row, "type", row.fields["type"]) or None if row.fields.get("type") is not None else None,
     )
-
-
-def _titles(row: Row) -> list[str]:
-    """The different supporting titles, in order."""
-    facts = records(row, "supporting_facts", ("title",))
-    return list(dict.fromkeys(cell(row, f"supporting_facts[{i}].title", title) for i, (title,) in enumerate(facts)))
 
 
 def _paragraphs(row: Row) -> tuple[Document, ...]:

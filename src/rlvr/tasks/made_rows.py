@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 
-from rlvr.tasks.rows import Row
+from rlvr.rows import Row
 
 NAME = "made"
 """What `task.train_sets` calls them: `made[:700]`."""

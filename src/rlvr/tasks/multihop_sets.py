@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.retrieval.base import Document
+from rlvr.rows import ENDINGS, MAX_FIELD_CHARS, DataError, Row, ascii_text, clean, read_file
 from rlvr.tasks import made_rows
-from rlvr.tasks.readers import ENDINGS, read_file, read_split
-from rlvr.tasks.rows import MAX_FIELD_CHARS, DataError, Row, ascii_text, clean
+from rlvr.tasks.readers import read_split
 
 _SLICE = re.compile(r"(.+?)(?:\[(\d*):(\d*)\])?")
 

@@ -15,6 +15,7 @@ from rlvr.retrieval.settings import RetrievalSettings
 from rlvr.rewards.base import Verifier
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import MultiHopVerifier, Rules
+from rlvr.rows import Row, ascii_text
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
 from rlvr.tasks.dataset import Data
@@ -22,7 +23,6 @@ from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, to_problem
 from rlvr.tasks.multihop_sets import Library, Match, Question, Reason, read_questions
 from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompting import DOCUMENTS
-from rlvr.tasks.rows import Row, ascii_text
 from rlvr.tasks.settings import DataSettings, TaskContext, data_folder
 from rlvr.tasks.splits import Part, make_data
 

@@ -1,23 +1,24 @@
-"""Local files and folders with data: `.jsonl` and `.json`, either also as `.gz`; anything else is asked of `datasets`.
-
-A file that is damaged is an error that names the place: half a data set is never trained on. JSON is not read through
-Arrow, which wants one type in each column: FinQA's answers are numbers and `yes`.
-"""
+"""Splits of local folders with data files; of local repositories and of the Hub through the `datasets` library."""
 
 from __future__ import annotations
 
-import gzip
-import json
+import contextlib
 import re
-import zlib
-from collections.abc import Collection, Iterator
+import tempfile
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rlvr.errors import ConfigError
-from rlvr.tasks.rows import DataError, Row, ascii_text, shown
+from rlvr.errors import ConfigError, UserError
+from rlvr.rows import ENDINGS, DataError, Row, ascii_text, read_file
 
-ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
+TIMEOUT_S = 5.0
+"""How long the Hub may take to say whether it has a data set."""
+REMEDY = "set task.path to a folder that has the files, or RLVR_DATA to the folder around it"
 
 
 def split_names(key: str, splits: str) -> list[str]:
@@ -36,104 +37,162 @@ def read_split(path: str, split: str, *, subset: str | None = None, fields: Coll
 
     Args:
         path: a folder with `<split>.jsonl`, `.json` or either with `.gz`; a folder with a repository in the Hub's
-            format; or a Hub id.
+            format; or a Hub id, of which an earlier download is read where the Hub cannot be reached.
         split: its name.
         subset: the configuration of a repository; None for its only one.
         fields: the fields that are needed, all if empty; others may be missing from the rows.
 
     Raises:
-        ConfigError: there is no such folder, file, subset or split.
-        DataError: the data is damaged, or the Hub does not give it.
+        ConfigError: there is no such folder, file, data set, subset or split.
+        DataError: the data is damaged.
+        UserError: the Hub cannot be reached and nothing was downloaded before, or it refuses access.
     """
-    from rlvr.tasks.repositories import hub_rows, repository_rows
-
-    folder = Path(path).expanduser()
+    folder, shown = Path(path).expanduser(), ascii_text(path)
     if folder.is_dir():
-        file = _split_file(folder, split)
-        if file is not None:
-            return list(read_file(file))
-        if _is_repository(folder):
-            return repository_rows(folder, subset, split, fields)
-        raise ConfigError(
-            f"{_shown(folder)} has no {split}.jsonl or {split}.json (or either with .gz), only {_contents(folder)}: "
-            "name another split, or another folder as task.path."
-        )
+        files = [file for ending in ENDINGS if (file := folder / f"{split}{ending}").is_file()]
+        if len(files) > 1:
+            raise ConfigError(f"{shown} has both {files[0].name} and {files[1].name}: keep one of them.")
+        if files:
+            return list(read_file(files[0]))
+        # a copy of a Hub data set: a card, Parquet files, or a loading script (which will be refused)
+        signs = ("README.md", f"{folder.name}.py", "*.parquet", "*/*.parquet")
+        if not any(next(folder.glob(sign), None) is not None for sign in signs):
+            names = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
+            raise ConfigError(
+                f"{shown} has no {split}.jsonl or {split}.json (or either with .gz), only {ascii_text(names)}: name "
+                "another split, or another folder as task.path."
+            )
+        with _quiet(), tempfile.TemporaryDirectory() as cache:
+            return _rows(_load(str(folder), subset, split, cache), str(folder), split, fields)
     if folder.exists():
-        raise ConfigError(
-            f"task.path={_shown(folder)} is a file: name its folder, or read it with task=jsonl task.path=FILE."
-        )
+        raise ConfigError(f"task.path={shown} is a file: name its folder, or read it with task=jsonl task.path=FILE.")
     if not HUB_ID.fullmatch(path) or path.startswith("."):
-        raise ConfigError(f"task.path={ascii_text(path)}: there is no such folder, and it is no Hub id (owner/name).")
-    return hub_rows(path, subset, split, fields)
+        raise ConfigError(f"task.path={shown}: there is no such folder, and it is no Hub id (owner/name).")
+    with _quiet():
+        unreachable = _ask(path)
+        found = _cached(path, subset, split, unreachable) if unreachable else _load(path, subset, split)
+        return _rows(found, path, split, fields)
 
 
-def read_file(path: Path) -> Iterator[Row]:
-    """The rows of a file: one JSON object a line, or one JSON list of objects; at least one.
+def _rows(dataset: Dataset, source: str, split: str, fields: Collection[str]) -> list[Row]:
+    if fields and set(fields) <= set(dataset.column_names):
+        dataset = dataset.select_columns(list(fields))
+    place = f"{ascii_text(source)}, split {split}"
+    if len(dataset) == 0:
+        raise DataError(f"{place}: is empty, it has no row.")
+    return [Row(f"{place}, row {number}", row) for number, row in enumerate(dataset.to_list(), start=1)]
 
-    Raises:
-        ConfigError: there is no such file, or its name does not say what it is.
-        DataError: it is empty or damaged, or something else than objects is in it; names the row.
+
+def _ask(path: str) -> str | None:
+    """None if the Hub has the data set and lets us read it, else why it could not be asked.
+
+    `load_dataset` would ask several times, with pauses, before it says that there is no network.
     """
-    check_file(path)
-    name, place = ascii_text(str(path)), ascii_text(str(path))
-    if not path.name.endswith(ENDINGS):
-        raise ConfigError(f"{name}: data files end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; rename it.")
-    is_empty = True
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
     try:
-        with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
-            if path.name.removesuffix(".gz").endswith(".json"):
-                rows = _parse(data, place) if (data := file.read()).strip() else []
-                if not isinstance(rows, list):
-                    raise DataError(f"{place}: must be a JSON list of objects, but is {shown(rows)}.")
-                numbered = ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
-            else:
-                lines = ((f"{name}, line {number}", line) for number, line in enumerate(file, start=1))
-                numbered = ((place, _parse(line, place)) for place, line in lines if line.strip())
-            for place, fields in numbered:
-                is_empty = False
-                if not isinstance(fields, dict):
-                    raise DataError(f"{place}: a row must be a JSON object, but is {shown(fields)}.")
-                yield Row(place, fields)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{place}: the file is damaged from here on ({ascii_text(str(error))}); get it again."
+        HfApi().dataset_info(path, timeout=TIMEOUT_S)
+    except HFValidationError:
+        raise ConfigError(f"task.path={path}: there is no such folder, and it is no Hub id (owner/name).") from None
+    except OfflineModeIsEnabled:
+        return "HF_HUB_OFFLINE is set"
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if isinstance(error, GatedRepoError) or status in (401, 403):
+            raise _refused(path) from None
+        if isinstance(error, RepositoryNotFoundError):
+            raise ConfigError(
+                f"task.path={path}: there is no such folder, and the Hub has no such data set (or it is private and "
+                "the token may not read it)."
+            ) from None
+        return f"it answers {status}"
+    except Exception as error:  # of the network; which classes it has depends on the version of the library
+        return f"{type(error).__name__}: {_first_line(error)}"
+    return None
+
+
+def _refused(path: str) -> UserError:
+    return UserError(
+        f"the Hub refuses access to the data set {path} with this token (or without one): check the name, accept its "
+        f"conditions at https://huggingface.co/datasets/{path} if it has any, log in (hf auth login, or HF_TOKEN) as "
+        f"somebody who may read it, or {REMEDY}."
+    )
+
+
+def _cached(path: str, subset: str | None, split: str, reason: str) -> Dataset:
+    """What an earlier run downloaded."""
+    from datasets.packaged_modules.cache.cache import Cache
+
+    name = path.rpartition("/")[2]
+    try:
+        builder = Cache(repo_id=path, dataset_name=name, config_name=subset, version="auto", hash="auto")
+    except ValueError:
+        raise UserError(
+            f"task.path={path} is no local folder, was not downloaded before, and the Hub cannot be reached "
+            f"({reason}): {REMEDY}, or connect to the network."
         ) from None
-    if is_empty:
-        raise DataError(f"{name} is empty: it has no row.")
+    return _call(path, subset, split, lambda: builder.as_dataset(split=split))
 
 
-def check_file(path: Path) -> None:
-    """ConfigError if there is no such file."""
-    if not path.is_file():
-        raise ConfigError(f"there is no file {_shown(path)}: name one that exists.")
+def _load(path: str, subset: str | None, split: str, cache_dir: str | None = None) -> Dataset:
+    from datasets import load_dataset
+
+    return _call(path, subset, split, lambda: load_dataset(path, subset, split=split, cache_dir=cache_dir))
 
 
-def _split_file(folder: Path, split: str) -> Path | None:
-    found = [file for ending in ENDINGS if (file := folder / f"{split}{ending}").is_file()]
-    if len(found) > 1:
-        raise ConfigError(f"{_shown(folder)} has both {found[0].name} and {found[1].name}: keep one of them.")
-    return found[0] if found else None
-
-
-def _is_repository(folder: Path) -> bool:
-    """A copy of a Hub data set: a card, Parquet files, or a loading script (which will be refused)."""
-    signs = ("README.md", f"{folder.name}.py", "*.parquet", "*/*.parquet")
-    return any(next(folder.glob(sign), None) is not None for sign in signs)
-
-
-def _contents(folder: Path) -> str:
-    names = sorted(entry.name for entry in folder.iterdir())
-    return ascii_text(", ".join(names[:10]) + (", ..." if len(names) > 10 else "")) if names else "nothing"
-
-
-def _parse(data: bytes, place: str) -> object:
+def _call(path: str, subset: str | None, split: str, load: Callable[[], Any]) -> Dataset:
+    """The data set that `load` gives, its errors as sentences."""
     try:
-        return json.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{place}: byte {error.start + 1} is not UTF-8; convert the file to it.") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: this is not JSON ({ascii_text(str(error))}); mend or remove it.") from None
+        return load()
+    except Exception as error:  # a foreign library with errors of many kinds
+        text, path = _first_line(error), ascii_text(path)
+        if "gated dataset" in text:
+            raise _refused(path) from None
+        if "scripts are no longer supported" in text:
+            raise DataError(
+                f"{path} is loaded by a program, which is not run: download its data files and set task.path to their "
+                "folder."
+            ) from None
+        if "Config name is missing" in text:
+            text = text.partition(" Example of usage")[0]
+            raise ConfigError(f"task.subset=null: {path} has several configurations ({text}).") from None
+        if "BuilderConfig" in text:
+            raise ConfigError(f"task.subset={subset or 'null'}: {path} has no such configuration ({text}).") from None
+        if isinstance(error, ValueError | KeyError) and "split" in text.lower():
+            raise ConfigError(f"split {split}: {path} has no such split ({text}).") from None
+        raise DataError(
+            f"{path}, split {split}: cannot be loaded ({type(error).__name__}: {text}); {REMEDY}."
+        ) from None
 
 
-def _shown(path: Path) -> str:
-    return ascii_text(str(path))
+def _first_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or "no message"
+    return ascii_text(text[:200].rstrip("."))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without progress bars and log lines, which are as they were afterwards."""
+    import datasets
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    bars, hub_bars = datasets.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    verbosity = datasets.logging.get_verbosity()
+    datasets.disable_progress_bars()
+    disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        if bars:
+            datasets.enable_progress_bars()
+        if hub_bars:
+            enable_progress_bars()

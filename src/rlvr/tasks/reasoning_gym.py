@@ -16,12 +16,12 @@ from rlvr.errors import ConfigError, nearest, suggestion
 from rlvr.registry import register
 from rlvr.rewards.metrics import Metric, ReasoningGymMetric
 from rlvr.rewards.reasoning_gym import require_reasoning_gym
+from rlvr.rows import ascii_text, clean
 from rlvr.seeding import derive_seed
 from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.generator import Scalar
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.rows import ascii_text, clean
 from rlvr.tasks.settings import DataSettings, TaskContext
 from rlvr.tasks.sources import DrawnSource
 
@@ -76,8 +76,13 @@ class Drawer:
     """
 
     def __init__(self, settings: ReasoningGymTask) -> None:
+        import reasoning_gym
+
         self._settings = settings
-        self._chunk = lru_cache(MAX_CHUNKS)(self._made)
+        name, more = settings.dataset, settings.settings
+        self._chunk = lru_cache(MAX_CHUNKS)(
+            lambda number: reasoning_gym.create_dataset(name, seed=number, size=CHUNK_SIZE, **more)
+        )
 
     def draw(self, seed: int, place: int) -> Problem:
         """Some data sets have no reference answer: it is empty then."""
@@ -101,12 +106,6 @@ class Drawer:
             answer="" if answer is None else str(answer),
             metadata={"dataset": name, "settings": dict(self._settings.settings), "entry": entry},
         )
-
-    def _made(self, number: int) -> Any:
-        import reasoning_gym
-
-        settings = self._settings
-        return reasoning_gym.create_dataset(settings.dataset, seed=number, size=CHUNK_SIZE, **settings.settings)
 
 
 def _check(settings: ReasoningGymTask) -> None:

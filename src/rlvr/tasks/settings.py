@@ -14,18 +14,19 @@ from pydantic import Field
 from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.rewards.settings import RewardSettings
+from rlvr.rows import ENDINGS, Row
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, chosen, setting
 from rlvr.tasks.prompts import Prompt
-from rlvr.tasks.readers import ENDINGS, read_split, split_names
-from rlvr.tasks.rows import Row
+from rlvr.tasks.readers import read_split, split_names
 
 if TYPE_CHECKING:
     from rlvr.rewards.base import Verifier
     from rlvr.rewards.metrics import Metric
     from rlvr.rewards.sandbox import Sandbox
     from rlvr.tasks.base import Task
-    from rlvr.tasks.dataset import Data, Environments
+    from rlvr.tasks.dataset import Data
     from rlvr.tasks.prompting import Prompter
+    from rlvr.tasks.tool_play import ToolEnvironments
 
 HeldOutShare = Annotated[float, Field(gt=0, lt=1)]
 Functions = Mapping[str, Callable[..., Any]]
@@ -132,15 +133,10 @@ class TaskSettings(Component, ABC):
                 f"prompt.answer_in=complete: task={self.name} has no tool complete; choose another prompt, e.g. "
                 f"prompt={self.prompt}."
             )
-        if self.scores_itself != (not config.reward.parts):
-            raise ConfigError(
-                f"reward: task={self.name} "
-                + (
-                    "scores its episodes by itself; leave out reward=..."
-                    if self.scores_itself
-                    else "needs parts; choose one, e.g. reward=text."
-                )
-            )
+        if self.scores_itself and config.reward.parts:
+            raise ConfigError(f"reward: task={self.name} scores its episodes by itself; leave out reward=...")
+        if not self.scores_itself and not config.reward.parts:
+            raise ConfigError(f"reward: task={self.name} needs parts; choose one, e.g. reward=text.")
         if self.writes_prompts and not config.prompt.is_plain:
             raise ConfigError(
                 f"prompt: task={self.name} writes its prompts by itself, so these settings would have no effect; leave "
@@ -175,7 +171,7 @@ class DataSettings(LimitSettings):
         """What scores an episode: the parts of the reward, and what the task adds to their findings."""
         return context.verifier
 
-    def environments(self, context: TaskContext) -> Environments | None:
+    def environments(self, context: TaskContext) -> ToolEnvironments | None:
         """What opens the environments of episodes with several turns; None: one turn."""
         return None
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from rlvr.errors import ConfigError
+from rlvr.rows import DataError, Row, ascii_text
 from rlvr.tasks.dataset import Data, note_overlap
 from rlvr.tasks.problems import Problem, hash_rank, is_held_out
-from rlvr.tasks.rows import DataError, Row, ascii_text
 from rlvr.tasks.sources import ListSource
 
 Parse = Callable[[Row], Problem | None]
@@ -71,15 +72,13 @@ def make_data(
     held_out: Part,
     *,
     where: str,
-    seed: int,
     max_train: int | None,
-    difficulty: Callable[[Problem], float] | None = None,
-    stratum: Callable[[Problem], float] | None = None,
+    **order: Any,
 ) -> Data:
     """The task's data: what is held out is never trained on, and the notes say what became of every row.
 
-    All training examples may be held out, too: that is no error for those who only evaluate. `difficulty` and `stratum`
-    are those of `ListSource`. Raises DataError if one of the parts is empty.
+    All training examples may be held out, too: that is no error for those who only evaluate. `order` is that of
+    `ListSource`: `seed`, `difficulty` and `stratum`. Raises DataError if one of the parts is empty.
     """
     keys = {problem.key for problem in held_out.problems}
     kept = [problem for problem in train.problems if problem.key not in keys]
@@ -95,5 +94,4 @@ def make_data(
     if max_train is not None:
         kept = kept[:max_train]
     sizes = f"{len(kept):,} training and {len(held_out.problems):,} held-out examples from {ascii_text(where)}"
-    source = ListSource(kept, held_out.problems, seed, difficulty=difficulty, stratum=stratum)
-    return Data(source=source, notes=(sizes, *notes))
+    return Data(source=ListSource(kept, held_out.problems, **order), notes=(sizes, *notes))

@@ -79,7 +79,7 @@ class WordsEnv(ToolEnv):
     """
 
     def __init__(self, example: Example, walk: Walk, form: AnswerFormat, **settings: Any) -> None:
-        super().__init__(example, state=walk, trace=walk.trace, **settings)
+        super().__init__(example, state=walk, **settings)
         self._walk, self._format = walk, form
 
     async def _ending(self, attempt: Attempt) -> tuple[TraceStep, ...]:
@@ -90,13 +90,13 @@ class WordsEnv(ToolEnv):
 
     async def step(self, said: Message) -> Reply:
         reply = await super().step(said)
-        return replace(reply, messages=tuple(replace(each, content=_in_words(each.content)) for each in reply.messages))
-
-
-def _in_words(text: str) -> str:
-    words = text.split()
-    is_fact = len(words) == 4 and words[1] in (WORKS_AT, LOCATED_IN)
-    return f"{REPLY} {text if is_fact else f'{NOTHING} {STOP}'} {REPLY_END}"
+        messages = []
+        for message in reply.messages:
+            words = message.content.split()
+            is_fact = len(words) == 4 and words[1] in (WORKS_AT, LOCATED_IN)
+            fact = message.content if is_fact else f"{NOTHING} {STOP}"
+            messages.append(replace(message, content=f"{REPLY} {fact} {REPLY_END}"))
+        return replace(reply, messages=tuple(messages))
 
 
 @register("task", "two_hop")
@@ -161,9 +161,9 @@ class TwoHopTask(Task):
         self.name = name
         self._settings, self._seed = settings, seed
         self._prompter, self._verifier = prompter, verifier
-        self._persons = _names("p", settings.num_persons)
-        self._organizations = _names("o", settings.num_organizations)
-        self._cities = _names("c", settings.num_cities)
+        self._persons = tuple(f"p{number}" for number in range(settings.num_persons))
+        self._organizations = tuple(f"o{number}" for number in range(settings.num_organizations))
+        self._cities = tuple(f"c{number}" for number in range(settings.num_cities))
         self._tool = make_tool(search, timeout_s=1.0, inline=True)  # a look into a dictionary
         marks = prompter.answer_format.required_markers()
         self._answer_start, self._answer_end = marks.solution_start, marks.solution_end
@@ -305,7 +305,3 @@ class TwoHopTask(Task):
             f"task.held_out_share={share} leaves no chain to {what}: change it, or raise task.num_persons, "
             "num_organizations or num_cities."
         )
-
-
-def _names(letter: str, count: int) -> tuple[str, ...]:
-    return tuple(f"{letter}{i}" for i in range(count))

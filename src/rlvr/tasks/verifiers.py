@@ -2,37 +2,48 @@
 
 Training and held-out examples are the rows of its two data sets; where it has no evaluation set, a share of the rows,
 by hash, is held out. The metric is a number of the rubric: at `task.metric_threshold` or above a completion is right.
+
+The library is kept from doing what would break a run. An environment's constructor installs handlers of SIGINT and
+SIGTERM in the place of ours, and because of that works in the main thread alone: environments are made while
+`signal.signal` does nothing. A rubric logs what its functions raise and gives 0.0 for it, so that a broken function
+looks like a wrong answer: every rubric is watched.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.metadata
+import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
+from unittest import mock
 
 from rlvr.core.env import Env
 from rlvr.errors import ConfigError, UserError
 from rlvr.registry import register
+from rlvr.rows import ascii_text, clean, shown
 from rlvr.settings import Text, setting
-from rlvr.tasks.base import CountTokens, Task
+from rlvr.tasks.base import CountTokens, Task, text_of
+from rlvr.tasks.dataset import leave_out_long
 from rlvr.tasks.generator import Scalar
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.rows import clean, shown
 from rlvr.tasks.settings import HeldOutShare, LimitSettings, TaskContext
 from rlvr.tasks.sources import ListSource
 from rlvr.tasks.splits import Part, by_hash, make_data
-from rlvr.tasks.verifiers_client import to_messages, tool_schema
-from rlvr.tasks.verifiers_env import Scored, Scorer, VerifiersEnv
-from rlvr.tasks.verifiers_library import make_environment
+from rlvr.tasks.verifiers_env import FAILURES, Scorer, VerifiersEnv, to_messages, tool_schema
 from rlvr.types import Example, Message, Score, ToolSchema, TurnText, Verdict
+
+VERSION = "0.3.1"
+"""The last one with `load_environment`, `ToolEnv`, `Rubric`, `vf-install` and their `vf-eval`."""
 
 ROUNDING = 1e-9
 """0.7 + 0.2 + 0.1 is a little less than 1.0, and is meant to be 1.0."""
-
-Episodes = tuple[str, tuple[str, ...]]
-"""An example's id and what was said about it."""
 
 
 @register("task", "verifiers")
@@ -67,72 +78,61 @@ class VerifiersTask(Task):
     So `judge` looks up what the environment that `env` made for the example found: the number called `task.metric`.
     """
 
-    vocabulary: tuple[str, ...] | None = None
-    stop_words: tuple[str, ...] = ()
-
     def __init__(self, settings: Verifiers, seed: int, *, name: str) -> None:
         """ConfigError if the environment cannot be made, or has no data."""
         self.name, self._settings = name, settings
         self._env = make_environment(settings.env_id, settings.env_args)
         self._rows: dict[str, Any] = {"train": self._env.dataset, "eval": self._env.eval_dataset}
         self._source, self._notes = self._load(seed)
-        self._findings: dict[Episodes, list[float | str]] = {}
+        self._findings: dict[Any, list[float | str]] = {}  # by example and what was said
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What loading found, in sentences."""
         return tuple(self._notes)
 
     def train_example(self, index: int) -> Example:
-        """Example `index` of the endless training stream; never held out. UserError if there is nothing to train on."""
+        """UserError if there is nothing to train on."""
         return self._example(self._train_problem(index))
 
     def eval_examples(self, num: int) -> list[Example]:
-        """The first `num` held-out examples, the same for every run; fewer if there are no more."""
         return [self._example(problem) for problem in self._source.held_out(num)]
 
     def env(self, example: Example) -> Env:
-        """A fresh rollout, scored by itself, whose finding is kept for `judge`."""
-        return self._envs(example, 1, partial(self._remember, example))[0]
+        """A rollout that is scored by itself, whose finding is kept for `judge`."""
+        remember = functools.partial(self._remember, example)
+        return VerifiersEnv(example, self._row(example), self._env, scorer=Scorer(self._env, 1), scored=remember)
 
     def envs(self, example: Example, count: int) -> Sequence[Env]:
-        """Fresh rollouts; scored together if the rubric has rewards for groups."""
-        return self._envs(example, count, None)
-
-    def _envs(self, example: Example, count: int, scored: Scored | None) -> list[Env]:
+        """Rollouts that are scored together if the rubric has rewards for groups."""
         scorer, row = Scorer(self._env, count), self._row(example)
-        return [VerifiersEnv(example, row, self._env, scorer=scorer, scored=scored) for _ in range(count)]
+        return [VerifiersEnv(example, row, self._env, scorer=scorer) for _ in range(count)]
 
     async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
         """Whether the number called `task.metric` reached `task.metric_threshold`. Where no answer is known, nothing is
         right."""
         answer = turns[-1].text.strip() or None
-        findings = self._findings.pop(_key(example, turns), [])
+        findings = self._findings.get(key := _key(example, turns))
         if not findings:
             return Verdict(answer=answer, correct=False, failure="the environment has not scored this episode")
-        found, *later = findings
-        if later:
-            self._findings[_key(example, turns)] = later
+        found = findings.pop(0)
+        if not findings:
+            del self._findings[key]
         if isinstance(found, str):
             return Verdict(answer=answer, correct=False, failure=found)
         known = example.metadata.get("has_answer", True)
         return Verdict(answer=answer, correct=known and found >= self._settings.metric_threshold - ROUNDING)
 
-    def tags(self, example: Example) -> tuple[str, ...]:
-        """None: the library does not name subsets."""
-        return ()
-
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        """Prompt and the row's answer; never held out. UserError if it has none."""
+        """Prompt and the row's answer. UserError if it has none."""
         problem = self._train_problem(index, "demonstration")
         if not problem.answer:
             raise UserError(f"{self.name} has no reference answers to demonstrate: set warm_start.enabled=false.")
-        return _text(self._example(problem).messages), problem.answer
+        return text_of(self._example(problem).messages), problem.answer
 
     def texts(self) -> Iterator[str]:
         """Prompts and answers of the training rows."""
         for problem in self._source.some(0):
-            yield f"{_text(self._example(problem).messages)}\n{problem.answer}"
+            yield f"{text_of(self._example(problem).messages)}\n{problem.answer}"
 
     def example(self, text: str) -> Example:
         """A user's own question after the environment's system prompt, with metadata `has_answer` False."""
@@ -142,13 +142,15 @@ class VerifiersTask(Task):
         prompt = [{"role": "user", "content": question}]
         if self._env.system_prompt:
             prompt.insert(0, {"role": "system", "content": self._env.system_prompt})
-        row = {"prompt": prompt, "answer": "", "example_id": 0}
-        key = fingerprint(question)
         return Example(
-            id=f"{self.name}/{key.hex()}",
+            id=f"{self.name}/{fingerprint(question).hex()}",
             messages=to_messages(prompt),
             answer="",
-            metadata={"task": self.name, "row": row, "has_answer": False},
+            metadata={
+                "task": self.name,
+                "row": {"prompt": prompt, "answer": "", "example_id": 0},
+                "has_answer": False,
+            },
         )
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
@@ -159,22 +161,7 @@ class VerifiersTask(Task):
             example = self._example(problem)
             return count_tokens(example.messages, self._tools(self._row(example))) <= limit
 
-        before = self._source.sizes()
-        left_out = self._source.leave_out(fits, fits)
-        for kind, num, total in zip(("training", "held-out"), left_out, before, strict=True):
-            if num and num == total:
-                raise UserError(
-                    f"{self.name}: the prompts of all {total:,} {kind} examples have more than {limit:,} tokens; raise "
-                    "task.max_prompt_tokens, or use a model with more context."
-                )
-            if num:
-                self._notes.append(
-                    f"{num:,} of {total:,} {kind} examples have prompts of more than {limit:,} tokens: left out"
-                )
-
-    def eval_sets(self) -> tuple[Task, ...]:
-        """Itself."""
-        return (self,)
+        self._notes += leave_out_long(self.name, self._source, fits, fits, limit)
 
     # --------------------------------------------------------------------------------------------------- the data
 
@@ -196,8 +183,7 @@ class VerifiersTask(Task):
         rows = self._rows[split]
         if rows is None:
             return None
-        wanted = [name for name in ("prompt", "answer", "info") if name in rows.column_names]
-        found = list(rows.select_columns(wanted))
+        found = list(rows.select_columns([name for name in ("prompt", "answer", "info") if name in rows.column_names]))
         problems = [self._problem(split, index, row) for index, row in enumerate(found)]
         if len({problem.key for problem in problems}) <= 1:
             keys = [
@@ -214,7 +200,7 @@ class VerifiersTask(Task):
                 f"row {index} of the {split} set of {self._settings.env_id}: prompt must be messages, but is "
                 f"{shown(prompt)}; give other task.env_args."
             )
-        question = "\n".join(message.content for message in _messages(prompt) if message.role != "system")
+        question = text_of([message for message in _messages(prompt) if message.role != "system"])
         return Problem(
             id=f"{self.name}/{split}/{index}",
             key=fingerprint(question),
@@ -238,34 +224,30 @@ class VerifiersTask(Task):
 
     def _row(self, example: Example) -> Mapping[str, Any]:
         """The environment's own row of an example."""
-        if "row" in example.metadata:
-            return example.metadata["row"]
-        return self._rows[example.metadata["split"]][example.metadata["index"]]
+        about = example.metadata
+        return about["row"] if "row" in about else self._rows[about["split"]][about["index"]]
 
     def _tools(self, row: Mapping[str, Any]) -> tuple[ToolSchema, ...]:
         info = row.get("info")
         info = json.loads(info) if isinstance(info, str) and info else info
-        tools = (info or {}).get("tool_defs") or self._env.tool_defs or ()
-        return tuple(tool_schema(tool) for tool in tools)
-
-    # --------------------------------------------------------------------------------------------------- the metric
+        return tuple(tool_schema(tool) for tool in (info or {}).get("tool_defs") or self._env.tool_defs or ())
 
     def _remember(self, example: Example, turns: Sequence[TurnText], score: Score) -> None:
-        """UserError if the rubric knows no such metric."""
+        """ConfigError if the rubric knows no such metric."""
+        numbers = {"reward": score.value, **score.parts}
         if score.status == "error":
             found: float | str = str(score.diagnostics["error"])
+        elif self._settings.metric not in numbers:
+            raise ConfigError(
+                f"task.metric={self._settings.metric}: {self._settings.env_id} measures nothing of this name; "
+                f"choose one of {', '.join(numbers)}."
+            )
         else:
-            numbers = {"reward": score.value, **score.parts}
-            if self._settings.metric not in numbers:
-                raise ConfigError(
-                    f"task.metric={self._settings.metric}: {self._settings.env_id} measures nothing of this name; "
-                    f"choose one of {', '.join(numbers)}."
-                )
             found = numbers[self._settings.metric]
         self._findings.setdefault(_key(example, turns), []).append(found)
 
 
-def _key(example: Example, turns: Sequence[TurnText]) -> Episodes:
+def _key(example: Example, turns: Sequence[TurnText]) -> tuple[str, tuple[str, ...]]:
     return example.id, tuple(turn.completion for turn in turns)
 
 
@@ -273,5 +255,109 @@ def _messages(prompt: Any) -> tuple[Message, ...]:
     return to_messages([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
 
 
-def _text(messages: Sequence[Message]) -> str:
-    return "\n".join(message.content for message in messages)
+# -------------------------------------------------------------------------------------------------------- the library
+
+
+def library() -> Any:
+    """The module `verifiers.legacy`. UserError if it is not installed, or another version is.
+
+    It is silent unless VF_LOG_LEVEL is set: what goes wrong is counted and said by rlvr.
+    """
+    install = "pip install 'rlvr[verifiers]'"
+    try:
+        found = importlib.metadata.version("verifiers")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(f"task=verifiers needs the verifiers library, which is not installed: {install}.") from None
+    if found != VERSION:
+        raise UserError(f"task=verifiers needs verifiers {VERSION}, but {found} is installed: {install}.")
+    module = importlib.import_module("verifiers.legacy")
+    if "VF_LOG_LEVEL" not in os.environ:
+        logging.getLogger("verifiers").setLevel(logging.CRITICAL)
+    return module
+
+
+def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
+    """The environment that `env_id`'s `load_environment` makes, with its data sets, its rubrics watched. In any thread.
+
+    Raises:
+        ConfigError: there is no such environment, it does not take the arguments, or it gives no scores.
+    """
+    vf = library()
+    import datasets
+
+    arguments = {key: list(value) if isinstance(value, tuple) else value for key, value in env_args.items()}
+    has_bars = datasets.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    try:
+        with mock.patch.object(signal, "signal", lambda number, handler: signal.getsignal(number)):
+            env = vf.load_environment(env_id, **arguments)
+            env.build_dataset()
+            env.build_eval_dataset()
+    except Exception as error:  # the environment's own code
+        cause, module = error.__cause__ or error, env_id.replace("-", "_").split("/")[-1]
+        if isinstance(cause, UserError):
+            raise cause from error
+        if isinstance(cause, ModuleNotFoundError) and cause.name == module:
+            raise ConfigError(
+                f"task.env_id={env_id}: there is no such environment (module {module}); install it, e.g. with "
+                f"vf-install {env_id} -p FOLDER."
+            ) from error
+        said = f"{type(cause).__name__}: {ascii_text(str(cause)[:300])}"
+        raise ConfigError(
+            f"task.env_args={arguments}: {env_id} cannot be made with them ({said}); change them."
+        ) from error
+    finally:
+        if has_bars:
+            datasets.enable_progress_bars()
+    if not env.score_rollouts:
+        raise ConfigError(f"task.env_id={env_id}: gives no scores (score_rollouts=False), so nothing could be learnt.")
+    for rubric in _rubrics(env):
+        _watch(rubric)
+    return env
+
+
+def _rubrics(env: Any) -> Iterator[Any]:
+    """All rubrics of an environment: those inside a group, and those of the environments inside one."""
+    waiting = [env.rubric, *(rubric for part in getattr(env, "envs", ()) for rubric in _rubrics(part))]
+    while waiting:
+        rubric = waiting.pop()
+        waiting += getattr(rubric, "rubrics", ())
+        yield rubric
+
+
+def _watch(rubric: Any) -> None:
+    """Have what a rubric's functions raise written into the state of the episodes that they should have scored."""
+    if FAILURES in vars(rubric):
+        return  # two environments share it
+    setattr(rubric, FAILURES, True)
+    score_one, score_all = rubric._call_individual_reward_func, rubric._call_group_reward_func
+
+    async def watched_one(func: Callable[..., Any], state: Any) -> float:
+        return await score_one(_recording(func, [state], float), state)
+
+    async def watched_all(func: Callable[..., Any], states: Sequence[Any]) -> Sequence[float]:
+        def one_each(values: Any) -> list[float]:
+            numbers = [float(value) for value in values]
+            if len(numbers) != len(states):
+                raise ValueError(f"returned {len(numbers)} numbers for {len(states)} episodes")
+            return numbers
+
+        return await score_all(_recording(func, states, one_each), states)
+
+    rubric._call_individual_reward_func, rubric._call_group_reward_func = watched_one, watched_all
+
+
+def _recording(func: Callable[..., Any], states: Sequence[Any], check: Callable[[Any], Any]) -> Callable[..., Any]:
+    """`func`, with the same signature for the library, which fills in arguments by their names."""
+
+    @functools.wraps(func)
+    async def recorded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            value = func(*args, **kwargs)
+            return check(await value if inspect.isawaitable(value) else value)
+        except Exception as error:
+            for state in states:
+                state.setdefault(FAILURES, []).append((getattr(func, "__name__", repr(func)), error))
+            raise
+
+    return recorded

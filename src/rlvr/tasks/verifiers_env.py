@@ -1,31 +1,61 @@
-"""An environment of the verifiers library as one of ours: its rollout runs as a task of the same event loop."""
+"""An environment of the verifiers library as one of ours: its rollout runs as a task of the same event loop.
+
+The library's loop asks a client for a completion. Ours puts the question into a queue and waits for the answer:
+
+the library's rollout (a task of its own)             our episode
+    client.get_response(messages, tools)   ->  queue  ->   start() returns the messages
+    waits                                                  the engine samples
+    a Response                             <-  future <-   step(what was said)
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
 
-from rlvr.core.env import Reply, TurnText
+from rlvr.core.env import Reply
 from rlvr.errors import UserError
 from rlvr.rewards.base import checked
-from rlvr.tasks.verifiers_client import Request, Requests, identity, make_client, to_messages, to_response
-from rlvr.tasks.verifiers_library import FAILURES, scores_groups
-from rlvr.types import Example, Message, Score, StopReason, ToolSchema
+from rlvr.types import Example, Message, Score, StopReason, ToolCall, ToolSchema, TurnText
+
+FAILURES = "rlvr_failures"
+"""Key of a library's state: `(name of the function, exception)` for each function of the rubric that raised."""
 
 MAX_REFUSALS = 100
 """An environment that still asks for completions after this many refusals is given up."""
 
 MAX_ERROR_CHARS = 500
 
+ROLES: Mapping[str, Literal["system", "user", "assistant", "tool"]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "text": "user",  # a prompt that is one text
+    "assistant": "assistant",
+    "tool": "tool",
+}
+
 Scored = Callable[[Sequence[TurnText], Score], None]
 
 
 class EpisodeError(Exception):
     """An episode that cannot be scored, and why: the environment failed, not the model."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """The library wants a completion of these messages (its own objects) and waits for `answer`."""
+
+    messages: Sequence[Any]
+    tools: tuple[ToolSchema, ...]
+    answer: asyncio.Future[Any]
 
 
 class Scorer:
@@ -35,7 +65,7 @@ class Scorer:
     """
 
     def __init__(self, env: Any, size: int) -> None:
-        self._rubric, self._scores_groups, self._num_missing = env.rubric, scores_groups(env), size
+        self._rubric, self._scores_groups, self._num_missing = env.rubric, _scores_groups(env), size
         self._states: list[Any] = []
         self._done = asyncio.Event()
         self._error: Exception | None = None
@@ -71,13 +101,7 @@ class VerifiersEnv:
     """
 
     def __init__(
-        self,
-        example: Example,
-        row: Mapping[str, Any],
-        env: Any,
-        *,
-        scorer: Scorer,
-        scored: Scored | None = None,
+        self, example: Example, row: Mapping[str, Any], env: Any, *, scorer: Scorer, scored: Scored | None = None
     ) -> None:
         """`scored` is told the verdict. `row` is a row of the environment's data set."""
         limit = getattr(env, "max_turns", None)
@@ -85,7 +109,7 @@ class VerifiersEnv:
         self.tools: tuple[ToolSchema, ...] = ()
         self._example, self._row, self._env = example, row, env
         self._scorer, self._scored = scorer, scored
-        self._requests: Requests = asyncio.Queue()
+        self._requests: asyncio.Queue[Request | None] = asyncio.Queue()  # None: the rollout has ended
         self._rollout: Any = None  # asyncio.Task, once it has started
         self._pending: Request | None = None
         self._num_said = 0
@@ -95,7 +119,7 @@ class VerifiersEnv:
         if self._rollout is not None:
             raise RuntimeError(f"the environment of example {self._example.id!r} is single-use and was started before")
         requests = self._requests
-        rollout = self._env.rollout(dict(self._row), make_client(requests), "policy", {})
+        rollout = self._env.rollout(dict(self._row), _client_class()(requests), "policy", {})
         self._rollout = asyncio.create_task(rollout)
         self._rollout.add_done_callback(lambda task: requests.put_nowait(None))
         # an episode that is dropped without a score, by an exception elsewhere, leaves no task behind
@@ -110,8 +134,8 @@ class VerifiersEnv:
         if before is None or not await self._answer(response):
             return Reply(messages=(), done=not self._stopped_by_limit(said))
         assert self._pending is not None
-        expected = [identity(message) for message in (*before.messages, response.message)]
-        now = [identity(message) for message in self._pending.messages]
+        expected = [_identity(message) for message in (*before.messages, response.message)]
+        now = [_identity(message) for message in self._pending.messages]
         messages = to_messages(self._pending.messages)
         if now[: len(expected)] == expected:
             return Reply(messages=messages[len(expected) :], done=False)
@@ -139,7 +163,7 @@ class VerifiersEnv:
     async def _next_request(self) -> None:
         """Wait until the library asks for a completion (`_pending`), or its rollout has ended (None)."""
         self._pending = await self._requests.get()
-        while self._pending is not None and self._pending.answer.done():  # nobody waits for it any more
+        while self._pending is not None and self._pending.answer.done():  # cancelled by the library
             self._pending = await self._requests.get()
         if self._pending is not None:
             self.tools = self._pending.tools
@@ -205,9 +229,7 @@ class VerifiersEnv:
         error = self._rollout.exception()
         if isinstance(error, UserError):
             raise error
-        if error is not None:
-            raise EpisodeError(_chain(error))
-        state = self._rollout.result()
+        state = {"error": error} if error is not None else self._rollout.result()
         if state.get("error") is not None:
             raise EpisodeError(_chain(state["error"]))
         if state.get("timed_out"):
@@ -223,15 +245,120 @@ class VerifiersEnv:
         return self._rollout.result().get("stop_condition") == "max_turns_reached"
 
 
+def _scores_groups(env: Any) -> bool:
+    """Whether some reward is given to the episodes of a group together."""
+    return env.requires_group_rollouts or any(_scores_groups(part) for part in getattr(env, "envs", ()))
+
+
 def _error(message: str) -> Score:
     return Score(value=math.nan, status="error", diagnostics={"error": message[:MAX_ERROR_CHARS]})
 
 
 def _chain(error: BaseException) -> str:
     """`ModelError <- ValueError: no such column`"""
-    links = []
+    links: list[str] = []
     current: BaseException | None = error
     while current is not None and len(links) < 5:
         links.append(f"{type(current).__name__}: {current}" if str(current) else type(current).__name__)
         current = current.__cause__
     return " <- ".join(links)
+
+
+# --------------------------------------------------------------------------------------------- client and messages
+
+
+@cache
+def _client_class() -> Any:
+    base: Any = importlib.import_module("verifiers.legacy.clients").Client
+
+    class QueueClient(base):
+        """Answers whole requests: the native formats, which the other methods are for, do not occur."""
+
+        async def get_response(self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **_: Any) -> Any:
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            schemas = tuple(tool_schema(tool) for tool in tools or ())
+            self.client.put_nowait(Request(messages=tuple(prompt), tools=schemas, answer=answer))
+            return await answer
+
+    QueueClient.__abstractmethods__ = frozenset()
+    return QueueClient
+
+
+def tool_schema(tool: Any) -> ToolSchema:
+    """A tool of the library as OpenAI's schema."""
+    return {"type": "function", "function": {key: tool[key] for key in ("name", "description", "parameters")}}
+
+
+def to_messages(messages: Sequence[Any]) -> tuple[Message, ...]:
+    """The library's messages, objects or dicts, as ours. UserError for content that is no text."""
+    names: dict[str, str] = {}
+    found = []
+    for message in messages:
+        calls = tuple(_call(call) for call in message.get("tool_calls") or ())
+        names |= {call.id: call.name for call in calls}
+        call_id = message.get("tool_call_id")
+        found.append(
+            Message(
+                role=ROLES[message["role"]],
+                content=_text(message.get("content")),
+                tool_calls=calls,
+                name=names.get(call_id) if call_id else None,
+                call_id=call_id,
+            )
+        )
+    return tuple(found)
+
+
+def _text(content: Any) -> str:
+    """The text of a message's content: a text, a list of text parts, or nothing."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    kinds = [part.get("type") for part in content]
+    if other := [kind for kind in kinds if kind != "text"]:
+        raise UserError(
+            f"the environment shows the model content of type {other[0]!r}, but rlvr trains on text alone: choose an "
+            "environment without images and sound."
+        )
+    return "\n".join(part.get("text") or "" for part in content)
+
+
+def _call(call: Any) -> ToolCall:
+    """A call of the library (`name`, `arguments`) or of OpenAI (`function`); arguments are JSON, or already read."""
+    function = call.get("function") or call
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            arguments = None
+    name, call_id = function.get("name") or "", call.get("id") or ""
+    if isinstance(arguments, dict):
+        return ToolCall(id=call_id, name=name, arguments=arguments)
+    return ToolCall(id=call_id, name=name, arguments={}, problem="the arguments are no JSON object")
+
+
+def _identity(message: Any) -> tuple[Any, ...]:
+    """Equal for two messages of the library that say the same."""
+    calls = tuple((call["id"], call["name"], call["arguments"]) for call in message.get("tool_calls") or ())
+    return message["role"], _text(message.get("content")), calls, message.get("tool_call_id")
+
+
+def to_response(said: Message, *, truncated: bool = False) -> Any:
+    """An assistant's message as the library's answer of a model.
+
+    A call that is none (`problem`) goes in with arguments that are no JSON, so that an environment says so and goes on.
+    """
+    types: Any = importlib.import_module("verifiers.legacy.types")
+    calls = [
+        types.ToolCall(
+            id=call.id, name=call.name, arguments=json.dumps(dict(call.arguments)) if call.problem is None else ""
+        )
+        for call in said.tool_calls
+    ]
+    message = types.ResponseMessage(
+        content=said.content,
+        tool_calls=calls or None,
+        finish_reason="length" if truncated else "tool_calls" if calls else "stop",
+        is_truncated=truncated,
+    )
+    return types.Response(id="", created=0, model="policy", usage=None, message=message)

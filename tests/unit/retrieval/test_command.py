@@ -136,19 +136,6 @@ def test_a_retriever_of_ones_own_is_found_and_set(
         assert said in err
 
 
-def test_a_wrong_result_of_ones_own_retriever_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "my_wrong.py").write_text(
-        "from rlvr.retrieval.retriever import Retriever\n\nclass Wrong(Retriever):\n"
-        "    def search(self, query, documents, top_n):\n        return [document.id for document in documents]\n"
-    )
-    options = ["--config-dir", str(tmp_path), "--retriever", "my_wrong:Wrong"]
-    code, out, err = run(capsys, folder, "--query", "Seine", *options)
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "task.retriever=my_wrong:Wrong: its search returned a list with 'd0'; it must return a list of doc" in err
-
-
 def test_a_damaged_corpus_is_one_sentence(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     (folder / "corpus.jsonl").write_text('{"text": "a b"}\nnonsense\n')
     code, out, err = run(capsys, folder, "--query", "a", "--retriever", "bm25")

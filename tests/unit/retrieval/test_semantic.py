@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from rlvr.errors import ConfigError
-from rlvr.retrieval.base import CorpusError, Document, Found
+from rlvr.retrieval.base import Document, Found
 from rlvr.retrieval.corpus import open_corpus
 from rlvr.retrieval.encoder import DEFAULT_MODEL, PACKAGED, Encoder, load_encoder, model_source
 from rlvr.retrieval.hybrid import MEANING, Hybrid, fuse
 from rlvr.retrieval.retriever import open_retriever
 from rlvr.retrieval.semantic import Semantic
+from rlvr.rows import DataError
 from tests.unit.retrieval.passages import STEMMED, bm25, documents, places, ranked, real_rows, retrieval, write_corpus
 
 
@@ -105,7 +106,7 @@ def test_embeddings_are_stored_and_belong_to_corpus_and_model(
     few = first.vectors[1:].copy()
     file.unlink()  # it is mapped into memory
     np.save(file, few)
-    with pytest.raises(CorpusError, match="is damaged"):
+    with pytest.raises(DataError, match="is damaged"):
         semantic.corpus_index(corpus)
 
 

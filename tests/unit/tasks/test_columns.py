@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rlvr.errors import ConfigError
-from rlvr.tasks.rows import DataError
+from rlvr.rows import DataError
 from tests.unit.tasks.data_tasks import ids, judged, make, scored, solved, sums, write_jsonl
 
 
@@ -56,12 +56,6 @@ def test_a_tiny_file_holds_out_at_least_one_question(tmp_path: Path) -> None:
         assert len(set(ids(made, range(50)))) == num - 1
     with pytest.raises(ConfigError, match="has 1 different questions"):
         make(jsonl(write_jsonl(tmp_path / "one.jsonl", sums(1))))
-
-
-def test_repeated_questions_without_ids_are_left_out_and_counted(tmp_path: Path) -> None:
-    rows = [*sums(20), {"question": "what is 3 PLUS one?", "answer": 99}]
-    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows)))
-    assert "1 training rows repeat an earlier question: left out" in made.notes
 
 
 def test_given_ids_are_used_and_must_differ(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rlvr.rows import DataError
 from rlvr.tasks.base import Task
-from rlvr.tasks.rows import DataError
 from tests.unit.tasks.data_tasks import FIXTURES, judged, make, opened, scored, solved, write_jsonl
 
 TASKS: dict[str, dict[str, Any]] = {

@@ -178,7 +178,8 @@ def test_what_a_class_lacks_or_misspells_is_one_sentence_that_names_it(name: str
 
 def test_a_state_that_fails_or_is_no_method_is_an_error_that_names_it() -> None:
     made = make({"name": f"{HERE}:Stateless"}, reward="text")
-    with pytest.raises(UserError, match=rf"^task={HERE}:Stateless: state of example generator/.*: KeyError: 'no'$"):
+    failed = rf"^task={HERE}:Stateless: state of example generator/.*: KeyError: 'no' \(.*, line \d+\)$"
+    with pytest.raises(UserError, match=failed):
         made.env(made.train_example(0))
     with pytest.raises(TypeError, match=r"^Fixed\.state must be a method"), pytest.warns(UserWarning, match="shadows"):
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rlvr.rows import DataError, Row
 from rlvr.tasks.base import Task
 from rlvr.tasks.finqa import parse
-from rlvr.tasks.rows import DataError, Row
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, ids, judged, make, real_data, scored, solved, turn
 

@@ -4,8 +4,8 @@ import pytest
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.scratch import build_tokenizer
+from rlvr.rows import DataError
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.tasks.rows import DataError
 from tests.unit.tasks import yielding
 from tests.unit.tasks.data_tasks import ids, judged, make, scored
 from tests.unit.tasks.yielding import CALLS, WORDS, token_ids

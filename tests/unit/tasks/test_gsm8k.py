@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rlvr.errors import UserError
+from rlvr.rows import DataError, Row
 from rlvr.tasks.gsm8k import Gsm8k, parse
 from rlvr.tasks.problems import fingerprint
-from rlvr.tasks.rows import DataError, Row
 from tests.unit.tasks.data_tasks import FIXTURES, judged, make, real_data, scored, solved, turn, write_jsonl
 
 GSM8K = FIXTURES / "gsm8k"
@@ -93,16 +93,6 @@ def test_demonstrations_without_the_format_are_the_datas_own_words() -> None:
     assert sum("<SOLUTION>" in made.demonstration(i, 0.5)[1] for i in range(100)) == pytest.approx(50, abs=20)
 
 
-def test_rows_without_a_gold_are_left_out_counted_and_noted(copy: Callable, tmp_path: Path) -> None:
-    rows = copy("train")
-    rows[3]["answer"] = "no mark"
-    rows[5]["answer"] = "five\n#### five"
-    write_jsonl(tmp_path / "train.jsonl", rows)
-    made = make(task(tmp_path))
-    assert made.notes[0].startswith("10 training and 6 held-out")
-    assert "2 training rows have no gold answer: left out" in made.notes
-
-
 def test_pitfall_38_training_examples_that_are_also_held_out_are_left_out_and_counted(
     copy: Callable, tmp_path: Path
 ) -> None:
@@ -130,25 +120,6 @@ def test_a_training_set_that_is_all_held_out_can_only_be_evaluated(copy: Callabl
     made.limit_prompts(lambda messages, tools=(): 1, 10)
     with pytest.raises(UserError, match="every training example is also held out"):
         made.train_example(0)
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"answer": "#### 1"}, "field 'question' is missing; there are 'answer'"),
-        ({"question": "Q?"}, "field 'answer' is missing"),
-        ({"question": 5, "answer": "#### 1"}, "field 'question' must be a text, but is the number 5"),
-        ({"question": "", "answer": "#### 1"}, "field 'question' must be a text that is not blank"),
-        ({"question": "Q?", "answer": ["#### 1"]}, "field 'answer' must be a text, but is a list of 1"),
-    ],
-)
-def test_a_row_of_another_schema_is_an_error_naming_file_row_and_field(
-    copy: Callable, tmp_path: Path, row: object, said: str
-) -> None:
-    write_jsonl(tmp_path / "train.jsonl", [*copy("train"), row])
-    with pytest.raises(DataError) as error:
-        make(task(tmp_path))
-    assert f"{tmp_path}/train.jsonl, line 13: {said}" in str(error.value)
 
 
 def test_a_split_without_any_gold_is_an_error(tmp_path: Path, copy: Callable) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.retrieval.base import Document
-from rlvr.tasks import hotpotqa, musique_rows
+from rlvr.rows import DataError, Row
+from rlvr.tasks import hotpotqa, musique
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.multihop import to_problem
 from rlvr.tasks.multihop_sets import Library, Question, named_sets, read_questions, with_noise
-from rlvr.tasks.rows import DataError, Row
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, ids, write_jsonl
 from tests.unit.tasks.multihop_episodes import corpus, make_qa, rows
@@ -29,8 +29,8 @@ def save(folder: Path, train: list[dict[str, Any]], dev: list[dict[str, Any]]) -
     return folder
 
 
-def musique(row: dict[str, Any]) -> Question | str:
-    return musique_rows.parse(Row("here, line 1", row))
+def parsed(row: dict[str, Any]) -> Question | str:
+    return musique.parse(Row("here, line 1", row))
 
 
 def changed(**fields: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_sets_are_written_as_path_name_and_split() -> None:
 )
 def test_sets_that_cannot_be_read_are_an_error_naming_the_setting(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        read_questions("task.train_sets", text, musique_rows.parse, musique_rows.Musique.fields)
+        read_questions("task.train_sets", text, musique.parse, musique.Musique.fields)
     assert "task.path" not in str(caught.value)
 
 
@@ -118,7 +118,7 @@ def test_pitfall_38_questions_that_are_also_held_out_are_not_trained_on(tmp_path
 
 
 def test_pitfall_28_a_musique_row_has_its_documents_golds_and_hops() -> None:
-    found = question(musique(rows("musique")[1]))
+    found = question(parsed(rows("musique")[1]))
     assert found.hops == found.num_support == len(found.support) == 3
     assert found.golds[1:] == (f"the {found.golds[0]}",)
     problem = to_problem(found, 1.0, 0)
@@ -133,8 +133,8 @@ def test_pitfall_28_a_musique_row_has_its_documents_golds_and_hops() -> None:
 def test_the_hubs_columns_of_lists_are_read_like_rows() -> None:
     row = rows("musique")[1]
     columns = {key: [each[key] for each in row["paragraphs"]] for key in row["paragraphs"][0]}
-    assert musique(row | {"paragraphs": columns}) == musique(row)
-    assert musique(row | {"paragraphs": json.dumps(row["paragraphs"])}) == musique(row)
+    assert parsed(row | {"paragraphs": columns}) == parsed(row)
+    assert parsed(row | {"paragraphs": json.dumps(row["paragraphs"])}) == parsed(row)
 
 
 def test_all_shapes_of_hotpotqa_and_2wiki_are_read_alike() -> None:
@@ -189,7 +189,7 @@ def without_support(paragraphs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ],
 )
 def test_pitfall_28_rows_that_cannot_be_used_say_why(name: str, fields: dict[str, Any], reason: str) -> None:
-    parse = musique_rows.parse if name == "musique" else hotpotqa.parse
+    parse = musique.parse if name == "musique" else hotpotqa.parse
     assert parse(Row("r", rows(name)[0] | fields)) == reason
 
 
@@ -222,14 +222,14 @@ BAD = {
 def test_damaged_rows_are_errors_that_name_row_and_field(name: str) -> None:
     change, words = BAD[name]
     with pytest.raises(DataError, match=words) as caught:
-        musique(changed(paragraphs=change(rows("musique")[0]["paragraphs"])))
+        parsed(changed(paragraphs=change(rows("musique")[0]["paragraphs"])))
     assert str(caught.value).startswith("here, line 1: field ")
 
 
 @pytest.mark.parametrize("fields", [{"answer": 7}, {"answer_aliases": "x"}, {"answer_aliases": [1]}, {"question": ""}])
 def test_damaged_fields_are_errors_that_name_them(fields: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=next(iter(fields))):
-        musique(changed(**fields))
+        parsed(changed(**fields))
 
 
 def test_incomplete_contexts_of_hotpotqa_are_for_the_corpus_only(tmp_path: Path) -> None:
@@ -251,9 +251,9 @@ def test_pitfall_28_in_a_corpus_musique_wants_title_and_text_and_the_others_the_
         *(Document(id=f"m{n}", title=p["title"], text=p["paragraph_text"]) for n, p in enumerate(support)),
         Document(id="other", title=support[0]["title"], text="Another text."),
     ]
-    found = question(musique_rows.parse(Row("r", row), Library(passages, "title_and_text")))
+    found = question(musique.parse(Row("r", row), Library(passages, "title_and_text")))
     assert found.support.keys() == {"m0", "m1"}
-    assert musique_rows.parse(Row("r", row), Library(passages[1:], "title_and_text")) == (
+    assert musique.parse(Row("r", row), Library(passages[1:], "title_and_text")) == (
         "have supporting paragraphs that are not in the corpus"
     )
     hotpot = rows("hotpotqa")[0]
@@ -319,7 +319,7 @@ def test_noise_of_the_evaluation_is_asked_for_and_depends_on_no_seed() -> None:
 
 def test_the_share_of_noise_is_the_rate() -> None:
     many = tuple(Document(id=str(n), title="t", text="x") for n in range(4_000))
-    whole = question(musique(rows("musique")[0]))
+    whole = question(parsed(rows("musique")[0]))
     noisy = with_noise(Question(**{**_fields(whole), "documents": many, "support": {"7": "7"}}), 0.25, 0)
     assert abs(len(noisy.documents) / 4_000 - 0.25) < 0.03
     assert "7" in {document.id for document in noisy.documents}

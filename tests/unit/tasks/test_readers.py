@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rlvr.errors import ConfigError, UserError
-from rlvr.tasks.readers import read_file, read_split, split_names
-from rlvr.tasks.rows import DataError, Row
+from rlvr.rows import DataError, Row, read_file
+from rlvr.tasks.readers import read_split, split_names
 
 ROWS = [{"question": "a?", "answer": "1"}, {"question": "b?", "answer": "2"}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rlvr.errors import ConfigError
+from rlvr.rows import DataError
 from rlvr.tasks.readers import read_split
-from rlvr.tasks.rows import DataError
 from tests.unit.tasks.data_tasks import make
 
 CARD = """---

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvr.errors import UserError
+from rlvr.rows import DataError, Row, read_file
 from rlvr.tasks import columns, finqa, gsm8k
 from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompting import Prompter
 from rlvr.tasks.prompts import MathReasoning
-from rlvr.tasks.readers import read_file
-from rlvr.tasks.rows import DataError, Row
 from tests.unit.tasks.data_tasks import MARKERS
 
 SETTINGS = {metric: columns.Jsonl(path="x", metric=metric) for metric in ("numeric", "text", "exact", "math")}

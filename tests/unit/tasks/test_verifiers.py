@@ -15,8 +15,8 @@ import pytest
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import RewardError
-from rlvr.tasks.verifiers_client import to_messages
-from rlvr.tasks.verifiers_library import library
+from rlvr.tasks.verifiers import library
+from rlvr.tasks.verifiers_env import to_messages
 from rlvr.types import Message, StopReason
 from tests.unit.tasks.verifiers_play import ENVIRONMENTS, Codec, Engine, call, episode, judged, make_task, play
 

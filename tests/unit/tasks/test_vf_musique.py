@@ -75,7 +75,7 @@ class Client:
     def __new__(cls, script: Sequence[Any]) -> Any:
         from verifiers.clients import Client as Base
 
-        from rlvr.tasks.verifiers_client import to_response
+        from rlvr.tasks.verifiers_env import to_response
 
         codec, waiting = Codec(), list(script)
 

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from rlvr.registry import register
 from rlvr.retrieval.base import Document
+from rlvr.rows import DataError, Row
 from rlvr.tasks.multihop_sets import Library, Question, Reason, aliases, cell, gold, records
 from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
-from rlvr.tasks.rows import DataError, Row
 
 FIELDS = ("id", "question", "answer", "answer_aliases", "answerable", "paragraphs")
 COLUMNS = ("idx", "title", "paragraph_text", "is_supporting")

@@ -1,15 +1,24 @@
-"""Rows of data as they were read, and the sentences for what is wrong with them. Nothing in a row is trusted."""
+"""Rows of JSON files (`.jsonl` and `.json`, either also as `.gz`), and the sentences for what is wrong with them.
+
+Nothing in a row is trusted. A file that is damaged is an error that names the place: half a data set is never trained
+on. JSON is not read through Arrow, which wants one type in each column: FinQA's answers are numbers and `yes`.
+"""
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
-from rlvr.errors import UserError
+from rlvr.errors import ConfigError, UserError
 
+ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 MAX_FIELD_CHARS = 2_000_000
 SHOWN_CHARS = 60
 
@@ -55,6 +64,57 @@ class Row:
     def wrong(self, field: str, value: object, wanted: str) -> DataError:
         """The error for a field that is not what it should be."""
         return DataError(f"{self.place}: field {field!r} must be {wanted}, but is {shown(value)}.")
+
+
+def check_file(path: Path) -> None:
+    """ConfigError if there is no such file, or its name does not say what it is."""
+    if not path.is_file():
+        raise ConfigError(f"there is no file {ascii_text(str(path))}: name one that exists.")
+    if not path.name.endswith(ENDINGS):
+        endings = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+        raise ConfigError(f"{ascii_text(str(path))}: data files end in {endings}; rename or convert it.")
+
+
+def read_file(path: Path) -> Iterator[Row]:
+    """The rows of a file: one JSON object a line, or one JSON list of objects; at least one.
+
+    Raises:
+        ConfigError: see `check_file`.
+        DataError: it is empty or damaged, or something else than objects is in it; names the row.
+    """
+    check_file(path)
+    name = place = ascii_text(str(path))
+    is_empty = True
+    try:
+        with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
+            if path.name.removesuffix(".gz").endswith(".json"):
+                rows = _parsed(data, place) if (data := file.read()).strip() else []
+                if not isinstance(rows, list):
+                    raise DataError(f"{place}: must be a JSON list of objects, but is {shown(rows)}.")
+                numbered = ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
+            else:
+                lines = ((f"{name}, line {number}", line) for number, line in enumerate(file, start=1))
+                numbered = ((place, _parsed(line, place)) for place, line in lines if line.strip())
+            for place, fields in numbered:
+                is_empty = False
+                if not isinstance(fields, dict):
+                    raise DataError(f"{place}: a row must be a JSON object, but is {shown(fields)}.")
+                yield Row(place, fields)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{place}: the file is damaged from here on ({ascii_text(str(error))}); get it again."
+        ) from None
+    if is_empty:
+        raise DataError(f"{name} is empty: it has no row.")
+
+
+def _parsed(data: bytes, place: str) -> object:
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: byte {error.start + 1} is not UTF-8; convert the file to it.") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: this is not JSON ({ascii_text(str(error))}); mend or remove it.") from None
 
 
 def clean(text: str) -> str:
