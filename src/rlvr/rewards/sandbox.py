@@ -340,6 +340,7 @@ def _run(link: socket.socket, max_memory_mb: int) -> None:
             def say(message: object, token: str = token) -> None:
                 link.sendall(json.dumps([token, message]).encode() + b"\n")
 
+            reply: dict[str, Any]
             try:
                 reply = _reply(say, functions, *pickle.load(requests))
             except MemoryError:
