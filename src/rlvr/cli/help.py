@@ -120,7 +120,7 @@ def _row(path: str, field: FieldInfo) -> Line:
     condition = str(extra.get("only_if") or "") if isinstance(extra, dict) else ""
     usual = "" if field.is_required() else shown(plain(field.get_default(call_default_factory=True)))
     note = f" Only with {in_words(condition)}." if condition else ""
-    return path, type_text(field), usual, f"{field.description or ''}{'.' if note else ''}{note}"
+    return path, _type(field.annotation, field.metadata), usual, f"{field.description or ''}{'.' if note else ''}{note}"
 
 
 def _doc(settings: type[Any]) -> str:
@@ -131,12 +131,8 @@ def _comment(file: Path) -> str:
     return " ".join(line[2:] for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
 
 
-def type_text(field: FieldInfo) -> str:
-    """The type of a field in words: `int >= 1 or null`, `chain | tree`."""
-    return _type(field.annotation, field.metadata)
-
-
 def _type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """A type in words: `int >= 1 or null`, `chain | tree`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         more = [m for extra in arguments[1:] for m in (extra.metadata if isinstance(extra, FieldInfo) else [extra])]

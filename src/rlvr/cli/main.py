@@ -77,10 +77,11 @@ def _run(argv: list[str]) -> int:
         near = difflib.get_close_matches(argv[0], commands, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(commands)}"
         parser.error(f"there is no command {argv[0]}; {hint}")
-    argv, passed_on = _split(argv)
-    args, rest = parser.parse_known_args(argv)
-    if passed_on:
-        args.passed_on = passed_on
+    # what follows -- of `serve` is for another program; argparse would take it apart
+    end = argv.index("--") if argv[:1] == ["serve"] and "--" in argv else len(argv)
+    args, rest = parser.parse_known_args(argv[:end])
+    if argv[end + 1 :]:
+        args.passed_on = argv[end + 1 :]
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
@@ -112,12 +113,6 @@ def _flag_hint(word: str, parser: Parser, command: str) -> str:
     if near:
         return f"; did you mean {near[0]}?"
     return f"; an override has no dashes: {word.lstrip('-')}" if flag != word and flag.startswith("-") else ""
-
-
-def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """`serve` passes on what follows `--` to another program; argparse would take it apart."""
-    at = argv.index("--") if argv[:1] == ["serve"] and "--" in argv else len(argv)
-    return argv[:at], argv[at + 1 :]
 
 
 def _parsers() -> tuple[Parser, dict[str, Parser]]:

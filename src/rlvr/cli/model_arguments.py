@@ -38,15 +38,12 @@ def add_config_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-dir", metavar="DIR", help="folder with your own configurations, groups and modules")
 
 
-def add_set(parser: argparse.ArgumentParser, what: str = "a setting") -> None:
+def add_set(
+    parser: argparse.ArgumentParser, what: str = "a setting", example: str = "rollout.max_completion_tokens=40"
+) -> None:
     """--set."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help=f"change {what}, e.g. --set rollout.max_completion_tokens=40; may be repeated",
-    )
+    told = f"change {what}, e.g. --set {example}; may be repeated"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=told)
 
 
 def add_counts(parser: argparse.ArgumentParser) -> None:
@@ -195,6 +192,13 @@ def at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def port(text: str) -> int:
+    """An argparse type."""
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text} is no port, 0 to 65535")
+    return int(text)
 
 
 def note(line: str) -> None:

@@ -75,8 +75,8 @@ def run_sweep(args: argparse.Namespace) -> int:
     if not jobs:
         raise ConfigError("--multirun: a range is empty; write the smaller value first, e.g. seed=1..10.")
     configs = [load_config(job.overrides, config_name=args.config_name, config_dir=args.config_dir) for job in jobs]
-    parent = _parent(configs[0])
-    folders = [parent / name for name in folder_names(jobs)]
+    parent = configs[0].run_dir or f"runs/{configs[0].name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
+    folders = [Path(parent, name) for name in folder_names(jobs)]
     configs = [_placed(c, folder) for c, folder in zip(configs, folders, strict=True)]
     if args.cfg:
         sys.stdout.write("---\n".join(to_yaml(config) for config in configs))
@@ -92,12 +92,6 @@ def _placed(config: Config, folder: Path) -> Config:
         tracker = tracker.model_copy(update={"group": folder.absolute().parent.name})
     resume = config.resume and (folder / "config.yaml").is_file()
     return config.model_copy(update={"run_dir": str(folder), "resume": resume, "tracker": tracker})
-
-
-def _parent(config: Config) -> Path:
-    if config.run_dir is not None:
-        return Path(config.run_dir)
-    return Path("runs") / f"{config.name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:

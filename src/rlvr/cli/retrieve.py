@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rlvr import imports, registry
-from rlvr.cli.model_arguments import at_least
+from rlvr.cli.model_arguments import add_config_dir, add_set, at_least, port
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,16 +46,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="bm25, semantic[/MODEL], hybrid[/MODEL], or your own, my_search:Elastic; default: bm25 with --serve, else "
         "all installed ones",
     )
-    parser.add_argument("--config-dir", metavar="DIR", help="folder with the module of your own retriever")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set a field of your own retriever: --set task.retrieval.own.width=4; may be repeated",
-    )
+    add_config_dir(parser)
+    add_set(parser, "a field of your own retriever", "task.retrieval.own.width=4")
     parser.add_argument("--top-n", metavar="N", type=at_least(1), help=f"passages to print (default: {TOP_N})")
-    parser.add_argument("--port", metavar="P", type=_port, help=f"of --serve; 0: any (default: {PORT})")
+    parser.add_argument("--port", metavar="P", type=port, help=f"of --serve; 0: any (default: {PORT})")
     parser.add_argument("--index-dir", metavar="D", help="where indexes are kept (default: ~/.cache/rlvr/retrieval)")
     parser.add_argument("--no-stem", action="store_true", help="bm25: take words as they are")
     parser.add_argument("--keep-stop-words", action="store_true", help="bm25: search for 'the', 'of', ... too")
@@ -161,9 +155,3 @@ def _shown(line: Mapping[str, Any]) -> str:
 def _plain(text: str) -> str:
     """In one line; a corpus is not trusted to leave the terminal alone."""
     return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text} is no port, 0 to 65535")
-    return int(text)

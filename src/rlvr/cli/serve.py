@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from rlvr.cli.model_arguments import MODEL_HELP, add_config_dir, at_least, hush, note
+from rlvr.cli.model_arguments import MODEL_HELP, add_config_dir, at_least, hush, note, port
 from rlvr.cli.signals import ended_by_sigterm
 from rlvr.errors import ConfigError
 
@@ -40,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser("serve", help="serve a model to any client", description=DESCRIPTION, epilog=EXAMPLE)
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", metavar="P", type=_port, default=8000, help="0: any free one (default: 8000)")
+    parser.add_argument("--port", metavar="P", type=port, default=8000, help="0: any free one (default: 8000)")
     parser.add_argument("--api-key", metavar="K", help=f"what clients must send (default: ${KEY_VARIABLE}, else none)")
     parser.add_argument(
         "--served-model-name",
@@ -83,7 +83,11 @@ def run(args: argparse.Namespace) -> int:
         _serve_vllm(args, key or os.environ.get("VLLM_API_KEY") or None)
         return 0
     check_installed()
-    _check_tool_format(args.tool_format)
+    from rlvr.chat.formats import FORMATS
+
+    if args.tool_format not in (None, "auto", *FORMATS):
+        names = f"auto, {', '.join(FORMATS)}"
+        raise ConfigError(f"--tool-format {args.tool_format}: there is no such format; choose {names}.")
     for name, (default, _) in NUMBERS.items():
         if getattr(args, name) is None:
             setattr(args, name, default)
@@ -168,16 +172,3 @@ def _serve(args: argparse.Namespace, key: str | None) -> None:
         for line in [*notes, f"serving {names} ({context}); Ctrl-C stops it"]:
             note(f"rlvr: {line}")
         serve(served, args.host, listening, limits, api_key=key, shutdown_s=float(args.shutdown_timeout))
-
-
-def _check_tool_format(name: str | None) -> None:
-    from rlvr.chat.formats import FORMATS
-
-    if name is not None and name != "auto" and name not in FORMATS:
-        raise ConfigError(f"--tool-format {name}: there is no such format; choose auto, {', '.join(FORMATS)}.")
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text} is no port, 0 to 65535")
-    return int(text)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlvr import imports
 from rlvr.cli.model_arguments import add_config_dir
@@ -124,8 +124,8 @@ def _config(overrides: Sequence[str], name: str | None, folder: str | None) -> C
     if name is not None:
         return load_config(overrides, config_name=name, config_dir=folder)
     values = {override.key_or_group: override.value() for override in parse_overrides(overrides)}
-    run = _resumed_run(values)
-    if run is None:
+    run = str(values.get("run_dir") or "") if values.get("resume") is True else ""
+    if not run or not Path(run, "config.yaml").is_file():
         return load_config(overrides, config_name=DEFAULT_CONFIG, config_dir=folder)
     imports.look_in(folder)
     choices = {key: f"{key}={value}" for key, value in values.items() if key in CHOICES and isinstance(value, str)}
@@ -153,11 +153,3 @@ def _repeated(overrides: Sequence[str], choices: Sequence[str], run: str, folder
             "or repeat the whole command with its --config-name."
         )
     return repeated
-
-
-def _resumed_run(values: Mapping[str, Any]) -> str | None:
-    """`run_dir` of `resume=true run_dir=X trainer.max_steps=60`, if it holds a run."""
-    run_dir = values.get("run_dir")
-    if values.get("resume") is not True or run_dir is None:
-        return None
-    return str(run_dir) if (Path(str(run_dir)) / "config.yaml").is_file() else None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from rlvr.config.config import SECTIONS, Config
@@ -96,28 +95,24 @@ def idle(path: str, settings: Settings, config: Config) -> Iterator[tuple[str, A
             yield f"{path}.{name}", value, _with_whole_keys(condition, path, settings)
 
 
-def holds(condition: str, settings: Settings, config: Config) -> bool:
-    """Evaluate an `only_if` over the attributes beside it and the sections of the run."""
-    code, own = _compiled(condition), type(settings).model_fields
-    found = {
-        name: config if name == "run" else getattr(config if name in SECTIONS and name not in own else settings, name)
-        for name in _names(condition)
-    }
-    return bool(eval(code, {"__builtins__": {}}, found))
-
-
 def _holds(condition: str, key: str, settings: Settings, config: Config) -> bool:
+    """Evaluate an `only_if` over the attributes beside it and the sections of the run."""
+    own = type(settings).model_fields
     try:
-        return holds(condition, settings, config)
+        found = {
+            name: config
+            if name == "run"
+            else getattr(config if name in SECTIONS and name not in own else settings, name)
+            for name in _names(condition)
+        }
+        return bool(eval(_compiled(condition), {"__builtins__": {}}, found))
     except (AttributeError, NameError, SyntaxError, TypeError) as error:
         raise ConfigError(
             f"{key}: its class says only_if={condition!r}, which cannot be evaluated ({error}); correct it."
         ) from error
 
 
-@cache
-def _compiled(condition: str) -> CodeType:
-    return compile(condition, "only_if", "eval")
+_compiled = cache(partial(compile, filename="only_if", mode="eval"))
 
 
 @cache

@@ -155,7 +155,8 @@ def unknown_key(key: str, value: object, chosen: Mapping[str, str], near: str | 
     if spelling is not None and key not in spelling.ours:
         return f"{written}: {translated(spelling)}"
     known = list(all_keys(chosen))
-    leaf = next((k for k in _prefixes(key) if k != "reward.parts" and any(matches(one, k) for one in known)), None)
+    parents = (key[:place] for place, sign in enumerate(key) if sign == ".")
+    leaf = next((k for k in parents if k != "reward.parts" and any(matches(one, k) for one in known)), None)
     if leaf is not None:
         return f"{written}: {leaf} is a value, not a section; set {leaf} itself."
     near = _nearest_key(key, known) or near
@@ -176,11 +177,6 @@ def _unknown_part_key(written: str, key: str, near: str | None) -> str:
     return f"{written}: there is no such key; " + (
         f"did you mean {near}?" if near else "`rlvr train --help-config reward.parts=TYPE` prints those of a type."
     )
-
-
-def _prefixes(key: str) -> list[str]:
-    parts = key.split(".")
-    return [".".join(parts[:n]) for n in range(1, len(parts))]
 
 
 def _nearest_key(key: str, known: Sequence[str]) -> str | None:

@@ -5,10 +5,10 @@
              <-- JSON --    and kills each at its call's deadline
 
 A runner leads a process group that dies with it by SIGKILL; what left the group becomes a child of the root, which ends
-it, too. A bad call costs only itself: the next runner is forked within milliseconds, and a call that dies in a runner
-which earlier calls may have damaged is tried once more in a fresh one. The root is a fresh interpreter: no runner has a
-copy of the trainer's memory, threads or locks, the user's `__main__` never runs twice, and it works on while this
-process is busy. Nothing is unpickled that a runner wrote.
+it. A bad call costs only itself: the next runner is forked within milliseconds, and a call that dies in a runner which
+earlier calls may have damaged is tried once more in a fresh one. The root is a fresh interpreter: no runner has a copy
+of the trainer's memory, threads or locks, the user's `__main__` never runs twice, and a busy trainer delays nobody.
+Nothing is unpickled that a runner wrote.
 """
 
 from __future__ import annotations
@@ -255,10 +255,14 @@ class _Worker:
             if self.pid == 0:
                 await self._start()
                 seconds = _LOAD_TIMEOUT_S
-            token = os.urandom(8).hex()
+            token, found = os.urandom(8).hex(), None
             self._writer.write(token.encode() + request)
-            while isinstance(found := await self._next(token, seconds), str):
-                seconds = {"loading": _LOAD_TIMEOUT_S, "loaded": self._timeout_s}[found]
+            while not isinstance(found, dict):
+                seconds = {None: seconds, "loading": _LOAD_TIMEOUT_S, "loaded": self._timeout_s}[found]
+                async with asyncio.timeout(seconds):
+                    whose, found = json.loads(await self._reader.readline())
+                if whose != token:
+                    raise ValueError("an answer to no call")
             is_last = found.get("last", False)
             return {"status": found["status"], "value": found.get("value"), "message": found.get("message", "")}
         except TimeoutError:
@@ -269,13 +273,6 @@ class _Worker:
         finally:
             if is_last:
                 self.end()
-
-    async def _next(self, token: str, seconds: float) -> Any:
-        async with asyncio.timeout(seconds):
-            whose, message = json.loads(await self._reader.readline())
-        if whose != token:
-            raise ValueError("an answer to no call")
-        return message
 
     async def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -343,9 +340,13 @@ def _run(link: socket.socket, max_memory_mb: int) -> None:
             def say(message: object, token: str = token) -> None:
                 link.sendall(json.dumps([token, message]).encode() + b"\n")
 
-            reply = _reply(say, functions, *pickle.load(requests))
-            if reply["status"] == "memory":
-                reply |= {"message": f"needed more than {max_memory_mb} MB of memory", "last": True}
+            reply: dict[str, Any]
+            try:
+                reply = _reply(say, functions, *pickle.load(requests))
+            except MemoryError:
+                reply = {"status": "memory", "message": f"needed more than {max_memory_mb} MB of memory", "last": True}
+            except BaseException as error:  # SystemExit and KeyboardInterrupt of a call, too, are only that call's
+                reply = {"status": "exception", "message": described(error)}
             if os.getpid() != own_pid:  # the call forked, and this is the child that came back
                 return
             with contextlib.suppress(ChildProcessError):
@@ -357,22 +358,17 @@ def _run(link: socket.socket, max_memory_mb: int) -> None:
 def _reply(
     say: Callable[[object], None], functions: dict[bytes, Callable[..., object]], function: bytes, arguments: bytes
 ) -> dict[str, Any]:
+    if function not in functions:
+        say("loading")
+        functions[function] = pickle.loads(function)
+        say("loaded")
+    value = functions[function](*pickle.loads(arguments))
     try:
-        if function not in functions:
-            say("loading")
-            functions[function] = pickle.loads(function)
-            say("loaded")
-        value = functions[function](*pickle.loads(arguments))
-        try:
-            size = len(json.dumps(value))
-        except (TypeError, ValueError) as error:
-            message = f"returned a {type(value).__name__} that is not plain data: {error}"[:500]
-        else:
-            if size <= _MAX_REPLY_BYTES:
-                return {"status": "ok", "value": value}
-            message = f"returned {size:,} bytes, more than the {_MAX_REPLY_BYTES:,} allowed"
+        size = len(json.dumps(value))
+    except (TypeError, ValueError) as error:
+        message = f"returned a {type(value).__name__} that is not plain data: {error}"[:500]
         return {"status": "exception", "message": message}
-    except MemoryError:
-        return {"status": "memory"}
-    except BaseException as error:  # SystemExit and KeyboardInterrupt of a call, too, are only that call's
-        return {"status": "exception", "message": described(error)}
+    if size > _MAX_REPLY_BYTES:
+        message = f"returned {size:,} bytes, more than the {_MAX_REPLY_BYTES:,} allowed"
+        return {"status": "exception", "message": message}
+    return {"status": "ok", "value": value}

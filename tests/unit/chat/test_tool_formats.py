@@ -53,9 +53,6 @@ def test_hermes_calls_stand_in_text() -> None:
         ToolCall(id="call_1", name="list", arguments={}),
     )
     assert message.content == "So: \n done"
-
-
-def test_a_tag_within_a_string_is_text() -> None:
     text = '<tool_call>{"name": "search", "arguments": {"query": "a </tool_call> <tool_call> b"}}</tool_call>'
     assert calls("hermes", text) == [("search", {"query": "a </tool_call> <tool_call> b"})]
 
@@ -248,10 +245,7 @@ LISTED = '<tool_call>{"name": "list"}</tool_call>'
 def test_pitfall_28_nothing_within_reasoning_is_a_call(text: str, num_calls: int) -> None:
     assert len(read("hermes", text).tool_calls) == num_calls
     assert "".join(read("hermes", text).content.split()).count("<think>") == text.count("<think>")
-
-
-def test_reasoning_that_the_prompt_opened_lasts_until_it_is_closed() -> None:
-    assert read("hermes", LISTED, opened=True).tool_calls == ()
+    assert read("hermes", LISTED, opened=True).tool_calls == ()  # the prompt has opened it
     assert len(read("hermes", f"so</think>{LISTED}", opened=True).tool_calls) == 1
 
 

@@ -125,25 +125,22 @@ def test_what_an_endpoint_does_not_know_is_left_out_from_then_on() -> None:
     assert "max_tokens" not in server.requests[-1]
 
 
-BAD_ANSWERS: dict[str, tuple[Fault, str]] = {
-    "500": (error(500, "out of memory"), "500: out of memory"),
-    "400": (error(400, "the prompt has 9000 tokens"), "400: the prompt has 9000 tokens"),
-    "no JSON": (Fault(body=b"<html>hello</html>"), "no chat completion"),
-    "text": (Fault(body=b"<html>hello</html>", content_type="text/html"), "no chat completion"),
-    "nothing": (Fault(), "no chat completion"),
-    "a list": (Fault(body=b"[1, 2]"), "no chat completion"),
-    "no choices": (Fault(body=b'{"choices": []}'), "no chat completion (choices"),
-    "choices are null": (Fault(body=b'{"choices": null}'), "no chat completion (choices"),
-    "no message": (Fault(body=b'{"choices": [{"message": null}]}'), "no chat completion (choices.0.message"),
-    "content is a number": (Fault(body=b'{"choices": [{"message": {"content": 7}}]}'), "choices.0.message.content"),
-    "half of UTF-8": (Fault(body=b'{"choices": [{"message": {"content": "\xc3"}}]}'), "no chat completion"),
-    "deep": (Fault(body=b"[" * 100_000), "no chat completion"),
-    "17 MiB": (Fault(body=b" " * (17 << 20)), "more than 16 MiB"),
-    "an escape": (error(500, "\x1b[2J red\nlines"), "500: [2J red lines"),
-}
+BAD_ANSWERS: list[tuple[Fault, str]] = [
+    (error(500, "out of memory"), "500: out of memory"),
+    (error(400, "the prompt has 9000 tokens"), "400: the prompt has 9000 tokens"),
+    (error(500, "\x1b[2J red\nlines"), "500: [2J red lines"),
+    (Fault(body=b" " * (17 << 20)), "more than 16 MiB"),
+    (Fault(body=b"<html>hello</html>", content_type="text/html"), "no chat completion"),
+    (Fault(), "no chat completion"),
+    *((Fault(body=body), "no chat completion") for body in (b"<html>hello</html>", b"[1, 2]", b"[" * 100_000)),
+    *((Fault(body=b'{"choices": %s}' % body), "no chat completion (choices") for body in (b"[]", b"null")),
+    (Fault(body=b'{"choices": [{"message": null}]}'), "no chat completion (choices.0.message"),
+    (Fault(body=b'{"choices": [{"message": {"content": 7}}]}'), "choices.0.message.content"),
+    (Fault(body=b'{"choices": [{"message": {"content": "\xc3"}}]}'), "no chat completion"),  # half of UTF-8
+]
 
 
-@pytest.mark.parametrize(("fault", "sentence"), BAD_ANSWERS.values(), ids=list(BAD_ANSWERS))
+@pytest.mark.parametrize(("fault", "sentence"), BAD_ANSWERS)
 def test_a_bad_answer_is_one_clear_failure(fault: Fault, sentence: str) -> None:
     with serve(seven, fault=lambda number, body: fault) as server, pytest.raises(EndpointError) as caught:
         ask(server.url)
@@ -153,22 +150,19 @@ def test_a_bad_answer_is_one_clear_failure(fault: Fault, sentence: str) -> None:
     assert len(text) < 500
 
 
-def test_a_silent_endpoint_is_given_up_in_time() -> None:
-    with (
-        serve(seven, fault=lambda number, body: Fault(silent=True)) as server,
-        pytest.raises(EndpointError, match="timed out"),
-    ):
-        ask(server.url, timeout_s=0.2)
-
-
-@pytest.mark.parametrize("status", [200, 500])
-def test_an_endpoint_that_drips_is_given_up_in_time(status: int) -> None:
-    fault = Fault(status=status, body=b" " * 100_000, drips=True)
-    with (
-        serve(seven, fault=lambda number, body: fault) as server,
-        pytest.raises(EndpointError, match=r"it timed out after 0.4 s"),
-    ):
-        ask(server.url, timeout_s=0.2, max_retries=1)
+@pytest.mark.parametrize(
+    ("fault", "retries", "sentence"),
+    [
+        (Fault(silent=True), 0, "timed out"),
+        *(
+            (Fault(status=status, body=b" " * 100_000, drips=True), 1, "it timed out after 0.4 s")
+            for status in (200, 500)
+        ),
+    ],
+)
+def test_an_endpoint_that_is_silent_or_drips_is_given_up_in_time(fault: Fault, retries: int, sentence: str) -> None:
+    with serve(seven, fault=lambda number, body: fault) as server, pytest.raises(EndpointError, match=sentence):
+        ask(server.url, timeout_s=0.2, max_retries=retries)
 
 
 def test_counts_that_make_no_sense_are_not_believed() -> None:
@@ -213,35 +207,31 @@ def test_what_every_request_would_get_ends_everything(status: int, sentence: str
     assert len(server.requests) == 1
 
 
-def test_pitfall_26_an_endpoint_that_never_answers_is_given_up_early() -> None:
-    async def asking(url: str) -> list[Any]:
+def ask_many(url: str, count: int) -> list[Any]:
+    """Answers and errors, one after another."""
+
+    async def asking() -> list[Any]:
         endpoint = Endpoint(url, "policy", max_retries=0, max_concurrent=1)
-        many = [endpoint.chat([{"role": "user", "content": "x"}], PARAMS) for _ in range(20)]
+        many = [endpoint.chat([{"role": "user", "content": "x"}], PARAMS) for _ in range(count)]
         try:
             return await asyncio.gather(*many, return_exceptions=True)
         finally:
             await endpoint.close()
 
+    return asyncio.run(asking())
+
+
+def test_pitfall_26_an_endpoint_that_never_answers_is_given_up_early() -> None:
     with serve(seven, fault=lambda number, body: error(500, "broken")) as server:
-        found = asyncio.run(asking(server.url))
-    kinds = [type(one) for one in found]
+        kinds = [type(one) for one in ask_many(server.url, 20)]
     assert kinds[: MAX_FAILURES_AT_START - 1] == [EndpointError] * (MAX_FAILURES_AT_START - 1)
     assert kinds[MAX_FAILURES_AT_START - 1] is UserError
 
 
 def test_pitfall_26_failures_between_answers_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlvr.engines.openai.MAX_FAILURES", 3)
-
-    async def asking(url: str) -> list[Any]:
-        endpoint = Endpoint(url, "policy", max_retries=0, max_concurrent=1)
-        many = [endpoint.chat([{"role": "user", "content": "x"}], PARAMS) for _ in range(9)]
-        try:
-            return await asyncio.gather(*many, return_exceptions=True)
-        finally:
-            await endpoint.close()
-
     with serve(seven, fault=lambda number, body: error(500, "broken") if number % 3 else None) as server:
-        found = asyncio.run(asking(server.url))
+        found = ask_many(server.url, 9)
     assert [isinstance(one, Said) for one in found] == [True, False, False] * 3
     assert not any(isinstance(one, UserError) for one in found)
 
@@ -306,9 +296,6 @@ def test_an_endpoint_that_is_down_is_named() -> None:
 def test_an_address_that_is_none_is_said_how_to_write(name: str) -> None:
     with pytest.raises(UserError, match="an endpoint is written openai:ADDRESS#MODEL"):
         open_endpoint(name)
-
-
-def test_a_password_in_the_address_would_be_in_every_record() -> None:
     with pytest.raises(UserError, match="set OPENAI_API_KEY instead") as caught:
         open_endpoint("openai:http://me:secret@127.0.0.1/v1#p")
     assert "secret" not in str(caught.value)
@@ -316,9 +303,7 @@ def test_a_password_in_the_address_would_be_in_every_record() -> None:
 
 def test_messages_in_openai_s_form() -> None:
     call = ToolCall(id="c7", name="look", arguments={"at": 3})
-    said, told = (
-        to_wire(Message(role="assistant", content="", tool_calls=(call,))),
-        Message(role="tool", content="x", name="look", call_id="c7"),
-    )
+    said = to_wire(Message(role="assistant", content="", tool_calls=(call,)))
     assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == {"at": 3}
-    assert to_wire(told) == {"role": "tool", "content": "x", "tool_call_id": "c7"}
+    told = to_wire(Message(role="tool", content="x", name="look", call_id="c7"))
+    assert told == {"role": "tool", "content": "x", "tool_call_id": "c7"}

@@ -65,10 +65,6 @@ def test_a_function_sees_the_whole_episode(pool: Sandbox) -> None:
     assert asyncio.run(PartRunner("mine", bound(f"{MODULE}:episode")).grade(made)) == Grade(value=2.1)
 
 
-def test_settings_are_optional() -> None:
-    assert Custom(function="my_rewards:close").settings == {}
-
-
 def test_a_function_may_be_a_callable(pool: Sandbox) -> None:
     assert grade(pool, user_rewards.short, "a") == Grade(value=1.0)
     weight = 0.25
@@ -82,13 +78,6 @@ def test_a_module_of_the_current_directory_is_found(
     monkeypatch.chdir(tmp_path)
     with Sandbox(num_workers=1, timeout_s=1.0, max_memory_mb=512) as local:
         assert grade(local, "my_own_rewards:half", "a") == Grade(value=0.5)
-
-
-@pytest.mark.parametrize(("name", "value"), [("bool", 1.0), ("numpy", 0.5)])
-def test_any_kind_of_number_will_do(pool: Sandbox, name: str, value: float) -> None:
-    found = grade(pool, f"{MODULE}:chosen", name)
-    assert found == Grade(value=value)
-    assert type(found.value) is float
 
 
 @pytest.mark.parametrize("name", ["nan", "huge", "list"])

@@ -6,20 +6,19 @@ from rlvr.errors import UserError
 from rlvr.rewards.expressions import Arithmetic, ExpressionError, derivation, evaluate, parse, reduce_once
 
 MOD_13 = Arithmetic(operators=("+", "-", "*"), smallest=0, largest=12, modulus=13)
+PLUS = Arithmetic(operators=("+",), smallest=0, largest=12, modulus=13)
 INTEGERS = Arithmetic(operators=("+", "-", "*"), smallest=-20, largest=20, modulus=None)
 
 
 @pytest.mark.parametrize(
-    ("expression", "value"),
-    [("4 0 1 + +", 5), ("9 8 +", 4), ("3 5 -", 11), ("3 4 + 5 *", 9), ("3 4 5 + *", 1), ("7", 7), ("10 2 3 * -", 4)],
+    ("arithmetic", "values"),
+    [
+        (MOD_13, {"4 0 1 + +": 5, "9 8 +": 4, "3 5 -": 11, "3 4 + 5 *": 9, "3 4 5 + *": 1, "7": 7, "10 2 3 * -": 4}),
+        (INTEGERS, {"3 5 -": -2, "3 -4 *": -12, "4 5 * 3 -": 17, "-3 -5 -": 2}),
+    ],
 )
-def test_values_modulo_13(expression: str, value: int) -> None:
-    assert evaluate(parse(expression, MOD_13), MOD_13) == value
-
-
-@pytest.mark.parametrize(("expression", "value"), [("3 5 -", -2), ("3 -4 *", -12), ("4 5 * 3 -", 17), ("-3 -5 -", 2)])
-def test_values_of_plain_integers(expression: str, value: int) -> None:
-    assert evaluate(parse(expression, INTEGERS), INTEGERS) == value
+def test_values(arithmetic: Arithmetic, values: dict[str, int]) -> None:
+    assert {text: evaluate(parse(text, arithmetic), arithmetic) for text in values} == values
 
 
 def test_one_pass_reduces_every_triple_and_chains_no_result() -> None:
@@ -46,49 +45,32 @@ def test_a_derivation_ends_with_the_value() -> None:
     assert derivation(["1", "2", "+", "3", "4", "+", "*"], MOD_13) == ["1 2 + 3 4 + *", "3 7 *", "8"]
     assert derivation(["1", "2", "+"], MOD_13) == ["1 2 +", "3"]
     assert derivation(["7"], MOD_13) == ["7"]
-
-
-@pytest.mark.parametrize("text", ["1 2", "1 +", ""])
-def test_a_derivation_of_nonsense_ends_with_an_error_or_the_text(text: str) -> None:
-    if text:
+    assert derivation([], MOD_13) == [""]
+    for text in ("1 2", "1 +"):
         with pytest.raises(ExpressionError, match="nothing in it can be reduced"):
             derivation(text.split(), MOD_13)
-    else:
-        assert derivation([], MOD_13) == [""]
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "arithmetic", "reason"),
     [
-        ("3 +", r"operator '\+' \(word 2\) has 1 operands before it, not 2"),
-        ("* 3 4", r"operator '\*' \(word 1\) has 0 operands before it"),
-        ("3 4 + 5", "2 values are left over, not 1"),
-        ("", "it has no words"),
-        ("3 four +", r"'four' \(word 2\) is not in the vocabulary: operands are 0\.\.12, operators \+ - \*"),
-        ("3 13 +", r"'13' \(word 2\) is not in the vocabulary"),
-        ("3 -4 +", r"'-4' \(word 2\) is not in the vocabulary"),
-        ("3 04 +", r"'04' \(word 2\) is not in the vocabulary"),
-        ("3 4 + =", r"'=' \(word 4\) is not in the vocabulary"),
-        ("3 4 /", r"'/' \(word 3\) is not in"),
-        ("3+4", r"'3\+4' \(word 1\) is not in"),
+        ("3 +", MOD_13, r"operator '\+' \(word 2\) has 1 operands before it, not 2"),
+        ("* 3 4", MOD_13, r"operator '\*' \(word 1\) has 0 operands before it"),
+        ("3 4 + 5", MOD_13, "2 values are left over, not 1"),
+        ("", MOD_13, "it has no words"),
+        ("3 four +", MOD_13, r"'four' \(word 2\) is not in the vocabulary: operands are 0\.\.12, operators \+ - \*"),
+        *((f"3 {word} +", MOD_13, rf"'{word}' \(word 2\) is not in the vocabulary") for word in ("13", "-4", "04")),
+        *((f"3 4 {word}", MOD_13, rf"'{word}' \(word 3\) is not in the vocabulary") for word in ("=", "/")),
+        ("3+4", MOD_13, r"'3\+4' \(word 1\) is not in"),
+        ("3 4 *", PLUS, r"'\*' \(word 3\) is not in the vocabulary: .* operators \+"),
+        ("7 8 * 20 -", INTEGERS, r"7 8 \* is 56, outside -20\.\.20"),
     ],
 )
-def test_an_invalid_expression_is_an_error_with_the_reason(text: str, reason: str) -> None:
+def test_an_invalid_expression_is_an_error_with_the_reason(text: str, arithmetic: Arithmetic, reason: str) -> None:
     with pytest.raises(ExpressionError, match=reason) as caught:
-        parse(text, MOD_13)
+        parse(text, arithmetic)
     assert isinstance(caught.value, UserError)
     assert isinstance(caught.value, ValueError)
-
-
-def test_an_operator_that_is_not_configured_is_an_error() -> None:
-    plus = Arithmetic(operators=("+",), smallest=0, largest=12, modulus=13)
-    with pytest.raises(ExpressionError, match=r"'\*' \(word 3\) is not in the vocabulary: .* operators \+"):
-        parse("3 4 *", plus)
-
-
-def test_an_intermediate_result_without_a_word_is_an_error() -> None:
-    with pytest.raises(ExpressionError, match=r"7 8 \* is 56, outside -20\.\.20"):
-        parse("7 8 * 20 -", INTEGERS)
 
 
 def test_only_exact_words_are_operands() -> None:

@@ -33,28 +33,11 @@ def test_the_answer_in_the_solution_block(text: str, answer: str | None) -> None
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "18",
-        "<r>a</r>18",
-        "<r>a</r><s>18",  # never closed
-        "<r>a</r>18</s>",
-        "<r>a</r></s>18<s>",
-        "<r>a</r><s></s>",
-        "<r>a</r><s> \n </s>",
-        "<r>a</r><s>17</s> 18",
-        "<r>a</r><s>17</s><s>18</s>",
-        "<r>a</r><s>18</s><s>18</s>",
-        "<r>a</r><s><s>18</s></s>",
-        "<r>a</r><s>17<s>18</s>",
-        "<r>a</r><s>18</s></s>",
-        "18 <r>a</r><s>18</s>",
-        "<r>a</r><r>b</r><s>18</s>",
-        "<r>a<s>18</s>",
-        "a</r><s>18</s>",
-        "</r>a<r><s>18</s>",
-        "<r>a<s>18</s></r>",
-        "<s>18</s><r>a</r>",
-        "<s><r>a</r>18</s>",
+        *("", "18", "<r>a</r>18", "<r>a</r><s>18", "<r>a</r>18</s>", "<r>a</r></s>18<s>"),  # not opened or not closed
+        *("<r>a</r><s></s>", "<r>a</r><s> \n </s>", "<r>a</r><s>17</s> 18", "18 <r>a</r><s>18</s>"),
+        *("<r>a</r><s>17</s><s>18</s>", "<r>a</r><s>18</s><s>18</s>", "<r>a</r><s><s>18</s></s>"),
+        *("<r>a</r><s>17<s>18</s>", "<r>a</r><s>18</s></s>", "<r>a</r><r>b</r><s>18</s>", "<r>a<s>18</s>"),
+        *("a</r><s>18</s>", "</r>a<r><s>18</s>", "<r>a<s>18</s></r>", "<s>18</s><r>a</r>", "<s><r>a</r>18</s>"),
     ],
 )
 def test_pitfall_28_nothing_but_one_closed_solution_block_at_the_end_holds_an_answer(text: str) -> None:
@@ -65,19 +48,10 @@ def test_pitfall_28_nothing_but_one_closed_solution_block_at_the_end_holds_an_an
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("steps\n#### 18", "18"),
-        ("#### 18\n\n", "18"),
-        ("  ####18", "18"),
+        *(("steps\n#### 18", "18"), ("#### 18\n\n", "18"), ("  ####18", "18")),
         ("steps\n#### Paris, France", "Paris, France"),
-        ("", None),
-        ("18", None),
-        ("####", None),
-        ("#### 17\n#### 18", None),
-        ("#### 18\nthat is all", None),
-        ("so #### 18", None),
-        ("#### 17 #### 18", None),
-        ("##### 18", None),
-        ("######## 18", None),
+        *((text, None) for text in ("", "18", "####", "#### 17\n#### 18", "#### 18\nthat is all", "so #### 18")),
+        *((text, None) for text in ("#### 17 #### 18", "##### 18", "######## 18")),
     ],
 )
 def test_pitfall_28_the_answer_after_the_hashes(text: str, answer: str | None) -> None:
@@ -87,35 +61,16 @@ def test_pitfall_28_the_answer_after_the_hashes(text: str, answer: str | None) -
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("\\boxed{18}", "18"),
-        ("so $\\boxed{18}$. I am sure.", "18"),
-        ("\\boxed{\\frac{3}{4}}", "\\frac{3}{4}"),
-        ("\\boxed{ \\{1, 2\\} }", "\\{1, 2\\}"),
-        ("\\boxed{\\}", None),
-        ("\\boxed{18", None),
-        ("\\boxed{{18}", None),
-        ("\\boxed{}", None),
-        ("\\boxed 18", None),
-        ("\\boxed{17} no, \\boxed{18}", None),
-        ("\\boxed{18} indeed \\boxed{18}", None),
-        ("\\boxed{\\boxed{18}}", None),
-        ("\\boxed {18}", "18"),
-        ("\\boxed{18} or \\boxed {19}", None),
-        ("\\boxed{18} or \\boxed 19", None),
-        ("\\boxed{18} or \\boxed19", None),
-        ("\\boxed{18} or \\fbox{19}", None),
-        ("\\fbox{18}", None),
-        ("18", None),
-        ("", None),
+        *(("\\boxed{18}", "18"), ("so $\\boxed{18}$. I am sure.", "18"), ("\\boxed {18}", "18")),
+        *(("\\boxed{\\frac{3}{4}}", "\\frac{3}{4}"), ("\\boxed{ \\{1, 2\\} }", "\\{1, 2\\}")),
+        *((text, None) for text in ("", "18", "\\boxed{\\}", "\\boxed{18", "\\boxed{{18}", "\\boxed{}", "\\boxed 18")),
+        *((f"\\boxed{{18}} {more}", None) for more in ("indeed \\boxed{18}", "or \\boxed {19}", "or \\boxed 19")),
+        *((f"\\boxed{{18}} or {more}", None) for more in ("\\boxed19", "\\fbox{19}", "\\boxed{17}")),
+        *((text, None) for text in ("\\boxed{\\boxed{18}}", "\\fbox{18}")),
     ],
 )
 def test_pitfall_28_the_answer_in_the_box(text: str, answer: str | None) -> None:
     assert FORMATS["boxed"].extract(text) == answer
-
-
-def test_the_whole_text() -> None:
-    assert FORMATS["whole"].extract(" 18 \n") == "18"
-    assert FORMATS["whole"].extract(" \n") is None
 
 
 @pytest.mark.parametrize("name", ["solution", "boxed"])
@@ -165,6 +120,8 @@ def test_the_exact_format_of_a_solution() -> None:
         assert not SOLUTION.is_exact(text), text
     assert FORMATS["boxed"].is_exact("\\boxed{18}")
     assert not FORMATS["boxed"].is_exact("18")
+    assert FORMATS["whole"].extract(" 18 \n") == "18"
+    assert FORMATS["whole"].extract(" \n") is None
 
 
 def test_blocks_put_together_again_are_the_text() -> None:

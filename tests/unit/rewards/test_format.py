@@ -14,25 +14,18 @@ from tests.unit.rewards.attempts import FORMATS, attempt, grade, run, wrong_sett
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
+    ("value", "texts"),
     [
-        ("<r>a</r><s>18</s>", 1.0),
-        ("\n<r>a</r>\n<s>banana</s>\n", 1.0),
-        ("", 0.0),
-        ("18", 0.0),
-        ("<s>18</s>", 0.0),
-        ("<r></r><s>18</s>", 0.0),
-        ("<r>a</r><s></s>", 0.0),
-        ("Sure! <r>a</r><s>18</s>", 0.0),
-        ("<r>a</r><s>18</s> 18", 0.0),
-        ("<r>a</r> so <s>18</s>", 0.0),
-        ("<r>a</r><s>17</s><s>18</s>", 0.0),
-        ("<r>a</r><r>b</r><s>18</s>", 0.0),
+        (1.0, ("<r>a</r><s>18</s>", "\n<r>a</r>\n<s>banana</s>\n")),
+        (0.0, ("", "18", "<s>18</s>", "<r></r><s>18</s>", "<r>a</r><s></s>", "Sure! <r>a</r><s>18</s>")),
+        (0.0, ("<r>a</r><s>18</s> 18", "<r>a</r> so <s>18</s>", "<r>a</r><s>17</s><s>18</s>")),
+        (0.0, ("<r>a</r><r>b</r><s>18</s>",)),
     ],
 )
-def test_pitfall_28_the_exact_format_is_the_whole_text(text: str, value: float) -> None:
-    found = grade(FormatExact(), attempt(text))
-    assert (found.value, found.status) == (value, "scored")
+def test_pitfall_28_the_exact_format_is_the_whole_text(value: float, texts: tuple[str, ...]) -> None:
+    for text in texts:
+        found = grade(FormatExact(), attempt(text))
+        assert (found.value, found.status) == (value, "scored"), text
 
 
 def test_pitfall_28_a_completion_that_was_cut_off_earns_no_format() -> None:
@@ -48,17 +41,9 @@ def test_the_exact_format_of_other_answers_is_where_they_stand() -> None:
 @pytest.mark.parametrize(
     ("text", "penalty", "value"),
     [
-        ("<r>a</r><s>18</s>", 1.0, 1.0),
-        ("", 1.0, -1.0),
-        ("", 0.0, 0.0),
-        ("", 2.0, -2.0),
-        ("<s>18</s>", 1.0, 0.0),
-        ("<s>18</s>", 0.0, 0.5),
-        ("<r>a</r><s>18", 1.0, 0.5),
-        ("<r>a</r><s>18</s></s>", 1.0, 0.5),
-        ("<s><s><s>", 1.0, -1.0),
-        ("<s>18</s><r>a</r>", 0.0, 0.5),
-        ("<r><s></r></s>", 0.0, 0.75),
+        *(("<r>a</r><s>18</s>", 1.0, 1.0), ("", 1.0, -1.0), ("", 0.0, 0.0), ("", 2.0, -2.0), ("<s>18</s>", 1.0, 0.0)),
+        *(("<s>18</s>", 0.0, 0.5), ("<r>a</r><s>18", 1.0, 0.5), ("<r>a</r><s>18</s></s>", 1.0, 0.5)),
+        *(("<s><s><s>", 1.0, -1.0), ("<s>18</s><r>a</r>", 0.0, 0.5), ("<r><s></r></s>", 0.0, 0.75)),
     ],
 )
 def test_pitfall_28_a_quarter_for_each_marker_that_occurs_exactly_once(text: str, penalty: float, value: float) -> None:
@@ -99,31 +84,23 @@ def test_length_costs_nothing_then_linearly_more_then_one(num_tokens: int, value
     assert math.copysign(1, found.value) == (1 if value == 0 else -1)  # 0.0, not -0.0
 
 
-@pytest.mark.parametrize(("free_tokens", "max_tokens"), [(10, 10), (11, 10)])
-def test_a_length_range_without_room_is_refused(free_tokens: int, max_tokens: int) -> None:
-    found = wrong_settings(LengthPenalty, {"free_tokens": free_tokens, "max_tokens": max_tokens})
-    assert found == [("max_tokens", f"is not above free_tokens={free_tokens}; raise it")]
+def test_settings_without_room_are_refused() -> None:
+    for free_tokens in (10, 11):
+        found = wrong_settings(LengthPenalty, {"free_tokens": free_tokens, "max_tokens": 10})
+        assert found == [("max_tokens", f"is not above free_tokens={free_tokens}; raise it")]
+    assert [key for key, _ in wrong_settings(RepetitionPenalty, {"ngram_size": 0})] == ["ngram_size"]
+    assert [key for key, _ in wrong_settings(LengthPenalty, {"free_tokens": -1, "max_tokens": 10})] == ["free_tokens"]
 
 
 @pytest.mark.parametrize(
     ("text", "size", "value"),
     [
-        ("a b a b a", 2, -0.5),
-        ("a b c d", 2, 0.0),
-        ("a a a a", 1, -0.75),
-        ("a a a a", 4, 0.0),
-        ("a a a a", 5, 0.0),
-        ("", 1, 0.0),
-        ("ab a b", 1, 0.0),  # words, not letters
+        *(("a b a b a", 2, -0.5), ("a b c d", 2, 0.0), ("a a a a", 1, -0.75), ("a a a a", 4, 0.0), ("a a a a", 5, 0.0)),
+        *(("", 1, 0.0), ("ab a b", 1, 0.0)),  # words, not letters
     ],
 )
 def test_repetition_is_the_share_of_ngrams_seen_before(text: str, size: int, value: float) -> None:
     assert grade(RepetitionPenalty(ngram_size=size), attempt(text)).value == value
-
-
-def test_a_size_of_nothing_is_refused() -> None:
-    assert [key for key, _ in wrong_settings(RepetitionPenalty, {"ngram_size": 0})] == ["ngram_size"]
-    assert [key for key, _ in wrong_settings(LengthPenalty, {"free_tokens": -1, "max_tokens": 10})] == ["free_tokens"]
 
 
 def test_both_are_penalties_and_other_parts_are_none() -> None:

@@ -1,5 +1,4 @@
 import asyncio
-import inspect
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvr.errors import UserError
-from rlvr.rewards import metrics
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.finqa import FinqaProgram
 from rlvr.rewards.metrics import (
@@ -83,10 +81,6 @@ def test_pitfall_28_neither_a_metric_nor_a_reward_reads_an_answer_that_was_cut_o
         assert grade(part(), cut, WHOLE).value == 0.0
 
 
-def test_aliases_are_right_too() -> None:
-    assert judged(TextMetric(), attempt("MLS", "Major League Soccer", aliases=["MLS"]), WHOLE).correct
-
-
 def test_equal_answers_vote_together() -> None:
     said = ("0.12", "12%", "0.120", "3/25", ".12")
     assert {judged(FinqaMetric(), attempt(text, "0.12"), WHOLE).answer for text in said} == {"0.12"}
@@ -110,18 +104,11 @@ def test_programs_are_judged_by_their_results() -> None:
         judged(judge, attempt(solved(GREW)))
 
 
-def test_no_reward_setting_can_reach_a_judge() -> None:
-    for judge in (NumericMetric, FinqaMetric, FinqaProgramMetric, TextMetric, ExactMetric):
-        assert dict(judge.model_fields) == {}
-    source = inspect.getsource(metrics)
-    for word in ("tolerance=", "credit", "weight=", "close"):
-        assert word not in source.replace("weights, credits", ""), word
-
-
 @settings(deadline=None)
 @given(st.text(max_size=30), st.sampled_from(sorted(FORMATS)))
 def test_no_text_crashes_a_judge(said: str, answer_in: str) -> None:
     for judge in (NumericMetric, FinqaMetric, TextMetric, ExactMetric, FinqaProgramMetric):
+        assert dict(judge.model_fields) == {}  # no reward setting can reach it
         for text in (said, solved(said), f"\\boxed{{{said}}}", f"#### {said}"):
             found = judged(judge(), attempt(text, "18", **METADATA), FORMATS[answer_in])
             assert found.answer is not None or not found.correct
@@ -158,6 +145,8 @@ def test_a_verdict_of_math(pool: Sandbox) -> None:
     assert verdict(pool, "1/2", "0.5") == Verdict(answer="1/2", correct=True)
     assert verdict(pool, "1/3", "0.5") == Verdict(answer="1/3", correct=False)
     assert verdict(pool, "?!", "0.5") == Verdict(answer=None, correct=False)
+    cut = replace(attempt("18"), stop_reason=StopReason.LENGTH, format=WHOLE, sandbox=pool)
+    assert asyncio.run(MathMetric().judge(cut)) == Verdict(answer=None, correct=False)
 
 
 def test_pitfall_26_a_comparison_that_does_not_end_is_a_failure_and_no_wrong_answer(pool: Sandbox) -> None:
@@ -173,8 +162,3 @@ def test_pitfall_26_an_example_that_is_not_reasoning_gyms_ends_the_evaluation(po
     made = replace(attempt("\\boxed{18}"), format=AnswerFormat(answer_in="boxed"), sandbox=pool)
     with pytest.raises(UserError, match="has no metadata dataset and entry"):
         asyncio.run(ReasoningGymMetric().judge(made))
-
-
-def test_an_answer_that_was_cut_off_is_none(pool: Sandbox) -> None:
-    cut = replace(attempt("18"), stop_reason=StopReason.LENGTH, format=WHOLE, sandbox=pool)
-    assert asyncio.run(MathMetric().judge(cut)) == Verdict(answer=None, correct=False)

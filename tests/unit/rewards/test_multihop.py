@@ -195,21 +195,15 @@ def test_hop_weights(weight: Any, values: tuple[float, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "recall", "precision", "f1"),
+    ("ids", "shares"),
     [
-        ((), 0.0, 0.0, 0.0),
-        (("5",), 0.0, 0.0, 0.0),
-        (("3",), 0.5, 1.0, 2 / 3),
-        (("3", "12"), 1.0, 1.0, 1.0),
-        (("3", "5", "7"), 0.5, 1 / 3, 0.4),
-        (("3", "12", "99"), 1.0, 2 / 3, 0.8),
-        (("3", "3", "3"), 0.5, 1.0, 2 / 3),
-        (("1", "2"), 0.0, 0.0, 0.0),
+        *(((), (0.0, 0.0, 0.0)), (("5",), (0.0, 0.0, 0.0)), (("1", "2"), (0.0, 0.0, 0.0))),
+        *((("3",), (0.5, 1.0, 2 / 3)), (("3", "12"), (1.0, 1.0, 1.0)), (("3", "5", "7"), (0.5, 1 / 3, 0.4))),
+        *((("3", "12", "99"), (1.0, 2 / 3, 0.8)), (("3", "3", "3"), (0.5, 1.0, 2 / 3))),
     ],
 )
-def test_recall_precision_and_f1(ids: tuple[str, ...], recall: float, precision: float, f1: float) -> None:
-    expected = {"recall": recall, "precision": precision, "f1": f1}
-    for metric, value in expected.items():
+def test_recall_precision_and_f1(ids: tuple[str, ...], shares: tuple[float, ...]) -> None:
+    for metric, value in zip(("recall", "precision", "f1"), shares, strict=True):
         found = graded(Retrieval(metric=metric), attempt(None, notes=state(*ids)))  # type: ignore[arg-type]
         cited = graded(Citation(metric=metric), attempt(said("x", *ids)))  # type: ignore[arg-type]
         assert found.value == cited.value == pytest.approx(value)
@@ -226,15 +220,12 @@ def test_of_two_passages_that_support_the_same_one_is_enough_and_neither_is_wron
 
 def test_parts_without_an_episode_are_errors_and_without_an_answer_invalid() -> None:
     nothing = attempt(None)
+    assert graded(Hops(), attempt(None, notes=state(hops=4))).value == 4.0
     for part in (MultiHopAnswer(), Citation(), CompletionForm()):
         assert graded(part, nothing) == Grade(value=0.0, status="invalid")
     stateless = replace(nothing, state=None)
     with pytest.raises(TypeError, match="without the state of its episode"):
         graded(Retrieval(), stateless)
-
-
-def test_the_hops_part_is_the_number_of_hops() -> None:
-    assert graded(Hops(), attempt(None, notes=state(hops=4))).value == 4.0
 
 
 # ---------------------------------------------------------------------------------------------------- the formulas
@@ -355,16 +346,8 @@ def test_the_potential_is_the_share_that_was_found_times_the_coefficient() -> No
 @pytest.mark.parametrize(
     ("value", "ids"),
     [
-        (["3", "12"], ["3", "12"]),
-        ([3, 12.0], ["3", "12"]),
-        ("12", ["12"]),
-        ("3, 12 ,", ["3", "12"]),
-        ('["3", 12]', ["3", "12"]),
-        ("[3", ["[3"]),
-        (12, ["12"]),
-        ([], []),
-        ("", []),
-        ([" m7 "], ["m7"]),
+        *((["3", "12"], ["3", "12"]), ([3, 12.0], ["3", "12"]), ("12", ["12"]), ("3, 12 ,", ["3", "12"])),
+        *(('["3", 12]', ["3", "12"]), ("[3", ["[3"]), (12, ["12"]), ([], []), ("", []), ([" m7 "], ["m7"])),
     ],
 )
 def test_ids_as_models_write_them(value: Any, ids: list[str]) -> None:

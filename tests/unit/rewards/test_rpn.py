@@ -2,7 +2,7 @@ import pytest
 
 from rlvr.rewards.expressions import Arithmetic
 from rlvr.rewards.parts import PartsVerifier
-from rlvr.rewards.rpn import RpnBoxed, RpnCorrect, RpnVerifier, boxed_answer
+from rlvr.rewards.rpn import RpnBoxed, RpnCorrect, RpnVerifier
 from rlvr.types import Attempt, Example, Message, Score, StopReason
 from tests.unit.rewards.attempts import finished
 
@@ -33,47 +33,30 @@ def verdict(
     return score.value, score.status, score.parts["boxed"], score.parts["correct"]
 
 
-@pytest.mark.parametrize("completion", ["4 1 + = 5 <eoe>", "5 <eoe>", "9 9 9 = 5 <eoe>", "= 5 <eoe>"])
-def test_the_gold_between_equals_and_the_end_is_correct(completion: str) -> None:
-    assert verdict(completion) == (1.0, "scored", 1.0, 1.0)
-
-
-@pytest.mark.parametrize("completion", ["4 1 + = 6 <eoe>", "6 <eoe>", "= 0 <eoe>", "0 <eoe>", "4 1 + = 0 <eoe>"])
-def test_another_operand_is_boxed_only(completion: str) -> None:
-    assert verdict(completion) == (0.0, "scored", 1.0, 0.0)
+@pytest.mark.parametrize(
+    ("completion", "correct"),
+    [
+        *((f"{said} <eoe>", 1.0) for said in ("4 1 + = 5", "5", "9 9 9 = 5", "= 5")),
+        *((f"{said} <eoe>", 0.0) for said in ("4 1 + = 6", "6", "= 0", "0", "4 1 + = 0")),
+    ],
+)
+def test_the_gold_between_equals_and_the_end_is_correct(completion: str, correct: float) -> None:
+    assert verdict(completion) == (correct, "scored", 1.0, correct)
 
 
 @pytest.mark.parametrize(
     "completion",
     [
-        "",
-        "5",  # no end: truncated
-        "4 1 + = 5",
-        "<eoe>",
-        "5 = <eoe>",
-        "5 5 <eoe>",
-        "5 + <eoe>",
-        "4 1 + <eoe>",
-        "= = <eoe>",
-        "<boe> <eoe>",
-        "5 <pad> <eoe>",
-        "05 <eoe>",
-        "+5 <eoe>",
-        "5.0 <eoe>",
-        "13 <eoe>",
+        *("", "5", "4 1 + = 5"),  # no end: cut off
+        *("<eoe>", "5 = <eoe>", "5 5 <eoe>", "5 + <eoe>", "4 1 + <eoe>", "= = <eoe>", "<boe> <eoe>", "5 <pad> <eoe>"),
+        *("05 <eoe>", "+5 <eoe>", "5.0 <eoe>", "13 <eoe>", "-8 <eoe>", "٥ <eoe>", "=5 <eoe>", "five <eoe>"),
         "18 <eoe>",  # 5 modulo 13, but no word
-        "-8 <eoe>",
-        "٥ <eoe>",
-        "=5 <eoe>",
-        "five <eoe>",
-        "5<eoe>",
-        "5 <EOE>",
+        *("5<eoe>", "5 <EOE>"),
     ],
 )
 def test_a_completion_without_a_boxed_operand_is_invalid(completion: str) -> None:
-    assert verdict(completion) == (0.0, "invalid", 0.0, 0.0)
-    assert verdict(completion, boxed=1.0, correct=0.0) == (0.0, "invalid", 0.0, 0.0)
-    assert verdict(completion, boxed=0.3, correct=0.7) == (0.0, "invalid", 0.0, 0.0)
+    for boxed in (0.0, 0.3, 1.0):
+        assert verdict(completion, boxed=boxed, correct=1.0 - boxed) == (0.0, "invalid", 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -159,10 +142,3 @@ def test_pitfall_28_without_arithmetic_any_single_word_is_an_operand(
 )
 def test_valid_steps_is_the_share_of_right_reductions(completion: str, share: float | None) -> None:
     assert scored(made(completion)).diagnostics == ({} if share is None else {"valid_steps": share})
-
-
-def test_boxed_answer_is_the_word() -> None:
-    assert boxed_answer(PROMPT, "4 1 + = 5 <eoe>", MOD_13) == "5"
-    assert boxed_answer(PROMPT, "4 1 + 5 <eoe>", MOD_13) is None
-    assert boxed_answer("", "<eoe>", MOD_13) is None
-    assert boxed_answer("", "5 <eoe>", MOD_13) is None

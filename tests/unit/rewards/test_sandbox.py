@@ -244,17 +244,14 @@ def test_a_canceled_call_takes_nobody_elses_place(pool: Sandbox) -> None:
     assert [result.value for result in asyncio.run(run())] == list(range(1, 30, 2))
 
 
-def test_functions_without_an_importable_name_are_sent_by_value(pool: Sandbox) -> None:
-    offset = 5
-    assert one(pool, lambda value: value + offset, 2).value == 7
-
-
 def test_a_function_that_cannot_be_sent_is_named(pool: Sandbox) -> None:
     lock = threading.Lock()
 
     def guarded() -> None:
         lock.acquire()
 
+    offset = 5
+    assert one(pool, lambda value: value + offset, 2).value == 7  # sent by value
     with pytest.raises(UserError, match=r"function .*guarded cannot be sent to another process"):
         one(pool, guarded)
     result = one(pool, bad_calls.echo, lock)
@@ -262,12 +259,9 @@ def test_a_function_that_cannot_be_sent_is_named(pool: Sandbox) -> None:
     assert result.message.startswith("its arguments cannot be sent")
 
 
-def test_large_arguments_arrive(pool: Sandbox) -> None:
+def test_large_arguments_arrive_and_workers_load_nothing_heavy(pool: Sandbox) -> None:
     text = "x" * 400_000
     assert [result.value for result in gather(pool, *((len, text) for _ in range(20)))] == [400_000] * 20
-
-
-def test_workers_load_nothing_heavy(pool: Sandbox) -> None:
     assert one(pool, bad_calls.loaded_modules).value == []
 
 

@@ -19,20 +19,12 @@ def value(said: str, gold: str, metric: Any, **metadata: object) -> float:
 @pytest.mark.parametrize(
     ("said", "gold", "em", "f1"),
     [
-        ("Green Bay", "green bay", 1.0, 1.0),
-        ("the Green Bay!", "Green Bay", 1.0, 1.0),
-        ("Green Bay Bill Pullman", "Green Bay", 0.0, 2 / 3),
-        ("Bay Green", "Green Bay", 0.0, 1.0),
-        ("Green Green", "Green Bay", 0.0, 0.5),
-        ("Milwaukee", "Green Bay", 0.0, 0.0),
-        ("yes", "Yes.", 1.0, 1.0),
-        ("yes it is", "yes", 0.0, 0.0),
-        ("no", "no answer known", 0.0, 0.0),
-        ("yes", "no", 0.0, 0.0),
+        *(("Green Bay", "green bay", 1.0, 1.0), ("the Green Bay!", "Green Bay", 1.0, 1.0)),
+        *(("Green Bay Bill Pullman", "Green Bay", 0.0, 2 / 3), ("Bay Green", "Green Bay", 0.0, 1.0)),
+        *(("Green Green", "Green Bay", 0.0, 0.5), ("Milwaukee", "Green Bay", 0.0, 0.0), ("yes", "Yes.", 1.0, 1.0)),
+        *(("yes it is", "yes", 0.0, 0.0), ("no", "no answer known", 0.0, 0.0), ("yes", "no", 0.0, 0.0)),
         ("A", "a", 1.0, 1.0),  # multiple choice
-        ("A", "The", 0.0, 0.0),
-        ("?!", "A", 0.0, 0.0),
-        ("the", "the the", 0.0, 2 / 3),
+        *(("A", "The", 0.0, 0.0), ("?!", "A", 0.0, 0.0), ("the", "the the", 0.0, 2 / 3)),
     ],
 )
 def test_exact_match_and_f1_of_words(said: str, gold: str, em: float, f1: float) -> None:
@@ -43,17 +35,8 @@ def test_exact_match_and_f1_of_words(said: str, gold: str, em: float, f1: float)
 @pytest.mark.parametrize(
     ("said", "gold"),
     [
-        ("1", "-1"),
-        ("35", "3.5"),
-        ("05", "0.5"),
-        ("12", "1-2"),
-        ("12", "1/2"),
-        ("C#", "C"),
-        ("C++", "C"),
-        ("5 miles", ".5 miles"),
-        ("5 miles", "-5 miles"),
-        ("35 miles", "3.5 miles"),
-        ("2010 or 12", "2010 or 1-2"),
+        *(("1", "-1"), ("35", "3.5"), ("05", "0.5"), ("12", "1-2"), ("12", "1/2"), ("C#", "C"), ("C++", "C")),
+        *(("5 miles", ".5 miles"), ("5 miles", "-5 miles"), ("35 miles", "3.5 miles"), ("2010 or 12", "2010 or 1-2")),
         ("18 eggs", "18 dogs"),
     ],
 )

@@ -105,17 +105,14 @@ def test_likely_tokens_stand_in_order_and_add_up(qwen):
         assert list(top.values()).count(value) >= 1
         assert max(top.values()) == top[word] == value  # greedy
     assert probs["text_offset"][0] == 0
+    drawn = one(ask(qwen, COMPLETIONS, prompt=IDS, logprobs=0, max_tokens=2, seed=1))["logprobs"]
+    assert [len(top) for top in drawn["top_logprobs"]] == [1] * len(drawn["tokens"])
     chat = one(ask(qwen, CHAT, messages=HELLO, logprobs=True, top_logprobs=3, max_tokens=4, seed=1))
     for entry in chat["logprobs"]["content"]:
         others = [other["logprob"] for other in entry["top_logprobs"]]
         assert others == sorted(others, reverse=True)
         assert len(others) == 3
         assert entry["bytes"] is None or bytes(entry["bytes"]).decode() == entry["token"]
-
-
-def test_a_vocabulary_may_be_smaller_than_what_is_asked_for(qwen):
-    alternatives = one(ask(qwen, COMPLETIONS, prompt=IDS, logprobs=0, max_tokens=2, seed=1))["logprobs"]
-    assert [len(top) for top in alternatives["top_logprobs"]] == [1] * len(alternatives["tokens"])
 
 
 def test_different_clients_get_what_each_alone_would_get(qwen):
@@ -143,6 +140,8 @@ def test_completions_are_short_and_chats_are_not_unless_told(qwen):
     assert ask(qwen, COMPLETIONS, prompt=IDS, ignore_eos=True).json["usage"]["completion_tokens"] == 16
     used = ask(qwen, CHAT, messages=HELLO, ignore_eos=True).json["usage"]
     assert used["total_tokens"] == qwen.max_context_tokens
+    answer = ask(qwen, COMPLETIONS, prompt=[IDS, IDS[:2]], n=3, max_tokens=2, seed=1, ignore_eos=True)
+    assert answer.json["usage"] == {"prompt_tokens": 6, "completion_tokens": 12, "total_tokens": 18}  # prompts once
 
 
 # --------------------------------------------------------------------------------------------------------------- text
@@ -216,15 +215,6 @@ def test_pitfall_06_a_stream_gives_the_ids_logprobs_and_text_of_the_whole_answer
         assert [part["finish_reason"] for part in parts][-1] == expected["finish_reason"]
 
 
-def test_a_streamed_chat_begins_with_its_role_and_says_the_same(qwen):
-    body = {"messages": HELLO, "seed": 2, "max_tokens": 20, "logprobs": True}
-    whole = one(ask(qwen, CHAT, **body))
-    parts = [c for event in ask(qwen, CHAT, **body, stream=True).events for c in event["choices"]]
-    assert parts[0]["delta"] == {"role": "assistant", "content": ""}
-    assert "".join(part["delta"].get("content", "") for part in parts) == whole["message"]["content"]
-    assert [entry for part in parts[1:] for entry in part["logprobs"]["content"]] == whole["logprobs"]["content"]
-
-
 # -------------------------------------------------------------------------------------------------------------- tools
 
 
@@ -250,6 +240,8 @@ def test_a_call_is_told_apart_from_text_and_the_tools_stand_in_the_prompt(chain,
     without = one(ask(chain, CHAT, messages=HELLO, tools=[LOOK], tool_choice="none", max_tokens=20))
     assert without["message"]["content"] == CALL
     assert "tool_calls" not in without["message"]
+    cut = one(ask(chain, CHAT, messages=HELLO, tools=[LOOK], stop="look", max_tokens=30))
+    assert cut["message"]["content"] is None  # the call was whole
 
 
 def test_a_conversation_goes_on_behind_a_tool(chain):
@@ -266,21 +258,6 @@ def test_a_conversation_goes_on_behind_a_tool(chain):
     assert choice["message"]["tool_calls"][0]["id"] != calls[0]["id"]
 
 
-def test_a_stop_text_within_an_answer_with_tools_cuts_it(chain):
-    body = {"messages": [{"role": "user", "content": "x"}], "tools": [LOOK], "max_tokens": 30}
-    assert one(ask(chain, CHAT, **body, stop="look"))["message"]["content"] is None  # the call was whole
-    plain = ask(chain, COMPLETIONS, prompt="<", stop="c", max_tokens=20)
-    assert one(plain)["text"] == "ab"
-
-
-# ------------------------------------------------------------------------------------------------------ what is counted
-
-
-def test_a_prompt_counts_once_however_many_completions_it_has(qwen):
-    answer = ask(qwen, COMPLETIONS, prompt=[IDS, IDS[:2]], n=3, max_tokens=2, seed=1, ignore_eos=True)
-    assert answer.json["usage"] == {"prompt_tokens": 6, "completion_tokens": 12, "total_tokens": 18}
-
-
 def test_words_stand_at_their_offsets_also_in_a_stream(qwen):
     body = {"prompt": IDS, "max_tokens": 8, "seed": 1, "ignore_eos": True, "logprobs": 0}
     whole = one(ask(qwen, COMPLETIONS, **body))["logprobs"]
@@ -293,12 +270,14 @@ def test_words_stand_at_their_offsets_also_in_a_stream(qwen):
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_a_stream_tells_the_ids_of_the_prompt_once_and_each_sampled_one_once(qwen, path):
-    asked = {"prompt": IDS} if path == COMPLETIONS else {"messages": HELLO}
+def test_a_stream_tells_each_id_once_and_says_what_the_whole_answer_says(qwen, path):
+    asked = {"prompt": IDS, "logprobs": 0} if path == COMPLETIONS else {"messages": HELLO, "logprobs": True}
     body = asked | {"max_tokens": 8, "seed": 1, "ignore_eos": True, "return_token_ids": True}
     whole = one(ask(qwen, path, **body))
-    choices = [event["choices"][0] for event in ask(qwen, path, **body, stream=True).events]
-    assert [choice["prompt_token_ids"] for choice in choices if "prompt_token_ids" in choice] == [
-        whole["prompt_token_ids"]
-    ]
-    assert [token for choice in choices for token in choice.get("token_ids", [])] == whole["token_ids"]
+    parts = [event["choices"][0] for event in ask(qwen, path, **body, stream=True).events]
+    assert [part["prompt_token_ids"] for part in parts if "prompt_token_ids" in part] == [whole["prompt_token_ids"]]
+    assert [token for part in parts for token in part.get("token_ids", [])] == whole["token_ids"]
+    if path == CHAT:
+        assert parts[0]["delta"] == {"role": "assistant", "content": ""}
+        assert "".join(part["delta"].get("content", "") for part in parts) == whole["message"]["content"]
+        assert [entry for part in parts[1:] for entry in part["logprobs"]["content"]] == whole["logprobs"]["content"]

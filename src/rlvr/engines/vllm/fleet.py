@@ -141,18 +141,14 @@ class Fleet:
         if self._locks is None:
             yield
             return
-        with self._lock_of(member).open("a") as file:
+        with Path(f"{self._locks}-{quote(member.url, safe='')}.lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed, or the process is killed
             yield
-
-    def _lock_of(self, member: Member) -> Path:
-        assert self._locks is not None, "several processes"
-        return self._locks.with_name(f"{self._locks.name}-{quote(member.url, safe='')}.lock")
 
     def close(self) -> None:
         """Remove the files of the turns."""
         for member in self.members if self._locks else ():
-            self._lock_of(member).unlink(missing_ok=True)
+            Path(f"{self._locks}-{quote(member.url, safe='')}.lock").unlink(missing_ok=True)
 
     @property
     def _waits(self) -> str:

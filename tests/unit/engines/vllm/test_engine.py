@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from rlvr.engines.vllm import VllmEngine
-from rlvr.models.policy import HubPolicy
 from rlvr.seeding import derive_seed
 from rlvr.types import Completion, SamplingParams, StopReason
 from tests.unit.engines.tiny import VOCABULARY, plain_logprobs, prompt, sampling
 from tests.unit.engines.vllm.fake import running
-from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, train_a_step
+from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, one_server, train_a_step
 
 
 def sample(engine: VllmEngine, *requests: tuple[list[int], SamplingParams]) -> list[Completion]:
@@ -26,11 +25,7 @@ def sample(engine: VllmEngine, *requests: tuple[list[int], SamplingParams]) -> l
 
 
 def test_a_completion_is_what_the_server_sampled_with_the_pushed_weights(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(3)
+    with one_server(tmp_path, version=3) as (engine, _, policy):
         stop = frozenset(range(0, VOCABULARY, 6))
         requests = [(prompt(9), sampling(seed=i, stop_ids=stop, max_tokens=4)) for i in range(12)]
         completions = sample(engine, *requests)
@@ -47,11 +42,7 @@ def test_a_completion_is_what_the_server_sampled_with_the_pushed_weights(tmp_pat
 
 
 def test_pitfall_19_logprobs_are_at_the_sampling_temperature(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
+    with one_server(tmp_path) as (engine, _, policy):
         hot, greedy = sample(engine, (prompt(9), sampling(temperature=0.6)), (prompt(9), sampling(temperature=0.0)))
     for completion, temperature in ((hot, 0.6), (greedy, 1.0)):  # of greedy ones both are taken at 1
         ours = plain_logprobs(policy.model, prompt(9), completion, temperature)
@@ -60,11 +51,7 @@ def test_pitfall_19_logprobs_are_at_the_sampling_temperature(tmp_path: Path) -> 
 
 def test_pitfall_20_logprobs_over_the_whole_vocabulary_are_missing_where_tokens_are_left_out(tmp_path: Path) -> None:
     # the server tells the truncated ones alone; taken for full ones they would make ratios above 1
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
+    with one_server(tmp_path) as (engine, fake, policy):
         cut, whole = sample(engine, (prompt(9), sampling(top_k=3)), (prompt(9), sampling()))
     full = plain_logprobs(policy.model, prompt(9), cut)
     assert all(map(math.isnan, cut.behavior_logprobs))
@@ -74,12 +61,8 @@ def test_pitfall_20_logprobs_over_the_whole_vocabulary_are_missing_where_tokens_
 
 
 def test_pitfall_36_every_completion_of_a_group_has_its_own_request_and_its_own_seed(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
     seeds = [derive_seed(run, "train", 7, index) for run in (0, 1) for index in range(8)]
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
+    with one_server(tmp_path) as (engine, fake, _):
         fake.bodies.clear()
         completions = sample(engine, *((prompt(9), sampling(seed=seed)) for seed in seeds))
         again = sample(engine, *((prompt(9), sampling(seed=seed)) for seed in reversed(seeds)))
@@ -92,11 +75,7 @@ def test_pitfall_36_every_completion_of_a_group_has_its_own_request_and_its_own_
 
 
 def test_the_server_fills_in_nothing_from_the_models_folder(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
+    with one_server(tmp_path) as (engine, fake, _):
         sample(engine, (prompt(9), sampling(stop_ids=frozenset({5, 3}), min_p=0.1, top_p=0.9)))
     asked = fake.bodies[-1]["sampling_params"]
     assert (asked["stop_token_ids"], asked["ignore_eos"]) == ([3, 5], True)
@@ -105,11 +84,7 @@ def test_the_server_fills_in_nothing_from_the_models_folder(tmp_path: Path) -> N
 
 
 def test_a_completion_is_cut_at_the_end_of_the_context(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy, facts={"max_model_len": 20})
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
+    with one_server(tmp_path, facts={"max_model_len": 20}) as (engine, _, _):
         assert engine.max_context_tokens == 20
         cut, none = sample(engine, (prompt(15), sampling()), (prompt(20), sampling()))
         assert (len(cut.token_ids), cut.stop_reason) == (5, StopReason.LENGTH)
@@ -121,23 +96,15 @@ def test_a_completion_is_cut_at_the_end_of_the_context(tmp_path: Path) -> None:
 
 
 def test_requests_that_wait_their_turn_do_so_in_the_event_loop_of_their_own_step(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake, max_batch_size=1)
-        engine.load_weights(0)
+    with one_server(tmp_path, max_batch_size=1) as (engine, fake, _):
         requests = [(prompt(9), sampling(seed=seed)) for seed in range(3)]
         assert sample(engine, *requests) == sample(engine, *requests)
     assert fake.most_at_once == 1
 
 
 def test_tokens_are_heard_in_order_before_the_completion_is_there(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
     heard: list[tuple[int, float]] = []
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
+    with one_server(tmp_path) as (engine, _, _):
         done = asyncio.run(engine.generate(prompt(9), sampling(), on_token=lambda *token: heard.append(token)))
     assert heard == list(zip(done.token_ids, done.behavior_logprobs, strict=True))
 
@@ -205,8 +172,6 @@ def test_pitfall_24_pushing_while_64_requests_are_in_flight_loses_none_and_every
 
 
 def test_a_given_up_request_is_no_servers_any_more(tmp_path: Path) -> None:
-    policy: HubPolicy = make_policy()
-    fake = fake_of(policy)
 
     async def give_up(engine: VllmEngine) -> None:
         fake.goes_on.clear()
@@ -219,7 +184,5 @@ def test_a_given_up_request_is_no_servers_any_more(tmp_path: Path) -> None:
         fake.goes_on.set()
         await engine.generate(prompt(5), replace(sampling(), seed=4))
 
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake, max_batch_size=1)
-        engine.load_weights(0)
+    with one_server(tmp_path, max_batch_size=1) as (engine, fake, _):
         asyncio.run(give_up(engine))

@@ -17,7 +17,7 @@ from rlvr.errors import UserError
 from rlvr.types import Completion
 from tests.unit.engines.tiny import prompt, sampling
 from tests.unit.engines.vllm.fake import Change, FakeVllm, Fault, running
-from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, train_a_step
+from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, one_server, train_a_step
 
 NUM_PROBES = 2  # requests of a push
 BUSY = Fault(status=503)
@@ -78,11 +78,7 @@ def test_pitfall_24_weights_of_an_earlier_push_are_not_taken_for_those_of_the_la
 
 
 def check_asked_again(wrong: Fault | Change, tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy, fault=at(NUM_PROBES, wrong))
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(1)
+    with one_server(tmp_path, version=1, fault=at(NUM_PROBES, wrong)) as (engine, fake, _):
         first = asyncio.run(engine.generate(prompt(5), sampling(seed=7)))
         second = asyncio.run(engine.generate(prompt(5), sampling(seed=7)))
     assert first == second
@@ -108,11 +104,11 @@ def test_a_server_that_is_always_wrong_ends_the_run_with_its_reason(name: str, t
 
 
 def test_a_server_that_hangs_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy, fault=at(NUM_PROBES, Fault(silent=True)))
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake, timeout_s=2.0, max_retries=30)
-        engine.load_weights(0)
+    with one_server(tmp_path, fault=at(NUM_PROBES, Fault(silent=True)), timeout_s=2.0, max_retries=30) as (
+        engine,
+        fake,
+        _,
+    ):
         fake.goes_on.clear()  # as somebody's push leaves it who was killed in the middle
         assert len(asyncio.run(engine.generate(prompt(5), sampling())).token_ids) == 8
 
@@ -186,12 +182,8 @@ def test_what_a_server_had_when_it_died_is_sampled_by_another_one_with_the_same_
 
 
 def test_the_only_server_is_waited_for_and_gets_its_weights_before_it_samples(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
     notes: list[str] = []
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake, notes=notes)
-        engine.load_weights(0)
+    with one_server(tmp_path, notes=notes) as (engine, fake, policy):
         train_a_step(policy)
         engine.load_weights(1)
         undisturbed = sample_many(engine, [fake], lambda: None)
@@ -210,12 +202,8 @@ def test_the_only_server_is_waited_for_and_gets_its_weights_before_it_samples(tm
 
 
 def test_a_server_that_does_not_come_back_ends_the_run_with_a_sentence_and_is_used_when_it_does(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
     notes: list[str] = []
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake, wait_s=0.5, notes=notes)
-        engine.load_weights(0)
+    with one_server(tmp_path, wait_s=0.5, notes=notes) as (engine, fake, _):
         with pytest.raises(UserError, match=rf"no server answered for engine.wait_s=0.5: {fake.url}.*resume=true"):
             sample_many(engine, [fake], fake.die)
         waits = "no server is left: waiting for one to come back, for engine.wait_s=0.5 at most"
@@ -248,11 +236,7 @@ def test_who_is_asked_to_stop_does_not_wait_for_a_server(tmp_path: Path, pushing
 
 
 def test_a_server_that_is_slow_to_come_back_is_asked_again_and_again(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
+    with one_server(tmp_path) as (engine, fake, _):
         before = asyncio.run(engine.generate(prompt(5), sampling()))
         looks = iter(range(5))
         fake.fault = lambda route, count: BUSY if route == "/weight_info" and next(looks, None) is not None else None
@@ -299,11 +283,7 @@ def test_all_servers_load_at_the_same_time_and_all_are_tried_again_after_a_push(
 
 def test_pitfall_30_a_server_that_was_started_anew_unseen_is_found_out_by_its_first_answer(tmp_path: Path) -> None:
     # its weights are those it was started with: what it samples with them is thrown away
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
+    with one_server(tmp_path) as (engine, fake, _):
         before = asyncio.run(engine.generate(prompt(5), sampling()))
         fake.die()
         fake.start()
@@ -311,11 +291,7 @@ def test_pitfall_30_a_server_that_was_started_anew_unseen_is_found_out_by_its_fi
 
 
 def test_a_server_that_comes_back_as_another_one_is_refused(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
+    with one_server(tmp_path) as (engine, fake, _):
         for facts, sentence in (
             (
                 {"max_model_len": 50},

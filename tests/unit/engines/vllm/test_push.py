@@ -26,7 +26,7 @@ from rlvr.models.settings import LoraSettings
 from rlvr.types import Completion
 from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
 from tests.unit.engines.vllm.fake import DiedError, FakeVllm, Fault, refusal, running
-from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, train_a_step
+from tests.unit.engines.vllm.world import engine_of, fake_of, make_policy, one_server, train_a_step
 
 
 def test_pitfall_30_every_tensor_arrives_and_the_next_token_is_of_the_new_weights(tmp_path: Path) -> None:
@@ -55,11 +55,7 @@ def test_pitfall_30_a_head_that_keeps_its_old_weights_is_found_by_the_probe(tmp_
 
 
 def test_pitfall_31_no_prefix_of_old_weights_is_used_again(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
+    with one_server(tmp_path) as (engine, fake, policy):
         before = asyncio.run(engine.generate(prompt(5), sampling()))
         train_a_step(policy)
         fake.calls.clear()
@@ -125,11 +121,7 @@ def test_weights_that_a_worker_refuses_end_the_run_with_its_words(tmp_path: Path
 
 
 def test_a_bad_path_of_weights_is_said_and_the_server_goes_on(tmp_path: Path) -> None:
-    policy = make_policy()
-    fake = fake_of(policy)
-    with running(fake):
-        engine = engine_of(policy, tmp_path, fake)
-        engine.load_weights(0)
+    with one_server(tmp_path) as (engine, fake, _):
         fake.sees_files = False
         with pytest.raises(UserError, match=r"there is no safetensors file at \S+weights/v000001 on the server's side"):
             engine.load_weights(1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from rlvr.engines.vllm import VllmEngine
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_tokenizer
 from tests.unit.engines.tiny import VOCABULARY, tiny_model
-from tests.unit.engines.vllm.fake import FakeVllm
+from tests.unit.engines.vllm.fake import FakeVllm, running
 
 WORDS = ("<pad>", "<boe>", "<eoe>", *(f"w{i}" for i in range(VOCABULARY - 3)))
 
@@ -59,3 +61,16 @@ def train_a_step(policy: HubPolicy, seed: int = 0) -> None:
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+
+
+@contextmanager
+def one_server(
+    folder: Path, *, version: int = 0, facts: Any = None, fault: Any = None, **settings: Any
+) -> Iterator[tuple[VllmEngine, FakeVllm, HubPolicy]]:
+    """An engine whose only server has the weights of `version`."""
+    policy = make_policy()
+    fake = fake_of(policy, **{key: value for key, value in {"facts": facts, "fault": fault}.items() if value})
+    with running(fake):
+        engine = engine_of(policy, folder, fake, **settings)
+        engine.load_weights(version)
+        yield engine, fake, policy
