@@ -27,7 +27,7 @@ from rlvr.models.recompute import recompute_in_backward
 from rlvr.scale.sharding import is_sharded, own_rows, whole
 from rlvr.types import Completion, SamplingParams, TokenBatch
 from tests.ranks import RankError, Ranks
-from tests.unit.core.tiny import take, tiny_batch, tiny_policy, tiny_trainer
+from tests.unit.core.tiny import tiny_batch, tiny_policy, tiny_trainer
 from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import adapted, save_model
 
@@ -113,7 +113,7 @@ def gradients_of_architectures(world: World, strategy: str, *, spare: bool) -> l
 def few_rows(world: World, strategy: str) -> tuple[dict[str, float], list[float], list[list[float]]]:
     """Two rows that can be trained on, of one prompt, critic and all; the logprobs that come back, too."""
     policy = one_layer(critic=True)
-    batch = take(tiny_batch(policy), [4, 5])
+    batch = tiny_batch(policy).take([4, 5])
     trainer = trainer_of(policy, strategy, world, "algorithm=ppo", "trainer.max_grad_norm=1e9")
     metrics, after = step_on(trainer, batch)
     assert after.old_logprobs is not None

@@ -30,7 +30,7 @@ from rlvr.evaluation.summary import combine
 from rlvr.models.devices import in_bf16
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
-from rlvr.scale.fsdp import parallel
+from rlvr.scale.fsdp import make_parallel
 from rlvr.tasks.base import Task
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import Reader, cut_back
@@ -118,7 +118,7 @@ def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, layout: 
         settings=settings,
         seed=setup.config.seed,
         packing=Packing(layout=layout, max_tokens=cpu_tokens(settings.microbatch_tokens), note=setup.console.note),
-        parallel=parallel(settings, world, bf16=bf16),
+        parallel=make_parallel(settings, world, bf16=bf16),
     )
 
 

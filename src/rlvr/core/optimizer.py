@@ -37,9 +37,3 @@ def adamw(parameters: Iterable[nn.Parameter], beta1: float, beta2: float, weight
         groups.setdefault((parameter.dim() < 2, is_plain), []).append(parameter)
     settings = [{"params": groups[key], "weight_decay": 0.0 if key[0] else weight_decay} for key in sorted(groups)]
     return torch.optim.AdamW(settings, lr=0.0, betas=(beta1, beta2), fused=True)
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Set the learning rate of every parameter group."""
-    for group in optimizer.param_groups:
-        group["lr"] = value

@@ -62,24 +62,22 @@ class Packing:
                 reason = first_line(error)
             # out here the error is gone, and with it the frames that held the tensors of the failed pass
             free()
-            self._halve(longest, reason, repeatable)
-
-    def _halve(self, longest: int, reason: str, repeatable: bool) -> None:
-        tokens, half = self.max_tokens, max(MIN_LINE_TOKENS, self.max_tokens // 2)
-        if not repeatable:
-            raise UserError(
-                f"out of memory at {tokens:,} tokens per microbatch ({reason}), where other processes wait in the same "
-                f"pass: go on with resume=true trainer.microbatch_tokens={half}"
-            )
-        # finer than a line, or than what all ranks agree to cut lines to, is no cut
-        if tokens <= max(longest, MIN_LINE_TOKENS):
-            raise UserError(
-                f"a line of {longest:,} tokens does not fit into memory, even alone ({reason}): lower "
-                "rollout.max_completion_tokens, set model.gradient_checkpointing=true, or train adapters with "
-                "model.lora.enabled=true"
-            )
-        self.max_tokens = half
-        self.note(f"out of memory at {tokens:,} tokens per microbatch: going on with {half:,}, which changes no result")
+            tokens, half = self.max_tokens, max(MIN_LINE_TOKENS, self.max_tokens // 2)
+            said = f"out of memory at {tokens:,} tokens per microbatch"
+            if not repeatable:
+                raise UserError(
+                    f"{said} ({reason}), where other processes wait in the same pass: go on with resume=true "
+                    f"trainer.microbatch_tokens={half}"
+                )
+            # finer than a line, or than what all ranks agree to cut lines to, is no cut
+            if tokens <= max(longest, MIN_LINE_TOKENS):
+                raise UserError(
+                    f"a line of {longest:,} tokens does not fit into memory, even alone ({reason}): lower "
+                    "rollout.max_completion_tokens, set model.gradient_checkpointing=true, or train adapters with "
+                    "model.lora.enabled=true"
+                )
+            self.max_tokens = half
+            self.note(f"{said}: going on with {half:,}, which changes no result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,29 +232,36 @@ def share_out(sizes: Sequence[int], num_shares: int) -> list[list[int]]:
 def _stack(lines: Sequence[list[_Unit]], layout: Layout) -> Microbatch:
     """Lines as tensors: of each unit the prompt, then the tails of its rows."""
     length = max(sum(map(_num_tokens, line)) for line in lines)
-    places: list[tuple[int, int, int, int]] = []  # id, position, segment, parent; line after line
-    predicted: list[tuple[int, int, int, int]] = []  # predictor, row, token, target
+    laid = ids, positions, segments, parents = [], [], [], []  # R * L places, line after line
+    about = predictors, rows, tokens, targets = [], [], [], []  # N predicted tokens
+
+    def lay(part: list[int], first: int, segment: int, parent: int) -> int:
+        """The part's first place."""
+        ids.extend(part)
+        positions.extend(range(first, first + len(part)))
+        segments.extend([segment] * len(part))
+        parents.extend([parent] * len(part))
+        return len(ids) - len(part)
+
     for number, line in enumerate(lines, start=1):
         segment = 0
         for unit in line:
             start, prompt = unit[0].prompt_length, segment
-            places += [(id_, position, prompt, prompt) for position, id_ in enumerate(unit[0].ids[:start])]
-            prompt_end = len(places) - 1
-            for row in unit:
-                segment += 1
-                shift, tail = len(places) - start, range(start, len(row.ids))
-                places += [(row.ids[token], token, segment, prompt) for token in tail]
-                predicted += [
-                    (shift + token - 1 if token > start else prompt_end, row.number, token, row.ids[token])
-                    for token in tail
-                    if row.mask[token]
-                ]
+            prompt_end = lay(unit[0].ids[:start], 0, prompt, prompt) + start - 1
+            for segment, row in enumerate(unit, start=prompt + 1):
+                shift = lay(row.ids[start:], start, segment, prompt) - start
+                sampled = [token for token in range(start, len(row.ids)) if row.mask[token]]
+                predictors.extend([shift + token - 1 if token > start else prompt_end for token in sampled])
+                rows.extend([row.number] * len(sampled))
+                tokens.extend(sampled)
+                targets.extend([row.ids[token] for token in sampled])
             segment += 1
-        places += [(0, 0, -1, -1)] * (number * length - len(places))
-    laid = torch.tensor(places).T.contiguous().view(4, len(lines), length)
-    about = torch.tensor(predicted, dtype=torch.int64).view(-1, 4).T.contiguous()
+        for column, filling in zip(laid, (0, 0, -1, -1), strict=True):
+            column.extend([filling] * (number * length - len(column)))
+    lines_of = (torch.tensor(column).view(-1, length) for column in laid)
+    values_of = (torch.tensor(column, dtype=torch.int64) for column in about)
     return Microbatch(
         layout=layout,
-        **dict(zip(("ids", "positions", "segments", "parents"), laid, strict=True)),
-        **dict(zip(("predictors", "rows", "tokens", "targets"), about, strict=True)),
+        **dict(zip(("ids", "positions", "segments", "parents"), lines_of, strict=True)),
+        **dict(zip(("predictors", "rows", "tokens", "targets"), values_of, strict=True)),
     )

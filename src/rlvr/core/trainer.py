@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlvr.core.algorithms.objective import Objective
-from rlvr.core.optimizer import adamw, learning_rate, set_learning_rate
+from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.core.packing import Microbatch, Packing, microbatches
 from rlvr.core.parallel import DataParallel
 from rlvr.core.policy import Policy, TokenScores, forward
@@ -117,7 +117,8 @@ class Trainer:
         Raises NonFiniteError before any weight is touched by a non-finite gradient.
         """
         rate = self._learning_rate(step)
-        set_learning_rate(self.optimizer, rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         sums, seen = Sums(), torch.full_like(batch.behavior_logprobs, math.nan)
         before = self.parallel.weight_sample(self.policy)
         for rows in self._minibatches(batch, step):

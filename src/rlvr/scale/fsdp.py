@@ -25,7 +25,7 @@ from rlvr.errors import ConfigError
 from rlvr.scale.sharding import is_sharded, own_rows, row_range
 
 
-def parallel(settings: TrainerSettings, world: World, *, bf16: bool) -> DataParallel:
+def make_parallel(settings: TrainerSettings, world: World, *, bf16: bool) -> DataParallel:
     """What `trainer.strategy` asks for."""
     if settings.strategy == "fsdp2":
         return FullySharded(world, bf16=bf16, cpu_offload=settings.cpu_offload)

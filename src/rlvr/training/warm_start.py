@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.core.optimizer import adamw, learning_rate, set_learning_rate
+from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.tasks.base import Task
@@ -59,7 +59,8 @@ def warm_start(
             max_steps=settings.num_steps,
             final_share=settings.final_learning_rate_share,
         )
-        set_learning_rate(optimizer, rate)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
         rows = _encode(policy, task, _demonstrations(task, settings, step))
         optimizer.zero_grad()
         loss = _backward(policy, rows, settings.loss_on, microbatch_tokens)

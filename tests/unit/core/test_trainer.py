@@ -9,15 +9,7 @@ from rlvr.core.sums import critic_metrics
 from rlvr.core.trainer import NonFiniteError
 from rlvr.models.policy import HubPolicy
 from rlvr.types import TokenBatch
-from tests.unit.core.tiny import (
-    gradient,
-    plain_logprobs,
-    take,
-    tiny_batch,
-    tiny_policy,
-    tiny_trainer,
-    update,
-)
+from tests.unit.core.tiny import gradient, plain_logprobs, tiny_batch, tiny_policy, tiny_trainer, update
 
 ALGORITHMS = ["grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo"]
 AGGREGATIONS = ["token_mean", "sequence_mean", "sequence_sum", "fixed_length"]
@@ -44,7 +36,7 @@ def test_pitfall_09_the_gradient_does_not_depend_on_how_the_batch_is_cut(algorit
     order = torch.randperm(len(batch.ids), generator=torch.Generator().manual_seed(3)).tolist()
     cut = tiny_trainer(tiny_policy(critic=algorithm == "ppo"), *extra, "trainer.microbatch_tokens=25", layout=layout)
     assert whole.norm() > 1e-3
-    assert close(gradient(cut, take(batch, order)), whole)
+    assert close(gradient(cut, batch.take(order)), whole)
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
@@ -76,7 +68,7 @@ def test_rows_that_cannot_move_the_gradient_are_skipped_without_changing_it() ->
 
 def test_pitfall_10_rows_outside_the_loss_change_nothing() -> None:
     batch = tiny_batch(tiny_policy())
-    alone = gradient(tiny_trainer(tiny_policy()), take(batch, list(range(8))))
+    alone = gradient(tiny_trainer(tiny_policy()), batch.take(range(8)))
     failed = replace(batch, valid=torch.arange(12) < 8)
     assert torch.allclose(gradient(tiny_trainer(tiny_policy()), failed), alone, atol=1e-7)
 

@@ -29,7 +29,7 @@ from rlvr.models.devices import in_bf16
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_tokenizer
-from rlvr.scale.fsdp import parallel
+from rlvr.scale.fsdp import make_parallel
 from rlvr.types import TokenBatch
 
 VOCABULARY = ("<pad>", "<boe>", "<eoe>", "=", "+", *map(str, range(12)))
@@ -142,7 +142,9 @@ def tiny_trainer(
         settings=config.trainer,
         seed=0,
         packing=Packing(layout=layout, max_tokens=cpu_tokens(config.trainer.microbatch_tokens)),
-        parallel=parallel(config.trainer, world, bf16=world.first(in_bf16(config.trainer.precision, policy.model))),
+        parallel=make_parallel(
+            config.trainer, world, bf16=world.first(in_bf16(config.trainer.precision, policy.model))
+        ),
     )
 
 
@@ -156,8 +158,3 @@ def gradient(trainer: Trainer, batch: TokenBatch) -> torch.Tensor:
     """The gradient that the last minibatch of an update left, flattened."""
     update(trainer, batch)
     return torch.cat([p.grad.flatten() for p in trainer.policy.parameters() if p.grad is not None])
-
-
-def take(batch: TokenBatch, rows: list[int]) -> TokenBatch:
-    """The given rows, in that order."""
-    return batch.take(rows)

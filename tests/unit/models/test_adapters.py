@@ -17,7 +17,7 @@ from rlvr.models.loading import load_for_inference, load_policy, model_family
 from rlvr.models.policy import HubPolicy, check_trainable
 from rlvr.training.layout import choose_layout
 from rlvr.types import SamplingParams
-from tests.unit.core.tiny import plain_logprobs, take, tiny_batch, tiny_trainer, update
+from tests.unit.core.tiny import plain_logprobs, tiny_batch, tiny_trainer, update
 from tests.unit.engines.tiny import generate
 from tests.unit.models.checkpoints import KINDS, TARGETS, adapted, frozen_bytes, lora, num_trained, save_model, settings
 
@@ -249,7 +249,7 @@ def test_the_gradient_is_the_one_of_the_same_model_in_plain_float32(kind: str, f
         for name, parameter in plain.model.named_parameters():
             if "lora_" not in name:
                 parameter.copy_(base[name.replace(".base_layer", "")])
-    batch = take(tiny_batch(plain), [4, 5, 6, 7])
+    batch = tiny_batch(plain).take([4, 5, 6, 7])
     gradients = []
     for policy in (quantized, plain):
         trainer = tiny_trainer(policy, "trainer.precision=fp32", "trainer.learning_rate=1e-9")

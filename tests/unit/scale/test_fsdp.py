@@ -9,7 +9,7 @@ from rlvr.core.world import ALONE
 from rlvr.errors import ConfigError
 from rlvr.models.devices import move
 from rlvr.scale import fsdp
-from rlvr.scale.fsdp import FullySharded, decoder_layers, parallel
+from rlvr.scale.fsdp import FullySharded, decoder_layers, make_parallel
 from rlvr.scale.sharding import copy_into, is_sharded, own_rows, row_range, whole
 from tests.unit.core.tiny import ARCHITECTURES, tiny_config, tiny_model, tiny_policy, tiny_trainer
 
@@ -24,7 +24,7 @@ def test_layers_of_an_architecture_are_found(architecture: str) -> None:
 def test_a_cpu_has_nowhere_to_offload_to() -> None:
     settings = tiny_config("trainer.strategy=fsdp2", "trainer.cpu_offload=true").trainer
     with pytest.raises(ConfigError, match=r"^trainer\.cpu_offload=true: the model is in the CPU's memory already"):
-        parallel(settings, ALONE, bf16=False).shard(tiny_policy())
+        make_parallel(settings, ALONE, bf16=False).shard(tiny_policy())
 
 
 def test_what_is_cut_on_a_gpu_is_kept_on_the_cpu_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_what_is_cut_on_a_gpu_is_kept_on_the_cpu_where_that_is_asked_for(monkeyp
     policy = tiny_policy()
     move(policy.model, torch.device("meta"))
     settings = tiny_config("trainer.strategy=fsdp2", "trainer.cpu_offload=true").trainer
-    parallel(settings, ALONE, bf16=False).shard(policy)
+    make_parallel(settings, ALONE, bf16=False).shard(policy)
     assert [type(module).__name__ for module in told] == ["LlamaDecoderLayer"] * 2 + ["_Root"]
     assert all(type(options["offload_policy"]) is CPUOffloadPolicy for options in told.values())
 
