@@ -48,16 +48,15 @@ def unbounded(original: Callable[..., Any], numerator: Tensor, denominator: Tens
     return numerator - denominator, torch.zeros_like(numerator, dtype=torch.bool)
 
 
-def one_ddof(original: Callable[..., Estimate], *arguments: Any, std_normalization: str) -> Estimate:
-    return original(*arguments, std_normalization="none" if std_normalization == "none" else "sample")
+def one_ddof(original: Callable[..., Estimate], *arguments: Any) -> Estimate:
+    return original(*arguments[:-1], "none" if arguments[-1] == "none" else "sample")
 
 
 def over_tokens(aggregation: str, denominator: Callable[[Tensor], Any]) -> Callable[..., Tensor]:
     """Weights of one aggregation: 1 / `denominator(mask)`."""
 
-    def weights(original: Callable[..., Tensor], mask: Tensor, episodes: Tensor, **settings: Any) -> Tensor:
-        wrong = settings["aggregation"] == aggregation
-        return mask / denominator(mask) if wrong else original(mask, episodes, **settings)
+    def weights(original: Callable[..., Tensor], mask: Tensor, episodes: Tensor, chosen: str, *rest: Any) -> Tensor:
+        return mask / denominator(mask) if chosen == aggregation else original(mask, episodes, chosen, *rest)
 
     return weights
 

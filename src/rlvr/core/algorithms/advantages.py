@@ -1,7 +1,7 @@
-"""Rewards -> advantages [B, T]. One function per way to choose the baseline; an algorithm calls one of them.
+"""Rewards -> advantages [B, T]. An algorithm calls one of `group_normalized`, `leave_one_out` and `token_returns`.
 
-Each takes the batch (`rewards` already shaped), `penalties` [B, T] (the KL cost of each sampled token, 0 without KL in
-the reward) and `mask` [B, T] (the tokens in the loss), and returns an `Estimate`. Keyword-only arguments are settings.
+Each takes the batch (`rewards` already shaped) and `penalties` [B, T] (the KL cost of each sampled token, 0 without KL
+in the reward); `mask` [B, T] are the tokens in the loss.
 
 Statistics are taken after subtracting one of the values, so equal rewards give exactly 0, not rounding noise over a
 tiny std: in float32 the mean of eight times 0.1 is not 0.1.
@@ -33,7 +33,7 @@ class Estimate:
 # ------------------------------------------------------------------------------------------- one number an episode
 
 
-def group_normalized(batch: TokenBatch, penalties: Tensor, mask: Tensor, *, std_normalization: str) -> Estimate:
+def group_normalized(batch: TokenBatch, penalties: Tensor, mask: Tensor, std_normalization: str) -> Estimate:
     """A_i = (r_i - mean_group r) / (std_group r + epsilon); GRPO, arXiv:2402.03300, section 4.1.2.
 
     `std_normalization`: "sample" (ddof 1), "population" (ddof 0) or "none" (r - mean; Dr. GRPO, arXiv:2503.20783,
@@ -101,36 +101,17 @@ def is_dead_group(rewards: Sequence[float]) -> bool:
 # ---------------------------------------------------------------------------------------------- one number a token
 
 
-def batch_normalized_returns(batch: TokenBatch, penalties: Tensor, mask: Tensor, *, gamma: float) -> Estimate:
-    """A_t = (G_t - mean G) / (std G + epsilon), G_t = r_t + gamma G_{t+1}; REINFORCE++, arXiv:2501.03262.
-
-    Mean and std are over the batch's tokens.
-    """
-    returns, _ = token_returns(batch, penalties, None, gamma, 1.0)
-    return Estimate(advantages=normalize_over_tokens(returns, mask))
-
-
-def generalized_advantages(
-    batch: TokenBatch, penalties: Tensor, mask: Tensor, *, gamma: float, gae_lambda: float, whiten_advantages: bool
-) -> Estimate:
-    """GAE with a critic, arXiv:1506.02438. Needs `batch.values`."""
-    if batch.values is None:
-        raise ValueError("generalized advantages need batch.values")
-    advantages, returns = token_returns(batch, penalties, batch.values, gamma, gae_lambda)
-    advantages = normalize_over_tokens(advantages, mask) if whiten_advantages else advantages
-    return Estimate(advantages=advantages, returns=returns)
-
-
 def token_returns(
     batch: TokenBatch, penalties: Tensor, values: Tensor | None, gamma: float, gae_lambda: float
 ) -> tuple[Tensor, Tensor]:
-    """Advantages A and returns R [B, T] over the sampled tokens of each row; 0 elsewhere.
+    """Advantages A and returns R [B, T] over the sampled tokens of each row; 0 elsewhere. GAE, arXiv:1506.02438:
 
         delta_t = r_t + gamma V_{t+1} - V_t        A_t = delta_t + gamma lambda A_{t+1}        R_t = A_t + V_t
 
     r_t is the row's reward at its last sampled token, else 0, minus the token's penalty, plus shaping.
     `values[b, t]` is the critic's estimate of the state before token t was sampled (from the hidden state at t - 1).
-    V and A are 0 after the last token, for truncated rows too: what was cut off earns nothing. Without values V is 0.
+    V and A are 0 after the last token, for truncated rows too: what was cut off earns nothing. Without values V is 0:
+    with lambda 1, A_t is then the discounted return G_t = r_t + gamma G_{t+1}.
 
     Tokens the policy did not sample (prompt, tool results, padding) are no steps of the episode. They are squeezed out
     first: nothing is discounted, bootstrapped or reset across them, and their values are never read.

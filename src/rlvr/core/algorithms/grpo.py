@@ -28,7 +28,7 @@ class Grpo(ClippedRatio):
 
     def advantages(self, batch, penalties, mask):
         """The reward minus the group's mean, divided by its standard deviation."""
-        return group_normalized(batch, penalties, mask, std_normalization=self.std_normalization)
+        return group_normalized(batch, penalties, mask, self.std_normalization)
 
 
 @register("algorithm", "dr_grpo")
@@ -41,7 +41,7 @@ class DrGrpo(ClippedRatio):
 
     def advantages(self, batch, penalties, mask):
         """The reward minus the group's mean."""
-        return group_normalized(batch, penalties, mask, std_normalization="none")
+        return group_normalized(batch, penalties, mask, "none")
 
 
 @register("algorithm", "rloo")
@@ -127,7 +127,7 @@ class Cispo(Algorithm):
 
     def advantages(self, batch, penalties, mask):
         """As `Grpo`."""
-        return group_normalized(batch, penalties, mask, std_normalization=self.std_normalization)
+        return group_normalized(batch, penalties, mask, self.std_normalization)
 
     def surrogate(self, log_ratio, logprobs, advantages, mask):
         """A ratio that carries no gradient, so that no token loses its own."""

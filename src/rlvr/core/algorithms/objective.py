@@ -60,15 +60,17 @@ class Objective:
     def advantages(self, batch: TokenBatch) -> TokenBatch:
         """The whole batch with shaped rewards and KL cost turned into advantages (and returns), 0 outside the loss.
 
-        The batch has what `algorithm.needs` names.
+        Raises ValueError if the batch lacks what `algorithm.needs` names.
         """
+        for name in self.algorithm.needs:
+            required(batch, name)
         sampled, trained = sampled_tokens(batch), self._trained(batch)
         rewards, num_tokens = keep(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes)
         rewards = self.algorithm.shaped_rewards(rewards, num_tokens, self.max_completion_tokens)
         penalties = torch.zeros_like(batch.behavior_logprobs)
         kl_coef = self.algorithm.kl_coef_in("reward")
         if kl_coef > 0:
-            old, reference = required(batch.old_logprobs), required(batch.reference_logprobs)
+            old, reference = required(batch, "old_logprobs"), required(batch, "reference_logprobs")
             log_ratio, _ = bounded_log_ratio(keep(old, sampled), keep(reference, sampled))
             penalties = kl_coef * kl_estimate(log_ratio, self.algorithm.kl_estimator)
         given = (penalties,) if batch.values is None else (penalties, batch.values)
@@ -79,12 +81,8 @@ class Objective:
 
     def weights(self, minibatch: TokenBatch) -> Tensor:
         """[B, T] loss weights of a whole minibatch, with its denominator; 0 outside the loss."""
-        weights = loss_weights(
-            self._trained(minibatch),
-            minibatch.episodes,
-            aggregation=self.algorithm.aggregation,
-            max_completion_tokens=self.max_completion_tokens,
-        )
+        trained, episodes = self._trained(minibatch), minibatch.episodes
+        weights = loss_weights(trained, episodes, self.algorithm.aggregation, self.max_completion_tokens)
         return weights.to(minibatch.rewards.dtype)
 
     def trainable(self, batch: TokenBatch) -> Tensor:
@@ -95,7 +93,7 @@ class Objective:
         algorithm, trained = self.algorithm, self._trained(batch)
         critic = isinstance(algorithm, Critic) and algorithm.value_coef > 0
         always = critic or algorithm.kl_coef_in("loss") > 0 or algorithm.entropy_coef > 0
-        return (trained if always else trained & (required(batch.advantages) != 0)).any(1)
+        return (trained if always else trained & (required(batch, "advantages") != 0)).any(1)
 
     def loss(
         self, rows: TokenBatch, weights: Tensor, logprobs: Tensor, entropy: Tensor, values: Tensor | None
@@ -110,13 +108,13 @@ class Objective:
         algorithm, mask = self.algorithm, weights > 0
         current, entropy = keep(logprobs, mask).clamp(min=MIN_LOGPROB), keep(entropy, mask)
         # with one update per batch the old policy is the current one
-        old = keep(required(rows.old_logprobs), mask) if "old_logprobs" in algorithm.needs else current
+        old = keep(required(rows, "old_logprobs"), mask) if "old_logprobs" in algorithm.needs else current
         log_ratio, extreme = bounded_log_ratio(current, old.detach())
         log_weight, odd = mismatch_log_weight(old.detach(), keep(rows.behavior_logprobs, mask))
         clamped = extreme | odd
 
         # the loss of each token: the policy's, then the terms beside it
-        given = (log_ratio, current, keep(required(rows.advantages), mask))
+        given = (log_ratio, current, keep(required(rows, "advantages"), mask))
         policy = _checked(algorithm, "surrogate", (*given, mask), Surrogate, mask, given)
         weight = mismatch_weight(log_weight, mask, algorithm.mismatch_correction)
         factor = mismatch_factor(weight, algorithm.mismatch_correction, algorithm.mismatch_cap)
@@ -130,8 +128,9 @@ class Objective:
             per_token, clamped = per_token + algorithm.kl_coef_in("loss") * kl, clamped | far
             beside["reference_kl"] = kl_estimate(to_reference, "k3")
         if isinstance(algorithm, Critic):
-            old_values, returns = keep(required(rows.values), mask), keep(required(rows.returns), mask)
-            beside["value_loss"] = algorithm.value_loss(keep(required(values), mask), old_values, returns)
+            assert values is not None, "the policy has no value head"
+            old_values, returns = keep(required(rows, "values"), mask), keep(required(rows, "returns"), mask)
+            beside["value_loss"] = algorithm.value_loss(keep(values, mask), old_values, returns)
             per_token = per_token + algorithm.value_coef * beside["value_loss"]
 
         logged = {
@@ -196,8 +195,8 @@ def _checked(
     return returned
 
 
-def required(x: Tensor | None) -> Tensor:
-    """`x`, or ValueError: the batch was not scored with what `Algorithm.needs` asks for, or has no advantages yet."""
-    if x is None:
-        raise ValueError("the batch lacks a tensor this algorithm needs: score it with `needs`, then set advantages")
+def required(batch: TokenBatch, name: str) -> Tensor:
+    """`batch.name`, or ValueError: it was not scored with what `Algorithm.needs` asks for, or has no advantages yet."""
+    if (x := getattr(batch, name)) is None:
+        raise ValueError(f"the batch has no {name}: score it with what the algorithm needs, then set advantages")
     return x

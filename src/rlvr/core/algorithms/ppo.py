@@ -1,6 +1,6 @@
 """Algorithms in which each token has its own return."""
 
-from rlvr.core.algorithms.advantages import batch_normalized_returns, generalized_advantages
+from rlvr.core.algorithms.advantages import Estimate, normalize_over_tokens, token_returns
 from rlvr.core.algorithms.algorithm import SEVERAL_UPDATES, Critic, NumEpochs, NumMinibatches, TokenReturns
 from rlvr.core.algorithms.losses import clipped_value_loss
 from rlvr.registry import register
@@ -12,7 +12,9 @@ class ReinforcePP(TokenReturns):
     """REINFORCE++, arXiv:2501.03262: token returns normalized over the whole batch."""
 
     def advantages(self, batch, penalties, mask):
-        return batch_normalized_returns(batch, penalties, mask, gamma=self.gamma)
+        """A_t = (G_t - mean G) / (std G + epsilon), G_t = r_t + gamma G_{t+1}."""
+        returns, _ = token_returns(batch, penalties, None, self.gamma, 1.0)
+        return Estimate(advantages=normalize_over_tokens(returns, mask))
 
 
 @register("algorithm", "ppo")
@@ -35,8 +37,10 @@ class Ppo(TokenReturns, Critic):
     )
 
     def advantages(self, batch, penalties, mask):
-        settings = {"gamma": self.gamma, "gae_lambda": self.gae_lambda, "whiten_advantages": self.whiten_advantages}
-        return generalized_advantages(batch, penalties, mask, **settings)
+        """Generalized advantages; the returns are the critic's targets."""
+        advantages, returns = token_returns(batch, penalties, batch.values, self.gamma, self.gae_lambda)
+        advantages = normalize_over_tokens(advantages, mask) if self.whiten_advantages else advantages
+        return Estimate(advantages=advantages, returns=returns)
 
     def value_loss(self, values, old_values, returns):
         """Squared error, clipped around the old values."""

@@ -34,7 +34,7 @@ def trained_tokens(batch: TokenBatch, *, truncated: str) -> Tensor:
     return mask & ~batch.truncated[:, None] if truncated == "mask" else mask
 
 
-def loss_weights(mask: Tensor, episodes: Tensor, *, aggregation: str, max_completion_tokens: int) -> Tensor:
+def loss_weights(mask: Tensor, episodes: Tensor, aggregation: str, max_completion_tokens: int) -> Tensor:
     """Weights [B, T] of the tokens in the loss, `mask` [B, T], of a whole minibatch; 0 elsewhere.
 
     They carry the minibatch's denominator. The loss is then a plain sum, `(weights * per_token).sum()`, and does not

@@ -68,17 +68,6 @@ def test_pitfall_22_old_logprobs_are_demanded_not_guessed():
         chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones_like(current(batch)), None)
 
 
-def test_with_one_update_the_old_policy_is_the_current_one():
-    chosen = algorithm("grpo", num_epochs=1)
-    batch = replace(chosen.advantages(ragged_batch()), old_logprobs=None)
-    logprobs, entropy, _ = noisy(ragged_batch())
-    terms = chosen.loss(batch, chosen.weights(batch), logprobs, entropy, None)
-    terms.loss.backward()
-    assert batch.advantages is not None
-    torch.testing.assert_close(logprobs.grad, -chosen.weights(batch) * batch.advantages)
-    assert means(terms)["ratio"] == 1
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 @pytest.mark.parametrize("extreme", [-torch.inf, -1e30, -200.0, 0.0])

@@ -24,7 +24,7 @@ EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "trun
 )
 def test_weights_of_the_example_in_the_docstring(mode: str, short: float, long: float):
     mask = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 1]], dtype=torch.bool)
-    found = loss_weights(mask, torch.arange(2), aggregation=mode, max_completion_tokens=4)
+    found = loss_weights(mask, torch.arange(2), mode, 4)
     torch.testing.assert_close(found, torch.tensor([[0, short, 0, 0], [0, long, long, long]]))
 
 
