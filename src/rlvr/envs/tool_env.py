@@ -32,7 +32,7 @@ class ToolEnv:
     counted in `Score.diagnostics`; nothing of it ends the episode. In the last turn only final tools are executed:
     nobody would read what the others return. `state` belongs to this episode alone; tools get it, and the verifier as
     `attempt.state`. `potential` tells how far the state is; its value before each turn goes into `Score.potentials`.
-    `trace` is what the tools note of this episode; it is told the turn, and goes into `Score.trace`.
+    A `Trace` that the state has as `trace` is told the turn, and goes into `Score.trace`.
     """
 
     def __init__(
@@ -44,7 +44,6 @@ class ToolEnv:
         verifier: Verifier,
         max_turns: int,
         potential: Callable[[object], float] | None = None,
-        trace: Trace | None = None,
     ) -> None:
         self.max_turns: int | None = max_turns
         self.tools: tuple[ToolSchema, ...] = tuple(tool.schema for tool in tools)
@@ -53,7 +52,8 @@ class ToolEnv:
         if len(self._tools) < len(tools):
             raise ValueError(f"two of the tools {[tool.name for tool in tools]} have the same name")
         self._last_turn = max_turns - 1
-        self._potential, self._trace = potential, trace
+        self._potential, trace = potential, getattr(state, "trace", None)
+        self._trace = trace if isinstance(trace, Trace) else None
         self._potentials: list[float] = []
         self._num_turns = 0
         self._counts: Counter[str] = Counter()

@@ -67,8 +67,7 @@ def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
 
 
 def make_data(
-    train: Part,
-    held_out: Part,
+    parts: tuple[Part, Part],
     *,
     where: str,
     seed: int,
@@ -76,15 +75,16 @@ def make_data(
     difficulty: Callable[[Problem], float] | None = None,
     stratum: Callable[[Problem], float] | None = None,
 ) -> Data:
-    """The task's data: what is held out is never trained on, and the notes say what became of every row.
+    """The task's data of a training and a held-out part, which is never trained on; notes say what became of every row.
 
     All training examples may be held out, too: that is no error for those who only evaluate. `difficulty` and `stratum`
     are those of `ListSource`. Raises DataError if one of the parts is empty.
     """
+    train, held_out = parts
     keys = {problem.key for problem in held_out.problems}
     kept = [problem for problem in train.problems if problem.key not in keys]
     notes: list[str] = []
-    for kind, part in (("training", train), ("held-out", held_out)):
+    for kind, part in zip(("training", "held-out"), parts, strict=True):
         if part.num_without_gold:
             notes.append(f"{part.num_without_gold:,} {kind} rows have no gold answer: left out")
         if part.num_repeated:

@@ -12,7 +12,6 @@ from rlvr.core.env import Env
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import Verifier
-from rlvr.rewards.multihop import QaState
 from rlvr.tasks.problems import Problem
 from rlvr.types import Example, Message, ToolCall, ToolSchema
 
@@ -35,15 +34,13 @@ class ToolEnvironments:
 
     def env(self, example: Example) -> ToolEnv:
         """A fresh single-use environment."""
-        state = self._state(example)
         return ToolEnv(
             example,
             tools=self.toolbox,
-            state=state,
+            state=self._state(example),
             verifier=self._verifier,
             max_turns=self._max_turns,
             potential=self._potential,
-            trace=state.trace if isinstance(state, QaState) else None,
         )
 
     def fields(self, problem: Problem) -> Mapping[str, str]:

@@ -79,7 +79,7 @@ class WordsEnv(ToolEnv):
     """
 
     def __init__(self, example: Example, walk: Walk, form: AnswerFormat, **settings: Any) -> None:
-        super().__init__(example, state=walk, trace=walk.trace, **settings)
+        super().__init__(example, state=walk, **settings)
         self._walk, self._format = walk, form
 
     async def _ending(self, attempt: Attempt) -> tuple[TraceStep, ...]:
