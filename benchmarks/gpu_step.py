@@ -45,11 +45,13 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.core.algorithms.grpo import Grpo
 from rlvr.core.algorithms.objective import Objective
-from rlvr.core.budget import free
+from rlvr.core.devices import free
 from rlvr.core.engine import LocalEngine
+from rlvr.core.packing import Packing
+from rlvr.core.parallel import DataParallel
 from rlvr.core.settings import TrainerSettings
-from rlvr.core.trainer import Trainer, in_bf16
-from rlvr.models.devices import choose_device, choose_products, move
+from rlvr.core.trainer import Trainer
+from rlvr.models.devices import choose_device, choose_products, in_bf16, move
 from rlvr.models.policy import HubPolicy
 from rlvr.seeding import derive_seed
 from rlvr.training.layout import choose_layout
@@ -211,17 +213,17 @@ class Subject:
         self.prompts = make_prompts(size)
         layout = choose_layout(self.policy)
         chosen = TrainerSettings(learning_rate=1e-6, warmup_steps=0)
-        autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=in_bf16(chosen, self.policy))
+        parallel = DataParallel(bf16=in_bf16(chosen.precision, self.policy.model))
+        autocast = partial(parallel.autocast, device)
         demand = self._demand(measure_activations(self.policy, layout, autocast))
         self.plan = plan_memory(self.policy, demand, setting="auto", available=available_memory(device))
         self.trainer = Trainer(
             policy=self.policy,
             objective=Objective(algorithm=Grpo(), max_completion_tokens=size.completion_tokens),
-            settings=chosen.model_copy(update={"microbatch_tokens": self.plan.microbatch_tokens}),
-            temperature=1.0,
+            settings=chosen,
             seed=0,
-            layout=layout,
-            note=print,
+            packing=Packing(layout=layout, max_tokens=self.plan.microbatch_tokens, note=print),
+            parallel=parallel,
         )
         longest = size.prompt_tokens + size.completion_tokens
         self.engine = LocalEngine(

@@ -23,7 +23,7 @@ from pathlib import Path
 
 ACCURACY, CALLS = "eval/two_hop/accuracy", "eval/two_hop/tool_calls_mean"
 TARGET = 0.95
-VARIANTS = {"masked": (), "tool tokens trained on": ("algorithm.train_on_tool_tokens=true",)}
+VARIANTS = {"masked": ("-m", "rlvr"), "tool tokens trained on": (str(Path(__file__).with_name("tool_tokens.py")),)}
 COLORS = {"masked": "#1f6fb4", "tool tokens trained on": "#d1352b"}
 
 
@@ -43,10 +43,11 @@ class Run:
 
 def run(variant: str, seed: int, folder: Path, overrides: Sequence[str]) -> Run:
     """One `rlvr train`. SystemExit if it fails."""
-    command = [sys.executable, "-m", "rlvr", "train", "--config-name", "two_hop", f"seed={seed}", f"run_dir={folder}"]
+    words = ["train", "--config-name", "two_hop", f"seed={seed}", f"run_dir={folder}", *overrides]
+    command = [sys.executable, *VARIANTS[variant], *words]
     with tempfile.TemporaryFile("w+") as log:
         begin = time.perf_counter()
-        process = subprocess.Popen([*command, *VARIANTS[variant], *overrides], stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)

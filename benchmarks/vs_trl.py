@@ -41,16 +41,19 @@ from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.core.algorithms.grpo import Grpo
 from rlvr.core.algorithms.objective import Objective
-from rlvr.core.budget import cpu_tokens
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Engine, OnToken
 from rlvr.core.env import Env
 from rlvr.core.episode import ChatModel
 from rlvr.core.executor import Inline
 from rlvr.core.loop import TrainingRun, train
+from rlvr.core.packing import Packing
+from rlvr.core.parallel import DataParallel
 from rlvr.core.rollout import Rollouts, RolloutSchedule, RolloutSource
+from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.envs.single_turn import SingleTurnEnv
+from rlvr.models.devices import in_bf16
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
@@ -241,7 +244,9 @@ def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: 
     engine: Engine = LocalEngine(model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
     if case.lengths is not None:
         engine = FixedLengths(engine, case.lengths)
-    objective = Objective(algorithm=config.algorithm, max_completion_tokens=case.max_tokens)
+    objective = Objective(
+        algorithm=config.algorithm, max_completion_tokens=case.max_tokens, temperature=config.rollout.temperature
+    )
     source = RolloutSource(
         task=task if case.lengths is None else FirstWordTask(task),  # pyright: ignore[reportArgumentType]
         model=ChatModel(engine=engine, chat=Chat(tokenizer, task.stop_words, model=model), max_context_tokens=context),
@@ -253,9 +258,9 @@ def make_run(case: Case, config: Config, task: Task, model_folder: Path, turns: 
         policy=policy,
         objective=objective,
         settings=config.trainer,
-        temperature=config.rollout.temperature,
         seed=config.seed,
-        layout=choose_layout(policy),
+        packing=Packing(layout=choose_layout(policy), max_tokens=cpu_tokens(config.trainer.microbatch_tokens)),
+        parallel=DataParallel(bf16=in_bf16(config.trainer.precision, policy.model)),
     )
     return TrainingRun(
         start_step=0,
@@ -330,7 +335,7 @@ def measure(case: Case, config: Config, task: Task, model_folder: Path, trl_pyth
                 ours=turns.ours[case.block :],
                 theirs=turns.theirs[case.block :],
                 versions=trl.versions,
-                num_parameters=run.trainer.policy.num_parameters,
+                num_parameters=sum(p.numel() for p in run.trainer.policy.parameters()),
             )
 
 

@@ -2,34 +2,23 @@
 
     python examples/grpo_in_one_file.py                     watch a tiny model learn sums modulo 5 (a few seconds)
     python examples/grpo_in_one_file.py --algorithm ppo     the same with a critic instead of groups
-    python examples/grpo_in_one_file.py --replay RUN        repeat the updates of an rlvr run and compare
 
-Everything is done in the plainest way: padded batches, one forward pass over all of them, loops where loops are clear.
-rlvr itself packs rows, shares prompts, skips rows without gradient and cuts batches into pieces. The replay shows that
-all of that is only speed: fed the run's recorded tokens and rewards, starting from its `warm_start/`, this file must
-arrive at the same losses, gradient norms and weights. The run has to record everything:
-
-    rlvr train trainer.max_steps=5 trainer.checkpoint_every=1 trainer.keep_last=5 \
-        tracker.rollouts_every=1 tracker.rollouts_max_groups=null run_dir=RUN
+Everything is done in the plainest way: padded batches, one forward pass for each, loops where loops are clear.
+rlvr itself packs rows, shares prompts, skips rows without gradient and cuts batches into pieces. All of that is only
+speed: fed the recorded tokens and rewards of a run, `update` gives its losses, gradient norms and weights (replay.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
-from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-from transformers.utils.logging import disable_progress_bar
+from transformers import LlamaConfig, LlamaForCausalLM
 
 # ------------------------------------------------------------------------------------------------- the two records
 
@@ -71,7 +60,6 @@ class Settings:
     value_clip: float | None = 0.2
     whiten_advantages: bool = False
     target_kl: float | None = None
-    pretrained: str = ""  # replay only: the model of a run without warm start
 
 
 class Policy(nn.Module):
@@ -88,7 +76,7 @@ class Policy(nn.Module):
     def forward(self, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """Logprob of each token given those before it, and the critic's value before it: [B, T], 0 for the first.
 
-        Token t is predicted from the hidden state at t - 1. Padding stands on the right, where no token looks.
+        Token t is predicted from the hidden state at t - 1. Padding is on the right, where no token looks.
         """
         hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
         logits = self.model.lm_head(hidden) / temperature
@@ -202,11 +190,6 @@ def minibatches(num_rows: int, s: Settings, step: int) -> Iterator[Tensor]:
         yield from order.tensor_split(s.num_minibatches)
 
 
-def make_optimizer(policy: Policy, s: Settings) -> torch.optim.Optimizer:
-    """AdamW without weight decay."""
-    return torch.optim.AdamW(policy.parameters(), lr=s.learning_rate, betas=s.betas, weight_decay=0.0)
-
-
 # ------------------------------------------------------------------------------------- demonstration: sums modulo 5
 
 STOP, PLUS, EQUALS, MODULUS = 5, 6, 7, 5  # the digits 0..4 are the tokens 0..4; RPN: `3 4 + =` is answered `2 STOP`
@@ -238,7 +221,7 @@ def demonstrate(settings: Settings, num_steps: int = 100, group_size: int = 16) 
     shape = LlamaConfig(vocab_size=8, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
     shape.initializer_range = 0.1
     policy = Policy(LlamaForCausalLM(shape), with_critic=settings.algorithm == "ppo")
-    optimizer = make_optimizer(policy, settings)
+    optimizer = torch.optim.AdamW(policy.parameters(), betas=settings.betas, weight_decay=0.0)
     pairs = torch.cartesian_prod(torch.arange(MODULUS), torch.arange(MODULUS))
     problems = torch.cat([pairs, torch.tensor([PLUS, EQUALS]).expand(len(pairs), 2)], 1)  # [25, 4]
     accuracy = 0.0
@@ -254,117 +237,14 @@ def demonstrate(settings: Settings, num_steps: int = 100, group_size: int = 16) 
     return accuracy
 
 
-# ------------------------------------------------------------------------------------------- replay of an rlvr run
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """One update of this file beside the run's."""
-
-    step: int
-    loss: float
-    run_loss: float
-    grad_norm: float
-    run_grad_norm: float
-    weight_difference: float  # largest over all weights; NaN if the run kept no checkpoint of the step
-
-    @property
-    def agrees(self) -> bool:
-        """Everything within 1e-5; weights that the run did not keep are not held against it."""
-        same_numbers = abs(self.loss - self.run_loss) <= 1e-5 and abs(self.grad_norm - self.run_grad_norm) <= 1e-5
-        return same_numbers and not self.weight_difference > 1e-5
-
-
-def replay(run: Path) -> Iterator[Comparison]:
-    """Repeat the run's updates from its warm start, on its recorded tokens and rewards."""
-    settings = read_settings(run)
-    start = run / "warm_start" if (run / "warm_start").is_dir() else settings.pretrained
-    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
-    policy = Policy(model, with_critic=settings.algorithm == "ppo")
-    optimizer = make_optimizer(policy, settings)
-    metrics = {line["step"]: line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
-    for path in sorted((run / "rollouts").glob("step_*.jsonl.gz")):
-        step = int(path.name.removeprefix("step_").partition(".")[0])
-        loss, norm = update(policy, optimizer, read_batch(path), settings, step - 1)
-        yield Comparison(
-            step=step,
-            loss=loss,
-            run_loss=metrics[step]["loss/total"],
-            grad_norm=norm,
-            run_grad_norm=metrics[step]["policy/grad_norm"],
-            weight_difference=weight_difference(policy, run / "checkpoints" / f"step_{step:06d}"),
-        )
-
-
-def read_settings(run: Path) -> Settings:
-    """The run's settings; SystemExit if it uses something that this file leaves out."""
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    algorithm, trainer, rollout, tracker = (config[key] for key in ("algorithm", "trainer", "rollout", "tracker"))
-    left_out = [
-        algorithm["name"] not in ("grpo", "ppo"),
-        algorithm["kl_coef"] or algorithm["entropy_coef"] or trainer["weight_decay"],
-        algorithm["truncated"] != "keep" or algorithm["mismatch_correction"] != "none",
-        algorithm["aggregation"] == "fixed_length" or trainer["schedule"] != "constant",
-        trainer["precision"] == "bf16",
-        tracker["rollouts_every"] != 1 or tracker["rollouts_max_groups"] is not None,
-    ]
-    if any(left_out):
-        raise SystemExit(f"{run}: only fully recorded runs of plain grpo and ppo can be repeated here")
-    known = Settings.__dataclass_fields__
-    numbers = {key: value for key, value in (trainer | algorithm).items() if key in known}
-    betas = (trainer["adam_beta1"], trainer["adam_beta2"])
-    numbers |= {"temperature": rollout["temperature"], "seed": config["seed"]}
-    return Settings(
-        algorithm=algorithm["name"], betas=betas, pretrained=config["model"].get("name_or_path", ""), **numbers
-    )
-
-
-def read_batch(path: Path) -> Batch:
-    """One rollout file; episodes whose verifier failed have no reward and take no part."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        episodes = [episode for episode in map(json.loads, file) if episode["reward"] is not None]
-    rows = [row for episode in episodes for row in episode["rows"]]
-    if len(rows) != len(episodes):
-        raise SystemExit(f"{path}: episodes of several rows, whose template rewrote history, cannot be repeated here")
-    return Batch(
-        ids=nn.utils.rnn.pad_sequence([torch.tensor(row["ids"]) for row in rows], batch_first=True),
-        mask=nn.utils.rnn.pad_sequence([torch.tensor(row["loss_mask"]) for row in rows], batch_first=True).bool(),
-        rewards=torch.tensor([episode["reward"] for episode in episodes], dtype=torch.float32),
-        groups=torch.tensor([episode["group"] for episode in episodes]),
-    )
-
-
-def weight_difference(policy: Policy, checkpoint: Path) -> float:
-    """Largest absolute difference to the checkpoint's weights, the critic's included."""
-    if not checkpoint.is_dir():
-        return float("nan")
-    theirs = AutoModelForCausalLM.from_pretrained(checkpoint / "model", dtype=torch.float32).state_dict()
-    pairs = [(weight, theirs[name]) for name, weight in policy.model.state_dict().items()]
-    if policy.critic is not None:
-        saved = load_file(checkpoint / "tensors.safetensors")
-        pairs += [(weight, saved[f"value_head/{name}"]) for name, weight in policy.critic.state_dict().items()]
-    return max((ours - run).abs().max().item() for ours, run in pairs)
-
-
-def main() -> int:
+def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="GRPO and PPO in one file.")
     parser.add_argument("--algorithm", choices=["grpo", "ppo"], default="grpo")
-    parser.add_argument("--replay", type=Path, metavar="RUN", help="repeat the updates of an rlvr run and compare")
-    args = parser.parse_args()
-    if args.replay is None:
-        times = 2 if args.algorithm == "ppo" else 1  # a critic pays when each batch is used more than once
-        demonstrate(Settings(algorithm=args.algorithm, num_epochs=times, num_minibatches=times))
-        return 0
-    disable_progress_bar()
-    comparisons = []
-    print("step        loss    (the run's)   grad norm    (the run's)   largest weight difference")
-    for c in replay(args.replay):
-        comparisons.append(c)
-        numbers = f"{c.loss:+.7f}   {c.run_loss:+.7f}   {c.grad_norm:.7f}      {c.run_grad_norm:.7f}"
-        print(f"{c.step:4}  {numbers}   {c.weight_difference:.1e}{'' if c.agrees else '   <- differs'}")
-    return int(not comparisons or not all(c.agrees for c in comparisons))
+    algorithm = parser.parse_args().algorithm
+    times = 2 if algorithm == "ppo" else 1  # a critic pays when each batch is used more than once
+    demonstrate(Settings(algorithm=algorithm, num_epochs=times, num_minibatches=times))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

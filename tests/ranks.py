@@ -14,7 +14,8 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from rlvr.core.world import ALONE, World, open_world
+from rlvr.core.world import ALONE, World
+from rlvr.scale.launch import open_world
 
 PATIENCE_S = 120.0
 

@@ -5,8 +5,8 @@ Arrays that sit beside tokens always have the same length as the tokens; a mask 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -218,8 +218,8 @@ class Score:
     - `error`: the verifier itself failed; `value` is NaN and the episode is left out of group mean, std and loss.
 
     `potentials`, if there are any, has one number a turn: how far the episode was before it. Algorithms that give each
-    token its own return shape their rewards with them; no optimum moves (`rlvr.core.algorithms.gae`). `trace` is for
-    people: how the answer was reached.
+    token its own return shape their rewards with them; no optimum moves (`core/algorithms/advantages.py`). `trace` is
+    for people: how the answer was reached.
     """
 
     value: float
@@ -295,3 +295,8 @@ class TokenBatch:
     values: Tensor | None = None  # [B, T] the critic's, before the update
     advantages: Tensor | None = None  # [B, T], 0 where loss_mask is False
     returns: Tensor | None = None  # [B, T], targets of the critic
+
+    def take(self, rows: Sequence[int] | Tensor) -> TokenBatch:
+        """The given rows of every array, in that order."""
+        arrays = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return replace(self, **{name: array[rows] for name, array in arrays.items() if array is not None})

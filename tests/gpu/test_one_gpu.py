@@ -5,6 +5,7 @@ import json
 import threading
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -132,7 +133,7 @@ def test_an_update_is_that_of_the_cpu(algorithm, device):
 
 def test_auto_computes_in_bfloat16(device):
     trainer = tiny_trainer(moved(tiny_policy(), device))
-    assert trainer.bf16
+    assert trainer.parallel.bf16
     update(trainer, tiny_batch(tiny_policy()))
 
 
@@ -142,14 +143,14 @@ def test_an_update_takes_about_the_memory_of_the_plan(device):
     batch = tiny_batch(tiny_policy(), num_groups=200)
     update(trainer, batch)
     shape = max(
-        (m.ids.shape for m in microbatches(batch, range(len(batch.ids)), budget_tokens=8192)), key=torch.Size.numel
+        (m.ids.shape for m in microbatches(batch, range(len(batch.ids)), trainer.packing)), key=torch.Size.numel
     )
     torch.cuda.reset_peak_memory_stats()
     update(trainer, batch)
     demand = Demand(
         line_tokens=shape[1],
         num_rows=10_000,
-        activations=measure_activations(policy, "shared", trainer._autocast),
+        activations=measure_activations(policy, "shared", partial(trainer.parallel.autocast, policy.model.device)),
         keys_values_per_row=0,
         max_batch_size=0,
         has_reference=False,
@@ -175,7 +176,7 @@ def test_memory_that_runs_out_is_answered_by_smaller_microbatches(device):
         found = gradient(trainer, batch)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert 128 <= trainer._budget.tokens < 16384
+    assert 128 <= trainer.packing.max_tokens < 16384
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
 
 

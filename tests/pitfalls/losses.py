@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlvr.core.algorithms.advantages import Estimate
 from rlvr.core.algorithms.objective import LossTerms, Objective
 from rlvr.types import TokenBatch
 from tests.pitfalls.planting import Planted, around, edit, without_method
 
 TESTS = "tests/unit/core/algorithms/"
 TRAINER = "tests/unit/core/test_trainer.py::test_pitfall_"
-ADVANTAGES, AGGREGATION = TESTS + "test_advantages.py::test_pitfall_", TESTS + "test_aggregation.py::test_pitfall_"
+ADVANTAGES, WEIGHTS = TESTS + "test_advantages.py::test_pitfall_", TESTS + "test_weights.py::test_pitfall_"
 OBJECTIVE, LEARNING = TESTS + "test_objective.py::test_pitfall_", TESTS + "test_learning.py::test_pitfall_"
-GAE, KL = TESTS + "test_gae.py::test_pitfall_", TESTS + "test_kl.py::test_pitfall_"
+LOSSES = TESTS + "test_losses.py::test_pitfall_"
 
 
 def own_denominator(
@@ -47,10 +48,22 @@ def unbounded(original: Callable[..., Any], numerator: Tensor, denominator: Tens
     return numerator - denominator, torch.zeros_like(numerator, dtype=torch.bool)
 
 
-def one_ddof(
-    original: Callable[..., Tensor], rewards: Tensor, groups: Tensor, valid: Tensor, std_normalization: str
-) -> Tensor:
-    return original(rewards, groups, valid, "none" if std_normalization == "none" else "sample")
+def one_ddof(original: Callable[..., Estimate], *arguments: Any, std_normalization: str) -> Estimate:
+    return original(*arguments, std_normalization="none" if std_normalization == "none" else "sample")
+
+
+def over_tokens(aggregation: str, denominator: Callable[[Tensor], Any]) -> Callable[..., Tensor]:
+    """Weights of one aggregation: 1 / `denominator(mask)`."""
+
+    def weights(original: Callable[..., Tensor], mask: Tensor, episodes: Tensor, **settings: Any) -> Tensor:
+        wrong = settings["aggregation"] == aggregation
+        return mask / denominator(mask) if wrong else original(mask, episodes, **settings)
+
+    return weights
+
+
+def k3_upside_down(original: Callable[..., Tensor], log_ratio: Tensor, estimator: str) -> Tensor:
+    return original(-log_ratio if estimator == "k3" else log_ratio, estimator)
 
 
 BUGS = [
@@ -58,16 +71,16 @@ BUGS = [
         pitfall=8,
         name="tool tokens are steps of the episode",
         plant=around(
-            "rlvr.core.algorithms.gae:squeeze_order",
+            "rlvr.core.algorithms.advantages:squeeze_order",
             lambda original, mask: torch.arange(mask.shape[1]).expand(mask.shape),
         ),
-        caught_by=GAE + "08_tool_tokens_are_no_steps",
+        caught_by=ADVANTAGES + "08_tool_tokens_are_no_steps",
     ),
     Planted(
         pitfall=8,
         name="the critic's values at tool tokens are read",
-        plant=around("rlvr.core.algorithms.gae:squeeze", lambda original, x, mask, order: x.gather(1, order)),
-        caught_by=GAE + "08_tool_tokens_are_no_steps",
+        plant=around("rlvr.core.algorithms.advantages:squeeze", lambda original, x, mask, order: x.gather(1, order)),
+        caught_by=ADVANTAGES + "08_tool_tokens_are_no_steps",
     ),
     Planted(
         pitfall=9,
@@ -86,33 +99,33 @@ BUGS = [
         pitfall=10,
         name="episodes outside the loss are counted",
         plant=around(
-            "rlvr.core.algorithms.aggregation:num_episodes",
+            "rlvr.core.algorithms.weights:num_episodes",
             lambda original, mask, episodes: torch.tensor(len(episodes.unique())),
         ),
-        caught_by=AGGREGATION + "10_rows_outside_the_loss_count_nowhere",
+        caught_by=WEIGHTS + "10_rows_outside_the_loss_count_nowhere",
     ),
     Planted(
         pitfall=10,
         name="tokens outside the loss are counted",
-        plant=around("rlvr.core.algorithms.aggregation:token_mean", lambda original, mask, *rest: mask / mask.numel()),
-        caught_by=AGGREGATION + "10_rows_outside_the_loss_count_nowhere",
+        plant=around("rlvr.core.algorithms.weights:loss_weights", over_tokens("token_mean", Tensor.numel)),
+        caught_by=WEIGHTS + "10_rows_outside_the_loss_count_nowhere",
     ),
     Planted(
         pitfall=11,
         name="the mean over sequences is a mean over tokens",
-        plant=around("rlvr.core.algorithms.aggregation:sequence_mean", lambda original, mask, *rest: mask / mask.sum()),
-        caught_by=AGGREGATION + "11_weight_of_a_token_of_10_and_of_100",
+        plant=around("rlvr.core.algorithms.weights:loss_weights", over_tokens("sequence_mean", Tensor.sum)),
+        caught_by=WEIGHTS + "11_weight_of_a_token_of_10_and_of_100",
     ),
     Planted(
         pitfall=12,
         name="both choices of ddof are one",
-        plant=around("rlvr.core.algorithms.advantages:normalize_within_groups", one_ddof),
+        plant=around("rlvr.core.algorithms.advantages:group_normalized", one_ddof),
         caught_by=ADVANTAGES + "12_both_choices_of_ddof_by_hand",
     ),
     Planted(
         pitfall=12,
         name="a group of one is divided by zero",
-        plant=edit("rlvr.core.algorithms.advantages:normalize_within_groups", without_method("clamp")),
+        plant=edit("rlvr.core.algorithms.advantages:group_normalized", without_method("clamp")),
         caught_by=ADVANTAGES + "12_a_group_of_one_is_finite",
     ),
     Planted(
@@ -132,7 +145,7 @@ BUGS = [
     Planted(
         pitfall=14,
         name="truncation is inferred from the length in the loss",
-        plant=around("rlvr.core.algorithms.masking:trained_tokens", by_length),
+        plant=around("rlvr.core.algorithms.weights:trained_tokens", by_length),
         caught_by=ADVANTAGES + "14_truncation_is_the_flag_not_the_length",
     ),
     Planted(
@@ -148,25 +161,25 @@ BUGS = [
     Planted(
         pitfall=15,
         name="k3 with the ratio upside down",
-        plant=around("rlvr.core.algorithms.kl:k3", lambda original, log_ratio: original(-log_ratio)),
-        caught_by=KL + "15_enumerated_gradient_in_the_loss_is_as_documented",
+        plant=around("rlvr.core.algorithms.losses:kl_estimate", k3_upside_down),
+        caught_by=LOSSES + "15_enumerated_gradient_in_the_loss_is_as_documented",
     ),
     Planted(
         pitfall=15,
         name="the KL is maximized",
         plant=around("rlvr.core.algorithms.objective:Objective.loss", kl_rewarded),
-        caught_by=KL + "15_descending_the_loss_alone_lowers_the_exact_kl",
+        caught_by=LOSSES + "15_descending_the_loss_alone_lowers_the_exact_kl",
     ),
     Planted(
         pitfall=16,
         name="extreme ratios overflow",
-        plant=around("rlvr.core.algorithms.ratios:bounded_log_ratio", unbounded),
+        plant=around("rlvr.core.algorithms.losses:bounded_log_ratio", unbounded),
         caught_by=OBJECTIVE + "16_extreme_logprobs_stay_finite_and_are_counted",
     ),
     Planted(
         pitfall=16,
         name="a missing behavior logprob is NaN in the loss",
-        plant=around("rlvr.core.algorithms.ratios:mismatch_log_weight", unbounded),
+        plant=around("rlvr.core.algorithms.losses:mismatch_log_weight", unbounded),
         caught_by=OBJECTIVE + "16_missing_behavior_logprobs_are_weight_one_and_counted",
     ),
     Planted(
@@ -179,7 +192,7 @@ BUGS = [
         pitfall=17,
         name="half of the gradient is lost",
         plant=around(
-            "rlvr.core.forward:scatter", lambda original, flat, *rest: original((flat + flat.detach()) / 2, *rest)
+            "rlvr.core.trainer:scatter", lambda original, flat, *rest: original((flat + flat.detach()) / 2, *rest)
         ),
         caught_by=TRAINER + "17_the_gradient_is_that_of_the_formula_on_a_padded_batch",
     ),

@@ -1,6 +1,6 @@
 """Plant a bug in a function of this process, named `package.module:function` or `package.module:Class.method`.
 
-    around("rlvr.core.algorithms.kl:k2", lambda original, log_ratio: 2 * original(log_ratio))
+    around("rlvr.core.algorithms.losses:clip", lambda original, ratio, *rest: original(2 * ratio, *rest))
     edit("rlvr.core.algorithms.losses:clip", renamed("maximum", "minimum"))
 
 Both exchange the code of the function object itself, so modules that imported it by name have the bug too. Neither

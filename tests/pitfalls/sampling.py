@@ -27,7 +27,7 @@ from tests.pitfalls.planting import (
 
 ALGORITHMS, LOCAL, VLLM = "tests/unit/core/algorithms/", "tests/unit/core/engine/", "tests/unit/engines/vllm/"
 TRAINER = "tests/unit/core/test_trainer.py::test_pitfall_"
-OBJECTIVE, RATIOS = ALGORITHMS + "test_objective.py::test_pitfall_", ALGORITHMS + "test_ratios.py::test_pitfall_"
+OBJECTIVE, LOSSES = ALGORITHMS + "test_objective.py::test_pitfall_", ALGORITHMS + "test_losses.py::test_pitfall_"
 ENGINE, SAMPLER = LOCAL + "test_engine.py::test_pitfall_", LOCAL + "test_sampler.py::test_pitfall_"
 VERSIONS, PUSH = LOCAL + "test_versions.py::test_pitfall_", VLLM + "test_push.py::test_pitfall_"
 STALENESS = "tests/unit/core/test_staleness.py::test_pitfall_"
@@ -127,7 +127,7 @@ BUGS = [
     Planted(
         pitfall=21,
         name="numerator and denominator have different temperatures",
-        plant=around("rlvr.core.algorithms.ratios:bounded_log_ratio", lambda original, p, q: original(p / 0.9, q)),
+        plant=around("rlvr.core.algorithms.losses:bounded_log_ratio", lambda original, p, q: original(p / 0.9, q)),
         caught_by=OBJECTIVE + "21_nothing_differs_before_the_first_update",
     ),
     Planted(
@@ -146,28 +146,29 @@ BUGS = [
         pitfall=22,
         name="values are clipped on one side",
         plant=around("rlvr.core.algorithms.losses:clipped_value_loss", clipped_upwards),
-        caught_by=ALGORITHMS + "test_losses.py::test_pitfall_22_clipped_value_loss_by_hand",
+        caught_by=LOSSES + "22_clipped_value_loss_by_hand",
     ),
     Planted(
         pitfall=22,
         name="the optimistic side of the clip",
         plant=edit("rlvr.core.algorithms.losses:clip", renamed("maximum", "minimum")),
-        caught_by=ALGORITHMS + "test_losses.py::test_pitfall_22_table_of_ratio_and_advantage",
+        caught_by=LOSSES + "22_table_of_ratio_and_advantage",
     ),
     Planted(
         pitfall=23,
         name="the ratio of a sequence is exp(sum)",
         plant=around(
-            "rlvr.core.algorithms.ratios:sequence_log_ratio",
+            "rlvr.core.algorithms.losses:sequence_log_ratio",
             lambda original, x, mask: original(x, mask) * mask.sum(1, keepdim=True),
         ),
-        caught_by=RATIOS + "23_sequence_ratio_is_the_exponential_of_the_mean",
+        caught_by=LOSSES + "23_sequence_ratio_is_the_exponential_of_the_mean",
     ),
     Planted(
         pitfall=23,
         name="weights are logged after the cap",
         plant=around(
-            "rlvr.core.algorithms.ratios:token_weight", lambda original, *arguments: original(*arguments).clamp(max=2.0)
+            "rlvr.core.algorithms.losses:mismatch_weight",
+            lambda original, *arguments: original(*arguments).clamp(max=2.0),
         ),
         caught_by=OBJECTIVE + "23_metrics_report_weights_before_the_cap",
     ),

@@ -16,7 +16,7 @@ LOCAL = "tests/unit/core/engine/test_engine.py::test_pitfall_"
 PACKING = "tests/unit/core/test_packing.py::test_pitfall_"
 BATCH = "tests/unit/core/test_batch.py::test_pitfall_"
 CHAT = "tests/unit/chat/test_episodes.py::test_pitfall_"
-AGGREGATION = "tests/unit/core/algorithms/test_aggregation.py::test_pitfall_"
+WEIGHTS = "tests/unit/core/algorithms/test_weights.py::test_pitfall_"
 EXACT = LOCAL + "01_logprobs_equal_a_plain_forward_with_refill_shared_prefixes_and_ragged_rows"
 PACKED = PACKING + "02_packed_logprobs_equal_those_of_the_rows_alone"
 
@@ -115,7 +115,7 @@ BUGS = [
     Planted(
         pitfall=5,
         name="masked positions enter the loss",
-        plant=around("rlvr.core.algorithms.masking:keep", lambda original, x, mask: x),
+        plant=around("rlvr.core.algorithms.weights:keep", lambda original, x, mask: x),
         caught_by="tests/unit/core/algorithms/test_objective.py::test_pitfall_05_masked_positions_change_no_term",
     ),
     Planted(
@@ -140,9 +140,7 @@ BUGS = [
     Planted(
         pitfall=7,
         name="an episode of two rows counts twice",
-        plant=around(
-            "rlvr.core.algorithms.aggregation:num_episodes", lambda original, mask, episodes: mask.any(1).sum()
-        ),
-        caught_by=AGGREGATION + "07_two_rows_of_an_episode_count_as_one",
+        plant=around("rlvr.core.algorithms.weights:num_episodes", lambda original, mask, episodes: mask.any(1).sum()),
+        caught_by=WEIGHTS + "07_two_rows_of_an_episode_count_as_one",
     ),
 ]

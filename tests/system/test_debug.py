@@ -8,6 +8,7 @@ import pytest
 from rlvr.tracking.metrics import undocumented
 from rlvr.tracking.rollouts import read_rollouts
 from tests.system.harness import SCRATCH, SMALL, TASK, check_equal, outcome, pretrained, run_train
+from tests.system.test_two_hop import ROWS_WITH_REPLIES
 
 SMALL_WORLD = (
     "task.num_persons=12",
@@ -58,10 +59,10 @@ def test_every_episode_is_shown_by_turn_with_what_is_trained_on(
 
 
 def test_pitfall_05_tool_tokens_that_are_trained_on_are_seen(
-    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = ("algorithm.train_on_tool_tokens=true", "trainer.max_steps=1")
-    run_train(tmp_path / "run", *again(start), *lines, name="two_hop")
+    monkeypatch.setattr("rlvr.core.batch.episode_rows", ROWS_WITH_REPLIES)
+    run_train(tmp_path / "run", *again(start), "trainer.max_steps=1", name="two_hop")
     err = capsys.readouterr().err
     assert re.search(r"^reply     <tool> .* </tool>$", err, re.M)
     assert not re.search(r"^reply     \[", err, re.M)

@@ -22,7 +22,7 @@ from rlvr.config.compose import load_config
 from rlvr.core.rollout import RolloutSource
 from rlvr.core.world import World
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.evaluate import judge_one
+from rlvr.evaluation.evaluate import judge
 from rlvr.tracking.rollouts import read_rollouts
 from rlvr.training.checkpoint import list_checkpoints
 from tests.ranks import Ranks
@@ -143,7 +143,7 @@ def work_of(world: World, folder: str) -> tuple[list[int], int, list[str]]:
     sys.addaudithook(partial(note_writes, Path(folder), touched))
     with (
         patch.object(RolloutSource, "sample", autospec=True, side_effect=RolloutSource.sample) as sample,
-        patch("rlvr.evaluation.evaluate.judge_one", side_effect=judge_one) as judged,
+        patch("rlvr.evaluation.evaluate.judge", side_effect=judge) as judged,
     ):
         train(config)
     prompts = [index for call in sample.call_args_list for index in call.args[1]]

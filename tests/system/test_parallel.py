@@ -14,17 +14,17 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from rlvr.core import parallel
+from rlvr.core import policy as policy_module
 from rlvr.core.engine import LocalEngine
-from rlvr.core.sharding import is_sharded, own_rows, whole
 from rlvr.core.trainer import NonFiniteError, Trainer
 from rlvr.core.world import ALONE, World
 from rlvr.engines.vllm.probe import make_probe
 from rlvr.engines.vllm.weights import full_weights
-from rlvr.models import policy as policy_module
+from rlvr.models import devices
 from rlvr.models.adapters import adapter_weights
 from rlvr.models.policy import HubPolicy
 from rlvr.models.recompute import recompute_in_backward
-from rlvr.training import trainer as trainer_module
+from rlvr.scale.sharding import is_sharded, own_rows, whole
 from rlvr.types import Completion, SamplingParams, TokenBatch
 from tests.ranks import RankError, Ranks
 from tests.unit.core.tiny import take, tiny_batch, tiny_policy, tiny_trainer
@@ -180,7 +180,7 @@ def precise_gradients(world: World, strategy: str) -> tuple[str, bool]:
 
 def precision_of(world: World, strategy: str) -> str:
     """`trainer.precision=auto` where the first machine would be faster in bf16 and the others would not."""
-    with patch.object(trainer_module, "bf16_pays", lambda policy: world.is_first):
+    with patch.object(devices, "bf16_pays", lambda model: world.is_first):
         return trainer_of(one_layer(), strategy, world, "trainer.precision=auto").precision
 
 
@@ -219,7 +219,7 @@ def cut_parts(world: World, strategy: str) -> dict[str, Any]:
             "rows": [[own_rows(p).shape[0] for p in model.parameters()] for model in models],
             "cut": all(is_sharded(p) for model in models for p in model.parameters()),
             "trained": [any(p.requires_grad for p in model.parameters()) for model in models],
-            "sample": trainer._spread.weight_sample(policy, 50).tolist(),
+            "sample": trainer.parallel.weight_sample(policy, 50).tolist(),
             "layers": [sum(isinstance(module, FSDPModule) for module in model.modules()) for model in models],
         }
 

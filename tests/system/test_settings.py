@@ -393,7 +393,6 @@ ELSEWHERE = {
     "model.name_or_path": "test_the_named_model_is_loaded",
     "task.max_prompt_tokens": "test_prompts_that_do_not_fit_are_refused",
     "trainer.device": "test_a_device_is_used_or_refused",
-    "algorithm.train_on_tool_tokens": "test_tool_tokens_are_trained_on_only_if_asked_for",
 }
 TRAINING = "tests/unit/training/test_parallel.py::"
 RANKS = "tests/system/test_distributed.py::"
@@ -556,17 +555,6 @@ def test_a_device_is_used_or_refused(first_run: Path, tmp_path: Path, monkeypatc
     with pytest.raises(ConfigError, match=r"^trainer\.device=cuda: torch .* sees no GPU here"):
         run_train(tmp_path / "other", *words, "trainer.device=cuda")
     assert not (tmp_path / "other").exists()
-
-
-def test_tool_tokens_are_trained_on_only_if_asked_for(tmp_path: Path) -> None:
-    small = ("model.hidden_size=32", "task.num_cities=2", "warm_start.num_steps=80", "warm_start.warmup_steps=5")
-    one_step = ("rollout.prompts_per_step=4", "trainer.max_steps=1", "evaluation.num_examples=4")
-    tokens = []
-    for value in ("false", "true"):
-        flag = f"algorithm.train_on_tool_tokens={value}"
-        words = (*small, *one_step, "trainer.warmup_steps=0", "tracker.console=none", flag)
-        tokens.append(metrics(run_train(tmp_path / value, *words, name="two_hop").folder)[1]["policy/trained_tokens"])
-    assert 0 < tokens[0] < tokens[1]
 
 
 @pytest.mark.parametrize("share", ["0.0", "1.0"])

@@ -21,6 +21,7 @@ import yaml
 
 from rlvr.cli.main import main
 from tests.system.harness import SMALL, Command, Finished, Ran, metrics, once, pretrained, run_train, wait_until
+from tests.system.hold import FIRST_HELD
 from tests.system.tracker_readers import Kept, Numbers, from_mlflow, from_tensorboard, from_wandb
 
 pytestmark = [pytest.mark.trackers, pytest.mark.filterwarnings("ignore")]  # the libraries' warnings
@@ -148,6 +149,8 @@ def test_pitfall_37_a_stopped_run_goes_on_in_the_same_tracker_runs(model: Path, 
     stopped = [mlflow_run(folder).status, from_wandb(folder)[0].status, from_tensorboard(folder / "tensorboard").status]
     assert stopped == ["KILLED", 130, "killed"]
     first = json.loads((folder / "trackers" / "wandb.json").read_text())["id"]
+    end = int(time.time())
+    wait_until(lambda: int(time.time()) > end)  # W&B names the folder of a part by the second of its start
     run_train(folder, *words, "resume=true")
     expected = in_file(folder)
     assert sorted(expected) == [0, 1, 2, 3, 4]
@@ -162,31 +165,37 @@ def test_pitfall_37_a_stopped_run_goes_on_in_the_same_tracker_runs(model: Path, 
 
 
 def test_pitfall_37_steps_made_again_after_a_kill_are_not_doubled(model: Path, beside_store: Path) -> None:
-    words = (*SMALL, *pretrained(model), *ALL, "trainer.max_steps=9999", "trainer.checkpoint_every=3")
-    folder = beside_store / "run"
-    command = Command("train", *words, f"run_dir={folder}", log=beside_store / "log")
-    trackers = [folder / "trackers" / f"{name}.json" for name in NAMES]
+    """Step 6 is held until the trackers have all before it, so that nothing is under way at the kill."""
+    folder, hold, last = beside_store / "run", beside_store / "hold", FIRST_HELD + 2
+    words = (*SMALL, *pretrained(model), *ALL, f"trainer.max_steps={last}", "trainer.checkpoint_every=3")
+    words += ("reward.parts.hold.type=tests.system.hold:Hold", f"reward.parts.hold.run={folder}")
+    hold.touch()
+    command = Command("train", *words, "trainer.max_steps=9999", f"run_dir={folder}", log=beside_store / "log")
+    states = [folder / "trackers" / f"{name}.json" for name in NAMES]
 
-    def all_have_five() -> bool:
-        return all(path.exists() and json.loads(path.read_text())["last_step"] >= 5 for path in trackers)
+    def are_sent() -> bool:
+        return all(path.exists() and json.loads(path.read_text())["last_step"] == FIRST_HELD - 1 for path in states)
 
-    wait_until(all_have_five)
+    def is_written() -> bool:
+        """W&B's service writes once a second, and keeps the last step open."""
+        return any(FIRST_HELD - 2 in part.numbers for part in from_wandb(folder))
+
+    wait_until(lambda: are_sent() and is_written(), timeout_s=300)
     command.send(signal.SIGKILL)
     command.wait()
-    known = [json.loads(path.read_text())["last_step"] for path in trackers]
-    last = max(known) + 2
-    run_train(folder, *words, "resume=true", f"trainer.max_steps={last}")
+    assert metrics(folder)[-1]["step"] == FIRST_HELD - 1
+    hold.unlink()
+    run_train(folder, *words, "resume=true")  # from the checkpoint of step 3: 4 and 5 are made again
     expected = in_file(folder)
     assert sorted(expected) == list(range(last + 1))
     one, parts, events = mlflow_run(folder), from_wandb(folder), from_tensorboard(folder / "tensorboard")
     assert without_clock(one.numbers) == without_clock(expected)
-    first = known[NAMES.index("wandb")] + 1  # what was under way to it comes again
-    lost = range(max(parts[0].numbers, default=-1) + 1, first)  # its service writes once a second: perhaps nothing yet
-    kept = {step: row for step, row in expected.items() if step not in lost}
-    assert without_clock(parts[0].numbers | parts[1].numbers) == without_clock(kept)
-    assert sorted(parts[1].numbers) == list(range(first, last + 1))
+    first, second = (without_clock(part.numbers) for part in parts)
+    assert sorted(second) == list(range(FIRST_HELD, last + 1))
+    open_step = {} if FIRST_HELD - 1 in first else {FIRST_HELD - 1: without_clock(expected)[FIRST_HELD - 1]}
+    assert first | open_step | second == without_clock(expected)
     assert events.numbers == single(expected)  # the file of the first part is cut off: those of the clock agree, too
-    assert one.doubled == events.doubled == []
+    assert [kept.doubled for kept in (one, *parts, events)] == [[]] * 4
     assert [one.status, parts[1].status, events.status] == ["FINISHED", 0, "finished"]
 
 
@@ -294,7 +303,7 @@ def test_pitfall_37_a_dead_server_costs_a_warning(
         begin = time.monotonic()
         words = (*SMALL, *pretrained(model), "tracker.console=plain", "tracker.timeout_s=3")
         ran = run_train(tmp_path / "run", *words, f"tracker.report_to={name}")
-        assert time.monotonic() - begin < 30  # three seconds to give up, and some to load a library
+        assert time.monotonic() - begin < 100  # three seconds to give up, and on a busy machine a minute to load
     assert ran.numbers == plain.numbers
     assert (ran.folder / "final" / "model.safetensors").is_file()
     said = capfd.readouterr()

@@ -1,6 +1,7 @@
 """A file imports only from lower layers or its own package; siblings of one layer never import each other."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ LAYERS = (
     ("settings",),
     ("types",),
     ("core",),
-    ("rewards", "retrieval", "chat", "tracking"),
+    ("rewards", "retrieval", "chat", "tracking", "scale"),
     ("envs", "models"),
     ("tasks", "engines"),
     ("training", "evaluation", "report", "serve"),
@@ -91,3 +92,10 @@ def test_the_check_sees_upward_sibling_hidden_and_relative_imports() -> None:
     assert violations("tasks", "from ..engines.base import Engine", "rlvr.tasks")
     assert not violations("tasks", "from .rpn import RpnTask\nfrom rlvr.envs import base\nimport torch", "rlvr.tasks")
     assert not violations("cli", "from rlvr import __version__", "rlvr.cli")
+
+
+def test_the_page_of_the_heart_names_files_that_exist() -> None:
+    text = (PACKAGE / "core" / "README.md").read_text()
+    named = re.findall(r"[\w/]+\.py", re.sub(r"\[.*?\]\(.*?\)", "", text))
+    assert len(named) > 20
+    assert not [name for name in named if not (PACKAGE / "core" / name).exists()]

@@ -20,14 +20,17 @@ from rlvr.core.engine.base import Engine
 from rlvr.core.episode import ChatModel
 from rlvr.core.executor import Background, Inline
 from rlvr.core.loop import Recorder, TrainingRun
-from rlvr.core.packing import Layout
+from rlvr.core.packing import Layout, Packing
 from rlvr.core.rollout import RolloutSchedule, RolloutSource
+from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
 from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.summary import combine
+from rlvr.models.devices import in_bf16
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
+from rlvr.scale.fsdp import parallel
 from rlvr.tasks.base import Task
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import Reader, cut_back
@@ -49,7 +52,11 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
         policy = replace(policy, value_head=critic)
     rollouts = make_rollouts(setup, policy, engine, chat)
-    objective = Objective(algorithm=config.algorithm, max_completion_tokens=config.rollout.max_completion_tokens)
+    objective = Objective(
+        algorithm=config.algorithm,
+        max_completion_tokens=config.rollout.max_completion_tokens,
+        temperature=config.rollout.temperature,
+    )
     trainer = make_trainer(setup, policy, objective, layout)
     metrics_file = MetricsFile(setup.folder.metrics)
     checkpoints = CheckpointSchedule(
@@ -103,15 +110,15 @@ def make_rollouts(setup: Setup, policy: HubPolicy, engine: Sampler, chat: Chat) 
 
 def make_trainer(setup: Setup, policy: HubPolicy, objective: Objective, layout: Layout) -> Trainer:
     """It cuts the policy's weights where they are sharded, so the engine is made before it."""
+    settings, world = setup.config.trainer, setup.world
+    bf16 = world.first(in_bf16(settings.precision, policy.model))
     return Trainer(
         policy=policy,
         objective=objective,
-        settings=setup.config.trainer,
-        temperature=setup.config.rollout.temperature,
+        settings=settings,
         seed=setup.config.seed,
-        layout=layout,
-        world=setup.world,
-        note=setup.console.note,
+        packing=Packing(layout=layout, max_tokens=cpu_tokens(settings.microbatch_tokens), note=setup.console.note),
+        parallel=parallel(settings, world, bf16=bf16),
     )
 
 

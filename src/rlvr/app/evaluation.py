@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -13,26 +14,16 @@ from rlvr import __version__
 from rlvr.app.inference import Inference
 from rlvr.config import Config
 from rlvr.core.world import ALONE, World
-from rlvr.evaluation.evaluate import (
-    SAMPLING_SEED,
-    UNKEPT,
-    Progress,
-    Records,
-    Session,
-    conclude,
-    evaluate,
-    examples_of,
-)
+from rlvr.evaluation.evaluate import SAMPLING_SEED, Progress, Records, Session, conclude, examples_of, play_set
 from rlvr.evaluation.players import Player
 from rlvr.evaluation.records import RecordFile
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.settings import dumped
 from rlvr.tasks.base import Task
 from rlvr.tracking.evaluations import Origin
+from rlvr.types import SamplingParams
 
 Split = Literal["test", "train"]
-Found = dict[str, Records]
-"""What was played of each set."""
 
 
 def evaluate_all(
@@ -40,15 +31,22 @@ def evaluate_all(
     tasks: Sequence[Task],
     player: Callable[[Task], Player],
     *,
-    run: Callable[[Coroutine[Any, Any, Found]], Found],
+    run: Callable[[Coroutine[Any, Any, dict[str, Records]]], dict[str, Records]],
     world: World = ALONE,
 ) -> dict[str, EvaluationResult]:
     """The result of each task by its name, while training: nothing is kept, and the result is the same on all ranks.
 
     `run` gives the result of what asks the engine: each rank plays its share there, and they meet here.
     """
-    found = run(_play(config, tasks, player, world=world))
-    return {name: conclude(name, records, world=world) for name, records in found.items()}
+
+    async def play() -> dict[str, Records]:
+        found = {}
+        for task in tasks:
+            examples = world.share(examples_of(task, config.evaluation.limit))
+            found[task.name] = await play_set(one := player(task), task, examples, *_draws(config, one))
+        return found
+
+    return {name: conclude(name, records, world=world) for name, records in run(play()).items()}
 
 
 def evaluate_into(
@@ -68,36 +66,25 @@ def evaluate_into(
     Raises:
         UserError: the file holds an evaluation with other settings, or cannot be written.
     """
-    tasks = inference.tasks.eval_sets
+    config, tasks, found = inference.config, inference.tasks.eval_sets, dict[str, Records]()
     origins = {task.name: origin_of(inference, task, split) for task in tasks}
-    with RecordFile(path, {one.settings for one in origins.values()}) if path else nullcontext() as file:
+    settings = {origin.settings for origin in origins.values()}
+    with RecordFile(path, settings) if path else nullcontext() as file, asyncio.Runner() as loop:
         for problem in file.problems if file else ():
             on_note(problem)
-        kept = {name: Session(origin=one, file=file, on_progress=on_progress) for name, one in origins.items()}
-        found = inference.run(_play(inference.config, tasks, inference.player, split, kept))
+        for task in tasks:
+            examples, player = examples_of(task, config.evaluation.limit, split), inference.player(task)
+            session = Session(origin=origins[task.name], file=file, on_progress=on_progress)
+            found[task.name] = loop.run(play_set(player, task, examples, *_draws(config, player), session))
         results = {name: conclude(name, records) for name, records in found.items()}
         if file:
             file.finish([record for result in results.values() for record in result.records])
     return results
 
 
-async def _play(
-    config: Config,
-    tasks: Sequence[Task],
-    player: Callable[[Task], Player],
-    split: Split = "test",
-    sessions: Mapping[str, Session] = {},
-    world: World = ALONE,
-) -> Found:
-    """This rank's records of each task, for `conclude`; a task without a session is not kept."""
-    found = {}
-    samples = range(config.evaluation.samples_per_example + 1)
-    for task in tasks:
-        plays = player(task)
-        sampling = config.rollout.params(plays.stop_ids)
-        examples = world.share(examples_of(task, config.evaluation.limit, split))
-        found[task.name] = await evaluate(plays, task, examples, sampling, samples, sessions.get(task.name, UNKEPT))
-    return found
+def _draws(config: Config, player: Player) -> tuple[SamplingParams, range]:
+    """How samples are drawn, and their numbers; 0 is the greedy one."""
+    return config.rollout.params(player.stop_ids), range(config.evaluation.samples_per_example + 1)
 
 
 def origin_of(inference: Inference, task: Task, split: str) -> Origin:

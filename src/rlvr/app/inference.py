@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from rlvr.app.policies import set_threads
 from rlvr.app.sources import weights_of
@@ -24,8 +22,6 @@ from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import PretrainedModel
 from rlvr.tasks.base import Task
 from rlvr.tasks.settings import Functions
-
-Result = TypeVar("Result")
 
 MARKS_OF = "llama"
 """The type whose markers prompts for an endpoint have with prompt.markers=auto: they are text to any model."""
@@ -87,18 +83,6 @@ class Inference:
         assert self.engine is not None
         chat = make_chat(self.config, self.policy, task)
         return LocalPlayer(engine=self.engine, chat=chat, max_context_tokens=self.engine.max_context_tokens)
-
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work` in an event loop of its own; connections are closed before it ends."""
-
-        async def closing() -> Result:
-            try:
-                return await work
-            finally:
-                if isinstance(self.loaded.model, Endpoint):
-                    await self.loaded.model.close()
-
-        return asyncio.run(closing())
 
 
 @contextmanager

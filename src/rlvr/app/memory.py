@@ -10,8 +10,8 @@ from rlvr.app.tasks import context_tokens
 from rlvr.chat.rendering import Chat
 from rlvr.config import Config
 from rlvr.core.packing import Layout
-from rlvr.core.trainer import in_bf16
 from rlvr.core.world import World
+from rlvr.models.devices import in_bf16
 from rlvr.models.policy import HubPolicy
 from rlvr.tasks.base import Task
 from rlvr.training.memory import (
@@ -38,7 +38,9 @@ def plan_run(config: Config, policy: HubPolicy, chat: Chat, task: Task, *, layou
     together = max(num_rows, config.evaluation.limit)
     sharded = trainer.strategy == "fsdp2"
     local = engine if engine.in_process else None
-    autocast = partial(torch.autocast, policy.model.device.type, torch.bfloat16, enabled=in_bf16(trainer, policy))
+    autocast = partial(
+        torch.autocast, policy.model.device.type, torch.bfloat16, enabled=in_bf16(trainer.precision, policy.model)
+    )
     demand = Demand(
         line_tokens=line_tokens,
         num_rows=num_rows,

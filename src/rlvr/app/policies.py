@@ -15,7 +15,7 @@ from rlvr.app.engines import check_engine
 from rlvr.app.run_folder import RunFolder
 from rlvr.app.tasks import Tasks
 from rlvr.config import Config
-from rlvr.core.budget import cpu_tokens
+from rlvr.core.settings import cpu_tokens
 from rlvr.core.world import ALONE, World
 from rlvr.models.devices import choose_device, move
 from rlvr.models.loading import load_for_inference

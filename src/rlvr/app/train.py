@@ -19,10 +19,11 @@ from rlvr.app.sources import with_absolute_model
 from rlvr.app.tasks import open_tasks
 from rlvr.config import Config
 from rlvr.core.loop import train as run_loop
-from rlvr.core.world import World, errors_once, open_world
+from rlvr.core.world import World
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.loading import load_policy
 from rlvr.models.policy import HubPolicy
+from rlvr.scale.launch import errors_once, open_world
 from rlvr.settings import dumped
 from rlvr.tasks.settings import Functions
 from rlvr.tracking.console import Console

@@ -13,8 +13,8 @@ from typing import NoReturn
 
 from rlvr import __version__
 from rlvr.cli.errors import sentence
-from rlvr.core.world import is_local_main_process, wait_for_the_end
 from rlvr.errors import UserError
+from rlvr.scale.launch import is_local_main_process, wait_for_the_end
 
 DESCRIPTION = "Train language models with reinforcement learning from verifiable rewards."
 EXAMPLE = """example:

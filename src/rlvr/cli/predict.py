@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -140,7 +141,7 @@ def _predict(
 ) -> Sequence[EvaluationRecord]:
     """The records of all answers, kept in --output as they come; what is there already is not asked again."""
     from rlvr.app.evaluation import origin_of
-    from rlvr.evaluation.evaluate import Session, check_answered, evaluate
+    from rlvr.evaluation.evaluate import Session, check_answered, play_set
     from rlvr.evaluation.records import RecordFile
 
     task = inference.tasks.own
@@ -159,7 +160,7 @@ def _predict(
             max_running=args.batch_size or BATCH_SIZE,
         )
         sampling = inference.config.rollout.params(player.stop_ids)
-        records = inference.run(evaluate(player, task, examples, sampling, samples, session))
+        records = asyncio.run(play_set(player, task, examples, sampling, samples, session))
         if file:
             file.finish(records)
     check_answered(records)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr import imports
 from rlvr.cli.model_arguments import add_config_dir
-from rlvr.core.world import check_launch, errors_once, is_local_main_process, launcher, num_processes
 from rlvr.errors import ConfigError
+from rlvr.scale.launch import check_launch, errors_once, is_local_main_process, launcher, num_processes
 
 if TYPE_CHECKING:
     from rlvr.app.train import TrainResult

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from rlvr.core.sharding import is_sharded
-
 
 def learning_rate(
     step: int,
@@ -31,18 +29,14 @@ def learning_rate(
     return peak * (final_share + (1 - final_share) * fraction)
 
 
-def adamw(parameters: Iterable[nn.Parameter], *, beta1: float, beta2: float, weight_decay: float) -> torch.optim.AdamW:
-    """Fused AdamW; weight decay applies to matrices, not to norms and biases. The learning rate is set per step.
-
-    Sharded parameters and whole ones are in groups of their own: no kernel takes them together.
-    """
+def adamw(parameters: Iterable[nn.Parameter], beta1: float, beta2: float, weight_decay: float) -> torch.optim.AdamW:
+    """Fused AdamW; weight decay applies to matrices, not to norms and biases. The learning rate is set per step."""
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for parameter in parameters:
-        groups.setdefault((parameter.dim() < 2, not is_sharded(parameter)), []).append(parameter)
-    named = [
-        {"params": groups[key], "weight_decay": 0.0 if key[0] else weight_decay} for key in sorted(groups)
-    ]  # matrices first
-    return torch.optim.AdamW(named, lr=0.0, betas=(beta1, beta2), fused=True)
+        is_plain = type(parameter) is nn.Parameter  # no kernel takes sharded ones (DTensors) and others together
+        groups.setdefault((parameter.dim() < 2, is_plain), []).append(parameter)
+    settings = [{"params": groups[key], "weight_decay": 0.0 if key[0] else weight_decay} for key in sorted(groups)]
+    return torch.optim.AdamW(settings, lr=0.0, betas=(beta1, beta2), fused=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

@@ -13,15 +13,20 @@ The logits at q predict both a and c; those at a predict b.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from rlvr.core.devices import first_line, free, is_out_of_memory
 from rlvr.core.world import ALONE, World
+from rlvr.errors import UserError
 from rlvr.types import TokenBatch
+
+T = TypeVar("T")
 
 Layout = Literal["shared", "packed", "rows"]
 """shared: as above; packed: several rows a line, prompts not shared; rows: one right-padded row a line, for models that
@@ -29,6 +34,52 @@ do not take a mask of ours."""
 
 MIN_LINE_TOKENS = 128
 """Lines are at least this long where the batch fills them: short lines waste less attention, long ones less filling."""
+
+
+@dataclass(kw_only=True)
+class Packing:
+    """How rows are cut into forward passes: `Packing(layout="shared", max_tokens=2048)`.
+
+    No gradient depends on it, so running out of memory halves `max_tokens` and repeats the pass.
+    """
+
+    layout: Layout = "shared"
+    max_tokens: int = 2048  # of a microbatch; a single line may have more
+    note: Callable[[str], None] = logging.getLogger(__name__).warning
+
+    def fit(self, attempt: Callable[[], T], *, longest: int, repeatable: bool = True) -> T:
+        """`attempt()`, repeated from its beginning with half the tokens each time that memory runs out.
+
+        `longest` is the longest row in tokens: UserError if a single line does not fit, or where other ranks wait in
+        the same pass (`repeatable=False`).
+        """
+        while True:
+            try:
+                return attempt()
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = first_line(error)
+            # out here the error is gone, and with it the frames that held the tensors of the failed pass
+            free()
+            self._halve(longest, reason, repeatable)
+
+    def _halve(self, longest: int, reason: str, repeatable: bool) -> None:
+        tokens, half = self.max_tokens, max(MIN_LINE_TOKENS, self.max_tokens // 2)
+        if not repeatable:
+            raise UserError(
+                f"out of memory at {tokens:,} tokens per microbatch ({reason}), where other processes wait in the same "
+                f"pass: go on with resume=true trainer.microbatch_tokens={half}"
+            )
+        # finer than a line, or than what all ranks agree to cut lines to, is no cut
+        if tokens <= max(longest, MIN_LINE_TOKENS):
+            raise UserError(
+                f"a line of {longest:,} tokens does not fit into memory, even alone ({reason}): lower "
+                "rollout.max_completion_tokens, set model.gradient_checkpointing=true, or train adapters with "
+                "model.lora.enabled=true"
+            )
+        self.max_tokens = half
+        self.note(f"out of memory at {tokens:,} tokens per microbatch: going on with {half:,}, which changes no result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,140 +116,84 @@ class Microbatch:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Rows:
-    """A batch as plain lists, which cost less than tensors to take apart."""
-
-    ids: list[list[int]]
-    loss_mask: list[list[bool]]
-    lengths: list[int]
-    prompt_lengths: list[int]
-    groups: list[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Unit:
-    """A prompt and the tails of some rows that follow it: the smallest thing that is not cut."""
-
-    rows: tuple[int, ...]
-    num_tokens: int
-
-
-@dataclass(kw_only=True)
-class _Line:
-    """A line under construction, with the lists that become one row of a microbatch."""
-
-    ids: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    segments: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    predictors: list[int] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    targets: list[int] = field(default_factory=list)
-
-    def add_segment(self, ids: list[int], first_position: int, parent: int | None) -> int:
-        """Append a prompt (parent None) or a tail; returns its segment number."""
-        segment = self.segments[-1] + 1 if self.segments else 0
-        self.ids += ids
-        self.positions += range(first_position, first_position + len(ids))
-        self.segments += [segment] * len(ids)
-        self.parents += [segment if parent is None else parent] * len(ids)
-        return segment
-
-    def add_unit(self, unit: _Unit, rows: _Rows) -> None:
-        """Append a prompt and its tails."""
-        first = unit.rows[0]
-        prompt_length = rows.prompt_lengths[first]
-        prompt = self.add_segment(rows.ids[first][:prompt_length], 0, None)
-        prompt_end = len(self.ids) - 1
-        for row in unit.rows:
-            tail_start, ids, mask = len(self.ids), rows.ids[row], rows.loss_mask[row]
-            self.add_segment(ids[prompt_length : rows.lengths[row]], prompt_length, prompt)
-            predicted = [token for token in range(prompt_length, rows.lengths[row]) if mask[token]]
-            before = [tail_start + token - prompt_length - 1 for token in predicted]
-            if predicted and predicted[0] == prompt_length:
-                before[0] = prompt_end
-            self.predictors += before
-            self.rows += [row] * len(predicted)
-            self.tokens += predicted
-            self.targets += [ids[token] for token in predicted]
-
-
 def microbatches(
-    batch: TokenBatch,
-    chosen: Sequence[int],
-    *,
-    budget_tokens: int,
-    layout: Layout = "shared",
-    world: World = ALONE,
-    in_lockstep: bool = False,
+    batch: TokenBatch, chosen: Sequence[int], packing: Packing, world: World = ALONE, *, in_lockstep: bool = False
 ) -> Iterator[Microbatch]:
-    """Lay out this rank's share of the chosen rows in microbatches of at most budget_tokens tokens (at least one line
-    each).
+    """Lay out this rank's share of the chosen rows in microbatches of at most packing.max_tokens tokens (at least one
+    line each).
 
     Every rank gets whole units, about as many tokens as the others; which ones is a function of the arguments. With
     `in_lockstep` it also gets as many microbatches: the missing ones are empty.
     """
     if not chosen:
         return
-    rows = _Rows(**{name: getattr(batch, name).tolist() for name in _Rows.__dataclass_fields__})
-    longest = max(rows.lengths[row] for row in chosen)
-    line_tokens = max(longest, min(MIN_LINE_TOKENS, budget_tokens))
-    units = _units(rows, chosen, line_tokens, layout)
-    shares = share_out([unit.num_tokens for unit in units], world.size)
+    rows, layout = _rows(batch, chosen), packing.layout
+    line_tokens = max(max(len(row.ids) for row in rows), min(MIN_LINE_TOKENS, packing.max_tokens))
+    units = _units(rows, line_tokens) if layout == "shared" else [[row] for row in rows]
+    shares = share_out([_num_tokens(unit) for unit in units], world.size)
     plans = {
-        rank: list(_budgeted(_lines([units[i] for i in share], line_tokens, layout), budget_tokens))
+        rank: list(_budgeted(_lines([units[i] for i in share], line_tokens, layout), packing.max_tokens))
         for rank, share in enumerate(shares)
         if in_lockstep or rank == world.rank
     }
-    for part in plans[world.rank]:
-        lines = [_Line() for _ in part]
-        for line, of_line in zip(lines, part, strict=True):
-            for unit in of_line:
-                line.add_unit(unit, rows)
-        yield _stack(lines, layout)
     # one token that nothing is predicted from: a pass over it takes part in what the ranks do together, no more
-    empty = _Line(ids=[0], positions=[0], segments=[0], parents=[0])
-    for _ in range(max(map(len, plans.values())) - len(plans[world.rank])):
-        yield _stack([empty], layout)
+    empty = [[[_Row(number=0, ids=[0], mask=[False], prompt_length=1, group=0)]]]
+    missing = max(map(len, plans.values())) - len(plans[world.rank])
+    for lines in plans[world.rank] + [empty] * missing:
+        yield _stack(lines, layout)
 
 
-def _units(rows: _Rows, chosen: Sequence[int], line_tokens: int, layout: Layout) -> list[_Unit]:
-    """The chosen rows as units of at most line_tokens (or of one row).
+class _Row(NamedTuple):
+    """A row as plain lists, which cost less than tensors to take apart."""
 
-    With `shared`, the tails of rows with one prompt are spread over as few copies of it as fit.
-    """
-    if layout != "shared":
-        return [_Unit(rows=(row,), num_tokens=rows.lengths[row]) for row in chosen]
-    same_prompt: dict[tuple[int, ...], list[int]] = {}
-    for row in chosen:
-        prompt = (rows.groups[row], *rows.ids[row][: rows.prompt_lengths[row]])
-        same_prompt.setdefault(prompt, []).append(row)
+    number: int  # in the batch
+    ids: list[int]  # without padding
+    mask: list[bool]
+    prompt_length: int
+    group: int
+
+
+_Unit = list[_Row]
+"""Rows whose tails follow one copy of their prompt: the smallest thing that is not cut."""
+
+
+def _rows(batch: TokenBatch, chosen: Sequence[int]) -> list[_Row]:
+    chosen = list(chosen)
+    ids, masks, lengths = (x[chosen].tolist() for x in (batch.ids, batch.loss_mask, batch.lengths))
+    more = (batch.prompt_lengths[chosen].tolist(), batch.groups[chosen].tolist())
+    return [_Row(n, i[:end], m, *rest) for n, i, m, end, *rest in zip(chosen, ids, masks, lengths, *more, strict=True)]
+
+
+def _units(rows: Sequence[_Row], line_tokens: int) -> list[_Unit]:
+    """The tails of rows with one prompt over as few copies of it as units of at most line_tokens (or one row) allow."""
+    same_prompt: dict[tuple[int, ...], list[_Row]] = {}
+    for row in rows:
+        same_prompt.setdefault((row.group, *row.ids[: row.prompt_length]), []).append(row)
     units = []
     for members in same_prompt.values():
-        prompt_length = rows.prompt_lengths[members[0]]
-        tails = [rows.lengths[row] - prompt_length for row in members]
-        for bin_ in first_fit(tails, line_tokens - prompt_length):
-            size = prompt_length + sum(tails[i] for i in bin_)
-            units.append(_Unit(rows=tuple(members[i] for i in bin_), num_tokens=size))
+        prompt_length = members[0].prompt_length
+        tails = [len(row.ids) - prompt_length for row in members]
+        units += [[members[i] for i in bin_] for bin_ in first_fit(tails, line_tokens - prompt_length)]
     return units
+
+
+def _num_tokens(unit: _Unit) -> int:
+    return sum(len(row.ids) for row in unit) - (len(unit) - 1) * unit[0].prompt_length
 
 
 def _lines(units: Sequence[_Unit], line_tokens: int, layout: Layout) -> list[list[_Unit]]:
     if layout == "rows":
-        return [[unit] for unit in sorted(units, key=lambda u: u.num_tokens)]  # by length: little padding
-    bins = first_fit([unit.num_tokens for unit in units], line_tokens)
-    return [[units[i] for i in bin_] for bin_ in bins]
+        return [[unit] for unit in sorted(units, key=_num_tokens)]  # by length: little padding
+    return [[units[i] for i in bin_] for bin_ in first_fit([_num_tokens(unit) for unit in units], line_tokens)]
 
 
-def _budgeted(lines: Sequence[list[_Unit]], budget_tokens: int) -> Iterator[list[list[_Unit]]]:
+def _budgeted(lines: Sequence[list[_Unit]], max_tokens: int) -> Iterator[list[list[_Unit]]]:
     """Consecutive lines whose rectangle, number x longest, stays within the budget."""
     part: list[list[_Unit]] = []
     longest = 0
     for line in lines:
-        length = sum(unit.num_tokens for unit in line)
-        if part and (len(part) + 1) * max(longest, length) > budget_tokens:
+        length = sum(map(_num_tokens, line))
+        if part and (len(part) + 1) * max(longest, length) > max_tokens:
             yield part
             part, longest = [], 0
         part.append(line)
@@ -236,24 +231,32 @@ def share_out(sizes: Sequence[int], num_shares: int) -> list[list[int]]:
     return [sorted(share) for share in shares]
 
 
-def _stack(lines: Sequence[_Line], layout: Layout) -> Microbatch:
-    length = max(len(line.ids) for line in lines)
-
-    def padded(name: str, filling: int) -> Tensor:
-        return torch.tensor([getattr(line, name) + [filling] * (length - len(line.ids)) for line in lines])
-
-    def joined(name: str, stride: int = 0) -> Tensor:
-        values = [v + i * stride for i, line in enumerate(lines) for v in getattr(line, name)]
-        return torch.tensor(values, dtype=torch.int64)
-
+def _stack(lines: Sequence[list[_Unit]], layout: Layout) -> Microbatch:
+    """Lines as tensors: of each unit the prompt, then the tails of its rows."""
+    length = max(sum(map(_num_tokens, line)) for line in lines)
+    places: list[tuple[int, int, int, int]] = []  # id, position, segment, parent; line after line
+    predicted: list[tuple[int, int, int, int]] = []  # predictor, row, token, target
+    for number, line in enumerate(lines, start=1):
+        segment = 0
+        for unit in line:
+            start, prompt = unit[0].prompt_length, segment
+            places += [(id_, position, prompt, prompt) for position, id_ in enumerate(unit[0].ids[:start])]
+            prompt_end = len(places) - 1
+            for row in unit:
+                segment += 1
+                shift, tail = len(places) - start, range(start, len(row.ids))
+                places += [(row.ids[token], token, segment, prompt) for token in tail]
+                predicted += [
+                    (shift + token - 1 if token > start else prompt_end, row.number, token, row.ids[token])
+                    for token in tail
+                    if row.mask[token]
+                ]
+            segment += 1
+        places += [(0, 0, -1, -1)] * (number * length - len(places))
+    laid = torch.tensor(places).T.contiguous().view(4, len(lines), length)
+    about = torch.tensor(predicted, dtype=torch.int64).view(-1, 4).T.contiguous()
     return Microbatch(
-        ids=padded("ids", 0),
-        positions=padded("positions", 0),
-        segments=padded("segments", -1),
-        parents=padded("parents", -1),
         layout=layout,
-        predictors=joined("predictors", stride=length),
-        rows=joined("rows"),
-        tokens=joined("tokens"),
-        targets=joined("targets"),
+        **dict(zip(("ids", "positions", "segments", "parents"), laid, strict=True)),
+        **dict(zip(("predictors", "rows", "tokens", "targets"), about, strict=True)),
     )

@@ -1,149 +1,78 @@
-"""How training is spread over processes: what each holds of the model, and what they tell each other.
-
-    single   one process
-    ddp      every rank holds all weights; gradients are added up once per optimizer step
-    fsdp2    every rank holds some rows of every weight; a layer is gathered when it computes, and its gradients are
-             added up, each rank keeping its rows, as soon as they are known
+"""What ranks do together in an update: start alike, sum gradients, clip. Each rank holds all weights (DDP).
 
 Gradients are sums, never means: the weights of the loss carry the denominators of the whole minibatch, wherever its
-rows are. Adapters and the critic are small, so all ranks hold them whole under fsdp2, too, and they go the way of ddp.
+rows are. With one process everything here is what torch does. `rlvr.scale.fsdp` is the same for sharded weights.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from transformers import PreTrainedModel
 
 from rlvr.core.policy import Policy
-from rlvr.core.settings import TrainerSettings
-from rlvr.core.sharding import GATHERED, is_sharded, own_rows, row_range
-from rlvr.core.world import World
-from rlvr.errors import ConfigError
+from rlvr.core.world import ALONE, World
 
 BUCKET_NUMBERS = 1 << 24
-"""Gradients are added up in pieces of this many numbers (64 MiB): few messages, little memory."""
+"""Gradients are summed in pieces of this many numbers (64 MiB): few messages, little memory."""
 
 
-class _Root(nn.Module):
-    """A model with all that is computed from its hidden states: FSDP gathers weights where a module's `forward` runs,
-    and ours calls the trunk and the head one by one."""
+class DataParallel:
+    """`DataParallel(world, bf16=True)`: products in bfloat16 (autocast), weights and sums in float32."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
+    in_lockstep = False  # whether every rank has to make as many passes as the others
 
-    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """`function(*arguments)`; FSDP hangs its hooks on tensors that it finds in tuples, lists and dicts."""
-        return function(*arguments)
+    def __init__(self, world: World = ALONE, *, bf16: bool = False) -> None:
+        self.world, self.bf16 = world, bf16
 
+    def start_alike(self, policy: Policy) -> None:
+        """Give every rank the first one's trained weights: machines may differ in the last bit of a warm start."""
+        for parameter in policy.parameters():
+            self.world.copy_first(parameter.detach())
 
-def _gathered(root: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    result = root(function, *arguments)
-    if not torch.is_grad_enabled():
-        root.reshard()  # else after the backward pass: between two uses every parameter is its rows of this rank
-    return result
+    def shard(self, policy: Policy) -> None:
+        """Cut the model's weights over the ranks; before an optimizer gets its parameters."""
 
+    def go_on_in(self, bf16: bool) -> None:
+        """Compute in the precision that a run was begun in."""
+        self.bf16 = bf16
 
-class Spread:
-    """The trainer's models, spread over the world as `trainer.strategy` says.
+    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        """Around a forward pass."""
+        return torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16)
 
-    Models are added before an optimizer gets their parameters: under fsdp2 they become others.
-    """
-
-    def __init__(self, settings: TrainerSettings, world: World, *, bf16: bool) -> None:
-        self._settings, self._world = settings, world
-        self.in_lockstep = settings.strategy == "fsdp2"  # every rank has to make as many passes as the others
-        self.casts = self.in_lockstep and bf16  # weights are bf16 where they compute: autocast has nothing to do
-
-    def add(self, policy: Policy) -> None:
-        """Take a policy's model over; one that is already there, as that of a reference without adapters, stays."""
-        if self.in_lockstep and not any(map(is_sharded, policy.model.parameters())):
-            adapted = any(not p.requires_grad for p in policy.model.parameters())
-            self._shard(policy.model, set(policy.parameters()) if adapted else set())
-
-    def add_gradients(self, policy: Policy) -> None:
-        """Sum what the ranks found for the tensors that all of them hold; FSDP has done the others."""
-        if self._world.size == 1:
+    def sum_gradients(self, policy: Policy) -> None:
+        """Sum the gradients over the ranks, in place."""
+        if self.world.size == 1:
             return
-        gradients = [p.grad for p in policy.parameters() if p.grad is not None and not is_sharded(p)]
-        for bucket in _buckets(gradients):
-            flat = self._world.add(torch.cat([gradient.flatten() for gradient in bucket]))
+        for bucket in _buckets(p.grad for p in self.replicated(policy) if p.grad is not None):
+            flat = self.world.add(torch.cat([gradient.flatten() for gradient in bucket]))
             for gradient, total in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
                 gradient.copy_(total.view_as(gradient))
 
     def clip(self, policy: Policy, max_norm: float) -> float:
-        """Scale the gradient to at most `max_norm`; the norm over all ranks that it had."""
-        parameters = list(policy.parameters())
-        if not any(map(is_sharded, parameters)):
-            return torch.nn.utils.clip_grad_norm_(parameters, max_norm).item()
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        cut = _square([own_rows(g) for g in gradients if is_sharded(g)])
-        same = _square([g for g in gradients if not is_sharded(g)])
-        norm = math.sqrt(self._world.add(cut).item() + same.item())
-        for gradient in gradients:
-            own_rows(gradient).mul_(min(1.0, max_norm / (norm + 1e-6)))
-        return norm
+        """Scale the gradient to at most `max_norm`; returns its norm before that, over all ranks."""
+        return torch.nn.utils.clip_grad_norm_(list(policy.parameters()), max_norm).item()
 
     def weight_sample(self, policy: Policy, per_tensor: int = 4096) -> Tensor:
-        """The first `per_tensor` weights of every trained tensor, as far as they are on this rank; what all ranks have
-        is the first one's."""
-        return torch.cat([self._first_weights(p, per_tensor) for p in policy.parameters()])
+        """The first `per_tensor` weights of every trained tensor, as far as this rank answers for them."""
+        return torch.cat([self.first_weights(p, per_tensor) for p in policy.parameters()])
 
     def changed_share(self, before: Tensor, after: Tensor) -> float:
-        """Share of the sampled weights of all ranks that are not what they were."""
+        """Share of the weights in all ranks' samples that differ."""
         counts = torch.tensor([int((before != after).sum()), before.numel()])
-        changed, total = self._world.add(counts).float()
+        changed, total = self.world.add(counts).float()
         return (changed / total).item()
 
-    def _first_weights(self, parameter: nn.Parameter, count: int) -> Tensor:
-        if not is_sharded(parameter) and not self._world.is_first:
-            return torch.empty(0)
-        first_row, end = row_range(parameter)
-        own = own_rows(parameter).flatten()
-        before = first_row * (own.numel() // (end - first_row)) if end > first_row else 0
-        return own[: max(0, count - before)].float().cpu()
+    def replicated(self, policy: Policy) -> list[nn.Parameter]:
+        """The trained parameters that every rank holds whole."""
+        return list(policy.parameters())
 
-    def _shard(self, model: PreTrainedModel, whole: set[nn.Parameter]) -> None:
-        """Cut the weights of a model into rows, each decoder layer and the rest being gathered by themselves."""
-        offload, device, root = self._settings.cpu_offload, model.device.type, _Root(model)
-        if offload and device == "cpu":
-            raise ConfigError("trainer.cpu_offload=true: the model is in the CPU's memory already; set it to false.")
-        mesh = init_device_mesh(device, (self._world.size,))
-        precision = MixedPrecisionPolicy()
-        if self.casts:
-            precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        for module in (*decoder_layers(model), root):
-            fully_shard(
-                module,
-                mesh=mesh,
-                mp_policy=precision,
-                offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy(),
-                ignored_params=whole,
-            )
-            assert isinstance(module, FSDPModule)
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
-        setattr(model, GATHERED, partial(_gathered, root))
-
-
-def start_alike(policy: Policy, world: World) -> None:
-    """Give every rank the first one's trained weights: a warm start is a long sum, and machines may differ in it."""
-    for parameter in policy.parameters():
-        world.copy_first(parameter.detach())
-
-
-def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The blocks that the architecture says are not to be taken apart; none where it says nothing."""
-    names = set(getattr(model, "_no_split_modules", None) or ())
-    return [module for module in model.modules() if type(module).__name__ in names]
+    def first_weights(self, parameter: nn.Parameter, count: int) -> Tensor:
+        """[up to count] float32 on the CPU; of what all ranks hold, rank 0 has them and the others none."""
+        return parameter.detach().flatten()[: count if self.world.is_first else 0].float().cpu()
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
@@ -158,8 +87,3 @@ def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
         size += tensor.numel()
     if bucket:
         yield bucket
-
-
-def _square(tensors: Sequence[Tensor]) -> Tensor:
-    """Sum of the squares of all numbers: [] float64 on the CPU."""
-    return torch.nn.utils.get_total_norm(tensors).double().square().cpu()

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rlvr.core.attention import attention_mask
-from rlvr.core.sharding import GATHERED
+from rlvr.core.packing import Microbatch
 
 T = TypeVar("T")
 
@@ -23,6 +23,10 @@ LOGITS_PER_CHUNK = 1 << 24
 
 GPU_LOGITS_PER_CHUNK = 1 << 27
 """The same on a GPU (512 MiB): all of a head's weights are read, and their gradients written, for every chunk."""
+
+
+GATHERED = "_rlvr_gathered"
+"""Attribute of a model whose weights are sharded: calls a function while they are gathered (`rlvr.scale.fsdp`)."""
 
 
 def logits_per_chunk(device: torch.device) -> int:
@@ -46,11 +50,6 @@ class Policy:
     def parameters(self) -> Iterator[nn.Parameter]:
         """As `named_parameters`, without the names."""
         yield from (parameter for _, parameter in self.named_parameters())
-
-    @property
-    def num_parameters(self) -> int:
-        """Trained numbers, tied ones once."""
-        return sum(p.numel() for p in self.parameters())
 
     def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """`function(*arguments)`, which calls `hidden` and `logits`, with the weights of a sharded model gathered.
@@ -120,6 +119,32 @@ class Policy:
         """
         frozen = replace(self, model=copy.deepcopy(self.model).requires_grad_(False), value_head=None)
         return lambda: nullcontext(frozen)
+
+
+class TokenScores(NamedTuple):
+    """What a forward pass says about the N predicted tokens of a microbatch."""
+
+    logprobs: Tensor  # [N] fp32
+    entropy: Tensor  # [N] fp32, of the distribution the token was drawn from
+    values: Tensor | None  # [N] fp32, the critic's estimate before the token was drawn
+
+
+def forward(policy: Policy, microbatch: Microbatch, temperature: float, entropy_grad: bool = False) -> TokenScores:
+    """One pass over the packed lines; head and critic run on the predicting positions only. Called by `Policy.run`.
+
+    Here is the border between the batch, which stays on the CPU with all that algorithms see, and the model's device.
+    """
+    home, microbatch = microbatch.ids.device, microbatch.to(policy.model.device)
+    allowed = microbatch.allowed()
+    positions = None if allowed is None else microbatch.positions
+    hidden = policy.hidden(microbatch.ids, positions, allowed)
+    before = hidden.flatten(0, 1).index_select(0, microbatch.predictors)  # [N, D]
+    found = policy.token_scores(before, microbatch.targets, temperature, entropy_grad=entropy_grad)
+    with torch.autocast(before.device.type, enabled=False):  # the critic's targets are too fine for bf16
+        values = None if policy.value_head is None else policy.value_head(before.float())[:, 0]
+    # copies: on a view of another tensor FSDP's hooks could get lost
+    logprobs, entropy = (x.to(home).clone() for x in found)
+    return TokenScores(logprobs, entropy, None if values is None else values.to(home).clone())
 
 
 @contextmanager

@@ -121,3 +121,8 @@ def check_warm_up(section: Any, steps: int, limit: str) -> Any:
     if section.warmup_steps > steps and section.warmup_steps != type(section).model_fields["warmup_steps"].default:
         raise wrong("warmup_steps", f"is more than {limit}={steps}, so the learning rate is never reached; lower it")
     return section
+
+
+def cpu_tokens(setting: int | Literal["auto"]) -> int:
+    """`trainer.microbatch_tokens` on a CPU: there more than 2048 is not faster, and takes more memory."""
+    return 2048 if setting == "auto" else setting

@@ -10,7 +10,7 @@ ALWAYS_LOGGED = ("policy_loss", "clip_fraction", "approx_kl")
 
 
 class Sums:
-    """What the loss reports, and the optimizer steps that were made with it."""
+    """Sums of the loss's terms over tokens, and the optimizer steps that were made."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
@@ -19,7 +19,7 @@ class Sums:
 
     def add_terms(self, terms: LossTerms) -> None:
         """One microbatch's terms."""
-        for name, value in ({**terms.sums} | {"total": terms.loss.detach()}).items():
+        for name, value in (*terms.sums.items(), ("total", terms.loss.detach())):
             self._sums[name] = self._sums.get(name, 0.0) + value.item()
 
     def add_update(self, grad_norm: float, num_sampled: int) -> None:
@@ -40,20 +40,20 @@ class Sums:
 
     def metrics(self) -> dict[str, float]:
         """`loss/total`: mean over updates; the others are means over the trained tokens of all updates."""
-        updates = len(self._norms)
-        logged = [*self._sums, *(name for name in ALWAYS_LOGGED if name not in self._sums)]
-        names = {name: f"loss/{name[:-5]}" if name.endswith("_loss") else f"policy/{name}" for name in logged}
-        return {full: self.mean(name) for name, full in names.items() if name not in ("tokens", "total")} | {
+        updates, tokens = len(self._norms), self._sums.get("tokens", 0.0)
+        logged = [name for name in dict.fromkeys((*self._sums, *ALWAYS_LOGGED)) if name not in ("tokens", "total")]
+        means = {f"loss/{n[:-5]}" if n.endswith("_loss") else f"policy/{n}": self.mean(n) for n in logged}
+        return means | {
             "loss/total": self._sums.get("total", 0.0) / updates,
-            "policy/trained_tokens": self._sums.get("tokens", 0.0),
-            "policy/trained_token_share": self._sums.get("tokens", 0.0) / max(1, self._num_sampled),
+            "policy/trained_tokens": tokens,
+            "policy/trained_token_share": tokens / max(1, self._num_sampled),
             "policy/grad_norm": sum(self._norms) / updates,
             "policy/updates": float(updates),
         }
 
 
 def critic_metrics(batch: TokenBatch) -> dict[str, float]:
-    """How well the values [B, T] foretold the returns [B, T] of the sampled tokens; nothing without a critic."""
+    """Mean value and explained variance of the critic over the sampled tokens; nothing without one."""
     if batch.values is None or batch.returns is None:
         return {}
     judged = batch.loss_mask & batch.valid[:, None]

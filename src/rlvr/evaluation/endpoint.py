@@ -51,6 +51,10 @@ class EndpointPlayer:
             failure=failure,
         )
 
+    async def close(self) -> None:
+        """Those of the endpoint."""
+        await self.endpoint.close()
+
     async def _take_turns(self, env: Env, sampling: Sampling, prompts: list[str], answers: list[Said]) -> StopReason:
         wire, new = [], await env.start()
         while True:

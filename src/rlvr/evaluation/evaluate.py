@@ -73,7 +73,7 @@ def examples_of(task: Task, num: int, split: str = "test") -> list[Example]:
     )
 
 
-async def evaluate(
+async def play_set(
     player: Player,
     task: Task,
     examples: Sequence[Example],
@@ -83,7 +83,7 @@ async def evaluate(
 ) -> Records:
     """The judged samples of each example: sample 0 is greedy, 1, 2, ... are drawn with `sampling`.
 
-    The seed of a draw is a function of (`SAMPLING_SEED`, example id, sample, turn).
+    The seed of a draw is a function of (`SAMPLING_SEED`, example id, sample, turn). The player is closed at the end.
     """
     if (num := len(examples) * len(samples)) > MAX_EPISODES:
         raise UserError(
@@ -94,12 +94,19 @@ async def evaluate(
     done = file.known(origin.settings) if file else {}
     gate = nullcontext() if session.max_running is None else asyncio.Semaphore(session.max_running)
 
-    async def judged(example: Example, sample: int) -> EvaluationRecord:
+    async def record_of(example: Example, sample: int) -> EvaluationRecord:
         nonlocal num_done
+
+        def drawn(turn: int) -> SamplingParams:
+            params = replace(sampling, seed=derive_seed(SAMPLING_SEED, "eval", example.id, sample, turn))
+            return params if sample > 0 else greedy(params)
+
         record = done.get((example.id, sample))
         if record is None or record.expected != example.answer:
             async with gate:
-                record = await judge_one(player, task, example, sampling, sample, origin=origin)
+                start, seed = time.perf_counter(), derive_seed(SAMPLING_SEED, "eval", example.id, sample)
+                episode = await player.play(example, task.env(example), drawn, sample_index=sample, seed=seed)
+                record = await judge(task, example, episode, sample, origin=origin, start=start)
             if file is not None:
                 file.add(record)
         num_done += 1
@@ -107,22 +114,10 @@ async def evaluate(
             session.on_progress(num_done, num)
         return record
 
-    return tuple(await asyncio.gather(*(judged(example, sample) for example in examples for sample in samples)))
-
-
-async def judge_one(
-    player: Player, task: Task, example: Example, sampling: SamplingParams, sample: int, *, origin: Origin = UNNAMED
-) -> EvaluationRecord:
-    """Play one episode and apply the task's metric to it."""
-
-    def params(turn: int) -> SamplingParams:
-        drawn = replace(sampling, seed=derive_seed(SAMPLING_SEED, "eval", example.id, sample, turn))
-        return drawn if sample > 0 else greedy(drawn)
-
-    start = time.perf_counter()
-    seed = derive_seed(SAMPLING_SEED, "eval", example.id, sample)
-    episode = await player.play(example, task.env(example), params, sample_index=sample, seed=seed)
-    return await judge(task, example, episode, sample, origin=origin, start=start)
+    try:
+        return tuple(await asyncio.gather(*(record_of(example, sample) for example in examples for sample in samples)))
+    finally:
+        await player.close()
 
 
 def greedy(params: SamplingParams) -> SamplingParams:

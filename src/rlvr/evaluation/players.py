@@ -43,6 +43,10 @@ class Player(Protocol):
         """Let the model and `env` take turns until the episode ends; turn t is drawn with `sampling(t)`."""
         ...
 
+    async def close(self) -> None:
+        """Close the connections of this event loop; the player can be used again."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPlayer:
@@ -62,6 +66,9 @@ class LocalPlayer:
         model = ChatModel(engine=self.engine, chat=self.chat, max_context_tokens=self.max_context_tokens)
         episode = await run_episode(example, env, model, sampling, sample_index=sample_index, seed=seed)
         return played(self.chat, episode, env.tools)
+
+    async def close(self) -> None:
+        """There is none."""
 
 
 def played(chat: ChatCodec, episode: Episode, tools: Sequence[ToolSchema]) -> Played:

@@ -192,11 +192,6 @@ def adapter_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:
     }
 
 
-def are_untrained(model: PreTrainedModel) -> bool:
-    """Whether all B are zero, so that the adapters have no effect."""
-    return not any(w.any() for name, w in adapter_weights(model).items() if ".lora_B." in name)
-
-
 @contextmanager
 def without_adapters(model: PreTrainedModel) -> Iterator[None]:
     """The model under the adapters."""

@@ -16,10 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from rlvr.core.policy import Policy
-from rlvr.core.sharding import copy_into, is_sharded, whole
 from rlvr.models.adapters import (
     adapter_weights,
-    are_untrained,
     copy_adapters,
     load_adapters,
     merge,
@@ -27,6 +25,7 @@ from rlvr.models.adapters import (
     without_adapters,
 )
 from rlvr.models.quantization import num_weights
+from rlvr.scale.sharding import copy_into, is_sharded, whole
 
 logging.disable_progress_bar()  # rlvr shows its own progress
 getLogger("bitsandbytes").setLevel(ERROR)  # imported with every adapter, it tells that an optional package is missing
@@ -48,21 +47,18 @@ class HubPolicy(Policy):
     tokenizer: PreTrainedTokenizerBase
     adapters: Adapters | None = None  # None: the whole model is trained
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether this rank holds only a part of the model's weights."""
-        return any(map(is_sharded, self.model.parameters()))
-
     def trained_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Name and whole value of the model's trained tensors, tied ones once; collective if the model is sharded."""
         yield from ((name, whole(p)) for name, p in self.model.named_parameters() if p.requires_grad)
 
     def full_state(self) -> Iterator[tuple[str, Tensor]]:
         """Name and whole value of all tensors of a model folder, tied ones once; collective if the model is sharded."""
+        yield from ((name, whole(weight)) for name, weight in self._tensors())
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         kept = self.model.state_dict().keys()  # without the buffers that are computed from the configuration
-        for name, weight in chain(self.model.named_parameters(), self.model.named_buffers()):
-            if name in kept:
-                yield name, whole(weight)
+        named = chain(self.model.named_parameters(), self.model.named_buffers())
+        yield from ((name, weight) for name, weight in named if name in kept)
 
     @property
     def num_weights(self) -> int:
@@ -85,7 +81,7 @@ class HubPolicy(Policy):
         Collective if the model is sharded; only one rank `writes`.
         """
         state: dict[str, Tensor] | None = None
-        if self.adapters is None and self.is_sharded:  # adapters are never sharded
+        if self.adapters is None and any(map(is_sharded, self.model.parameters())):  # adapters never are
             state = {name: weight.cpu() for name, weight in self.full_state() if writes}
         if writes:
             self.model.save_pretrained(folder, state_dict=state)
@@ -117,12 +113,8 @@ class HubPolicy(Policy):
             load_adapters(self.model, folder)
             return
         saved = type(self.model).from_pretrained(folder, dtype=self.dtype).state_dict()
-        if not self.is_sharded:
-            self.model.load_state_dict(saved)
-            return
-        for name, tensor in chain(self.model.named_parameters(), self.model.named_buffers()):
-            if name in saved:
-                copy_into(tensor, saved[name])
+        for name, tensor in self._tensors():
+            copy_into(tensor, saved[name])
 
     # ------------------------------------------------------------------------------------------------------- reference
 
@@ -131,9 +123,9 @@ class HubPolicy(Policy):
         off, or with those that training started from."""
         if self.adapters is None:
             return super().freeze()
-        if are_untrained(self.model):
-            return lambda: self._with(without_adapters(self.model))
         start = {name: weight.detach().clone() for name, weight in adapter_weights(self.model).items()}
+        if not any(weight.any() for name, weight in start.items() if ".lora_B." in name):  # they have no effect yet
+            return lambda: self._with(without_adapters(self.model))
         return lambda: self._with(other_adapters(self.model, start))
 
     @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -37,26 +37,20 @@ def recompute_in_backward(model: PreTrainedModel) -> None:
 
 def recomputed_layers(model: nn.Module) -> list[nn.Module]:
     """The layers that `recompute_in_backward` has wrapped."""
-    return [module for module in model.modules() if _wrapper(module) is not None]
+    return [module for module in model.modules() if getattr(module.forward, "func", None) is _forward]
 
 
 @contextmanager
 def keeping_activations(model: nn.Module) -> Iterator[None]:
     """The model as if nothing were recomputed."""
-    layers = recomputed_layers(model)
-    wrappers = [layer.forward for layer in layers]
-    for layer, wrapper in zip(layers, wrappers, strict=True):
-        layer.forward = cast(partial[Any], wrapper).args[0]
+    wrappers: dict[nn.Module, Any] = {layer: layer.forward for layer in recomputed_layers(model)}
+    for layer, wrapper in wrappers.items():
+        layer.forward = wrapper.args[0]
     try:
         yield
     finally:
-        for layer, wrapper in zip(layers, wrappers, strict=True):
+        for layer, wrapper in wrappers.items():
             layer.forward = wrapper
-
-
-def _wrapper(module: nn.Module) -> partial[Any] | None:
-    forward = module.forward
-    return forward if isinstance(forward, partial) and forward.func is _forward else None
 
 
 def _forward(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from yaml import YAMLError
 
 from rlvr import registry
 from rlvr.errors import ConfigError
+from rlvr.tracking.jsonl import metrics_row
 
 MAX_NOTES = 5
 """Damaged lines named per file; more are counted."""
@@ -101,7 +100,7 @@ def _read_rows(path: Path) -> tuple[list[dict[str, float]], list[str]]:
     damaged = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = parse_row(line)
+            row = metrics_row(line)
         except ValueError as error:
             damaged.append(f"{path}, line {number}, is damaged and left out ({error}).")
         else:
@@ -110,17 +109,3 @@ def _read_rows(path: Path) -> tuple[list[dict[str, float]], list[str]]:
     if len(damaged) > MAX_NOTES:
         notes.append(f"{path}: {len(damaged) - MAX_NOTES} more lines are damaged and left out.")
     return [rows[step] for step in sorted(rows)], notes
-
-
-def parse_row(line: bytes) -> dict[str, float]:
-    """One line of metrics.jsonl; null becomes NaN. ValueError if it is no object of numbers with a whole `step`."""
-    data = json.loads(line)  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-    if not isinstance(data, Mapping) or not isinstance(data.get("step"), int):
-        raise ValueError("no object with a step")
-    bad = next((name for name, value in data.items() if not isinstance(value, int | float | None)), None)
-    if bad is not None:
-        raise ValueError(f"{bad[:60]} is no number")
-    try:
-        return {name: math.nan if value is None else float(value) for name, value in data.items()}
-    except OverflowError:
-        raise ValueError("a whole number of hundreds of digits") from None

@@ -6,22 +6,18 @@ of 1.00001 differs from 1.
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from itertools import compress, groupby
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from rlvr.report.page import finite, pack
-from rlvr.tracking.rollouts import EpisodeRecord, Numbers, RowRecord
+from rlvr.tracking.rollouts import EpisodeRecord, Numbers, RowRecord, episode_from, rollout_lines
 
 MAX_NOTES = 5
 CHUNK_TOKENS = 20_000  # of one chunk of details; opening an episode unpacks one
@@ -53,16 +49,16 @@ def pack_rollouts(files: Sequence[RolloutFile], max_episodes: int) -> PackedRoll
     counts = []
     for file in files:
         try:
-            counts.append(len(_read_lines(file.path)))
+            counts.append(len(rollout_lines(file.path)))
         except (OSError, EOFError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
             counts.append(0)
             packed.notes.append(f"{file.path} is damaged and left out ({error}).")
     packed.total = sum(counts)
     for number, (file, quota) in enumerate(zip(files, quotas(counts, max_episodes), strict=True)):
-        lines = _read_lines(file.path) if quota else []
+        lines = rollout_lines(file.path) if quota else []
         for place in spread(len(lines), quota):
             try:
-                packed.add(number, file.run, read_episode(lines[place]))
+                packed.add(number, file.run, episode_from(lines[place]))
             except ValueError as error:
                 packed.notes.append(f"{file.path}, line {place + 1}, is damaged and left out ({error}).")
                 packed.total -= 1
@@ -86,34 +82,6 @@ def quotas(counts: Sequence[int], limit: int) -> list[int]:
 def spread(count: int, quota: int) -> list[int]:
     """`quota` numbers below `count`, evenly spread: `spread(8, 4)` is `[0, 2, 4, 6]`."""
     return [place * count // quota for place in range(quota)]
-
-
-def _read_lines(path: Path) -> list[bytes]:
-    """The lines of a rollout file. Raises OSError, EOFError or zlib.error where it is damaged."""
-    return gzip.decompress(path.read_bytes()).split(b"\n")[:-1]
-
-
-def read_episode(line: bytes) -> EpisodeRecord:
-    """The record of a line. ValueError if it is damaged, of another version, or has lists of different lengths."""
-    try:
-        record = _schema().validate_json(line)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"][:4]))
-        raise ValueError(f"{place} {first['msg']}"[:200].strip()) from None
-    if not record.turns:
-        raise ValueError("an episode without a turn")
-    for row in record.rows:
-        for item in fields(row):
-            values = getattr(row, item.name)
-            if values is not None and len(values) != len(row.ids):
-                raise ValueError(f"{item.name} has {len(values)} entries for {len(row.ids)} tokens")
-    return record
-
-
-@cache
-def _schema() -> TypeAdapter[EpisodeRecord]:
-    return TypeAdapter(EpisodeRecord)
 
 
 # ------------------------------------------------------------------------------------------------------- packing

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,11 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
-from rlvr.tracking.jsonl import to_line
+from rlvr.tracking.jsonl import from_line, to_line
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
 
@@ -97,26 +96,10 @@ class EvaluationRecord(Origin):
         return self.settings, self.example_id, self.sample_index
 
 
-_SCHEMA = TypeAdapter(EvaluationRecord)
+SCHEMA = TypeAdapter(EvaluationRecord)
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is no record of ours."""
-
-
-def from_json(line: str | bytes) -> EvaluationRecord:
-    """The record of a line.
-
-    Raises:
-        ValueError: no JSON, or not such a record; says in a few words what is wrong.
-    """
-    try:
-        return _SCHEMA.validate_python(json.loads(line))
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"][:4]))
-        raise ValueError(f"{place[:100]}: {first['msg'][:200]}".removeprefix(": ")) from None
 
 
 def read_records(
@@ -139,7 +122,7 @@ def read_records(
                 if not line.strip():
                     continue
                 try:
-                    record = from_json(line)
+                    record = from_line(SCHEMA, line)
                 except ValueError as error:
                     text = " ".join(str(error).split())[:300]
                     what = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

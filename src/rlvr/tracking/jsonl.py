@@ -5,10 +5,14 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from rlvr.errors import UserError
 from rlvr.tracking.files import sync_file, write_atomically, writing
+
+T = TypeVar("T")
 
 
 def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
@@ -56,21 +60,47 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     Raises:
         UserError: a line inside the file is not a JSON object with a step.
     """
-    rows = (row for row, _ in _complete_lines(path))
-    return [{name: math.nan if value is None else value for name, value in row.items()} for row in rows]
+    return [row for row, _ in _complete_lines(path)]
 
 
-def _complete_lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+def _complete_lines(path: Path) -> Iterator[tuple[dict[str, float], bytes]]:
     """Each complete line, read and as it is. What follows the last line feed was cut off by a kill and is left out."""
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            row = json.loads(line)
-            int(row["step"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(
-                f"{path}, line {number}, is damaged (not a JSON object with a step): delete that line."
-            ) from error
-        yield row, line + b"\n"
+            yield metrics_row(line), line + b"\n"
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}, is damaged ({error}): delete that line.") from error
+
+
+def metrics_row(line: bytes) -> dict[str, float]:
+    """One line of metrics.jsonl; null becomes NaN. ValueError if it is no object of numbers with a whole `step`."""
+    data = json.loads(line)  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+    if not isinstance(data, dict) or not isinstance(data.get("step"), int):
+        raise ValueError("not a JSON object with a step")
+    bad = next((name for name, value in data.items() if not _is_number(value)), None)
+    if bad is not None:
+        raise ValueError(f"{bad[:60]} is no number")
+    return {name: math.nan if value is None else value for name, value in data.items()}
+
+
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
+def from_line(schema: TypeAdapter[T], line: str | bytes) -> T:
+    """The record of a line.
+
+    Raises:
+        ValueError: no JSON, or not such a record; says in a few words what is wrong.
+    """
+    try:
+        return schema.validate_python(json.loads(line))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"][:4]))
+        raise ValueError(f"{place[:100]}: {first['msg'][:200]}".removeprefix(": ")) from None
 
 
 def to_json(record: Any) -> str:

@@ -6,18 +6,20 @@ docs/rollouts.md describes every field. Nothing here needs torch to be imported:
 from __future__ import annotations
 
 import gzip
-import json
 import math
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
-from rlvr.tracking.jsonl import to_line
+from rlvr.tracking.jsonl import from_line, to_line
 from rlvr.types import Episode, Example, Group, Message, StopReason, TokenBatch, ToolCall, ToolSchema, TraceStep, Turn
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 Decode = Callable[[Sequence[int]], str]
 Numbers = list[float | None]
+
+MAX_TEXT = 10_000
+"""Characters of a prompt or completion that trackers get."""
 
 MAX_DEPTH = 20
 """Of lists and objects in a call's arguments; what lies deeper is only named."""
@@ -230,6 +235,31 @@ def _mean_advantage(rows: Sequence[RowRecord]) -> float | None:
     return math.fsum(kept) / len(kept) if kept else None
 
 
+def completion_rows(step: int, records: Sequence[EpisodeRecord]) -> list[dict[str, Any]]:
+    """A table for trackers: the first prompt, what the model and its tools wrote after it, and the reward."""
+    parts = sorted({name for record in records for name in record.reward_parts})
+    return [
+        {
+            "step": step,
+            "example_id": record.example_id,
+            "group": record.group,
+            "sample_index": record.sample_index,
+            "prompt": _short(record.turns[0].prompt),
+            "completion": _short("".join(turn.completion + (turn.reply or "") for turn in record.turns)),
+            "answer": _short(record.answer),
+            "reward": record.reward,
+            "advantage": record.advantage,
+            "stop_reason": record.stop_reason,
+        }
+        | {f"part_{name}": record.reward_parts.get(name) for name in parts}
+        for record in records
+    ]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} [... {len(text) - MAX_TEXT} more characters]"
+
+
 # --------------------------------------------------------------------------------------------------------- files
 
 
@@ -256,16 +286,32 @@ def read_rollouts(path: Path) -> list[EpisodeRecord]:
         UserError: the file is damaged or was written by another version.
     """
     try:
-        lines = gzip.decompress(path.read_bytes()).decode().split("\n")[:-1]
-        return [_episode_from(json.loads(line)) for line in lines]
-    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, TypeError, KeyError) as error:
+        return list(map(episode_from, rollout_lines(path)))
+    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
         raise UserError(f"{path} is damaged or not a rollout file ({error}): delete it.") from error
 
 
-def _episode_from(data: dict[str, Any]) -> EpisodeRecord:
-    turns = [TurnRecord(**turn | {"calls": [CallRecord(**call) for call in turn["calls"]]}) for turn in data["turns"]]
-    rows, trace = [RowRecord(**row) for row in data["rows"]], [TraceStep(**step) for step in data["trace"]]
-    return EpisodeRecord(**data | {"trace": trace, "turns": turns, "rows": rows})
+def rollout_lines(path: Path) -> list[bytes]:
+    """The lines of a rollout file. Raises OSError, EOFError or zlib.error where it is damaged."""
+    return gzip.decompress(path.read_bytes()).split(b"\n")[:-1]
+
+
+def episode_from(line: bytes) -> EpisodeRecord:
+    """The record of a line. ValueError if it is damaged, of another version, or has lists of different lengths."""
+    record = from_line(_schema(), line)
+    if not record.turns:
+        raise ValueError("an episode without a turn")
+    for row in record.rows:
+        for item in fields(row):
+            values = getattr(row, item.name)
+            if values is not None and len(values) != len(row.ids):
+                raise ValueError(f"{item.name} has {len(values)} entries for {len(row.ids)} tokens")
+    return record
+
+
+@cache
+def _schema() -> TypeAdapter[EpisodeRecord]:
+    return TypeAdapter(EpisodeRecord)
 
 
 def cut_back(folder: Path, step: int) -> None:

@@ -5,7 +5,7 @@
         state.json            counters, cursors, scalars
         tensors.safetensors   optimizer moments, random states, whatever else is a tensor
         model/                the policy in Hub format
-        shards/               where the weights are sharded: their rows and those of their moments (shards.py)
+        shards/               where the weights are sharded: their rows and those of their moments (scale/shards.py)
 
 A checkpoint is written into a hidden sibling folder, pushed to the disk, and renamed. Only safetensors and JSON:
 loading one never runs code. Any number of processes, with sharded weights or whole ones, goes on from it.
@@ -26,17 +26,27 @@ from torch import Tensor
 
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
+from rlvr.scale.sharding import is_sharded
+from rlvr.scale.shards import INDEX, Held, Shards, shard_name, write_index, write_rows
 from rlvr.tracking.files import sync_file, sync_folder, writing
-from rlvr.training.shards import INDEX, Held, Shards, shard_name, write_index, write_rows
 
-FORMAT, SHARDED = 1, 2
-"""Versions of the format: without `shards/` and with it."""
+FORMAT, OLDER = 2, 1
+"""Versions of the format; the older one has no `shards/`."""
 
 MANIFEST, STATE, TENSORS, MODEL, SHARDS = "manifest.json", "state.json", "tensors.safetensors", "model", "shards"
 
 
 Entry = dict[str, Any]
 """What the manifest says of a file: `{"size": 1234, "sha256": "..."}`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a checkpoint is made of."""
+
+    save_model: Callable[[Path], None]  # fills the folder it is given
+    tensors: Mapping[str, Tensor]  # of sharded ones each rank writes its rows, of the others the first rank all
+    state: Mapping[str, Any]  # as JSON
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,39 +63,29 @@ class Checkpoint:
 # ---------------------------------------------------------------------------------------------------------- save
 
 
-def save_checkpoint(
-    folder: Path,
-    step: int,
-    *,
-    model_saver: Callable[[Path], None],
-    tensors: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    sharded: Mapping[str, Tensor] | None = None,
-    world: World = ALONE,
-) -> Path:
-    """Write `folder/step_000050` and return it. `model_saver` fills the folder it is given.
-
-    Every rank calls this with the same names. The first one writes `tensors`, the `state` and what says that the
-    checkpoint is complete; of the `sharded` tensors each writes its rows.
+def save_checkpoint(folder: Path, step: int, contents: Contents, world: World = ALONE) -> Path:
+    """Write `folder/step_000050` and return it. Every rank calls this with the same names; the first one says at the
+    end that the checkpoint is complete.
 
     Raises:
         UserError: no space, or not writable; earlier checkpoints are untouched and nothing half is left.
     """
     final = folder / f"step_{step:06d}"
+    sharded = {name: tensor for name, tensor in contents.tensors.items() if is_sharded(tensor)}
     temporary = Path(world.first(str(temporary_folder(final))))
     try:
         known = _write_shards(temporary / SHARDS, sharded, world) if sharded else {}
         with writing(final):
             if world.is_first:
                 (temporary / MODEL).mkdir(parents=True)
-            model_saver(temporary / MODEL)
+            contents.save_model(temporary / MODEL)
             if world.is_first:
                 # copies, not on a GPU: safetensors refuses tensors that share memory, and wants them contiguous
-                save_file(
-                    {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()},
-                    temporary / TENSORS,
-                )
-                (temporary / STATE).write_text(json.dumps(state, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+                whole = {name: tensor for name, tensor in contents.tensors.items() if name not in sharded}
+                whole = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in whole.items()}
+                save_file(whole, temporary / TENSORS)
+                state = json.dumps(contents.state, indent=1, allow_nan=False)
+                (temporary / STATE).write_text(state + "\n", encoding="utf-8")
                 (temporary / MANIFEST).write_text(_manifest(temporary, step, known), encoding="utf-8")
                 replace_folder(temporary, final)
     finally:
@@ -118,7 +118,7 @@ def _write_shards(folder: Path, sharded: Mapping[str, Tensor], world: World) -> 
 def _manifest(folder: Path, step: int, known: Mapping[str, Entry]) -> str:
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     files = {name: known.get(name) or _entry(path) for name, path in paths.items()}
-    return json.dumps({"format": SHARDED if known else FORMAT, "step": step, "files": files}, indent=1) + "\n"
+    return json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1) + "\n"
 
 
 def _entry(path: Path) -> Entry:
@@ -228,9 +228,9 @@ def verify(path: Path, world: World = ALONE) -> int:
         raise _damage(path, MANIFEST, "is missing") from error
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise _damage(path, MANIFEST, "cannot be read") from error
-    if version not in (FORMAT, SHARDED):
+    if version not in (OLDER, FORMAT):
         raise UserError(
-            f"Checkpoint {path} has format {version!r}, this version of rlvr reads formats {FORMAT} and {SHARDED}: "
+            f"Checkpoint {path} has format {version!r}, this version of rlvr reads formats {OLDER} and {FORMAT}: "
             "use the version that wrote it."
         )
     if path.name != name or not {STATE, TENSORS} <= dict(files).keys():

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from rlvr.core.devices import exact_products, has_flash_attention
-from rlvr.core.forward import forward
-from rlvr.core.packing import Layout, microbatches
+from rlvr.core.packing import Layout, Packing, microbatches
+from rlvr.core.policy import forward
 from rlvr.errors import NonFiniteLogitsError, UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.types import TokenBatch
@@ -79,7 +79,7 @@ def _alone(policy: HubPolicy, ids: Tensor, prompt_length: int) -> Tensor:
 def _together(policy: HubPolicy, batch: TokenBatch, layout: Layout) -> Tensor | None:
     """The same logprobs from packed lines, in the same order; None if the model does not take them."""
     out = torch.zeros_like(batch.behavior_logprobs)
-    for microbatch in microbatches(batch, range(4), budget_tokens=64, layout=layout):
+    for microbatch in microbatches(batch, range(4), Packing(layout=layout, max_tokens=64)):
         try:
             scores = forward(policy, microbatch, temperature=1.0)
         except torch.OutOfMemoryError:

@@ -28,9 +28,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlvr.core.budget import cpu_tokens
 from rlvr.core.packing import Layout
 from rlvr.core.policy import logits_per_chunk
+from rlvr.core.settings import cpu_tokens
 from rlvr.errors import ConfigError
 from rlvr.models.policy import HubPolicy
 from rlvr.models.recompute import keeping_activations, recomputed_layers
@@ -119,7 +119,7 @@ def plan_memory(
     what to change if not even that helps.
     """
     line, in_a_batch = demand.line_tokens, demand.num_rows * demand.line_tokens
-    tokens, batch_size, notes = cpu_tokens(setting), demand.max_batch_size, []
+    batch_size, tokens, notes = demand.max_batch_size, cpu_tokens(setting), []
 
     def parts(tokens: int) -> Parts:
         return _parts(policy, demand, max(line, min(tokens, in_a_batch)), batch_size)
@@ -134,15 +134,15 @@ def plan_memory(
                 f"row of {line:,} tokens at a time ({least}): lower rollout.max_completion_tokens, or set "
                 f"model.gradient_checkpointing=true{lora}."
             )
+        most = line
+        while most < min(MOST_TOKENS, in_a_batch) and parts(2 * most).total <= available:
+            most *= 2
+        tokens = most if setting == "auto" else setting
         if batch_size < demand.max_batch_size:
             notes.append(
                 f"memory: engine.max_batch_size={demand.max_batch_size}: the keys and values of that many completions "
                 f"do not fit beside training; {batch_size} are sampled at a time"
             )
-        most = line
-        while most < min(MOST_TOKENS, in_a_batch) and parts(2 * most).total <= available:
-            most *= 2
-        tokens = most if setting == "auto" else setting
         if tokens > most:
             notes.append(f"memory: trainer.microbatch_tokens={tokens} may not fit; auto would choose {most}")
     total = parts(tokens)

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from rlvr.core.rollout import RolloutSchedule
 from rlvr.core.settings import TrainerSettings
-from rlvr.core.sharding import is_sharded, own_rows, row_range
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
-from rlvr.training.checkpoint import Checkpoint, prune, save_checkpoint
+from rlvr.scale.sharding import is_sharded, own_rows, row_range
+from rlvr.scale.shards import sharded_like
+from rlvr.training.checkpoint import Checkpoint, Contents, prune, save_checkpoint
 from rlvr.training.checkpoint_state import flatten, random_state, set_random_state, unflatten
-from rlvr.training.shards import sharded_like
 
 WEIGHTS, HEAD = "parameters/", "value_head/"
 """Before the names of weights among the tensors of `shards/`, and of the critic's among the others."""
@@ -60,26 +60,23 @@ class CheckpointSchedule:
             "parameters": self._order(),
             "rollouts": self.rollouts.state(),
             "best": self._best,
-            "bf16": self.trainer.bf16,  # precision=auto is decided once: another machine must not change the numbers
+            "bf16": self.trainer.parallel.bf16,  # auto is decided once: another machine must not change the numbers
         }
         if self.policy.value_head is not None:
             tensors |= {f"{HEAD}{name}": t for name, t in self.policy.value_head.state_dict().items()}
         tensors |= {f"{WEIGHTS}{name}": p for name, p in self.policy.named_parameters() if is_sharded(p)}
-        save_checkpoint(
-            self.folder,
-            step,
-            model_saver=partial(self.policy.save, writes=self.world.is_first),
-            tensors={name: tensor for name, tensor in tensors.items() if not is_sharded(tensor)},
-            state=state,
-            sharded={name: tensor for name, tensor in tensors.items() if is_sharded(tensor)},
-            world=self.world,
-        )
+        save_model = partial(self.policy.save, writes=self.world.is_first)
+        contents = Contents(save_model=save_model, tensors=tensors, state=state)
+        save_checkpoint(self.folder, step, contents, self.world)
         if self.world.is_first:
             keep = self._best[1] if self._best and self.settings.keep_best else None
             prune(self.folder, self.settings.keep_last, keep)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Put everything back as it was when the checkpoint was written, by however many processes."""
+        """Put everything back as it was when the checkpoint was written, by any number of processes.
+
+        UserError if it is of another model.
+        """
         order = checkpoint.state.get("parameters", self._order())  # older versions did not write it
         parameters = dict(self.policy.named_parameters())
         if others := set(order) ^ set(parameters):
@@ -87,14 +84,13 @@ class CheckpointSchedule:
         load_weights(self.policy, checkpoint)
         tree = unflatten(checkpoint.state["structure"], partial(_read, checkpoint, [parameters[n] for n in order]))
         for number, moments in tree["optimizer"]["state"].items():
-            name = order[number]
             for moment in (moments["exp_avg"], moments["exp_avg_sq"]):
-                if moment.shape != parameters[name].shape:
-                    raise _misfit(checkpoint, f"{name} has a moment of shape {list(moment.shape)}")
+                if moment.shape != parameters[order[number]].shape:
+                    raise _misfit(checkpoint, f"{order[number]} has a moment of shape {list(moment.shape)}")
         self._load_optimizer(tree["optimizer"]["state"], order)
         set_random_state(tree["random"])
         self.rollouts.restore(checkpoint.state["rollouts"])
-        self.trainer.bf16 = checkpoint.state["bf16"]
+        self.trainer.parallel.go_on_in(checkpoint.state["bf16"])
         best = checkpoint.state["best"]
         self._best = None if best is None else (best[0], best[1])
 
@@ -118,30 +114,35 @@ def _misfit(checkpoint: Checkpoint, what: str) -> UserError:
 
 
 def _read(checkpoint: Checkpoint, parameters: Sequence[Tensor], name: str) -> Tensor:
-    """A tensor of a checkpoint, laid out as the optimizer wants it; `parameters` in the order of who saved.
+    """A tensor of a checkpoint, laid out as the optimizer wants it; `parameters` in the order they were saved in.
 
     A moment of a sharded parameter is sharded like it, and only this rank's rows are read; all else is whole.
     """
-    cut = name in checkpoint.shards
     found = re.fullmatch(r"state/optimizer/state/(\d+)/exp_avg(?:_sq)?", name)
-    if found and is_sharded(parameter := parameters[int(found[1])]):
-        first, end = row_range(parameter)
-        rows = checkpoint.shards.rows(name, first, end) if cut else checkpoint.tensors[name][first:end]
-        if rows.shape != own_rows(parameter).shape:  # torch's fused AdamW would write beyond its end
-            raise _misfit(checkpoint, f"rows {first} to {end} of {name} have the shape {list(rows.shape)}")
-        return sharded_like(parameter, rows)
-    return checkpoint.shards.rows(name) if cut else checkpoint.tensors[name]
+    if not found or not is_sharded(parameter := parameters[int(found[1])]):
+        return _rows(checkpoint, name)
+    first, end = row_range(parameter)
+    rows = _rows(checkpoint, name, first, end)
+    if rows.shape != own_rows(parameter).shape:  # torch's fused AdamW would write beyond its end
+        raise _misfit(checkpoint, f"rows {first} to {end} of {name} have the shape {list(rows.shape)}")
+    return sharded_like(parameter, rows)
+
+
+def _rows(checkpoint: Checkpoint, name: str, first: int = 0, end: int | None = None) -> Tensor:
+    """Rows of a tensor, from `shards/` or the whole ones."""
+    if name in checkpoint.shards:
+        return checkpoint.shards.rows(name, first, end)
+    return checkpoint.tensors[name] if end is None else checkpoint.tensors[name][first:end]
 
 
 def load_weights(policy: HubPolicy, checkpoint: Checkpoint) -> None:
     """Copy the checkpoint's weights into the policy's own tensors, which engine and optimizer share."""
-    sharded = {
-        name: p for name, p in policy.named_parameters() if is_sharded(p) and f"{WEIGHTS}{name}" in checkpoint.shards
-    }
+    sharded = {f"{WEIGHTS}{name}": p for name, p in policy.named_parameters() if is_sharded(p)}
+    sharded = {name: p for name, p in sharded.items() if name in checkpoint.shards}
     for name, parameter in sharded.items():  # only this rank's rows are read
-        if (shape := checkpoint.shards.shape(f"{WEIGHTS}{name}")) != parameter.shape:
-            raise _misfit(checkpoint, f"{name} has the shape {list(shape)}")
-        own_rows(parameter).copy_(checkpoint.shards.rows(f"{WEIGHTS}{name}", *row_range(parameter)))
+        if (shape := checkpoint.shards.shape(name)) != parameter.shape:
+            raise _misfit(checkpoint, f"{name.removeprefix(WEIGHTS)} has the shape {list(shape)}")
+        own_rows(parameter).copy_(checkpoint.shards.rows(name, *row_range(parameter)))
     if not sharded:
         policy.load_weights(checkpoint.model_path)
     if policy.value_head is not None:

@@ -113,7 +113,6 @@ IDLE = table(r"""
 task.max_abs_value=50 -> task.modulus=null
 task.complexity_range=[1,1] task.shape=chain -> task.complexity_range[1] > 1
 task=two_hop prompt.few_shot=1 -> a task that does not write its prompts itself and a task whose examples can be shown
-algorithm.train_on_tool_tokens=true -> a task with tools
 prompt.tool_format=words -> a task with tools
 HF warm_start.num_steps=1500 -> warm_start.enabled and a model made from scratch
 warm_start.enabled=false warm_start.batch_size=10 -> warm_start.enabled and a model made from scratch
@@ -212,10 +211,10 @@ def test_an_idle_value_of_the_users_file_is_an_error_unless_the_command_line_mad
         mine(tmp_path, MINE.replace("0.1", "0"))
     with pytest.raises(ConfigError, match=re.escape(f"{kl}.")):
         mine(tmp_path, MINE, "algorithm.kl_coef=0", "algorithm.kl_estimator=k1")  # says it again
-    tools = "defaults: [two_hop, _self_]\nalgorithm: {train_on_tool_tokens: true}\n"
+    tools = "defaults: [two_hop, _self_]\nprompt: {tool_format: words}\n"
     assert mine(tmp_path, tools) == ()
     (note,) = mine(tmp_path, tools, "task=rpn")  # a choice changes a condition, too
-    assert note == "algorithm.train_on_tool_tokens=true: has no effect; it needs a task with tools"
+    assert note == "prompt.tool_format=words: has no effect; it needs a task with tools"
     (note,) = mine(tmp_path, "defaults: [rpn, _self_]\nwarm_start: {num_steps: 500}\n", "warm_start.enabled=false")
     assert note.startswith("warm_start.num_steps=500: has no effect")
 

@@ -1,3 +1,4 @@
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -5,8 +6,9 @@ import pytest
 import torch
 from transformers import CohereConfig, CohereForCausalLM, GraniteConfig, GraniteForCausalLM
 
-from rlvr.core.forward import forward
-from rlvr.core.packing import Layout, first_fit, microbatches, share_out
+from rlvr.core.packing import Layout, Microbatch, Packing, first_fit, microbatches, share_out
+from rlvr.core.policy import forward
+from rlvr.core.world import World
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from rlvr.training.layout import LAYOUTS, choose_layout
@@ -17,7 +19,7 @@ from tests.unit.core.tiny import ARCHITECTURES, SIZES, plain_logprobs, tiny_batc
 def packed_logprobs(policy: HubPolicy, batch: TokenBatch, layout: Layout, budget: int = 64) -> torch.Tensor:
     out = torch.zeros(batch.ids.shape)
     with torch.no_grad():
-        for part in microbatches(batch, range(len(batch.ids)), budget_tokens=budget, layout=layout):
+        for part in microbatches(batch, range(len(batch.ids)), Packing(layout=layout, max_tokens=budget)):
             out[part.rows, part.tokens] = forward(policy, part, temperature=1.0).logprobs
     return out
 
@@ -56,7 +58,7 @@ def test_two_rows_share_their_prompt_as_in_the_docstring() -> None:
         valid=torch.ones(2, dtype=torch.bool),
         truncated=torch.zeros(2, dtype=torch.bool),
     )
-    (part,) = microbatches(batch, [0, 1], budget_tokens=64)
+    (part,) = microbatches(batch, [0, 1], Packing(max_tokens=64))
     assert part.ids.tolist() == [[10, 11, 12, 13, 14]]
     assert part.positions.tolist() == [[0, 1, 2, 3, 2]]
     assert part.predictors.tolist() == [1, 2, 1]
@@ -78,12 +80,69 @@ def test_every_sampled_token_is_predicted_exactly_once(layout: Layout, budget: i
     batch = tiny_batch(tiny_policy(), num_groups=5, group_size=3)
     chosen = [0, 1, 2, 4, 9, 14]
     seen = torch.zeros_like(batch.ids)
-    for part in microbatches(batch, chosen, budget_tokens=budget, layout=layout):
+    for part in microbatches(batch, chosen, Packing(layout=layout, max_tokens=budget)):
         assert len(part.ids) == 1 or part.ids.numel() <= budget
         seen.index_put_((part.rows, part.tokens), torch.ones(len(part.rows), dtype=torch.int64), accumulate=True)
     expected = torch.zeros_like(seen)
     expected[chosen] = batch.loss_mask[chosen].long()
     assert torch.equal(seen, expected)
+
+
+@pytest.mark.parametrize("num_shares", [2, 3, 4])
+def test_no_share_has_more_than_the_smallest_by_more_than_one_piece(num_shares: int) -> None:
+    rng = random.Random(num_shares)
+    for _ in range(50):
+        sizes = [rng.randint(1, 90) for _ in range(rng.randint(0, 40))]
+        shares = share_out(sizes, num_shares)
+        assert sorted(i for share in shares for i in share) == list(range(len(sizes)))
+        assert all(share == sorted(share) for share in shares)
+        sums = [sum(sizes[i] for i in share) for share in shares]
+        assert max(sums) - min(sums) <= max(sizes, default=0)
+
+
+def dealt(size: int, layout: Layout, *, in_lockstep: bool, rows: list[int] | None = None) -> list[list[Microbatch]]:
+    """The microbatches of each of `size` ranks."""
+    batch = tiny_batch(tiny_policy())
+    chosen = list(range(12)) if rows is None else rows
+    return [
+        list(
+            microbatches(
+                batch,
+                chosen,
+                Packing(layout=layout, max_tokens=40),
+                World(rank=rank, size=size),
+                in_lockstep=in_lockstep,
+            )
+        )
+        for rank in range(size)
+    ]
+
+
+def places(parts: list[Microbatch]) -> list[tuple[int, int]]:
+    return [place for part in parts for place in zip(part.rows.tolist(), part.tokens.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_every_token_is_predicted_on_exactly_one_rank(size: int, layout: Layout) -> None:
+    batch = tiny_batch(tiny_policy())
+    ranks = [places(parts) for parts in dealt(size, layout, in_lockstep=True)]
+    assert sorted(place for rank in ranks for place in rank) == [tuple(p) for p in batch.loss_mask.nonzero().tolist()]
+    rows = [{row for row, _ in rank} for rank in ranks]
+    assert sum(map(len, rows)) == 12  # a row is never cut
+    assert all(rows[:3])  # three groups: a fourth rank may have nothing
+
+
+def test_in_lockstep_all_ranks_make_as_many_passes_and_the_missing_ones_are_empty() -> None:
+    for rows in ([0], [0, 1, 4], list(range(12))):
+        ranks = dealt(4, "shared", in_lockstep=True, rows=rows)
+        assert len({len(parts) for parts in ranks}) == 1
+        free = dealt(4, "shared", in_lockstep=False, rows=rows)
+        assert [places(parts) for parts in free] == [places(parts) for parts in ranks]
+        assert sum(map(len, free)) < sum(map(len, ranks)) or len(rows) == 12
+        empty = [part for parts in ranks for part in parts if not len(part.targets)]
+        assert all(part.ids.shape == (1, 1) and part.allowed() is not None for part in empty)
+    assert dealt(2, "shared", in_lockstep=True, rows=[]) == [[], []]
 
 
 def test_bins_and_shares_by_hand() -> None:
@@ -98,7 +157,7 @@ def test_no_line_is_longer_than_the_longest_row(layout: Layout) -> None:
     """With a shared prompt too: memory is planned for that length."""
     batch = tiny_batch(tiny_policy(), num_groups=2, group_size=12)
     longest = int(batch.lengths.max())
-    parts = list(microbatches(batch, range(24), budget_tokens=longest, layout=layout))
+    parts = list(microbatches(batch, range(24), Packing(layout=layout, max_tokens=longest)))
     assert max(part.ids.shape[1] for part in parts) == longest
     assert layout != "shared" or len(parts) < 24
 
@@ -108,7 +167,7 @@ def test_sharing_saves_the_repeated_prompts() -> None:
     tokens = {
         layout: sum(
             int((part.segments >= 0).sum())
-            for part in microbatches(batch, range(len(batch.ids)), budget_tokens=4096, layout=layout)
+            for part in microbatches(batch, range(len(batch.ids)), Packing(layout=layout, max_tokens=4096))
         )
         for layout in LAYOUTS
     }

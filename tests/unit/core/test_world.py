@@ -1,12 +1,9 @@
 """What ranks tell each other, between real processes."""
 
-from functools import partial
-
 import pytest
 import torch
 
-from rlvr.core import world as world_module
-from rlvr.core.world import ALONE, World, errors_once, open_world
+from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError
 from tests.ranks import RankError, Ranks
 
@@ -70,29 +67,3 @@ def test_ranks_hear_the_same_in_their_order_and_a_failure_ends_all(ranks: Ranks)
     assert ranks(1, "fsdp2", talk)[0]["ranks"] == [(0, 1, 0, 1)]
     with pytest.raises(RankError, match="this one has had enough"):
         ranks(2, "ddp", fail_on_the_last)
-
-
-def test_what_fails_alike_is_said_by_one_process_of_each_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting: list[str] = []
-    for rank in ("0", "1", "2"):
-        monkeypatch.setenv("LOCAL_RANK", rank)
-        monkeypatch.setattr(world_module, "wait_for_the_end", partial(waiting.append, rank))
-        with pytest.raises(ConfigError, match="is bad"), errors_once():
-            raise ConfigError("task.path=x: is bad.")
-    assert waiting == ["1", "2"]
-
-
-@pytest.mark.parametrize(
-    ("size", "strategy", "wanted", "message"),
-    [
-        ("1", "fsdp2", 2, r"^trainer\.world_size=2: 1 process trains here; start them with torchrun"),
-        ("4", "fsdp2", 2, r"^trainer\.world_size=2: 4 processes train here"),
-        ("2", "single", None, r"^trainer\.strategy=single: 2 processes were started"),
-    ],
-)
-def test_another_world_than_the_one_asked_for_is_refused(
-    size: str, strategy: str, wanted: int | None, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", size)
-    with pytest.raises(ConfigError, match=message), open_world(strategy, wanted=wanted):
-        pass

@@ -21,11 +21,15 @@ from transformers import (
 from rlvr.config import Config
 from rlvr.config.compose import load_config
 from rlvr.core.algorithms.objective import Objective
+from rlvr.core.packing import Packing
+from rlvr.core.settings import cpu_tokens
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE, World
+from rlvr.models.devices import in_bf16
 from rlvr.models.loading import value_head
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_tokenizer
+from rlvr.scale.fsdp import parallel
 from rlvr.types import TokenBatch
 
 VOCABULARY = ("<pad>", "<boe>", "<eoe>", "=", "+", *map(str, range(12)))
@@ -122,9 +126,9 @@ def tiny_config(*overrides: str, name: str = "rpn") -> Config:
     return load_config(list(last.values()), config_name=name)
 
 
-def tiny_objective(config: Config) -> Objective:
+def tiny_objective(config: Config, temperature: float = 1.0) -> Objective:
     """The configured algorithm for completions of up to 16 tokens."""
-    return Objective(algorithm=config.algorithm, max_completion_tokens=16)
+    return Objective(algorithm=config.algorithm, max_completion_tokens=16, temperature=temperature)
 
 
 def tiny_trainer(
@@ -134,12 +138,11 @@ def tiny_trainer(
     config = tiny_config("trainer.max_grad_norm=1e9", "trainer.warmup_steps=0", *overrides)
     return Trainer(
         policy=policy,
-        objective=tiny_objective(config),
+        objective=tiny_objective(config, temperature),
         settings=config.trainer,
-        temperature=temperature,
         seed=0,
-        layout=layout,
-        world=world,
+        packing=Packing(layout=layout, max_tokens=cpu_tokens(config.trainer.microbatch_tokens)),
+        parallel=parallel(config.trainer, world, bf16=world.first(in_bf16(config.trainer.precision, policy.model))),
     )
 
 
@@ -157,6 +160,4 @@ def gradient(trainer: Trainer, batch: TokenBatch) -> torch.Tensor:
 
 def take(batch: TokenBatch, rows: list[int]) -> TokenBatch:
     """The given rows, in that order."""
-    arrays = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
-    taken: dict[str, Any] = {name: None if array is None else array[rows] for name, array in arrays.items()}
-    return TokenBatch(**taken)
+    return batch.take(rows)

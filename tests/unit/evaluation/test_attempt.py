@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.evaluation.evaluate import UNKEPT, Session, check_failures, evaluate, examples_of
+from rlvr.evaluation.evaluate import UNKEPT, Session, check_failures, examples_of, play_set
 from rlvr.evaluation.players import LocalPlayer
 from rlvr.evaluation.records import RecordFile
 from rlvr.tracking.evaluations import EvaluationRecord
@@ -28,7 +28,7 @@ def ask(
 ) -> tuple[EvaluationRecord, ...]:
     task = make_task()
     player = LocalPlayer(engine=policy, chat=policy.codec, max_context_tokens=64)
-    return asyncio.run(evaluate(player, task, task.eval_examples(num), SAMPLING, samples, session))
+    return asyncio.run(play_set(player, task, task.eval_examples(num), SAMPLING, samples, session))
 
 
 def scripted() -> ScriptedPolicy:

@@ -16,7 +16,7 @@ from rlvr.core.env import Reply, TurnText
 from rlvr.engines.openai import Endpoint
 from rlvr.errors import UserError
 from rlvr.evaluation.endpoint import EndpointPlayer
-from rlvr.evaluation.evaluate import conclude, evaluate, examples_of
+from rlvr.evaluation.evaluate import conclude, examples_of, play_set
 from rlvr.evaluation.players import Played
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.tasks.base import Task
@@ -38,7 +38,7 @@ def run(
         try:
             sampling = SamplingParams(max_tokens=64, stop_ids=player.stop_ids, seed=0)
             examples = examples_of(task, num_examples)
-            return conclude(task.name, await evaluate(player, task, examples, sampling, range(samples + 1)))
+            return conclude(task.name, await play_set(player, task, examples, sampling, range(samples + 1)))
         finally:
             await endpoint.close()
 

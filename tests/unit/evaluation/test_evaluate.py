@@ -17,14 +17,14 @@ from rlvr.core.env import TurnText
 from rlvr.core.episode import Sampling, run_episode
 from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.evaluate import conclude, evaluate, examples_of, judge
+from rlvr.evaluation.evaluate import conclude, examples_of, judge, play_set
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.summary import EvaluationResult
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.tasks.rpn import Rpn, RpnTask
-from rlvr.tracking.evaluations import EvaluationRecord, from_json
-from rlvr.tracking.jsonl import to_json
+from rlvr.tracking.evaluations import SCHEMA, EvaluationRecord
+from rlvr.tracking.jsonl import from_line, to_json
 from rlvr.types import (
     Completion,
     Episode,
@@ -129,7 +129,7 @@ def play(
     player = LocalPlayer(engine=policy, chat=codec, max_context_tokens=64)
     examples = world.share(examples_of(task, num_examples))
     sampling = SamplingParams(max_tokens=8, stop_ids=codec.stop_ids, seed=0)
-    return asyncio.run(evaluate(player, task, examples, sampling, range(samples + 1))), policy
+    return asyncio.run(play_set(player, task, examples, sampling, range(samples + 1))), policy
 
 
 def recorded(
@@ -287,8 +287,8 @@ def test_pitfall_38_episodes_with_tools_are_recorded_turn_by_turn_and_others_onc
     single = replace(episode, turns=(first,))
     alone = recorded(task, codec, example, single, ())
     assert [(turn.completion, turn.calls, turn.reply) for turn in alone.turns] == [("3 <eoe>", (), None)]
-    assert from_json(to_json(alone)) == alone
-    assert from_json(to_json(record)).turns[0].calls[0].arguments == {"at": None}  # NaN is no JSON
+    assert from_line(SCHEMA, to_json(alone)) == alone
+    assert from_line(SCHEMA, to_json(record)).turns[0].calls[0].arguments == {"at": None}  # NaN is no JSON
     endless = replace(second, prompt_ids=first.prompt_ids + first.completion.token_ids + (3,) * 100_000)
     long = recorded(task, codec, example, replace(episode, turns=(first, endless)), TOOLS)
     assert len(long.turns[0].reply or "") == MAX_REPLY_CHARS

@@ -51,6 +51,11 @@ def adapted(folder: Path, *, shake: float = 0.0, **changes: Any) -> HubPolicy:
     return policy
 
 
+def num_trained(policy: HubPolicy) -> int:
+    """Trained numbers, tied ones once."""
+    return sum(p.numel() for p in policy.parameters())
+
+
 def frozen_bytes(policy: HubPolicy) -> dict[str, bytes]:
     """Every tensor of the model that is no adapter, quantization constants included, bit for bit."""
     return {

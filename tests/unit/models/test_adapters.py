@@ -19,7 +19,7 @@ from rlvr.training.layout import choose_layout
 from rlvr.types import SamplingParams
 from tests.unit.core.tiny import plain_logprobs, take, tiny_batch, tiny_trainer, update
 from tests.unit.engines.tiny import generate
-from tests.unit.models.checkpoints import KINDS, TARGETS, adapted, frozen_bytes, lora, save_model, settings
+from tests.unit.models.checkpoints import KINDS, TARGETS, adapted, frozen_bytes, lora, num_trained, save_model, settings
 
 IDS = torch.tensor([[1, 5, 3, 6, 2, 9, 4]])
 KL = ("algorithm.kl_coef=0.1", "trainer.learning_rate=0.01")
@@ -101,7 +101,7 @@ def test_exactly_the_adapters_are_trainable(folder: Path) -> None:
         for matrix in "AB"
     }
     assert names == expected
-    assert sum(p.numel() for p in policy.parameters()) == policy.num_parameters == 4 * 2 * (64 + 48 + 80)
+    assert num_trained(policy) == 4 * 2 * (64 + 48 + 80)
     assert policy.num_weights == sum(p.numel() for p in policy.model.parameters())
     assert not any(module.training for module in policy.model.modules())
 
@@ -321,11 +321,11 @@ def test_training_goes_on_from_an_adapter_or_from_the_model_merged_with_it(folde
     policy.save_final(tmp_path)
     goes_on = load_policy(settings(tmp_path), seed=7)
     assert torch.equal(logits(goes_on), logits(policy))
-    assert goes_on.num_parameters == policy.num_parameters
+    assert num_trained(goes_on) == num_trained(policy)
     goes_on.save(tmp_path / "again")
     assert json.loads((tmp_path / "again/adapter_config.json").read_text())["base_model_name_or_path"] == str(folder)
     whole = load_policy(settings(tmp_path, lora=lora(enabled=False)), seed=7)
-    assert whole.num_parameters == whole.num_weights == policy.num_weights - 1536
+    assert num_trained(whole) == whole.num_weights == policy.num_weights - 1536
     assert torch.allclose(logits(whole), logits(policy), atol=1e-4)
     assert not hasattr(whole.model, "peft_config")
     assert model_family(settings(tmp_path)) == model_family(settings(folder)) == "llama"

@@ -3,6 +3,7 @@
 import importlib
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,8 @@ import rlvr.models.loading
 from rlvr.core.devices import current, exact_products, has_flash_attention
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.runner import CachedRunner
-from rlvr.core.trainer import bf16_pays
 from rlvr.errors import ConfigError, UserError
-from rlvr.models.devices import choose_device, choose_products
+from rlvr.models.devices import bf16_pays, choose_device, choose_products
 from rlvr.models.loading import load_policy
 from tests.unit.core.tiny import tiny_config
 from tests.unit.engines.tiny import generate, plain_logprobs, prompt, sampling, tiny_model
@@ -99,8 +99,8 @@ def test_a_gpu_that_only_emulates_bfloat16_computes_in_float32(monkeypatch, two_
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: asked.append(including_emulation)
     )
-    policy = SimpleNamespace(model=SimpleNamespace(device=torch.device("cuda", 0)))
-    assert not bf16_pays(policy)
+    model: Any = SimpleNamespace(device=torch.device("cuda", 0))
+    assert not bf16_pays(model)
     assert asked == [False]
 
 

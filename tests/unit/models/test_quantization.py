@@ -14,7 +14,7 @@ from rlvr.errors import UserError
 from rlvr.models.loading import load_policy
 from rlvr.models.quantization import is_quantized, settings_for
 from tests.unit.core.tiny import tiny_policy
-from tests.unit.models.checkpoints import adapted, lora, save_model, settings
+from tests.unit.models.checkpoints import adapted, lora, num_trained, save_model, settings
 
 WIDE = {"hidden_size": 64, "intermediate_size": 128}
 """Multiples of 64, which bitsandbytes would repack on a CPU with bf16 instructions."""
@@ -34,7 +34,7 @@ def test_the_layers_are_quantized_and_the_rest_is_not(bits: str, folder: Path) -
     assert all(is_quantized(layer.weight) and layer.weight.element_size() == 1 for layer in layers)
     assert policy.model.get_output_embeddings().weight.dtype == torch.float32
     whole = tiny_policy(**WIDE).num_weights
-    assert policy.num_weights == whole + policy.num_parameters
+    assert policy.num_weights == whole + num_trained(policy)
 
 
 @pytest.mark.parametrize("bits", BITS)

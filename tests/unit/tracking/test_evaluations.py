@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, from_json, read_records
-from rlvr.tracking.jsonl import to_json, to_line
+from rlvr.tracking.evaluations import SCHEMA, EvaluationRecord, JudgedTurn, read_records
+from rlvr.tracking.jsonl import from_line, to_json, to_line
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
 
@@ -52,8 +52,8 @@ RECORD = EvaluationRecord(
 
 
 def test_a_record_is_a_line_and_back() -> None:
-    assert from_json(to_json(RECORD)) == RECORD
-    assert from_json(to_line(RECORD)) == RECORD
+    assert from_line(SCHEMA, to_json(RECORD)) == RECORD
+    assert from_line(SCHEMA, to_line(RECORD)) == RECORD
 
 
 def test_missing_numbers_are_null_and_every_line_is_json() -> None:
@@ -62,7 +62,7 @@ def test_missing_numbers_are_null_and_every_line_is_json() -> None:
     line = to_json(failed)
     data = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert (data["reward"], data["diagnostics"]["x"], data["turns"][0]["logprobs"]) == (None, None, [-0.5, None])
-    back = from_json(line)
+    back = from_line(SCHEMA, line)
     assert math.isnan(back.reward)
     assert back.turns[0].logprobs[0] == -0.5
     assert math.isnan(back.turns[0].logprobs[1])
@@ -70,7 +70,7 @@ def test_missing_numbers_are_null_and_every_line_is_json() -> None:
 
 def test_half_a_surrogate_pair_does_not_lose_the_file() -> None:
     line = to_line(replace(RECORD, turns=(JudgedTurn(completion="\ud83d"),)))
-    assert from_json(line).turns[0].completion in ("\ud83d", "\\ud83d")
+    assert from_line(SCHEMA, line).turns[0].completion in ("\ud83d", "\\ud83d")
 
 
 def without(name: str) -> dict[str, Any]:
@@ -96,14 +96,14 @@ BAD_LINES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("data", "reason"), BAD_LINES.values(), ids=list(BAD_LINES))
 def test_a_line_that_is_no_record_says_what_is_wrong(data: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason) as caught:
-        from_json(json.dumps(data))
+        from_line(SCHEMA, json.dumps(data))
     assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("line", ["", "{", "\x00", "[" * 100_000, '{"a": ' * 100_000, "NaN", '"\\ud800"'])
 def test_whatever_is_no_json_is_a_value_error(line: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        from_json(line)
+        from_line(SCHEMA, line)
 
 
 def test_the_rest_of_a_damaged_file_is_used_and_each_damage_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlvr.errors import UserError
 from rlvr.training.checkpoint import (
+    Contents,
     clean_leftovers,
     latest_checkpoint,
     list_checkpoints,
@@ -27,7 +28,7 @@ def write_model(folder: Path) -> None:
 
 def save(folder: Path, step: int) -> Path:
     tensors = {"moment": torch.arange(4.0) + step, "count": torch.tensor(step)}
-    return save_checkpoint(folder, step, model_saver=write_model, tensors=tensors, state={"cursor": step})
+    return save_checkpoint(folder, step, Contents(save_model=write_model, tensors=tensors, state={"cursor": step}))
 
 
 def entries(folder: Path) -> list[str]:
@@ -48,7 +49,8 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
         "scalar": torch.tensor(7),
         "empty": torch.zeros(0),
     }
-    path = save_checkpoint(tmp_path, 12, model_saver=write_model, tensors=tensors, state={"a": [1, {"b": None}]})
+    contents = Contents(save_model=write_model, tensors=tensors, state={"a": [1, {"b": None}]})
+    path = save_checkpoint(tmp_path, 12, contents)
     loaded = load_checkpoint(path)
     assert (path.name, loaded.step, loaded.state) == ("step_000012", 12, {"a": [1, {"b": None}]})
     assert (loaded.model_path / "model.safetensors").read_bytes() == b"weights"
@@ -178,7 +180,7 @@ def test_an_error_in_the_middle_of_a_save_leaves_nothing(tmp_path: Path) -> None
 
     save(tmp_path, 5)
     with pytest.raises(KeyboardInterrupt):
-        save_checkpoint(tmp_path, 10, model_saver=fail, tensors={}, state={})
+        save_checkpoint(tmp_path, 10, Contents(save_model=fail, tensors={}, state={}))
     assert entries(tmp_path) == ["step_000005"]
 
 
@@ -187,7 +189,7 @@ import sys
 from pathlib import Path
 import torch
 from rlvr.errors import UserError
-from rlvr.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from rlvr.training.checkpoint import Contents, latest_checkpoint, load_checkpoint, save_checkpoint
 
 folder, limit = Path(sys.argv[1]), int(sys.argv[2])
 if limit:
@@ -195,8 +197,8 @@ if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 def save(step, numbers):
-    model_saver = lambda path: path.joinpath("config.json").write_text("{}")
-    save_checkpoint(folder, step, model_saver=model_saver, tensors={"a": torch.ones(numbers)}, state={})
+    save_model = lambda path: path.joinpath("config.json").write_text("{}")
+    save_checkpoint(folder, step, Contents(save_model=save_model, tensors={"a": torch.ones(numbers)}, state={}))
 
 save(5, 1000)
 try:
@@ -247,16 +249,19 @@ CHILDREN = """
 import os, resource, shutil, signal, sys
 from pathlib import Path
 import torch
-from rlvr.training.checkpoint import latest_checkpoint, list_checkpoints, load_checkpoint, prune, save_checkpoint
+from rlvr.training.checkpoint import (
+    Contents, latest_checkpoint, list_checkpoints, load_checkpoint, prune, save_checkpoint
+)
 
 root = Path(sys.argv[1])
 
 def save(folder, step):
-    def model_saver(path):
+    def save_model(path):
         path.joinpath("a").write_bytes(bytes(20))
         path.joinpath("b").write_bytes(bytes(60))
     tensors = {"a": torch.full((10,), float(step))}
-    save_checkpoint(folder, step, model_saver=model_saver, tensors=tensors, state={"step": step, "more": "x" * 200})
+    state = {"step": step, "more": "x" * 200}
+    save_checkpoint(folder, step, Contents(save_model=save_model, tensors=tensors, state=state))
 
 def check(folder, at_least):
     leftovers = any(path.name.startswith(".") for path in folder.iterdir())

@@ -2,6 +2,7 @@
 
 import gc
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -104,12 +105,12 @@ def test_activations_and_logits_are_what_an_update_takes(name):
     update(trainer, batch)  # the moments are there now
     batch = trainer.objective.advantages(trainer.score(batch))
     shape = max(
-        (m.ids.shape for m in microbatches(batch, range(len(batch.ids)), budget_tokens=1024)), key=torch.Size.numel
+        (m.ids.shape for m in microbatches(batch, range(len(batch.ids)), trainer.packing)), key=torch.Size.numel
     )
     gc.collect()
     with Meter() as meter:
         trainer.update(batch, 0)
-    activations = measure_activations(policy, "shared", trainer._autocast)
+    activations = measure_activations(policy, "shared", partial(trainer.parallel.autocast, policy.model.device))
     asked = demand(line_tokens=shape[1], num_rows=1000, activations=activations)
     parts = plan_memory(policy, asked, setting=shape.numel()).parts
     assert 0.8 * meter.peak < parts.activations + parts.logits < 1.5 * meter.peak

@@ -112,9 +112,9 @@ def test_pitfall_37_a_run_goes_on_in_the_precision_that_it_was_begun_in(tmp_path
     """`auto` is another one on another machine."""
     save(schedule(tmp_path, tiny_trainer(tiny_policy(), "trainer.precision=bf16")), {1: None}, last=1)
     second = tiny_trainer(tiny_policy(), "trainer.precision=auto")
-    assert not second.bf16  # such a small model would be slower in it
+    assert not second.parallel.bf16  # such a small model would be slower in it
     schedule(tmp_path, second).restore(load_checkpoint(list_checkpoints(tmp_path)[1]))
-    assert second.bf16
+    assert second.parallel.bf16
 
 
 def test_pitfall_37_the_global_random_generators_go_on_where_they_were(tmp_path: Path) -> None:

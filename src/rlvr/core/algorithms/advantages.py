@@ -1,4 +1,4 @@
-"""Rewards -> advantages. One function per way of choosing the baseline; an algorithm calls one of them.
+"""Rewards -> advantages [B, T]. One function per way to choose the baseline; an algorithm calls one of them.
 
 Each takes the batch (`rewards` already shaped), `penalties` [B, T] (the KL cost of each sampled token, 0 without KL in
 the reward) and `mask` [B, T] (the tokens in the loss), and returns an `Estimate`. Keyword-only arguments are settings.
@@ -7,16 +7,17 @@ Statistics are taken after subtracting one of the values, so equal rewards give 
 tiny std: in float32 the mean of eight times 0.1 is not 0.1.
 """
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
-
-from rlvr.core.algorithms.gae import discounted_returns, generalized_advantage_estimate, potential_shaping
-from rlvr.core.algorithms.masking import over_episode, sampled_tokens
+from rlvr.core.algorithms.weights import keep, over_episode, sampled_tokens
 from rlvr.types import TokenBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 STD_EPSILON = 1e-4  # added to every standard deviation that divides
 
@@ -29,144 +30,177 @@ class Estimate:
     returns: Tensor | None = None  # [B, T]
 
 
-# ------------------------------------------------------------------------------------------ one number an episode
+# ------------------------------------------------------------------------------------------- one number an episode
 
 
 def group_normalized(batch: TokenBatch, penalties: Tensor, mask: Tensor, *, std_normalization: str) -> Estimate:
-    """A_i = (r_i - mean_group r) / (std_group r + epsilon); GRPO, arXiv:2402.03300, section 4.1.2."""
-    normalized = partial(normalize_within_groups, std_normalization=std_normalization)
-    return spread(compared(batch, penalties, normalized), mask)
+    """A_i = (r_i - mean_group r) / (std_group r + epsilon); GRPO, arXiv:2402.03300, section 4.1.2.
 
-
-def group_centered(batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimate:
-    """A_i = r_i - mean_group r; Dr. GRPO, arXiv:2503.20783, section 3.2."""
-    return group_normalized(batch, penalties, mask, std_normalization="none")
+    `std_normalization`: "sample" (ddof 1), "population" (ddof 0) or "none" (r - mean; Dr. GRPO, arXiv:2503.20783,
+    section 3.2). Rewards 1 0 0 0 have mean 1/4 and std 1/2 or .433:
+    sample 1.5 -.5 -.5 -.5; population 1.73 -.58 -.58 -.58; none .75 -.25 -.25 -.25.
+    """
+    scores = compared(batch, penalties)
+    if std_normalization == "none":
+        return scores.spread(scores.centered, batch, mask)
+    ddof = 1 if std_normalization == "sample" else 0
+    squares = scores.counts.new_zeros(scores.counts.shape).index_add(0, scores.group, scores.centered.square())
+    std = (squares / (scores.counts - ddof).clamp(min=1)).sqrt()
+    return scores.spread(scores.centered / (std[scores.group] + STD_EPSILON), batch, mask)
 
 
 def leave_one_out(batch: TokenBatch, penalties: Tensor, mask: Tensor) -> Estimate:
-    """A_i = r_i - mean_{j != i} r_j over the group; RLOO, arXiv:2402.14740."""
-    return spread(compared(batch, penalties, subtract_leave_one_out), mask)
+    """A_i = r_i - mean_{j != i} r_j over the group; RLOO, arXiv:2402.14740.
+
+    r_i - (S - r_i) / (n - 1) = (r_i - mean) n / (n - 1). Rewards 1 0 0 0 -> 1 -1/3 -1/3 -1/3.
+    """
+    scores = compared(batch, penalties)
+    factor = scores.counts / (scores.counts - 1).clamp(min=1)
+    return scores.spread(scores.centered * factor[scores.group], batch, mask)
 
 
-def compared(batch: TokenBatch, penalties: Tensor, baseline: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """`baseline(scores, groups, valid)` over episodes, each counted once, on each of their rows [B]."""
-    _, index = torch.unique(batch.episodes, return_inverse=True)
-    places = torch.arange(len(index), device=index.device)
-    first = places.new_zeros(int(index.max()) + 1).scatter_reduce(0, index, places, "amin", include_self=False)
-    cost = over_episode(penalties.sum(1), batch.episodes)
-    scores = (batch.rewards - cost)[first]
-    return baseline(scores, batch.groups[first], batch.valid[first])[index]
+class Compared(NamedTuple):
+    """The E valid episodes of a batch beside the others of their group; G groups."""
+
+    centered: Tensor  # [E] reward - KL cost, minus the group's mean; 0 in a group of one
+    counts: Tensor  # [G] episodes of the group
+    group: Tensor  # [E] 0 .. G - 1
+    episode: Tensor  # [valid rows] 0 .. E - 1
+
+    def spread(self, values: Tensor, batch: TokenBatch, mask: Tensor) -> Estimate:
+        """The episode's value [E] at each of its tokens; 0 in rows without a verdict."""
+        per_row = batch.rewards.new_zeros(batch.rewards.shape).masked_scatter(batch.valid, values[self.episode])
+        return Estimate(advantages=per_row[:, None].expand(mask.shape))
+
+
+def compared(batch: TokenBatch, penalties: Tensor) -> Compared:
+    """Each valid episode counts once, however many rows it has."""
+    scores = batch.rewards - over_episode(penalties.sum(1), batch.episodes)
+    own = batch.episodes[batch.valid]
+    _, episode, num_rows = own.unique_consecutive(return_inverse=True, return_counts=True)
+    first = num_rows.cumsum(0) - num_rows
+    return Compared(*center_within_groups(scores[batch.valid][first], batch.groups[batch.valid][first]), episode)
+
+
+def center_within_groups(rewards: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """r - mean of its group [E], rewards of each group [G], each reward's group as 0, 1, ... [E]."""
+    _, group = groups.unique(return_inverse=True)
+    counts = group.bincount().to(rewards.dtype)
+    zeros = counts.new_zeros(counts.shape)
+    lowest = zeros.scatter_reduce(0, group, rewards, "amin", include_self=False)
+    above = rewards - lowest[group]  # exactly 0 where all rewards of a group are equal
+    mean = zeros.index_add(0, group, above) / counts
+    return above - mean[group], counts, group
+
+
+def is_dead_group(rewards: Sequence[float]) -> bool:
+    """True if the group cannot teach: all rewards equal (NaN, a verifier error, left out), or fewer than two."""
+    return len({reward for reward in rewards if reward == reward}) < 2
 
 
 # ---------------------------------------------------------------------------------------------- one number a token
 
 
 def batch_normalized_returns(batch: TokenBatch, penalties: Tensor, mask: Tensor, *, gamma: float) -> Estimate:
-    """A_t = (G_t - mean G) / (std G + epsilon) over the batch's tokens; REINFORCE++, arXiv:2501.03262."""
-    rewards, sampled = token_rewards(batch, penalties, gamma)
-    return Estimate(advantages=normalize_over_tokens(discounted_returns(rewards, sampled, gamma), mask))
+    """A_t = (G_t - mean G) / (std G + epsilon), G_t = r_t + gamma G_{t+1}; REINFORCE++, arXiv:2501.03262.
+
+    Mean and std are over the batch's tokens.
+    """
+    returns, _ = token_returns(batch, penalties, None, gamma, 1.0)
+    return Estimate(advantages=normalize_over_tokens(returns, mask))
 
 
 def generalized_advantages(
     batch: TokenBatch, penalties: Tensor, mask: Tensor, *, gamma: float, gae_lambda: float, whiten_advantages: bool
 ) -> Estimate:
-    """GAE with a critic, arXiv:1506.02438; the reward comes at the last token. Needs `batch.values`."""
+    """GAE with a critic, arXiv:1506.02438. Needs `batch.values`."""
     if batch.values is None:
         raise ValueError("generalized advantages need batch.values")
-    rewards, sampled = token_rewards(batch, penalties, gamma)
-    advantages, returns = generalized_advantage_estimate(rewards, batch.values, sampled, gamma, gae_lambda)
+    advantages, returns = token_returns(batch, penalties, batch.values, gamma, gae_lambda)
     advantages = normalize_over_tokens(advantages, mask) if whiten_advantages else advantages
     return Estimate(advantages=advantages, returns=returns)
 
 
-def token_rewards(batch: TokenBatch, penalties: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """What each sampled token earns [B, T] (end reward, penalties, shaping), and which tokens these are [B, T]."""
+def token_returns(
+    batch: TokenBatch, penalties: Tensor, values: Tensor | None, gamma: float, gae_lambda: float
+) -> tuple[Tensor, Tensor]:
+    """Advantages A and returns R [B, T] over the sampled tokens of each row; 0 elsewhere.
+
+        delta_t = r_t + gamma V_{t+1} - V_t        A_t = delta_t + gamma lambda A_{t+1}        R_t = A_t + V_t
+
+    r_t is the row's reward at its last sampled token, else 0, minus the token's penalty, plus shaping.
+    `values[b, t]` is the critic's estimate of the state before token t was sampled (from the hidden state at t - 1).
+    V and A are 0 after the last token, for truncated rows too: what was cut off earns nothing. Without values V is 0.
+
+    Tokens the policy did not sample (prompt, tool results, padding) are no steps of the episode. They are squeezed out
+    first: nothing is discounted, bootstrapped or reset across them, and their values are never read.
+
+        sampled  0  0  1  1  0  0  1  0          row with a tool result between two turns
+        values   9  9  a  b  9  9  c  9    ->    a  b  c  0 ...
+        rewards                                  0  0  r  0 ...
+    """
     sampled = sampled_tokens(batch)
-    rewards = reward_at_end(batch.rewards, sampled) - penalties
+    order = squeeze_order(sampled)
+    steps = sampled.gather(1, order)  # [B, T] bool, 1 1 1 0 ...
+    last = steps & ~shifted(steps, 1)
+    reward = keep(batch.rewards[:, None].expand(last.shape), last) - squeeze(penalties, sampled, order)
     if batch.potentials is not None:
-        rewards = rewards + potential_shaping(batch.potentials, sampled, gamma)
-    return rewards, sampled
+        reward = reward + potential_shaping(squeeze(batch.potentials, sampled, order), gamma)
+    value = reward.new_zeros(reward.shape) if values is None else squeeze(values, sampled, order)
+    delta = reward + gamma * shifted(value, 1) - value
+    advantage = keep(discounted_suffix_sums(delta, gamma * gae_lambda), steps)
+    nowhere = advantage.new_zeros(advantage.shape)
+    return nowhere.scatter(1, order, advantage), nowhere.scatter(1, order, keep(advantage + value, steps))
 
 
-# --------------------------------------------------------------------------------------------------- the arithmetic
+def potential_shaping(potentials: Tensor, gamma: float) -> Tensor:
+    """gamma Phi_{t+1} - Phi_t over the steps of each row [B, N], with Phi = 0 after the end.
 
+        potentials   0  0  1  1  1  1      two turns before half of the way was found
+        shaping      0  1  0  0  0 -1      gamma = 1
 
-def normalize_within_groups(rewards: Tensor, groups: Tensor, valid: Tensor, std_normalization: str) -> Tensor:
-    """(r - mean) / (std + epsilon) over the valid rows of each group [B]; 0 for invalid rows and for a group of one.
-
-    `std_normalization`: "sample" (ddof 1), "population" (ddof 0) or "none" (r - mean).
-    Rewards 1 0 0 0: mean 1/4; sample std 1/2 -> 1.5 -.5 -.5 -.5; population std .433 -> 1.73 -.58 -.58 -.58.
+    Ng, Harada and Russell, ICML 1999: the only kind of shaping that moves no optimum. Over the rest of an episode it
+    adds up to -Phi(now), whatever is done, so a policy earns nothing by going back and forth. It acts where tokens have
+    returns (ppo, reinforce_pp); where whole episodes of a group are compared it is the same for all.
     """
-    centered, counts, group = center_within_groups(rewards[valid], groups[valid])
-    if std_normalization != "none":
-        ddof = 1 if std_normalization == "sample" else 0
-        variance = torch.zeros_like(counts).index_add(0, group, centered.square()) / (counts - ddof).clamp(min=1)
-        centered = centered / (variance.sqrt()[group] + STD_EPSILON)
-    return rewards.new_zeros(rewards.shape).masked_scatter(valid, centered)
+    return gamma * shifted(potentials, 1) - potentials
 
 
-def subtract_leave_one_out(rewards: Tensor, groups: Tensor, valid: Tensor) -> Tensor:
-    """r_i minus the mean of the other valid rows of its group [B]; 0 for invalid rows and for a group of one.
+def discounted_suffix_sums(x: Tensor, discount: float) -> Tensor:
+    """y_t = x_t + discount * y_{t+1} for [B, N], in log2(N) passes.
 
-    r_i - (S - r_i) / (n - 1) = (r_i - mean) n / (n - 1). Rewards 1 0 0 0 -> 1 -1/3 -1/3 -1/3.
+    After k passes y_t holds the sum over the window [t, t + 2^k); for x = [1, 1, 1, 1] and discount 1/2:
+    [1.5, 1.5, 1.5, 1] and then [1.875, 1.75, 1.5, 1].
     """
-    centered, counts, group = center_within_groups(rewards[valid], groups[valid])
-    scaled = centered * (counts / (counts - 1).clamp(min=1))[group]
-    return rewards.new_zeros(rewards.shape).masked_scatter(valid, scaled)
-
-
-def center_within_groups(rewards: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """r - mean of its group [N], rows of each group [groups], each row's group as 0, 1, ... [N]."""
-    _, group = torch.unique(groups, return_inverse=True)
-    counts = torch.bincount(group).to(rewards.dtype)
-    lowest = torch.zeros_like(counts).scatter_reduce(0, group, rewards, "amin", include_self=False)
-    above = rewards - lowest[group]  # exactly 0 where all rewards of a group are equal
-    mean = torch.zeros_like(counts).index_add(0, group, above) / counts
-    return above - mean[group], counts, group
+    y, window = x, 1
+    while window < x.shape[1]:
+        y = y + discount**window * shifted(y, window)
+        window *= 2
+    return y
 
 
 def normalize_over_tokens(x: Tensor, mask: Tensor) -> Tensor:
     """(x - mean) / (std + epsilon) over the masked tokens of the whole batch (ddof 0) [B, T]; 0 elsewhere."""
-    values = x[mask]
+    values, zeros = x[mask], x.new_zeros(x.shape)
     if len(values) == 0:
-        return torch.zeros_like(x)
+        return zeros
     above = values - values.min()
     centered = above - above.mean()
-    return torch.zeros_like(x).masked_scatter(mask, centered / (centered.square().mean().sqrt() + STD_EPSILON))
+    return zeros.masked_scatter(mask, centered / (centered.square().mean().sqrt() + STD_EPSILON))
 
 
-def reward_at_end(rewards: Tensor, mask: Tensor) -> Tensor:
-    """The row's reward at its last masked token, 0 elsewhere [B, T]. Reward 7, mask 0 1 0 1 0 -> 0 0 0 7 0."""
-    tokens_from_here = mask.flip(1).cumsum(1).flip(1)
-    return torch.where(mask & (tokens_from_here == 1), rewards[:, None], 0.0)
+def squeeze_order(mask: Tensor) -> Tensor:
+    """Positions with the masked-in ones first, in order: [B, T] int64. `0 1 0 1` -> `1 3 0 2`."""
+    return (~mask).byte().argsort(dim=1, stable=True)
 
 
-def spread(per_row: Tensor, mask: Tensor) -> Estimate:
-    """One advantage for every token of a row."""
-    return Estimate(advantages=per_row[:, None].expand(mask.shape))
+def squeeze(x: Tensor, mask: Tensor, order: Tensor) -> Tensor:
+    """The masked-in entries moved to the left, 0 after them [B, T]."""
+    return keep(x, mask).gather(1, order)
 
 
-# ----------------------------------------------------------------------------------------------------------- rewards
-
-
-def soft_overlong(
-    rewards: Tensor,
-    num_tokens: Tensor,
-    *,
-    max_completion_tokens: int,
-    overlong_buffer_tokens: int,
-    overlong_penalty: float,
-) -> Tensor:
-    """r - penalty * clamp((L - (L_max - L_buffer)) / L_buffer, 0, 1) [B]; DAPO, arXiv:2503.14476, eq. 13.
-
-    L_max 100, buffer 20, penalty 1: 80 tokens cost 0, 90 cost 0.5, 100 cost 1. A buffer of 0 costs nothing.
-    """
-    if overlong_buffer_tokens == 0:
-        return rewards
-    over = (num_tokens - (max_completion_tokens - overlong_buffer_tokens)) / overlong_buffer_tokens
-    return rewards - overlong_penalty * over.clamp(0, 1)
-
-
-def is_dead_group(rewards: Sequence[float]) -> bool:
-    """True if the group cannot teach: all rewards equal (NaN, a verifier error, left out), or fewer than two."""
-    return len({reward for reward in rewards if reward == reward}) < 2
+def shifted(x: Tensor, places: int) -> Tensor:
+    """x_{t + places} [B, N], 0 after the end."""
+    moved = x.new_zeros(x.shape)
+    moved[:, :-places] = x[:, places:]
+    return moved

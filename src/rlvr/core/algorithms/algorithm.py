@@ -5,8 +5,7 @@
         def advantages(self, batch, penalties, mask): ...                   rewards -> an advantage per token
         def surrogate(self, log_ratio, logprobs, advantages, mask): ...     logprobs -> the policy loss per token
 
-The rest (KL, entropy, mismatch correction, aggregation) is the same for all: `rlvr.core.algorithms.objective`.
-These classes are imported to check a configuration, so methods import what loads torch.
+The rest (KL, entropy, mismatch correction, aggregation) is the same for all: `objective.py`.
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
+from rlvr.core.algorithms.advantages import Estimate
+from rlvr.core.algorithms.losses import Surrogate, clip
 from rlvr.errors import ConfigError
 from rlvr.settings import Component, NonNegativeFloat, setting, wrong
+from rlvr.types import TokenBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from rlvr.core.algorithms.advantages import Estimate
-    from rlvr.core.algorithms.losses import Surrogate
-    from rlvr.types import TokenBatch
 
 MAX_MEAN_WEIGHT = 1.2
 """Largest mismatch_cap of a geometric mean: 0.18 nats a token; rows farther from their sampler teach nothing."""
@@ -69,7 +67,7 @@ class Algorithm(Component, ABC):
 
     group: ClassVar[str] = "algorithm"
     compares_groups: ClassVar[bool] = False  # the baseline comes from the group: it needs two completions or more
-    returns_per_token: ClassVar[bool] = False  # so that potential-based shaping acts; see `gae.potential_shaping`
+    returns_per_token: ClassVar[bool] = False  # potential-based shaping acts
 
     aggregation: Aggregation = "token_mean"
     kl_coef: NonNegativeFloat = setting(0.0, "weight of the KL to the frozen starting policy; 0: no reference is kept")
@@ -94,9 +92,6 @@ class Algorithm(Component, ABC):
         only_if="mismatch_correction != 'none'",
         gt=1,
     )
-    train_on_tool_tokens: bool = setting(
-        False, "ablation only: also trains on what tools and templates wrote (docs/tools.md)", only_if="task.has_tools"
-    )
 
     # What a component overrides.
 
@@ -105,12 +100,16 @@ class Algorithm(Component, ABC):
         """Advantages [B, T] of a whole batch, whose `rewards` [B] are shaped already.
 
         `penalties` [B, T] is the KL cost of each sampled token (0 without a KL in the reward), `mask` [B, T] the tokens
-        in the loss; what stands elsewhere is not looked at.
+        in the loss; other places are ignored.
         """
 
     @abstractmethod
     def surrogate(self, log_ratio: Tensor, logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Surrogate:
-        """Policy loss of each token [b, T]; `log_ratio` is log pi - log pi_old. See `rlvr.core.algorithms.losses`."""
+        """Policy loss of each token [b, T].
+
+        `log_ratio` = log pi - log pi_old (bounded), `logprobs` = log pi, `advantages` and `mask` are [b, T], with 0 at
+        masked tokens. The gradient flows through `log_ratio` and `logprobs` only.
+        """
 
     def shaped_rewards(self, rewards: Tensor, num_tokens: Tensor, max_completion_tokens: int) -> Tensor:
         """Rewards [B] before any statistic; `num_tokens` [B] is the length of the episode's longest completion."""
@@ -194,9 +193,7 @@ class ClippedRatio(Algorithm):
 
     def surrogate(self, log_ratio: Tensor, logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Surrogate:
         """One ratio a token."""
-        from rlvr.core.algorithms.losses import token_clip
-
-        return token_clip(log_ratio, logprobs, advantages, mask, clip_low=self.clip_low, clip_high=self.clip_high)
+        return clip(log_ratio.exp(), advantages, self.clip_low, self.clip_high)
 
 
 class TokenReturns(ClippedRatio):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rlvr.core.algorithms.advantages import group_normalized, leave_one_out
 from rlvr.core.algorithms.algorithm import (
     Aggregation,
     Algorithm,
@@ -11,6 +12,7 @@ from rlvr.core.algorithms.algorithm import (
     NumMinibatches,
     StdNormalization,
 )
+from rlvr.core.algorithms.losses import clip, detached_clip, sequence_log_ratio
 from rlvr.errors import ConfigError
 from rlvr.registry import register
 from rlvr.settings import NonNegativeFloat, NonNegativeInt, setting
@@ -26,8 +28,6 @@ class Grpo(ClippedRatio):
 
     def advantages(self, batch, penalties, mask):
         """The reward minus the group's mean, divided by its standard deviation."""
-        from rlvr.core.algorithms.advantages import group_normalized
-
         return group_normalized(batch, penalties, mask, std_normalization=self.std_normalization)
 
 
@@ -41,9 +41,7 @@ class DrGrpo(ClippedRatio):
 
     def advantages(self, batch, penalties, mask):
         """The reward minus the group's mean."""
-        from rlvr.core.algorithms.advantages import group_centered
-
-        return group_centered(batch, penalties, mask)
+        return group_normalized(batch, penalties, mask, std_normalization="none")
 
 
 @register("algorithm", "rloo")
@@ -56,8 +54,6 @@ class Rloo(ClippedRatio):
 
     def advantages(self, batch, penalties, mask):
         """The reward minus the mean of the group's other rewards."""
-        from rlvr.core.algorithms.advantages import leave_one_out
-
         return leave_one_out(batch, penalties, mask)
 
 
@@ -84,15 +80,14 @@ class Dapo(Grpo):
         return self.max_refills if self.dynamic_sampling else None
 
     def shaped_rewards(self, rewards, num_tokens, max_completion_tokens):
-        from rlvr.core.algorithms.advantages import soft_overlong
+        """r - penalty * clamp((L - (L_max - L_buffer)) / L_buffer, 0, 1), eq. 13.
 
-        return soft_overlong(
-            rewards,
-            num_tokens,
-            max_completion_tokens=max_completion_tokens,
-            overlong_buffer_tokens=self.overlong_buffer_tokens,
-            overlong_penalty=self.overlong_penalty,
-        )
+        L_max 100, buffer 20, penalty 1: 80 tokens cost 0, 90 cost 0.5, 100 cost 1. A buffer of 0 costs nothing.
+        """
+        buffer = self.overlong_buffer_tokens
+        if buffer == 0:
+            return rewards
+        return rewards - self.overlong_penalty * ((num_tokens - (max_completion_tokens - buffer)) / buffer).clamp(0, 1)
 
     def check_run(self, config: Any) -> None:
         """The buffer also has to fit into a completion."""
@@ -114,10 +109,11 @@ class Gspo(Grpo):
     num_minibatches: NumMinibatches = 4
 
     def surrogate(self, log_ratio, logprobs, advantages, mask):
-        """One ratio a sequence."""
-        from rlvr.core.algorithms.losses import sequence_clip
+        """One ratio a sequence, s = exp(mean_t log r_t), eq. 5 and 7: grad = s A mean_t grad log pi_t.
 
-        return sequence_clip(log_ratio, logprobs, advantages, mask, clip_low=self.clip_low, clip_high=self.clip_high)
+        Every token of the row shares it and is clipped, or not, together.
+        """
+        return clip(sequence_log_ratio(log_ratio, mask).exp(), advantages, self.clip_low, self.clip_high)
 
 
 @register("algorithm", "cispo")
@@ -130,12 +126,9 @@ class Cispo(Algorithm):
     std_normalization: StdNormalization = "sample"
 
     def advantages(self, batch, penalties, mask):
-        from rlvr.core.algorithms.advantages import group_normalized
-
+        """As `Grpo`."""
         return group_normalized(batch, penalties, mask, std_normalization=self.std_normalization)
 
     def surrogate(self, log_ratio, logprobs, advantages, mask):
         """A ratio that carries no gradient, so that no token loses its own."""
-        from rlvr.core.algorithms.losses import detached_clip
-
-        return detached_clip(log_ratio, logprobs, advantages, mask, clip_high=self.clip_high)
+        return detached_clip(log_ratio.exp(), logprobs, advantages, self.clip_high)

@@ -1,4 +1,8 @@
-"""The steps that all algorithms share: rewards in, advantages out; logprobs in, loss out."""
+"""The steps that all algorithms share: rewards in, advantages out; logprobs in, loss out.
+
+To add a term to the loss: its coefficient is a field of `Algorithm`, the term stands in `Objective.loss`, and
+`Objective.trainable` says whether it acts on tokens of advantage 0.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,12 +12,17 @@ import torch
 from torch import Tensor
 
 from rlvr.core.algorithms.advantages import Estimate
-from rlvr.core.algorithms.aggregation import AGGREGATIONS
 from rlvr.core.algorithms.algorithm import Algorithm, Critic
-from rlvr.core.algorithms.kl import ESTIMATORS, k3
-from rlvr.core.algorithms.losses import Surrogate
-from rlvr.core.algorithms.masking import keep, longest_turn, sampled_tokens, trained_tokens
-from rlvr.core.algorithms.ratios import CORRECTIONS, MIN_LOGPROB, bounded_log_ratio, mismatch_log_weight
+from rlvr.core.algorithms.losses import (
+    MIN_LOGPROB,
+    Surrogate,
+    bounded_log_ratio,
+    kl_estimate,
+    mismatch_factor,
+    mismatch_log_weight,
+    mismatch_weight,
+)
+from rlvr.core.algorithms.weights import keep, longest_turn, loss_weights, sampled_tokens, trained_tokens
 from rlvr.errors import UserError
 from rlvr.imports import described
 from rlvr.types import TokenBatch
@@ -46,6 +55,7 @@ class Objective:
 
     algorithm: Algorithm
     max_completion_tokens: int
+    temperature: float = 1.0  # that completions were sampled at: logprobs are of it everywhere
 
     def advantages(self, batch: TokenBatch) -> TokenBatch:
         """The whole batch with shaped rewards and KL cost turned into advantages (and returns), 0 outside the loss.
@@ -60,17 +70,21 @@ class Objective:
         if kl_coef > 0:
             old, reference = required(batch.old_logprobs), required(batch.reference_logprobs)
             log_ratio, _ = bounded_log_ratio(keep(old, sampled), keep(reference, sampled))
-            penalties = kl_coef * ESTIMATORS[self.algorithm.kl_estimator](log_ratio)
-        estimate = _called(self.algorithm, "advantages", replace(batch, rewards=rewards), penalties, trained)
+            penalties = kl_coef * kl_estimate(log_ratio, self.algorithm.kl_estimator)
         given = (penalties,) if batch.values is None else (penalties, batch.values)
-        _check_returned(self.algorithm, "advantages", estimate, Estimate, trained, given)
+        arguments = (replace(batch, rewards=rewards), penalties, trained)
+        estimate = _checked(self.algorithm, "advantages", arguments, Estimate, trained, given)
         returns = None if estimate.returns is None else keep(estimate.returns, trained)
         return replace(batch, advantages=keep(estimate.advantages, trained), returns=returns)
 
     def weights(self, minibatch: TokenBatch) -> Tensor:
         """[B, T] loss weights of a whole minibatch, with its denominator; 0 outside the loss."""
-        aggregate = AGGREGATIONS[self.algorithm.aggregation]
-        weights = aggregate(self._trained(minibatch), minibatch.episodes, self.max_completion_tokens)
+        weights = loss_weights(
+            self._trained(minibatch),
+            minibatch.episodes,
+            aggregation=self.algorithm.aggregation,
+            max_completion_tokens=self.max_completion_tokens,
+        )
         return weights.to(minibatch.rewards.dtype)
 
     def trainable(self, batch: TokenBatch) -> Tensor:
@@ -89,7 +103,7 @@ class Objective:
         """sum over tokens of weight x (policy + kl_coef KL - entropy_coef entropy + value_coef value).
 
         `rows` [b, T] are any of a minibatch's, with their `weights`: adding up the parts gives the whole. Tokens of
-        weight 0 are not looked at. The mismatch factor multiplies the policy term alone; what it takes out of the loss
+        weight 0 are ignored. The mismatch factor multiplies the policy term alone; what it takes out of the loss
         stays in the denominator, and metrics show the mismatch weights before any cap. Gradient flows through
         `logprobs`, `entropy` and `values` alone. Raises ValueError if the rows lack what a term needs.
         """
@@ -99,41 +113,42 @@ class Objective:
         old = keep(required(rows.old_logprobs), mask) if "old_logprobs" in algorithm.needs else current
         log_ratio, extreme = bounded_log_ratio(current, old.detach())
         log_weight, odd = mismatch_log_weight(old.detach(), keep(rows.behavior_logprobs, mask))
-        given = (log_ratio, current, keep(required(rows.advantages), mask))
-        policy = _called(algorithm, "surrogate", *given, mask)
-        _check_returned(algorithm, "surrogate", policy, Surrogate, mask, given)
+        clamped = extreme | odd
 
-        correction = CORRECTIONS[algorithm.mismatch_correction]
-        weight = correction.weight(log_weight, mask)
-        factor = correction.factor(weight, algorithm.mismatch_cap)
-        policy_loss = policy.loss * factor
-        per_token, clamped = policy_loss, extreme | odd
+        # the loss of each token: the policy's, then the terms beside it
+        given = (log_ratio, current, keep(required(rows.advantages), mask))
+        policy = _checked(algorithm, "surrogate", (*given, mask), Surrogate, mask, given)
+        weight = mismatch_weight(log_weight, mask, algorithm.mismatch_correction)
+        factor = mismatch_factor(weight, algorithm.mismatch_correction, algorithm.mismatch_cap)
+        per_token = policy_loss = policy.loss * factor
+        beside: dict[str, Tensor] = {}
+        if algorithm.entropy_coef > 0:
+            per_token = per_token - algorithm.entropy_coef * entropy
+        if rows.reference_logprobs is not None:
+            to_reference, far = bounded_log_ratio(current, keep(rows.reference_logprobs, mask))
+            kl = kl_estimate(to_reference, algorithm.kl_estimator)
+            per_token, clamped = per_token + algorithm.kl_coef_in("loss") * kl, clamped | far
+            beside["reference_kl"] = kl_estimate(to_reference, "k3")
+        if isinstance(algorithm, Critic):
+            old_values, returns = keep(required(rows.values), mask), keep(required(rows.returns), mask)
+            beside["value_loss"] = algorithm.value_loss(keep(required(values), mask), old_values, returns)
+            per_token = per_token + algorithm.value_coef * beside["value_loss"]
+
         logged = {
             "ratio": policy.ratio,  # before any clip
             "clip_low": policy.clipped_low,
             "clip_high": policy.clipped_high,
             "clip_fraction": policy.clipped_low | policy.clipped_high,
-            "approx_kl": k3(-log_ratio.detach()),
-            "mismatch_kl": k3(-log_weight),
+            "approx_kl": kl_estimate(-log_ratio.detach(), "k3"),
+            "mismatch_kl": kl_estimate(-log_weight, "k3"),
             "mismatch_weight": weight,
             "mismatch_capped": (weight > algorithm.mismatch_cap) | (factor == 0),
             "policy_loss": policy_loss,
             "entropy": entropy,
             "tokens": torch.ones_like(weights),
+            **beside,
+            "clamped_tokens": clamped,
         }
-        if algorithm.entropy_coef > 0:
-            per_token = per_token - algorithm.entropy_coef * entropy
-        if rows.reference_logprobs is not None:
-            reference_log_ratio, far = bounded_log_ratio(current, keep(rows.reference_logprobs, mask))
-            kl = ESTIMATORS[algorithm.kl_estimator](reference_log_ratio)
-            per_token, clamped = per_token + algorithm.kl_coef_in("loss") * kl, clamped | far
-            logged["reference_kl"] = k3(reference_log_ratio)
-        if isinstance(algorithm, Critic):
-            old_values, returns = keep(required(rows.values), mask), keep(required(rows.returns), mask)
-            value_loss = algorithm.value_loss(keep(required(values), mask), old_values, returns)
-            per_token = per_token + algorithm.value_coef * value_loss
-            logged["value_loss"] = value_loss
-        logged["clamped_tokens"] = clamped
         sums = {name: keep(x.detach().to(weights.dtype), mask).sum() for name, x in logged.items()}
         return LossTerms(loss=(weights * per_token).sum(), sums=sums)
 
@@ -141,10 +156,15 @@ class Objective:
         return trained_tokens(batch, truncated=self.algorithm.truncated)
 
 
-def _called(algorithm: Algorithm, method: str, *given: Any) -> Any:
-    """What a method returns; UserError with file and line where the user's own raises."""
+def _checked(
+    algorithm: Algorithm, method: str, arguments: tuple[Any, ...], kind: type, mask: Tensor, given: Sequence[Tensor]
+) -> Any:
+    """What a method, which may be the user's, returns: a `kind` of tensors [B, T], finite in `mask` if `given` are.
+
+    Raises UserError, one sentence, if it raises (with file and line) or returns something else.
+    """
     try:
-        return getattr(algorithm, method)(*given)
+        returned = getattr(algorithm, method)(*arguments)
     except UserError:
         raise
     except Exception as error:
@@ -154,15 +174,6 @@ def _called(algorithm: Algorithm, method: str, *given: Any) -> Any:
             f"algorithm={algorithm.name}: its method {method} raised {described(error)}; correct it, then go on with "
             "resume=true."
         ) from error
-
-
-def _check_returned(
-    algorithm: Algorithm, method: str, returned: object, kind: type, mask: Tensor, given: Sequence[Tensor]
-) -> None:
-    """UserError if a method, which may be the user's own, has not returned a `kind` of finite tensors [B, T].
-
-    What stands outside the mask may be anything. Of numbers that were not finite when given, none better come back.
-    """
     wrong = "" if isinstance(returned, kind) else "None" if returned is None else f"a {type(returned).__name__}"
     for name in () if wrong else kind.__dataclass_fields__:
         value = getattr(returned, name)
@@ -182,6 +193,7 @@ def _check_returned(
             f"algorithm={algorithm.name}: its method {method} must return {wanted} [B, T] = {list(mask.shape)}, a "
             f"number for each token, not {wrong}; correct it, then go on with resume=true."
         )
+    return returned
 
 
 def required(x: Tensor | None) -> Tensor:

@@ -1,6 +1,8 @@
 """Algorithms in which each token has its own return."""
 
+from rlvr.core.algorithms.advantages import batch_normalized_returns, generalized_advantages
 from rlvr.core.algorithms.algorithm import SEVERAL_UPDATES, Critic, NumEpochs, NumMinibatches, TokenReturns
+from rlvr.core.algorithms.losses import clipped_value_loss
 from rlvr.registry import register
 from rlvr.settings import PositiveFloat, Share, setting
 
@@ -10,8 +12,6 @@ class ReinforcePP(TokenReturns):
     """REINFORCE++, arXiv:2501.03262: token returns normalized over the whole batch."""
 
     def advantages(self, batch, penalties, mask):
-        from rlvr.core.algorithms.advantages import batch_normalized_returns
-
         return batch_normalized_returns(batch, penalties, mask, gamma=self.gamma)
 
 
@@ -35,21 +35,11 @@ class Ppo(TokenReturns, Critic):
     )
 
     def advantages(self, batch, penalties, mask):
-        from rlvr.core.algorithms.advantages import generalized_advantages
-
-        return generalized_advantages(
-            batch,
-            penalties,
-            mask,
-            gamma=self.gamma,
-            gae_lambda=self.gae_lambda,
-            whiten_advantages=self.whiten_advantages,
-        )
+        settings = {"gamma": self.gamma, "gae_lambda": self.gae_lambda, "whiten_advantages": self.whiten_advantages}
+        return generalized_advantages(batch, penalties, mask, **settings)
 
     def value_loss(self, values, old_values, returns):
         """Squared error, clipped around the old values."""
-        from rlvr.core.algorithms.losses import clipped_value_loss
-
         return clipped_value_loss(values, old_values, returns, value_clip=self.value_clip)
 
     def stop_early(self, approx_kl: float) -> bool:

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rlvr.core.sharding import whole
 from rlvr.models.adapters import adapter_weights, write_adapters
 from rlvr.models.policy import HubPolicy
+from rlvr.scale.sharding import whole
 from rlvr.tracking.files import writing
 
 MAX_FILE_BYTES = 2 << 30

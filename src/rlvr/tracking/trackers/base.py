@@ -138,3 +138,13 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def without_password(text: str) -> str:
     """`http://me:secret@host/x` as `http://host/x`, everywhere in the text."""
     return re.sub(r"://[^/@\s]*@", "://", text)
+
+
+def sentence(error: BaseException, limit: int = 120) -> str:
+    """`MlflowException: API request to http://... failed...: ConnectionRefusedError: ...`: the error and its root."""
+    root = error
+    while (inner := root.__cause__ or root.__context__) is not None:
+        root = inner
+    both = [without_password(f"{type(one).__name__}: {one}") for one in dict.fromkeys((error, root))]
+    texts = [" ".join(text.split()).rstrip(". :") for text in both]
+    return ": ".join(text if len(text) <= limit else f"{text[:limit]}..." for text in texts)

@@ -17,6 +17,7 @@ MAX_COMPLETION_TOKENS = 16
 NAMES = ("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo")
 OWN_NAME = "my_algorithm:Reinforce"  # examples/own/my_algorithm.py
 MODES = ("token_mean", "sequence_mean", "sequence_sum", "fixed_length")
+CORRECTIONS = ("none", "truncate", "mask", "sequence_truncate", "sequence_mask", "geometric_mask")
 SHARED = {
     "aggregation": "token_mean",
     "kl_estimator": "k3",

@@ -1,28 +1,25 @@
 """Rewards -> advantages."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlvr.core.algorithms.advantages import (
+    discounted_suffix_sums,
     is_dead_group,
     normalize_over_tokens,
-    normalize_within_groups,
-    reward_at_end,
-    soft_overlong,
-    subtract_leave_one_out,
+    potential_shaping,
+    token_returns,
 )
 from rlvr.types import TokenBatch
 from tests.unit.core.algorithms.cases import NAMES, algorithm, batch_of, ragged_batch
 
 EPSILON = 1e-4
-
-
-def one_group(*rewards: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rewards, groups and valid of one group, float32 as in the product."""
-    r = torch.tensor(rewards)
-    return r, torch.zeros(len(r), dtype=torch.long), torch.ones(len(r), dtype=torch.bool)
+GROUPS = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo")
 
 
 def advantages_of(name: str, batch: TokenBatch, **overrides: object) -> torch.Tensor:
@@ -32,16 +29,16 @@ def advantages_of(name: str, batch: TokenBatch, **overrides: object) -> torch.Te
     return found
 
 
+# ------------------------------------------------------------------------------------------- one number an episode
+
+
 @pytest.mark.parametrize(
     ("normalization", "std"), [("sample", 0.5), ("population", 0.1875**0.5), ("none", 1.0 - EPSILON)]
 )
 def test_pitfall_12_both_choices_of_ddof_by_hand(normalization: str, std: float):
-    found = normalize_within_groups(*one_group(1.0, 0.0, 0.0, 0.0), normalization)
-    torch.testing.assert_close(found, torch.tensor([0.75, -0.25, -0.25, -0.25]) / (std + EPSILON))
-    through_settings = advantages_of(
-        "grpo", batch_of([[0, 1]] * 4, [1.0, 0.0, 0.0, 0.0]), std_normalization=normalization
-    )
-    torch.testing.assert_close(through_settings[:, 1].float(), found)
+    batch = batch_of([[0, 1]] * 4, [1.0, 0.0, 0.0, 0.0])
+    found = advantages_of("grpo", batch, std_normalization=normalization)[:, 1]
+    torch.testing.assert_close(found, torch.tensor([0.75, -0.25, -0.25, -0.25]).double() / (std + EPSILON))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,7 +47,7 @@ def test_pitfall_12_a_group_of_one_is_finite(name: str):
         overrides = {"std_normalization": normalization} if name in ("grpo", "dapo", "gspo", "cispo") else {}
         found = advantages_of(name, batch_of([[0, 1, 1]], [1.0]), **overrides)
         assert found.isfinite().all()
-        if name not in ("ppo",):
+        if name != "ppo":
             assert (found == 0).all()
 
 
@@ -72,15 +69,13 @@ def test_pitfall_13_dead_groups_are_recognized():
 
 
 def test_leave_one_out_by_hand():
-    found = subtract_leave_one_out(*one_group(1.0, 0.0, 0.0, 0.5))
-    torch.testing.assert_close(found, torch.tensor([1 - 0.5 / 3, -1.5 / 3, -1.5 / 3, 0.5 - 1 / 3]))
+    found = advantages_of("rloo", batch_of([[1]] * 4, [1.0, 0.0, 0.0, 0.5]))
+    torch.testing.assert_close(found[:, 0], torch.tensor([1 - 0.5 / 3, -1.5 / 3, -1.5 / 3, 0.5 - 1 / 3]).double())
 
 
 def test_groups_are_told_apart_by_number_and_need_not_be_contiguous():
-    rewards = torch.tensor([1.0, 5.0, 0.0, 7.0])
-    groups = torch.tensor([40, -2, 40, -2])
-    found = normalize_within_groups(rewards, groups, torch.ones(4, dtype=torch.bool), "none")
-    assert found.tolist() == [0.5, -1.0, -0.5, 1.0]
+    batch = batch_of([[1]] * 4, [1.0, 5.0, 0.0, 7.0], groups=torch.tensor([40, -2, 40, -2]))
+    assert advantages_of("dr_grpo", batch)[:, 0].tolist() == [0.5, -1.0, -0.5, 1.0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -121,16 +116,11 @@ def test_a_truncated_row_stays_in_its_groups_mean():
     assert advantages_of("dr_grpo", batch, truncated="mask").tolist() == [[0.0, 0.5], [0.0, 0.0]]
 
 
-def test_soft_overlong_penalty_by_hand():
+@pytest.mark.parametrize(("buffer", "expected"), [(20, [1.0, 1.0, 0.75, 0.5, 0.5]), (0, [1.0] * 5)])
+def test_soft_overlong_penalty_by_hand(buffer: int, expected: list[float]):
+    dapo = algorithm("dapo", overlong_buffer_tokens=buffer, overlong_penalty=0.5).algorithm
     lengths = torch.tensor([5, 80, 90, 100, 130])
-    found = soft_overlong(
-        torch.ones(5), lengths, max_completion_tokens=100, overlong_buffer_tokens=20, overlong_penalty=0.5
-    )
-    assert found.tolist() == [1.0, 1.0, 0.75, 0.5, 0.5]
-    none = soft_overlong(
-        torch.ones(5), lengths, max_completion_tokens=100, overlong_buffer_tokens=0, overlong_penalty=0.5
-    )
-    assert none.tolist() == [1.0] * 5
+    assert dapo.shaped_rewards(torch.ones(5), lengths, 100).tolist() == expected
 
 
 def test_dapo_shapes_rewards_before_the_group_statistics():
@@ -138,11 +128,6 @@ def test_dapo_shapes_rewards_before_the_group_statistics():
     found = advantages_of("dapo", batch, std_normalization="none")
     assert found[:, 0].tolist() == [-0.5, 0.5]
     assert (advantages_of("grpo", batch) == 0).all()
-
-
-def test_reward_comes_at_the_last_sampled_token():
-    mask = torch.tensor([[0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], dtype=torch.bool)
-    assert reward_at_end(torch.tensor([7.0, 3.0]), mask).tolist() == [[0, 0, 0, 7, 0], [0] * 5]
 
 
 def test_normalization_over_tokens_by_hand():
@@ -193,3 +178,130 @@ def test_a_missing_tensor_is_an_error_not_a_guess():
     batch = replace(ragged_batch(), values=None)
     with pytest.raises(ValueError, match="values"):
         algorithm("ppo").advantages(batch)
+
+
+# ---------------------------------------------------------------------------------------------- one number a token
+
+
+def by_hand(
+    rewards: list[float], values: list[float], gamma: float, gae_lambda: float
+) -> tuple[list[float], list[float]]:
+    """The textbook loop over one sequence of trainable tokens."""
+    advantages, advantage, next_value = [], 0.0, 0.0
+    for reward, value in zip(reversed(rewards), reversed(values), strict=True):
+        advantage = reward + gamma * next_value - value + gamma * gae_lambda * advantage
+        next_value = value
+        advantages.insert(0, advantage)
+    return advantages, [a + v for a, v in zip(advantages, values, strict=True)]
+
+
+def test_generalized_advantages_by_hand():
+    values = torch.tensor([[9.0, 0.5, 0.25, 9.0, 0.75]])
+    batch = batch_of([[0, 1, 1, 0, 1]], [1.0])
+    advantages, returns = token_returns(batch, torch.zeros(1, 5), values, gamma=1.0, gae_lambda=0.5)
+    # deltas: .25 - .5 = -.25,  .75 - .25 = .5,  1 - .75 = .25
+    assert advantages.tolist() == [[0.0, 0.0625, 0.625, 0.0, 0.25]]
+    assert returns.tolist() == [[0.0, 0.5625, 0.875, 0.0, 1.0]]
+
+
+def test_the_reward_comes_at_the_last_sampled_token():
+    batch = batch_of([[0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], [7.0, 3.0])
+    found, _ = token_returns(batch, torch.zeros(2, 5), None, gamma=0.0, gae_lambda=1.0)
+    assert found.tolist() == [[0, 0, 0, 7, 0], [0] * 5]
+
+
+def test_suffix_sums_of_the_docstring():
+    sums = discounted_suffix_sums(torch.ones(1, 4), 0.5)
+    assert sums.tolist() == [[1.875, 1.75, 1.5, 1.0]]
+    assert discounted_suffix_sums(torch.zeros(2, 0), 0.5).shape == (2, 0)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000), st.sampled_from([0.9, 1.0]), st.sampled_from([0.0, 0.95, 1.0]))
+def test_pitfall_08_tool_tokens_are_no_steps(seed: int, gamma: float, gae_lambda: float):
+    draw = torch.Generator().manual_seed(seed)
+    mask = torch.rand(3, 11, generator=draw) < 0.6
+    rewards, values = torch.randn(2, 3, 11, generator=draw, dtype=torch.float64)
+    spoiled = torch.where(mask, values, torch.tensor([100.0, float("nan"), float("inf")])[:, None].double())
+    batch = batch_of(mask.long().tolist(), [0.0] * 3)
+    advantages, returns = token_returns(batch, -rewards, spoiled, gamma, gae_lambda)
+    plain, _ = token_returns(batch, -rewards, None, gamma, 1.0)
+    assert (advantages[~mask] == 0).all()
+    assert (returns[~mask] == 0).all()
+    for row in range(3):
+        own = mask[row]
+        expected = by_hand(rewards[row, own].tolist(), values[row, own].tolist(), gamma, gae_lambda)
+        torch.testing.assert_close(advantages[row, own].tolist(), expected[0])
+        torch.testing.assert_close(returns[row, own].tolist(), expected[1])
+        no_critic = by_hand(rewards[row, own].tolist(), [0.0] * int(own.sum()), gamma, 1.0)[0]
+        torch.testing.assert_close(plain[row, own].tolist(), no_critic)
+
+
+def test_pitfall_08_reinforce_pp_returns_do_not_reset_at_a_tool_reply():
+    mask = [[0, 1, 1, 0, 0, 1], [0, 1, 1, 1, 0, 0]]
+    # three tokens with return 1, three with return 0: mean 1/2, std 1/2
+    expected = torch.tensor([[0, 1, 1, 0, 0, 1], [0, -1, -1, -1, 0, 0]], dtype=torch.float64) * 0.5 / 0.5001
+    torch.testing.assert_close(advantages_of("reinforce_pp", batch_of(mask, [1.0, 0.0])), expected)
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_nothing_is_bootstrapped_at_the_end(truncated: bool):
+    batch = batch_of([[0, 1, 1]], [1.0], truncated=torch.tensor([truncated]), values=torch.full((1, 3), 0.25).double())
+    scored = algorithm("ppo", whiten_advantages=False, gae_lambda=1.0).advantages(batch)
+    assert scored.advantages is not None
+    assert scored.returns is not None
+    assert scored.advantages.tolist() == [[0.0, 0.75, 0.75]]
+    assert scored.returns.tolist() == [[0.0, 1.0, 1.0]]
+
+
+# --------------------------------------------------------------------------------------- potential-based shaping
+
+
+def test_shaping_of_the_docstring() -> None:
+    assert potential_shaping(torch.tensor([[0.0, 0, 1, 1, 1, 1]]), 1.0).tolist() == [[0, 1, 0, 0, 0, -1]]
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_pitfall_08_returns_are_lower_by_the_potential_of_the_state(gamma: float) -> None:
+    batch = ragged_batch()
+    mask = batch.loss_mask & batch.valid[:, None]
+    potentials = torch.rand(mask.shape, dtype=torch.float64)
+    batch = replace(batch, rewards=torch.zeros_like(batch.rewards), potentials=potentials)
+    shaped, _ = token_returns(batch, torch.zeros_like(potentials), None, gamma, 1.0)
+    torch.testing.assert_close(shaped, torch.where(mask, -potentials, 0.0))
+
+
+def test_the_order_of_all_policies_stays_the_same() -> None:
+    """All plans of a walk of 4 steps: find (worth 1 at the end, once) or waste. Shaping adds the same to every plan."""
+
+    def value(plan: tuple[bool, ...], coef: float, gamma: float) -> float:
+        found = [min(1, sum(plan[:step])) for step in range(len(plan))]
+        rewards = torch.zeros(1, len(plan), dtype=torch.float64)
+        rewards[0, -1] = float(any(plan)) - 0.1 * sum(plan)
+        rewards += potential_shaping(coef * torch.tensor([found], dtype=torch.float64), gamma)
+        return float(discounted_suffix_sums(rewards, gamma)[0, 0])
+
+    plans = list(itertools.product([False, True], repeat=4))
+    for gamma in (1.0, 0.8):
+        plain = [value(plan, 0.0, gamma) for plan in plans]
+        assert [value(plan, 5.0, gamma) for plan in plans] == pytest.approx(plain)
+
+
+def test_going_back_and_forth_earns_nothing() -> None:
+    assert potential_shaping(torch.tensor([[0.0, 1, 0, 1, 0]]), 1.0).sum() == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_algorithms_with_returns_for_tokens_are_shaped(name: str) -> None:
+    """The token that found something is credited at once, by ppo and reinforce_pp; groups see no difference."""
+    options = {"whiten_advantages": False, "gae_lambda": 0.0} if name == "ppo" else {}
+    batch = batch_of([[0, 1, 1, 0, 1], [0, 1, 1, 0, 1]], [1.0, 0.0])
+    potentials = torch.tensor([[0.0, 0, 0, 0, 1], [0.0, 0, 0, 0, 0]], dtype=torch.float64)
+    plain = advantages_of(name, batch, **options)
+    shaped = advantages_of(name, replace(batch, potentials=potentials), **options)
+    if name in GROUPS:
+        assert torch.equal(plain, shaped)
+    elif name == "ppo":
+        assert (shaped - plain)[0].tolist() == [0, 0, 1, 0, -1]
+    else:
+        assert not torch.allclose(plain, shaped)

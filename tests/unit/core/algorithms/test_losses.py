@@ -1,9 +1,30 @@
-"""Surrogates and the critic's loss, per token."""
+"""Surrogates, the critic's loss, KL estimators, ratios and the mismatch correction, per token."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
+from torch import Tensor
 
-from rlvr.core.algorithms.losses import clipped_value_loss, detached_clip, sequence_clip, token_clip
+from rlvr.core.algorithms.losses import (
+    MAX_LOG_RATIO,
+    bounded_log_ratio,
+    clip,
+    clipped_value_loss,
+    detached_clip,
+    kl_estimate,
+    mismatch_factor,
+    mismatch_log_weight,
+    mismatch_weight,
+    sequence_log_ratio,
+)
+from tests.unit.core.algorithms.cases import algorithm, batch_of
+
+NAN, INF = float("nan"), float("inf")
+
+# ----------------------------------------------------------------------------------------------------- surrogates
 
 # (ratio, advantage) -> (loss, d loss / d log ratio), by hand, for clip_low 0.2 and clip_high 0.5
 TOKEN_CLIP = [
@@ -22,17 +43,14 @@ TOKEN_CLIP = [
 @pytest.mark.parametrize(("ratio", "advantage", "loss", "slope"), TOKEN_CLIP)
 def test_pitfall_22_table_of_ratio_and_advantage(ratio: float, advantage: float, loss: float, slope: float):
     log_ratio = torch.tensor([[ratio]], dtype=torch.float64).log().requires_grad_()
-    advantages, mask = torch.tensor([[advantage]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.bool)
-    for surrogate in (token_clip, sequence_clip):  # the same for a sequence of one token
-        log_ratio.grad = None
-        found = surrogate(log_ratio, log_ratio, advantages, mask, clip_low=0.2, clip_high=0.5)
-        found.loss.sum().backward()
-        assert log_ratio.grad is not None
-        assert found.loss.item() == pytest.approx(loss)
-        assert log_ratio.grad.item() == pytest.approx(slope)
-        assert found.ratio.item() == pytest.approx(ratio)
-        assert found.clipped_high.item() == (slope == 0 and advantage > 0)
-        assert found.clipped_low.item() == (slope == 0 and advantage < 0)
+    found = clip(log_ratio.exp(), torch.tensor([[advantage]], dtype=torch.float64), clip_low=0.2, clip_high=0.5)
+    found.loss.sum().backward()
+    assert log_ratio.grad is not None
+    assert found.loss.item() == pytest.approx(loss)
+    assert log_ratio.grad.item() == pytest.approx(slope)
+    assert found.ratio.item() == pytest.approx(ratio)
+    assert found.clipped_high.item() == (slope == 0 and advantage > 0)
+    assert found.clipped_low.item() == (slope == 0 and advantage < 0)
 
 
 @pytest.mark.parametrize(
@@ -41,10 +59,8 @@ def test_pitfall_22_table_of_ratio_and_advantage(ratio: float, advantage: float,
 )
 def test_cispo_gradient_is_the_clipped_ratio_times_advantage(ratio: float, advantage: float, slope: float):
     logprobs = torch.tensor([[-0.7]], dtype=torch.float64, requires_grad=True)
-    log_ratio = logprobs - logprobs.detach() + torch.tensor(ratio, dtype=torch.float64).log()
-    found = detached_clip(
-        log_ratio, logprobs, torch.tensor([[advantage]]).double(), torch.ones(1, 1).bool(), clip_high=0.5
-    )
+    moving = (logprobs - logprobs.detach()).exp() * ratio
+    found = detached_clip(moving, logprobs, torch.tensor([[advantage]]).double(), clip_high=0.5)
     found.loss.sum().backward()
     assert logprobs.grad is not None
     assert found.loss.item() == pytest.approx(slope * -0.7)
@@ -56,7 +72,7 @@ def test_gspo_gradient_shares_one_ratio_over_the_row():
     log_ratio = torch.tensor([[0.3, 9.0, -0.1, 0.1]], dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[True, False, True, True]])
     advantages = mask * torch.tensor(2.0).double()
-    found = sequence_clip(log_ratio, log_ratio, advantages, mask, clip_low=0.2, clip_high=0.5)
+    found = algorithm("gspo").algorithm.surrogate(log_ratio, log_ratio, advantages, mask)
     (found.loss * mask / 3).sum().backward()
     ratio = torch.tensor(0.1).double().exp()
     torch.testing.assert_close(found.ratio[mask], ratio.expand(3))
@@ -83,3 +99,174 @@ def test_pitfall_22_clipped_value_loss_by_hand(value: float, old: float, target:
     assert values.grad.item() == pytest.approx(slope, abs=1e-6)
     plain = clipped_value_loss(values, torch.tensor(old), torch.tensor(target), value_clip=None)
     assert plain.item() == pytest.approx((value - target) ** 2 / 2)
+
+
+# ------------------------------------------- KL estimators, on a categorical policy that is small enough to enumerate
+
+START = torch.tensor([1.0, -0.5, 0.2, 0.0], dtype=torch.float64)
+REFERENCE = torch.tensor([0.1, 0.4, 0.2, 0.3], dtype=torch.float64).log()
+
+
+def exact_kl(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q) of two categorical distributions given as log-probabilities."""
+    return (p.exp() * (p - q)).sum()
+
+
+def enumerated_loss_gradient(estimator: str, logits: Tensor) -> Tensor:
+    """E over all tokens, weighted by their probability, of the product's gradient with only the KL term in the loss."""
+    logits = logits.clone().requires_grad_()
+    logprobs = logits.log_softmax(0)[:, None]  # [4 rows, 1 token]: row i sampled token i
+    now = logprobs.detach()
+    batch = batch_of([[1]] * 4, [0.0] * 4, old_logprobs=now, behavior_logprobs=now)
+    batch = replace(batch, reference_logprobs=REFERENCE[:, None], advantages=torch.zeros(4, 1).double())
+    chosen = algorithm("grpo", kl_coef=1.0, kl_estimator=estimator, num_epochs=1)
+    chosen.loss(batch, now.exp(), logprobs, torch.zeros(4, 1).double(), None).loss.backward()
+    assert logits.grad is not None
+    return logits.grad
+
+
+def gradient_of(divergence: str, logits: Tensor) -> Tensor:
+    """Of KL(pi || ref) ("reverse") or KL(ref || pi) ("forward"), exactly."""
+    logits = logits.clone().requires_grad_()
+    p = logits.log_softmax(0)
+    (exact_kl(p, REFERENCE) if divergence == "reverse" else exact_kl(REFERENCE, p)).backward()
+    assert logits.grad is not None
+    return logits.grad
+
+
+def test_pitfall_15_enumerated_gradient_in_the_loss_is_as_documented():
+    reverse, forward = gradient_of("reverse", START), gradient_of("forward", START)
+    torch.testing.assert_close(enumerated_loss_gradient("k1", START), torch.zeros(4).double())
+    torch.testing.assert_close(enumerated_loss_gradient("k2", START), reverse)
+    torch.testing.assert_close(enumerated_loss_gradient("k3", START), forward)
+    assert (forward - reverse).abs().max() > 0.05
+
+
+def test_pitfall_15_k3_agrees_with_k2_to_first_order_at_the_reference():
+    near = REFERENCE + 1e-3 * START
+    torch.testing.assert_close(
+        enumerated_loss_gradient("k3", near), enumerated_loss_gradient("k2", near), rtol=0, atol=1e-6
+    )
+    assert enumerated_loss_gradient("k2", near).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+def test_pitfall_15_descending_the_loss_alone_lowers_the_exact_kl(estimator: str):
+    logits = START.clone()
+    values = [exact_kl(logits.log_softmax(0), REFERENCE).item()]
+    for _ in range(200):
+        logits = logits - 0.5 * enumerated_loss_gradient(estimator, logits)
+        values.append(exact_kl(logits.log_softmax(0), REFERENCE).item())
+    assert values[0] > 0.2
+    assert values[-1] < 1e-4
+    assert all(later < earlier for earlier, later in pairwise(values[:20]))
+
+
+def test_pitfall_15_k1_in_the_reward_has_the_gradient_of_the_reverse_kl():
+    """Enumerated policy gradient: one row per token, weighted by its probability; the baseline is the same for all."""
+    logits = START.clone().requires_grad_()
+    logprobs = logits.log_softmax(0)[:, None]
+    now = logprobs.detach()
+    batch = batch_of([[1]] * 4, [0.0] * 4, old_logprobs=now, behavior_logprobs=now)
+    batch = replace(batch, reference_logprobs=REFERENCE[:, None])
+    chosen = algorithm("dr_grpo", kl_coef=1.0, kl_estimator="k1", kl_placement="reward", num_epochs=1)
+    scored = chosen.advantages(batch)
+    chosen.loss(scored, now.exp(), logprobs, torch.zeros(4, 1).double(), None).loss.backward()
+    torch.testing.assert_close(logits.grad, gradient_of("reverse", START))
+
+
+def test_estimates_in_expectation():
+    p = START.log_softmax(0)
+    mean = {name: (p.exp() * kl_estimate(p - REFERENCE, name)).sum() for name in ("k1", "k2", "k3")}
+    torch.testing.assert_close(mean["k1"], exact_kl(p, REFERENCE))
+    torch.testing.assert_close(mean["k3"], exact_kl(p, REFERENCE))
+    assert abs(mean["k2"] - exact_kl(p, REFERENCE)) > 1e-3
+
+
+@pytest.mark.parametrize(("estimator", "value"), [("k1", 0.6931472), ("k2", 0.2402265), ("k3", 0.5 - 1 + 0.6931472)])
+def test_kl_estimates_at_log_two(estimator: str, value: float):
+    assert kl_estimate(torch.tensor(2.0).log(), estimator).item() == pytest.approx(value)
+
+
+# ------------------------------------------------------------------------------------------- ratios and corrections
+
+
+@pytest.mark.parametrize("num_tokens", [3, 300])
+def test_pitfall_23_sequence_ratio_is_the_exponential_of_the_mean(num_tokens: int):
+    log_ratio = torch.zeros(2, 400, dtype=torch.float64)
+    log_ratio[0, 10 : 10 + num_tokens] = 0.01
+    log_ratio[1, 10] = 0.3
+    mask = torch.zeros(2, 400, dtype=torch.bool)
+    mask[:, 10 : 10 + num_tokens] = True
+    found = sequence_log_ratio(log_ratio, mask).exp()
+    torch.testing.assert_close(found[0, mask[0]], torch.full((num_tokens,), 1.010050167, dtype=torch.float64))
+    by_hand = {3: 1.105170918, 300: 1.0010005}[num_tokens]
+    torch.testing.assert_close(found[1, 0].item(), by_hand, rtol=1e-8, atol=0)
+    total = (log_ratio * mask).sum(1).exp()[0].item()  # what exp(sum) would give
+    assert total == pytest.approx({3: 1.0304545, 300: 20.0855369}[num_tokens])
+
+
+@pytest.mark.parametrize(("num_tokens", "product"), [(3, 1.0304545), (300, 20.0855369)])
+def test_pitfall_23_weights_of_tokens_sequences_and_their_mean_by_hand(num_tokens: int, product: float):
+    log_weight = torch.full((2, 400), 5.0, dtype=torch.float64)  # what is masked counts nowhere
+    mask = torch.zeros(2, 400, dtype=torch.bool)
+    mask[:, 10 : 10 + num_tokens] = True
+    log_weight[0, mask[0]] = 0.01
+    log_weight[1, mask[1]] = -0.01
+    for row, sign in ((0, 1), (1, -1)):
+        expected = {"truncate": 1.010050167, "geometric_mask": 1.010050167, "sequence_mask": product}
+        for correction, value in expected.items():
+            found = mismatch_weight(log_weight, mask, correction)[row, mask[row]]
+            torch.testing.assert_close(found, torch.full_like(found, value**sign), rtol=1e-7, atol=0)
+
+
+def test_pitfall_23_a_product_that_overflows_is_bounded():
+    found = mismatch_weight(torch.full((1, 300), 20.0), torch.ones(1, 300, dtype=torch.bool), "sequence_truncate")
+    assert found.isfinite().all()
+    assert found[0, 0].item() == pytest.approx(math.exp(MAX_LOG_RATIO), rel=1e-5)
+
+
+def test_pitfall_23_each_correction_has_the_weight_and_the_limit_of_its_name():
+    log_weight = torch.tensor([[2.0, 0.6, 1.0]]).log()  # product 1.2, mean 1.0627
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    expected = {
+        "none": [1, 1, 1],
+        "truncate": pytest.approx([1.1, 0.6, 1.0]),
+        "mask": pytest.approx([0, 0.6, 1.0]),
+        "sequence_truncate": pytest.approx([1.1] * 3),
+        "sequence_mask": [0, 0, 0],
+        "geometric_mask": pytest.approx([1.2 ** (1 / 3)] * 3),
+    }
+    for name, factors in expected.items():
+        assert mismatch_factor(mismatch_weight(log_weight, mask, name), name, 1.1)[0].tolist() == factors
+
+
+def test_bounds_and_their_count():
+    p = torch.tensor([-1.0, -INF, -1.0, -INF, -1.0, -500.0])
+    q = torch.tensor([-1.5, -1.0, -INF, -INF, -40.0, -500.5])
+    log_ratio, clamped = bounded_log_ratio(p, q)
+    assert log_ratio.tolist() == [0.5, -MAX_LOG_RATIO, MAX_LOG_RATIO, 0.0, MAX_LOG_RATIO, 0.5]
+    assert clamped.tolist() == [False, True, True, False, True, False]
+    assert math.isfinite(log_ratio.exp().max().item())
+
+
+def test_a_nan_of_the_model_is_not_hidden():
+    log_ratio, _ = bounded_log_ratio(torch.tensor([NAN]), torch.tensor([-1.0]))
+    assert log_ratio.isnan().all()
+
+
+def test_a_missing_behavior_logprob_counts_as_equal_and_is_counted():
+    log_weight, odd = mismatch_log_weight(torch.tensor([-1.0, -1.0, -1.0]), torch.tensor([NAN, -INF, -1.5]))
+    assert log_weight.tolist() == [0.0, MAX_LOG_RATIO, 0.5]
+    assert odd.tolist() == [True, True, False]
+
+
+def test_corrections_by_hand():
+    weight = torch.tensor([0.1, 0.49, 0.5, 1.0, 2.0, 2.5])
+    for correction, factors in {
+        "none": [1] * 6,
+        "truncate": [0.1, 0.49, 0.5, 1.0, 2.0, 2.0],
+        "mask": [0.1, 0.49, 0.5, 1.0, 2.0, 0],
+        "geometric_mask": [0, 0, 0.5, 1.0, 2.0, 0],
+    }.items():
+        assert mismatch_factor(weight, correction, 2.0).tolist() == pytest.approx(factors)

@@ -11,10 +11,9 @@ from rlvr.core.algorithms.advantages import Estimate
 from rlvr.core.algorithms.grpo import Grpo
 from rlvr.core.algorithms.losses import Surrogate
 from rlvr.core.algorithms.objective import LossTerms, Objective
-from rlvr.core.algorithms.ratios import CORRECTIONS
 from rlvr.errors import UserError
 from rlvr.types import TokenBatch
-from tests.unit.core.algorithms.cases import MODES, NAMES, algorithm, batch_of, noisy, ragged_batch
+from tests.unit.core.algorithms.cases import CORRECTIONS, MODES, NAMES, algorithm, batch_of, noisy, ragged_batch
 
 EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "truncate"}
 

@@ -20,6 +20,8 @@ from rlvr.tracking.trackers.fanout import Reported, Trackers
 NAME = "tests.unit.tracking.trackers.fake:Fake"
 GATE = threading.Event()
 """What a fake with `does="log:wait"` waits for."""
+INSIDE = threading.Event()
+"""A fake that misbehaves has begun to."""
 
 
 class Fake(Tracker):
@@ -68,15 +70,16 @@ class Fake(Tracker):
             file.write(json.dumps([what, value]) + "\n")
 
     def _misbehave(self, how: str) -> None:
+        INSIDE.set()
         match how:
             case "hang":
                 time.sleep(600)
             case "wait":
-                GATE.wait(30)
+                GATE.wait(300)
             case "slow":
                 time.sleep(0.01)
             case "late":
-                time.sleep(0.5)
+                time.sleep(0.2)
             case "exit":
                 sys.exit(3)
             case "print":
@@ -127,7 +130,7 @@ class Run:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.tracking.rollouts import EpisodeRecord, TurnRecord
-from rlvr.tracking.trackers.fanout import MAX_TEXT, completion_rows
+from rlvr.tracking.rollouts import MAX_TEXT, EpisodeRecord, TurnRecord, completion_rows
 from tests.unit.tracking.trackers.fake import Fake, Run
 
 

@@ -11,9 +11,6 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-GATHERED = "_rlvr_gathered"
-"""Attribute of a sharded model: a function that calls another one with the weights gathered."""
-
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether this rank holds only some rows."""

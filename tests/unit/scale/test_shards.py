@@ -19,19 +19,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlvr.core.sharding import is_sharded, whole
 from rlvr.core.trainer import Trainer
 from rlvr.core.world import ALONE, World
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
+from rlvr.scale.sharding import is_sharded, whole
+from rlvr.scale.shards import INDEX, Shards, shard_name
 from rlvr.training.checkpoint import (
     SHARDS,
+    Contents,
     latest_checkpoint,
     list_checkpoints,
     load_checkpoint,
     save_checkpoint,
 )
-from rlvr.training.shards import INDEX, Shards, shard_name
 from rlvr.training.state import CheckpointSchedule
 from tests.ranks import RankError, Ranks
 from tests.unit.core.tiny import tiny_batch, tiny_config, tiny_policy, tiny_trainer, update
@@ -297,19 +298,15 @@ def save_twice(world: World, folder: str, die_at: int, victim: int) -> None:
     mesh = init_device_mesh("cpu", (world.size,))
     cut = distribute_tensor(torch.arange(12.0).reshape(6, 2), mesh, [Shard(0)])
     assert is_sharded(cut)
-    save = partial(
-        save_checkpoint,
-        Path(folder),
-        model_saver=lambda to: write_model(to) if world.is_first else None,
-        tensors={"count": torch.tensor(3)},
+    contents = Contents(
+        save_model=lambda to: write_model(to) if world.is_first else None,
+        tensors={"count": torch.tensor(3), "parameters/x": cut},
         state={},
-        sharded={"parameters/x": cut},
-        world=world,
     )
-    save(1)
+    save_checkpoint(Path(folder), 1, contents, world)
     if world.rank == victim:
         sys.addaudithook(assassin(die_at))
-    save(2)
+    save_checkpoint(Path(folder), 2, contents, world)
 
 
 def save_on_a_full_disk(world: World, strategy: str, folder: str, full: int) -> str:

@@ -1,4 +1,4 @@
-"""How per-token losses become one number."""
+"""Which tokens are in the loss, and the weight of each."""
 
 from dataclasses import replace
 
@@ -6,21 +6,26 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from rlvr.core.algorithms.aggregation import fixed_length, sequence_mean, sequence_sum, token_mean
-from rlvr.core.algorithms.masking import longest_turn
+from rlvr.core.algorithms.weights import longest_turn, loss_weights
 from rlvr.types import TokenBatch
 from tests.unit.core.algorithms.cases import MODES, NAMES, algorithm, noisy, ragged_batch, take
 
 EVERY_TERM = {"kl_coef": 0.1, "entropy_coef": 0.01, "mismatch_correction": "truncate", "truncated": "mask"}
 
 
-def test_weights_of_the_example_in_the_docstring():
+@pytest.mark.parametrize(
+    ("mode", "short", "long"),
+    [
+        ("token_mean", 1 / 4, 1 / 4),
+        ("sequence_mean", 1 / 2, 1 / 6),
+        ("sequence_sum", 1 / 2, 1 / 2),
+        ("fixed_length", 1 / 8, 1 / 8),
+    ],
+)
+def test_weights_of_the_example_in_the_docstring(mode: str, short: float, long: float):
     mask = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 1]], dtype=torch.bool)
-    row = lambda short, long: torch.tensor([[0, short, 0, 0], [0, long, long, long]])  # noqa: E731
-    torch.testing.assert_close(token_mean(mask, torch.arange(2), 4), row(1 / 4, 1 / 4))
-    torch.testing.assert_close(sequence_mean(mask, torch.arange(2), 4), row(1 / 2, 1 / 6))
-    torch.testing.assert_close(sequence_sum(mask, torch.arange(2), 4), row(1 / 2, 1 / 2))
-    torch.testing.assert_close(fixed_length(mask, torch.arange(2), 4), row(1 / 8, 1 / 8))
+    found = loss_weights(mask, torch.arange(2), aggregation=mode, max_completion_tokens=4)
+    torch.testing.assert_close(found, torch.tensor([[0, short, 0, 0], [0, long, long, long]]))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rlvr.core.sharding import own_rows, row_range
+from rlvr.scale.sharding import own_rows, row_range
 
 INDEX = "index.json"
 

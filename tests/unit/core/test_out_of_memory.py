@@ -6,10 +6,9 @@ import sys
 import pytest
 import torch
 
-import rlvr.core.budget
-from rlvr.core.budget import Budget
+import rlvr.core.packing
 from rlvr.core.devices import is_out_of_memory
-from rlvr.core.packing import MIN_LINE_TOKENS
+from rlvr.core.packing import MIN_LINE_TOKENS, Packing
 from rlvr.errors import UserError
 from rlvr.models.policy import HubPolicy
 from tests.unit.core.tiny import gradient, tiny_batch, tiny_policy, tiny_trainer, update
@@ -76,16 +75,16 @@ def test_after_a_halving_the_numbers_are_those_of_the_smaller_budget_bit_for_bit
 
 def test_each_halving_is_said_once_and_gives_back_what_the_pass_held(monkeypatch):
     said, tries, freed = [], [], []
-    monkeypatch.setattr(rlvr.core.budget, "free", lambda: freed.append(sys.exc_info()[0]))
+    monkeypatch.setattr(rlvr.core.packing, "free", lambda: freed.append(sys.exc_info()[0]))
 
-    def attempt(tokens):
-        tries.append(tokens)
-        if tokens > 1000:
+    def attempt():
+        tries.append(packing.max_tokens)
+        if packing.max_tokens > 1000:
             raise RuntimeError(f"{CPU_SAYS} allocate 8 bytes. Error code 12 (Cannot allocate memory)")
-        return tokens
+        return packing.max_tokens
 
-    budget = Budget(5000, note=said.append)
-    assert [budget.run(attempt, longest=20) for _ in range(2)] == [625, 625]
+    packing = Packing(max_tokens=5000, note=said.append)
+    assert [packing.fit(attempt, longest=20) for _ in range(2)] == [625, 625]
     assert tries == [5000, 2500, 1250, 625, 625]
     assert freed == [None] * 3  # where no error is there any more that would hold the tensors of its frames
     assert said == [
@@ -96,26 +95,28 @@ def test_each_halving_is_said_once_and_gives_back_what_the_pass_held(monkeypatch
 
 @pytest.mark.parametrize(("longest", "tries"), [(600, [2000, 1000, 500]), (20, [2000, 1000, 500, 250, 128])])
 def test_a_line_that_does_not_fit_alone_is_one_sentence(monkeypatch, longest, tries):
-    monkeypatch.setattr(rlvr.core.budget, "free", lambda: None)
+    monkeypatch.setattr(rlvr.core.packing, "free", lambda: None)
     made = []
 
-    def attempt(tokens):
-        made.append(tokens)
+    def attempt():
+        made.append(packing.max_tokens)
         raise MemoryError
 
+    packing = Packing(max_tokens=2000, note=lambda text: None)
+
     with pytest.raises(UserError, match=rf"^a line of {longest} tokens does not fit into memory, even alone .*lora"):
-        Budget(2000, note=lambda text: None).run(attempt, longest=longest)
+        packing.fit(attempt, longest=longest)
     assert made == tries
 
 
 def test_where_other_ranks_wait_in_the_pass_it_is_not_made_anew():
-    def attempt(tokens):
+    def attempt():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     with pytest.raises(
         UserError, match=r"^out of memory at 4,096 tokens .*go on with resume=true trainer\.microbatch_tokens=2048$"
     ):
-        Budget(4096, note=print, alone=False).run(attempt, longest=20)
+        Packing(max_tokens=4096).fit(attempt, longest=20, repeatable=False)
 
 
 @pytest.mark.parametrize(
@@ -138,13 +139,13 @@ def test_libraries_have_their_own_words_for_it(said):
 def test_other_errors_are_not_retried(error):
     calls = []
 
-    def attempt(tokens):
-        calls.append(tokens)
+    def attempt():
+        calls.append(error)
         raise error
 
     with pytest.raises(type(error)):
-        Budget(4096, note=print).run(attempt, longest=20)
-    assert calls == [4096]
+        Packing(max_tokens=4096).fit(attempt, longest=20)
+    assert len(calls) == 1
     assert not is_out_of_memory(error)
 
 
@@ -161,12 +162,12 @@ expected = gradient(small, batch)  # everything that is loaded late has been loa
 del small
 said = []
 trainer = make(16384)
-trainer._budget._note = said.append
+trainer.packing.note = said.append
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20),) * 2)
 found = gradient(trainer, batch)
 torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
-print(trainer._budget.tokens, len(said))
+print(trainer.packing.max_tokens, len(said))
 """
 
 

@@ -1,0 +1,79 @@
+"""Which tokens are in the loss, and the weight of each.
+
+This file, `advantages.py` and `losses.py` use tensors by their methods alone and import no torch: the settings classes
+import them, and settings are checked before torch is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlvr.types import TokenBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def keep(x: Tensor, mask: Tensor) -> Tensor:
+    """`x` where `mask`, else 0. Not a product: what `mask` leaves out may be inf or NaN."""
+    return x.masked_fill(~mask, 0.0)
+
+
+def sampled_tokens(batch: TokenBatch) -> Tensor:
+    """[B, T] bool: tokens the policy sampled, in rows whose verifier gave a verdict."""
+    return batch.loss_mask & batch.valid[:, None]
+
+
+def trained_tokens(batch: TokenBatch, *, truncated: str) -> Tensor:
+    """[B, T] bool: the tokens in the loss. `truncated="mask"` leaves out rows that stopped for length.
+
+    Such a row stays in the mean and std of its group: it is a sample with a reward, only not trained on.
+    The flag is the row's stop reason; a row that stops by itself on the last allowed token is not truncated.
+    """
+    mask = sampled_tokens(batch)
+    return mask & ~batch.truncated[:, None] if truncated == "mask" else mask
+
+
+def loss_weights(mask: Tensor, episodes: Tensor, *, aggregation: str, max_completion_tokens: int) -> Tensor:
+    """Weights [B, T] of the tokens in the loss, `mask` [B, T], of a whole minibatch; 0 elsewhere.
+
+    They carry the minibatch's denominator. The loss is then a plain sum, `(weights * per_token).sum()`, and does not
+    depend on how rows are ordered, packed, cut into microbatches or spread over ranks. Only what is in the loss counts:
+    no denominator includes tool tokens, verifier errors or masked truncated rows. An episode counts once; it has
+    several rows, `episodes` [B] alike, where a template rewrote history.
+
+    Two episodes with 1 and 3 trained tokens, max_completion_tokens = 4:
+
+        token_mean     1/4     1/4  1/4  1/4     1 / tokens; DAPO, arXiv:2503.14476, eq. 12
+        sequence_mean  1/2     1/6  1/6  1/6     1 / (episodes x the episode's tokens); GRPO, arXiv:2402.03300, eq. 3
+        sequence_sum   1/2     1/2  1/2  1/2     1 / episodes, the plain policy gradient; RLOO, arXiv:2402.14740
+        fixed_length   1/8     1/8  1/8  1/8     1 / (episodes x max_completion_tokens); Dr. GRPO, arXiv:2503.20783
+    """
+    match aggregation:
+        case "token_mean":
+            return mask / mask.sum().clamp(min=1)
+        case "sequence_mean":
+            return mask / over_episode(mask.sum(1), episodes).clamp(min=1)[:, None] / num_episodes(mask, episodes)
+        case "sequence_sum":
+            return mask / num_episodes(mask, episodes)
+        case _:
+            return mask / (num_episodes(mask, episodes) * max_completion_tokens)
+
+
+def num_episodes(mask: Tensor, episodes: Tensor) -> Tensor:
+    """Episodes with at least one token in the loss, at least 1: []."""
+    return episodes.new_tensor(len(episodes[mask.any(1)].unique())).clamp(min=1)
+
+
+def over_episode(x: Tensor, episodes: Tensor) -> Tensor:
+    """The sum of x [B] over the rows of each row's episode [B]. x 1 2 3, episodes 0 0 1 -> 3 3 3."""
+    _, index = episodes.unique(return_inverse=True)
+    return x.new_zeros(len(x)).index_add(0, index, x)[index]
+
+
+def longest_turn(mask: Tensor, episodes: Tensor) -> Tensor:
+    """Sampled tokens of the longest turn of each row's episode [B]: the longest run of True. `0 1 1 0 1` -> 2."""
+    count = mask.long().cumsum(1)
+    before = count.masked_fill(mask, 0).cummax(1).values
+    _, index = episodes.unique(return_inverse=True)
+    return index.new_zeros(len(index)).scatter_reduce(0, index, (count - before).amax(1), "amax")[index]

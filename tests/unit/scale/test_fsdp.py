@@ -1,0 +1,62 @@
+"""How weights are dealt out; what real ranks make of it is in tests/system/test_parallel.py."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy
+
+from rlvr.core.world import ALONE
+from rlvr.errors import ConfigError
+from rlvr.models.devices import move
+from rlvr.scale import fsdp
+from rlvr.scale.fsdp import FullySharded, decoder_layers, parallel
+from rlvr.scale.sharding import copy_into, is_sharded, own_rows, row_range, whole
+from tests.unit.core.tiny import ARCHITECTURES, tiny_config, tiny_model, tiny_policy, tiny_trainer
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_layers_of_an_architecture_are_found(architecture: str) -> None:
+    model = tiny_model(architecture)
+    assert len(decoder_layers(model)) == 2
+    assert decoder_layers(torch.nn.Linear(2, 2)) == []
+
+
+def test_a_cpu_has_nowhere_to_offload_to() -> None:
+    settings = tiny_config("trainer.strategy=fsdp2", "trainer.cpu_offload=true").trainer
+    with pytest.raises(ConfigError, match=r"^trainer\.cpu_offload=true: the model is in the CPU's memory already"):
+        parallel(settings, ALONE, bf16=False).shard(tiny_policy())
+
+
+def test_what_is_cut_on_a_gpu_is_kept_on_the_cpu_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as it can be seen without one: what FSDP is told about every part."""
+    told: dict[nn.Module, dict[str, object]] = {}
+    for name in ("set_gradient_divide_factor", "set_force_sum_reduction_for_comms"):
+        monkeypatch.setattr(nn.Module, name, lambda module, value: None, raising=False)
+    monkeypatch.setattr(fsdp, "FSDPModule", nn.Module)
+    monkeypatch.setattr(fsdp, "init_device_mesh", lambda *shape: None)
+    monkeypatch.setattr(fsdp, "fully_shard", lambda module, **options: told.update({module: options}))
+    policy = tiny_policy()
+    move(policy.model, torch.device("meta"))
+    settings = tiny_config("trainer.strategy=fsdp2", "trainer.cpu_offload=true").trainer
+    parallel(settings, ALONE, bf16=False).shard(policy)
+    assert [type(module).__name__ for module in told] == ["LlamaDecoderLayer"] * 2 + ["_Root"]
+    assert all(type(options["offload_policy"]) is CPUOffloadPolicy for options in told.values())
+
+
+def test_a_plain_tensor_is_whole_on_every_rank() -> None:
+    tensor = torch.arange(6.0).view(3, 2)
+    assert not is_sharded(tensor)
+    assert row_range(tensor) == (0, 3)
+    assert whole(tensor).data_ptr() == own_rows(tensor).data_ptr() == tensor.data_ptr()
+    copy_into(tensor, torch.ones(3, 2))
+    assert tensor.eq(1).all()
+    with pytest.raises(ValueError, match=r"a tensor of shape \(3, 1\) does not fit one of \(3, 2\)"):
+        copy_into(tensor, torch.ones(3, 1))
+
+
+def test_precision_that_weights_were_cut_with_stays() -> None:
+    trainer = tiny_trainer(tiny_policy(), "trainer.precision=fp32")
+    trainer.parallel.go_on_in(True)  # of a checkpoint: another machine decides as the first one did
+    assert trainer.precision == "bf16 autocast"
+    with pytest.raises(ConfigError, match=r"^trainer\.precision: the run was begun in fp32.*=fp32\.$"):
+        FullySharded(ALONE, bf16=True).go_on_in(False)
