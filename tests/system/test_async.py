@@ -100,11 +100,6 @@ def test_pitfall_24_a_run_keeps_its_bound_for_every_token_and_trains_on_the_same
     assert_nothing_is_left()
 
 
-def test_without_staleness_no_age_is_logged(whole: Ran) -> None:
-    assert not [name for row in whole.rows for name in row if "staleness" in name]
-    assert {episode.policy_version for episode in records(whole.folder)[2]} == {2}
-
-
 def test_pitfall_31_tokens_of_the_newest_version_have_the_logprobs_of_its_weights(model: Path, tmp_path: Path) -> None:
     """Those, too, that came after new weights in the middle of a completion: no key is left of the old ones."""
     ran = run_train(tmp_path / "run", *LONG, *pretrained(model), "rollout.max_staleness=1", "engine.max_batch_size=4")

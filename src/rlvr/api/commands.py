@@ -19,9 +19,6 @@ from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
 if TYPE_CHECKING:
     from rlvr.evaluation.summary import EvaluationResult
 
-ALL = 1_000_000_000
-"""More held-out examples than anybody has."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -139,8 +136,8 @@ def evaluate(
     from rlvr.app.inference import open_inference
 
     source = str(model.folder if isinstance(model, Run) else model)
-    num_examples = ALL if num_examples is None and data is not None else num_examples
-    chosen = {"evaluation.num_examples": num_examples, "evaluation.samples_per_example": samples_per_example}
+    wanted = "all" if num_examples is None and data is not None else num_examples
+    chosen = {"evaluation.num_examples": wanted, "evaluation.samples_per_example": samples_per_example}
     values = {key: value for key, value in chosen.items() if value is not None} | overrides
     call = Call(data=data_file(data, "data"), reward=reward, values=values)
     config = evaluation(call, source, task)

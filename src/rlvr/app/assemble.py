@@ -12,7 +12,7 @@ from rlvr.app.engines import Sampler, make_engine
 from rlvr.app.evaluation import evaluate_all
 from rlvr.app.memory import fitted, plan_run
 from rlvr.app.policies import Setup
-from rlvr.app.ranks import own_voice
+from rlvr.app.ranks import note_of_rank
 from rlvr.app.tasks import context_tokens, make_chat
 from rlvr.chat.rendering import Chat
 from rlvr.core.algorithms.objective import Objective
@@ -47,7 +47,7 @@ def assemble(setup: Setup, policy: HubPolicy, trackers: Trackers) -> TrainingRun
     chat, layout = make_chat(setup.config, policy, task), choose_layout(policy)
     setup = within_memory(setup, policy, chat, layout)
     config, world = setup.config, setup.world
-    engine = make_engine(config, policy, setup.folder.root, world, own_voice(config, world, note), setup.stopped)
+    engine = make_engine(config, policy, setup.folder.root, world, note_of_rank(config, world, note), setup.stopped)
     if "values" in config.algorithm.needs:
         critic = value_head(policy.model.config.get_text_config().hidden_size).to(policy.model.device)
         policy = replace(policy, value_head=critic)

@@ -23,7 +23,7 @@ LOST = re.compile("gloo|NCCL|[Cc]onnection|Broken pipe|[Tt]imed out")
 
 
 @contextmanager
-def one_voice(world: World) -> Iterator[None]:
+def fail_together(world: World) -> Iterator[None]:
     """Fail all ranks together; report the error once.
 
     The rank that fails first raises its error; its connections close, so the others fail where they wait for it and
@@ -36,7 +36,7 @@ def one_voice(world: World) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _may_speak():
+        if not _fails_first():
             raise SystemExit(error.exit_code if isinstance(error, UserError) else 1) from error
         if isinstance(error, RuntimeError) and LOST.search(str(error)):
             # `[/x/gloo/transport/tcp/pair.cc:537] Read error [::1]:4321: Connection reset by peer. This is ...`
@@ -49,14 +49,14 @@ def one_voice(world: World) -> Iterator[None]:
         raise
 
 
-def _may_speak() -> bool:
+def _fails_first() -> bool:
     """Whether this rank fails first, by a count in the launcher's store; if not, wait until the first has reported."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     try:
         store = _get_default_store()
         if store.add("rlvr/failed", 1) == 1:
-            atexit.register(_tell, store)
+            atexit.register(_report_done, store)
             return True
     except (RuntimeError, ValueError):  # the store has gone with the process that held it
         return True
@@ -65,7 +65,7 @@ def _may_speak() -> bool:
     return False
 
 
-def _tell(store: Any) -> None:
+def _report_done(store: Any) -> None:
     with suppress(RuntimeError):
         store.set("rlvr/said", "1")
 
@@ -76,14 +76,14 @@ def quiet(config: Config) -> Config:
     return config.model_copy(update={"tracker": tracker, "debug": False})
 
 
-def own_voice(config: Config, world: World, note: Callable[[str], None]) -> Callable[[str], None]:
+def note_of_rank(config: Config, world: World, note: Callable[[str], None]) -> Callable[[str], None]:
     """What a rank alone knows: the first one's by its `note`, others' on stderr with their numbers."""
     if world.is_first or config.tracker.console == "none":
         return note
     return lambda text: print(f"process {world.rank}: {text}", file=sys.stderr, flush=True)
 
 
-def agreed(stopped: Callable[[], bool], world: World, note: Callable[[str], None]) -> Callable[[], bool]:
+def any_stopped(stopped: Callable[[], bool], world: World, note: Callable[[str], None]) -> Callable[[], bool]:
     """Whether any rank was asked to stop; to be asked on all of them at the same points."""
     if world.size == 1:
         return stopped

@@ -13,7 +13,7 @@ from rlvr.app.assemble import assemble
 from rlvr.app.engines import check_engine
 from rlvr.app.plan import plan
 from rlvr.app.policies import Setup, Stopped, save_atomically, scratch_policy, set_threads
-from rlvr.app.ranks import agreed, check_shares, one_voice, quiet, shared_folder
+from rlvr.app.ranks import any_stopped, check_shares, fail_together, quiet, shared_folder
 from rlvr.app.run_folder import RunFolder, open_run_folder
 from rlvr.app.sources import with_absolute_model
 from rlvr.app.tasks import open_tasks
@@ -52,7 +52,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
     with ExitStack() as stack:
         with errors_once():
             world = stack.enter_context(open_world(config.trainer.strategy, wanted=config.trainer.world_size))
-        stack.enter_context(one_voice(world))
+        stack.enter_context(fail_together(world))
         check_shares(config, world)
         config.tracker.check_installed()
         check_engine(config)
@@ -77,7 +77,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
         trackers = stack.enter_context(Trackers(shown.tracker, about, folder.root, console.note))
         setup = Setup(config=config, tasks=tasks, folder=folder, console=console, world=world, stopped=stopped)
         console.note(f"run folder: {folder.root}")
-        all_stop = agreed(stopped, world, console.note)
+        all_stop = any_stopped(stopped, world, console.note)
         policy = policy or scratch_policy(setup, all_stop)
         num_steps = 0 if policy is None else _train(setup, policy, trackers, all_stop)
         evaluations = world.first(_evaluations(folder.metrics) if world.is_first and policy is not None else [])

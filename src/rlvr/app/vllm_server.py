@@ -101,7 +101,6 @@ class VllmServer:
     names: tuple[str, ...]
     process: subprocess.Popen[bytes]
     log: Path
-    notes: tuple[str, ...] = ()
 
     def wait(self) -> None:
         """Wait until the server dies; raises VllmDiedError."""
@@ -254,6 +253,8 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
         file = log.open("wb")
     with file:
         note(f"vLLM {build.version} of {build.python} loads {weights.model}; its log: {log}")
+        for line in weights.notes:
+            note(line)
         process = subprocess.Popen(
             [build.python, *command_line(build, weights, names, settings)],
             env=variables(build, weights, settings, os.environ),
@@ -264,7 +265,7 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
         )
     try:
         url = _url(settings.host, settings.port)
-        server = VllmServer(url=f"{url}/v1", names=tuple(names), process=process, log=log, notes=weights.notes)
+        server = VllmServer(url=f"{url}/v1", names=tuple(names), process=process, log=log)
         _wait_until_healthy(server, settings, note)
         yield server
     finally:

@@ -130,8 +130,6 @@ def _serve_vllm(args: argparse.Namespace, key: str | None) -> None:
     )
     try:
         with ended_by_sigterm(), open_vllm(args.model, settings, lambda line: note(f"rlvr: {line}")) as server:
-            for line in server.notes:
-                note(f"rlvr: {line}")
             if not is_loopback(args.host) and key is None:
                 note(
                     f"rlvr: everybody who reaches {args.host} can use the model, and give it other weights: give an "

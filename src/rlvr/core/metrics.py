@@ -1,9 +1,14 @@
-"""What a step's rollouts look like, in numbers. Names are defined in docs/metrics.md."""
+"""A step's rollouts and its time, in numbers. Names are defined in docs/metrics.md."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import resource
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
 from rlvr.types import Episode, Group, StopReason
@@ -22,12 +27,14 @@ TOOL_COUNTS = frozenset({"turns", "tool_calls", *_SHARES_OF_CALLS})
 def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, float]:
     """`reward/...` over the episodes whose verifier gave a verdict, `rollout/...` over all episodes."""
     episodes = [episode for group in groups for episode in group.episodes]
-    judged = [e for e in episodes if e.score.status != "error"]
-    spreads = [pstdev(rewards) for group in groups if (rewards := _rewards(group.episodes))]
+    scores = [e.score for e in episodes if e.score.status != "error"]
+    rewards = _rewards(episodes)
+    spreads = [pstdev(of_group) for group in groups if (of_group := _rewards(group.episodes))]
     lengths = [sum(len(turn.completion.token_ids) for turn in e.turns) for e in episodes]
     logprobs = [p for e in episodes for turn in e.turns for p in turn.completion.behavior_logprobs]
-    rewards = _rewards(judged)
-    metrics = {
+    parts = sorted({name for score in scores for name in score.parts})
+    of_tools = tool_metrics([e.score.diagnostics for e in episodes], [e.stop_reason for e in episodes])
+    return {
         "reward/mean": _mean(rewards),
         "reward/std": pstdev(rewards) if rewards else 0.0,
         "reward/within_group_std": _mean(spreads),
@@ -42,17 +49,15 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
         "rollout/completion_tokens_max": float(max(lengths)),
         # the mean surprise of what was sampled is an unbiased estimate of the policy's entropy
         "rollout/entropy": -_mean(logprobs),
+        **{f"reward/{name}": _mean(s.parts[name] for s in scores if name in s.parts) for name in parts},
+        **{f"episode/{name}": value for name, value in facts([score.diagnostics for score in scores]).items()},
+        **{f"rollout/{name}": value for name, value in of_tools.items()},
+        **_by_task(groups),
     }
-    parts = sorted({name for e in judged for name in e.score.parts})
-    metrics |= {f"reward/{name}": _mean(e.score.parts[name] for e in judged if name in e.score.parts) for name in parts}
-    metrics |= {f"episode/{name}": value for name, value in facts([e.score.diagnostics for e in judged]).items()}
-    of_tools = tool_metrics([e.score.diagnostics for e in episodes], [e.stop_reason for e in episodes])
-    metrics |= {f"rollout/{name}": value for name, value in of_tools.items()}
-    return metrics | _by_task(groups)
 
 
 def facts(diagnostics: Sequence[Mapping[str, float | str]]) -> dict[str, float]:
-    """The mean of every other number that verifiers report beside the reward, over the episodes that have it."""
+    """The mean of every number but `TOOL_COUNTS` that verifiers report, over the episodes that have it."""
     names = sorted({name for one in diagnostics for name in one} - TOOL_COUNTS)
     found = {name: [value for one in diagnostics if isinstance(value := one.get(name), int | float)] for name in names}
     return {name: _mean(values) for name, values in found.items() if values}
@@ -101,3 +106,30 @@ def _rewards(episodes: Iterable[Episode]) -> list[float]:
 def _mean(values: Iterable[float]) -> float:
     values = list(values)
     return fmean(values) if values else 0.0
+
+
+@dataclass
+class Clock:
+    """Seconds per stage of one step; each is entered once."""
+
+    start: float = field(default_factory=time.perf_counter)
+    stages: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Count the block's time as `stage`."""
+        begin = time.perf_counter()
+        yield
+        self.stages[stage] = time.perf_counter() - begin
+
+    def metrics(self, num_sampled: int) -> dict[str, float]:
+        """`time/...` and `system/...`: all that depends on the clock and the machine."""
+        total = time.perf_counter() - self.start
+        shares = {f"time/{stage}_share": seconds / total for stage, seconds in self.stages.items()}
+        shares["time/other_share"] = max(0.0, 1 - sum(shares.values()))
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
+        return shares | {
+            "time/step_s": total,
+            "time/tokens_per_s": num_sampled / total,
+            "system/peak_memory_mb": kilobytes / 1024,
+        }

@@ -60,7 +60,7 @@ class Hub(ColumnSettings, SplitSettings):
 def _data(settings: ColumnSettings, eval_share: float, train: list[Row], held_out: list[Row] | None, seed: int) -> Data:
     part, where = _part(settings, train), settings.origin
     cut = by_hash(part, eval_share, where) if held_out is None else (part, _part(settings, held_out))
-    return make_data(*cut, where=where, seed=seed, max_train=settings.max_train_examples)
+    return make_data(cut, where=where, seed=seed, max_train=settings.max_train_examples)
 
 
 def _part(settings: ColumnSettings, rows: list[Row]) -> Part:

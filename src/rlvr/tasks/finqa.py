@@ -80,7 +80,7 @@ class Finqa(SplitSettings):
         train, held_out = (
             parse_rows(self.rows(key), lambda row: parse(row, wants_program)) for key in ("train_split", "eval_split")
         )
-        return make_data(train, held_out, where=self.path, seed=context.seed, max_train=self.max_train_examples)
+        return make_data((train, held_out), where=self.path, seed=context.seed, max_train=self.max_train_examples)
 
 
 def parse(row: Row, wants_program: bool) -> Problem | None:

@@ -49,8 +49,8 @@ class Gsm8k(SplitSettings):
 
     def load(self, context: TaskContext) -> Data:
         """Rows without a number after `####` have no gold; they are left out and noted."""
-        train, held_out = self._part("train_split"), self._part("eval_split")
-        return make_data(train, held_out, where=self.path, seed=context.seed, max_train=self.max_train_examples)
+        train, held_out = (self._part(key) for key in ("train_split", "eval_split"))
+        return make_data((train, held_out), where=self.path, seed=context.seed, max_train=self.max_train_examples)
 
     def _part(self, key: str) -> Part:
         rows: dict[str, Row] = {}

@@ -167,8 +167,10 @@ class MultiHopSettings(DataSettings):
         train, train_notes = self._questions("train_sets")
         held_out, held_out_notes = self._questions("eval_sets")
         data = make_data(
-            self._part(train, self.noise_rate, context.seed),
-            self._part(held_out, self.eval_noise_rate, EVAL_SEED),
+            (
+                self._part(train, self.noise_rate, context.seed),
+                self._part(held_out, self.eval_noise_rate, EVAL_SEED),
+            ),
             where=ascii_text(f"{self.train_sets} and {self.eval_sets}"),
             seed=context.seed,
             max_train=self.max_train_examples,

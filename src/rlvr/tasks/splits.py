@@ -68,22 +68,22 @@ def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
 
 
 def make_data(
-    train: Part,
-    held_out: Part,
+    parts: tuple[Part, Part],
     *,
     where: str,
     max_train: int | None,
     **order: Any,
 ) -> Data:
-    """The task's data: what is held out is never trained on, and the notes say what became of every row.
+    """The task's data of a training and a held-out part, which is never trained on; notes say what became of every row.
 
     All training examples may be held out, too: that is no error for those who only evaluate. `order` is that of
     `ListSource`: `seed`, `difficulty` and `stratum`. Raises DataError if one of the parts is empty.
     """
+    train, held_out = parts
     keys = {problem.key for problem in held_out.problems}
     kept = [problem for problem in train.problems if problem.key not in keys]
     notes: list[str] = []
-    for kind, part in (("training", train), ("held-out", held_out)):
+    for kind, part in zip(("training", "held-out"), parts, strict=True):
         if part.num_without_gold:
             notes.append(f"{part.num_without_gold:,} {kind} rows have no gold answer: left out")
         if part.num_repeated:

@@ -174,7 +174,7 @@ class VerifiersTask(Task):
         if train is None:
             source = ListSource((), held_out.problems, seed)
             return source, [f"{len(held_out.problems):,} held-out examples from {where}, which has no training set"]
-        data = make_data(train, held_out, where=where, seed=seed, max_train=self._settings.max_train_examples)
+        data = make_data((train, held_out), where=where, seed=seed, max_train=self._settings.max_train_examples)
         assert isinstance(data.source, ListSource)
         return data.source, list(data.notes)
 

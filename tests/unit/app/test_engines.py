@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.app.engines import check_engine, make_engine
-from rlvr.app.ranks import own_voice
+from rlvr.app.ranks import note_of_rank
 from rlvr.app.tasks import context_tokens
 from rlvr.app.train import train
 from rlvr.config.compose import load_config
@@ -54,7 +54,7 @@ def test_ranks_begin_with_different_servers_and_each_says_what_becomes_of_them(
     with running(*fakes):
         config = load_config(["engine=vllm", f"engine.urls=[{fakes[0].url},{fakes[1].url}]"])
         engines = [
-            make_engine(config, policy, tmp_path, world, own_voice(config, world, notes.append))
+            make_engine(config, policy, tmp_path, world, note_of_rank(config, world, notes.append))
             for world in (World(rank=0), World(rank=1))
         ]
         firsts = [engine._fleet.members[0].url for engine in engines if isinstance(engine, VllmEngine)]
@@ -63,7 +63,7 @@ def test_ranks_begin_with_different_servers_and_each_says_what_becomes_of_them(
             fleet._on_note("lost")
     assert notes == ["lost"]
     assert capsys.readouterr().err == "process 1: lost\n"
-    own_voice(load_config(["tracker.console=none"]), World(rank=1), notes.append)("nothing")
+    note_of_rank(load_config(["tracker.console=none"]), World(rank=1), notes.append)("nothing")
     assert notes == ["lost", "nothing"], "the note of a quiet console says nothing"
 
 

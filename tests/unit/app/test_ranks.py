@@ -12,7 +12,7 @@ import pytest
 
 from rlvr.app import ranks as module
 from rlvr.app.policies import set_threads
-from rlvr.app.ranks import agreed, check_shares, one_voice, quiet, shared_folder
+from rlvr.app.ranks import any_stopped, check_shares, fail_together, quiet, shared_folder
 from rlvr.config.compose import load_config
 from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
@@ -31,7 +31,7 @@ def ending(world: World, failing: Callable[[World], None]) -> None:
     """A block in which `failing` fails on some ranks, and the others wait for them."""
     module.PATIENCE_S = 0.1  # the process that speaks goes on living here
     try:
-        with one_voice(world):
+        with fail_together(world):
             failing(world)
             world.gather(None)
     except (Exception, SystemExit) as error:
@@ -99,7 +99,7 @@ def test_a_bug_is_shown_as_it_is_and_ends_the_others(ranks: Ranks) -> None:
 
 
 def test_alone_nothing_is_changed() -> None:
-    with pytest.raises(ConfigError, match="is bad"), one_voice(ALONE):
+    with pytest.raises(ConfigError, match="is bad"), fail_together(ALONE):
         on_all(ALONE)
 
 
@@ -110,7 +110,7 @@ def stops(world: World, asked: list[list[bool]]) -> tuple[list[bool], list[str]]
     """`asked[rank]`: what each rank's own signals say, time after time."""
     notes: list[str] = []
     answers = iter(asked[world.rank])
-    stopped = agreed(lambda: next(answers), world, notes.append)
+    stopped = any_stopped(lambda: next(answers), world, notes.append)
     return [stopped() for _ in asked[world.rank]], notes
 
 
@@ -123,7 +123,7 @@ def test_alone_a_run_asks_only_itself() -> None:
     def stopped() -> bool:
         return True
 
-    assert agreed(stopped, ALONE, print) is stopped
+    assert any_stopped(stopped, ALONE, print) is stopped
 
 
 # ----------------------------------------------------------------------------------------------------------- shares

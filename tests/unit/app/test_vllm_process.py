@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.app.vllm_server import LAUNCHER, VllmDiedError, VllmServer, VllmSettings, open_vllm, tail
+from rlvr.app.vllm_server import LAUNCHER, VllmDiedError, VllmServer, VllmSettings, open_vllm
 from rlvr.cli.main import main
 from rlvr.errors import ConfigError, UserError
 from tests.system.served import served
@@ -152,18 +152,6 @@ def test_all_processes_end_with_the_block(how: str, host: str, stand_in: Callabl
 
 
 @linux
-def test_a_server_that_dies_while_it_loads_says_why(stand_in: Callable[[str], StandIn]) -> None:
-    there = stand_in("dies")
-    with (
-        pytest.raises(VllmDiedError, match=r"vLLM died \(exit status 3\): .* all of it in .*log") as died,
-        there.open(),
-    ):
-        pass
-    assert tail(died.value.log) == ["begin dies", "ValueError: the real reason"]
-    assert there.running() == []
-
-
-@linux
 def test_a_log_that_nobody_asked_for_stays_only_if_it_is_needed(stand_in: Callable[[str], StandIn]) -> None:
     for how, stays in (("serves", False), ("dies", True)):
         there = stand_in(how)
@@ -250,7 +238,7 @@ def test_sigterm_ends_the_server_and_the_command_without_a_word_too_many(stand_i
 
 
 @linux
-def test_the_command_says_nothing_on_stdout_before_the_server_is_there(
+def test_a_server_that_dies_while_it_loads_says_why_and_nothing_on_stdout(
     stand_in: Callable[[str], StandIn], capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = stand_in("dies")
@@ -259,6 +247,7 @@ def test_the_command_says_nothing_on_stdout_before_the_server_is_there(
     out, err = capsys.readouterr()
     assert out == ""
     assert "\nbegin dies\nValueError: the real reason\nrlvr: error: vLLM died (exit status 3)" in err
+    assert there.running() == []
     Path(err.rpartition("all of it in ")[2].strip().rstrip(".")).unlink()
 
 

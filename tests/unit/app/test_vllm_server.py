@@ -264,17 +264,13 @@ def test_without_a_key_nobody_needs_one(key: str | None, launcher: ModuleType, m
     assert status(launcher, "/collective_rpc") == 200
 
 
-def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
+def test_the_last_lines_of_a_log_and_its_first_error(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x" * 100_000 + b"\n" + b"\n".join(b"%d \xff" % n for n in range(50)))
     assert tail(log, 2) == ["48 \ufffd", "49 \ufffd"]
     assert len("".join(tail(log, 1000))) < 70_000
     log.write_bytes(b"")
     assert tail(log) == []
-
-
-def test_the_first_error_of_a_log_is_shown_with_its_end(tmp_path: Path) -> None:
-    log = tmp_path / "log"
     log.write_text("\n".join(["begin", "(Worker) ValueError: the cause", *"abc", "RuntimeError: see above", "end"]))
     assert tail(log, 2) == ["(Worker) ValueError: the cause", "...", "RuntimeError: see above", "end"]
     assert tail(log, 6)[0] == "(Worker) ValueError: the cause"
