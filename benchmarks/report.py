@@ -92,7 +92,7 @@ def _episode(source: random.Random, vocabulary: Sequence[str], index: int) -> Ep
         policy_version=0,
         behavior_logprobs=list(behavior),
         sampling_logprobs=list(behavior),
-        calls=[],
+        calls=(),
         reply=None,
     )
     row = RowRecord(

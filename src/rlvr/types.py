@@ -211,7 +211,7 @@ class TraceStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """A verifier's verdict: three states, never mixed up.
+    """What a reward gives an episode: three states, never mixed up.
 
     - `scored`: `value` is the reward.
     - `invalid`: the completion could not be parsed; `value` is the reward for that (usually 0) and it is counted.
@@ -232,10 +232,10 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """A metric's finding, apart from any reward: `Verdict(answer="7", correct=True)`.
+    """What a metric says of an episode, apart from any reward: `Verdict(answer="7", correct=True)`.
 
     `answer` is None if the completion could not be parsed. `failure` says what kept the metric itself from judging:
-    such a completion is neither right nor wrong.
+    such an episode is neither right nor wrong.
     """
 
     answer: str | None

@@ -108,7 +108,7 @@ def hostile() -> EpisodeRecord:
         prompt=text,
         completion=text,
         reply=text,
-        calls=[call],
+        calls=(call,),
         trace=trace,
         status=HOSTILE,
     )

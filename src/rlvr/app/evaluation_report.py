@@ -32,7 +32,7 @@ def write_evaluation_report(
         collected.records,
         title=" and ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1} more",
         kind="benchmark" if any((source / PLAN).is_file() for source in sources) else "evaluations",
-        cells={(c.task, c.split, c.model, c.retriever or "", c.settings): _cell(c) for c in analysis.cells},
+        analyzed={(c.task, c.split, c.model, c.retriever or "", c.settings): _cell(c) for c in analysis.cells},
         comparisons=[_comparison(one) for one in analysis.comparisons],
         notes=[*collected.notes, *analysis.notes],
         limits=limits,

@@ -217,8 +217,7 @@ def by_turn(record: EvaluationRecord) -> str:
     """An episode with tools: what was said and called, what came back, then the verdict."""
     from rlvr.tracking.episodes import turn_lines, visible
 
-    turns = [(turn.completion, turn.calls, turn.reply) for turn in record.turns]
-    lines = ["".join(text for text, _ in line).rstrip() for line in turn_lines(turns, record.prompt)]
+    lines = ["".join(text for text, _ in line).rstrip() for line in turn_lines(record.turns, record.prompt)]
     return "\n".join([f"---- {visible(record.example_id)}", *lines, visible(_verdict(record))]) + "\n"
 
 

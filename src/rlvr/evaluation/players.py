@@ -98,7 +98,7 @@ def judged_turns(
             completion=text.completion,
             token_ids=ids,
             logprobs=logprobs,
-            calls=tuple(call_records(text.calls)),
+            calls=call_records(text.calls),
             reply=None if reply is None else reply[:MAX_REPLY_CHARS],
         )
         for text, (ids, logprobs), reply in zip(texts, sampled, [*replies, None], strict=True)

@@ -1,6 +1,6 @@
 """Records of evaluations as data of a page: tables of scores, a list of examples to filter, and the texts of each.
 
-A player is one model on one task with one retriever and one set of settings; the players of a set, one task and split,
+A cell is one model on one task with one retriever and one set of settings; the cells of a set, one task and split,
 share their examples. The comment at the top of assets/evaluations.js describes the data.
 """
 
@@ -17,7 +17,7 @@ from rlvr.report.page import Limits, Page, finite, pack
 from rlvr.report.rollouts import shallow_dict, token_texts
 from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
 
-Player = tuple[str, str, str, str, str]
+CellKey = tuple[str, str, str, str, str]
 """Task, split, model, retriever ("" for none) and settings."""
 
 ROWS_OF_A_CHUNK = 50
@@ -36,7 +36,7 @@ MAX_NOTES = 20
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """One example and its records by the player's number, greedy ones first."""
+    """One example and its records by the cell's number, greedy ones first."""
 
     set_index: int
     example_id: str
@@ -56,7 +56,7 @@ def evaluation_pages(
     *,
     title: str,
     kind: str = "evaluations",
-    cells: Mapping[Player, Mapping[str, Any]] | None = None,
+    analyzed: Mapping[CellKey, Mapping[str, Any]] | None = None,
     comparisons: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
     limits: Limits | None = None,
@@ -67,12 +67,12 @@ def evaluation_pages(
         records: of any tasks, splits, models, retrievers and settings, in any order.
         title: heading of the page.
         kind: "evaluations" or "benchmark".
-        cells: of each player `name`, `scores`, `kinds`, `numbers`, `cost`, as far as they are known.
-        comparisons: between two players of one set.
+        analyzed: of each cell `name`, `scores`, `kinds`, `numbers`, `cost`, as far as they are known.
+        comparisons: between two cells of one set.
         notes: sentences to show, e.g. about damaged lines.
         limits: of the page's size; beyond them only answers and verdicts are embedded.
     """
-    players, rows = _group(records)
+    cells, rows = _group(records)
     chunk_of, chunks, ids = _pack_texts(rows, limits or Limits())
     counts = [sum(map(len, row.records.values())) for row in rows]
     total, kept = sum(counts), sum(count for count, place in zip(counts, chunk_of, strict=True) if place is not None)
@@ -87,21 +87,21 @@ def evaluation_pages(
     chunks["examples"] = pack([_listed(row, place) for row, place in zip(rows, chunk_of, strict=True)])
     # of models that are folders here; other tokens are shown by their ids
     chunks["tokens"] = pack({name: token_texts(Path(name), used)[0] for name, used in sorted(ids.items()) if used})
-    sets = _sets(players, rows, comparisons)
+    sets = _sets(cells, rows, comparisons)
     main = {
         "kind": kind,
         "title": title,
         "facts": [
             ("examples", f"{len(rows):,}"),
             ("episodes", f"{total:,}"),
-            ("models", f"{len({player[2] for player in players}):,}"),
+            ("models", f"{len({cell[2] for cell in cells}):,}"),
             *([("tasks", f"{len(sets):,}")] if len(sets) > 1 else []),
         ],
         "notes": said,
         "evaluations": {
-            "players": [
-                {**_plain_cell(player, rows, number), **(cells or {}).get(player, {})}
-                for number, player in enumerate(players)
+            "cells": [
+                {**_plain_cell(cell, rows, number), **(analyzed or {}).get(cell, {})}
+                for number, cell in enumerate(cells)
             ],
             "sets": sets,
             "tokens": True,
@@ -111,9 +111,9 @@ def evaluation_pages(
 
 
 def _sets(
-    players: Sequence[Player], rows: Sequence[_Row], comparisons: Sequence[Mapping[str, Any]]
+    cells: Sequence[CellKey], rows: Sequence[_Row], comparisons: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Players, tags and comparisons of each task and split."""
+    """Cells, tags and comparisons of each task and split."""
     tags: dict[int, set[str]] = {}
     for row in rows:
         tags.setdefault(row.set_index, set()).update(row.first.tags)
@@ -121,36 +121,36 @@ def _sets(
         {
             "task": task,
             "split": split,
-            "players": [number for number, player in enumerate(players) if player[:2] == (task, split)],
+            "cells": [number for number, cell in enumerate(cells) if cell[:2] == (task, split)],
             "tags": sorted(tags[index]),
             "comparisons": [one for one in comparisons if (one["task"], one["split"]) == (task, split)],
         }
-        for index, (task, split) in enumerate(dict.fromkeys(player[:2] for player in players))
+        for index, (task, split) in enumerate(dict.fromkeys(cell[:2] for cell in cells))
     ]
 
 
-def _group(records: Iterable[EvaluationRecord]) -> tuple[list[Player], list[_Row]]:
-    """The players in the order of their first records, and the examples, by set, in the order of theirs."""
-    players: dict[Player, int] = {}
+def _group(records: Iterable[EvaluationRecord]) -> tuple[list[CellKey], list[_Row]]:
+    """The cells in the order of their first records, and the examples, by set, in the order of theirs."""
+    cells: dict[CellKey, int] = {}
     sets: dict[tuple[str, str], int] = {}
     rows: dict[tuple[int, str], _Row] = {}
     for record in records:
         where = record.task, record.split, record.model, record.retriever or "", record.settings
-        player = players.setdefault(where, len(players))
+        cell = cells.setdefault(where, len(cells))
         place = sets.setdefault((record.task, record.split), len(sets)), record.example_id
         row = rows.setdefault(place, _Row(set_index=place[0], example_id=place[1], records={}))
-        samples = row.records.setdefault(player, [])
+        samples = row.records.setdefault(cell, [])
         if all(record.sample_index != one.sample_index for one in samples):
             samples.append(record)
     for row in rows.values():
         for of_one in row.records.values():
             of_one.sort(key=lambda record: record.sample_index)
-    return list(players), sorted(rows.values(), key=lambda row: row.set_index)
+    return list(cells), sorted(rows.values(), key=lambda row: row.set_index)
 
 
-def _plain_cell(player: Player, rows: Sequence[_Row], number: int) -> dict[str, Any]:
-    """A player without its analysis."""
-    task, split, model, retriever, settings = player
+def _plain_cell(cell: CellKey, rows: Sequence[_Row], number: int) -> dict[str, Any]:
+    """A cell without its analysis."""
+    task, split, model, retriever, settings = cell
     own = [record for row in rows for record in row.records.get(number, ())]
     greedy = [record for record in own if record.sample_index == 0 and record.failure is None]
     return {
@@ -210,7 +210,7 @@ def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
 def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None], dict[str, bytes], dict[str, set[int]]]:
     """The chunk of each row, the chunks, and the token ids of each model in them.
 
-    Rows go in until a limit is reached: first those where players disagree, otherwise in a fixed pseudorandom order.
+    Rows go in until a limit is reached: first those where cells disagree, otherwise in a fixed pseudorandom order.
     """
     hashes = [hashlib.blake2b(row.example_id.encode(errors="replace"), digest_size=8).digest() for row in rows]
     order = sorted(range(len(rows)), key=lambda number: (not rows[number].disagrees, hashes[number]))
@@ -235,7 +235,7 @@ def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None],
 
 
 def _texts(row: _Row) -> dict[str, Any]:
-    """The texts of an example; a prompt or gold answer that differs between players is with the record."""
+    """The texts of an example; a prompt or gold answer that differs between cells is with the record."""
     first = row.first
     return {
         "prompt": _cut_head(first.prompt),

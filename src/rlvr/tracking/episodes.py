@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, TurnRecord
+from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, TextTurn, TurnRecord
 from rlvr.types import Group, StopReason, Verdict
 
 Span = tuple[str, str]
@@ -65,7 +65,7 @@ class EpisodePrinter:
     print: Callable[[Sequence[Line]], None]  # shows lines of styled text
     decode: Decode
     weights: Callable[[Group], Mapping[str, float]]  # of the parts of a group's reward; empty if they are not known
-    verdicts: Callable[[Group], Sequence[Verdict]]  # the metric's findings on a group's episodes
+    verdicts: Callable[[Group], Sequence[Verdict]]  # the metric's, on a group's episodes
 
     def show(self, step: int, groups: Sequence[Group], records: Sequence[EpisodeRecord]) -> None:
         """All episodes of a step; `records` are those of the groups' episodes, in order."""
@@ -102,14 +102,14 @@ def episode_lines(
     yield _labelled("training", [(_training(record), PLAIN)])
 
 
-def turn_lines(turns: Sequence[tuple[str, Sequence[CallRecord], str | None]], prompt: str) -> Iterator[Line]:
+def turn_lines(turns: Sequence[TextTurn], prompt: str) -> Iterator[Line]:
     """An episode whose mask is not known: completion, calls and reply of each turn."""
     yield _labelled("prompt", [(visible(_tail(prompt, MAX_PROMPT_CHARS)), MASKED)])
-    for number, (completion, calls, reply) in enumerate(turns, start=1):
-        yield _labelled(f"turn {number}", [(visible(completion), TRAINED)])
-        yield from (_labelled("", [(f"calls {call_text(call)}", PLAIN)]) for call in calls)
-        if reply is not None:
-            yield _labelled("reply", [(visible(reply), MASKED)])
+    for number, turn in enumerate(turns, start=1):
+        yield _labelled(f"turn {number}", [(visible(turn.completion), TRAINED)])
+        yield from (_labelled("", [(f"calls {call_text(call)}", PLAIN)]) for call in turn.calls)
+        if turn.reply is not None:
+            yield _labelled("reply", [(visible(turn.reply), MASKED)])
 
 
 def _labelled(label: str, spans: Line) -> Line:

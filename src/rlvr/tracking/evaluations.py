@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 from rlvr.errors import UserError
 from rlvr.tracking.files import write_atomically, writing
 from rlvr.tracking.jsonl import from_line, to_line
-from rlvr.tracking.rollouts import CallRecord
+from rlvr.tracking.rollouts import TextTurn
 from rlvr.types import StopReason, TraceStep
 
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
@@ -44,17 +44,11 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JudgedTurn:
-    """One completion, the tools that it calls, and what came back: None after the last one.
+class JudgedTurn(TextTurn):
+    """A turn of an evaluation; `token_ids` and `logprobs` are empty where an endpoint does not tell them."""
 
-    `token_ids` and `logprobs` are empty where an endpoint does not tell them.
-    """
-
-    completion: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[Number, ...] = ()
-    calls: tuple[CallRecord, ...] = ()
-    reply: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

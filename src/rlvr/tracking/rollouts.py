@@ -54,19 +54,25 @@ class CallRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TurnRecord:
-    """One turn: what the model saw, what it sampled, as the engine returned it, and what it was told then."""
+class TextTurn:
+    """A turn of any record: the completion, the tools that it calls, and what came back (None after the last turn)."""
+
+    completion: str
+    calls: tuple[CallRecord, ...] = ()
+    reply: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnRecord(TextTurn):
+    """A turn of a rollout file: what the model saw, and what it sampled, as the engine returned it."""
 
     prompt_ids: list[int]
     completion_ids: list[int]
     prompt: str
-    completion: str
     stop_reason: str
     policy_version: int
     behavior_logprobs: Numbers
     sampling_logprobs: Numbers
-    calls: list[CallRecord]
-    reply: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,12 +189,12 @@ def reply_ids(turn: Turn, following: Turn) -> tuple[int, ...]:
     return prompt[next((place for place, (old, new) in pairs if old != new), len(prompt)) :]
 
 
-def call_records(calls: Sequence[ToolCall]) -> list[CallRecord]:
+def call_records(calls: Sequence[ToolCall]) -> tuple[CallRecord, ...]:
     """Calls as plain JSON: the model may have written NaN, or lists in lists without end."""
-    return [
+    return tuple(
         CallRecord(name=call.name, arguments=_json(dict(call.arguments), MAX_DEPTH), problem=call.problem)
         for call in calls
-    ]
+    )
 
 
 def _json(value: Any, depth: int) -> Any:

@@ -34,17 +34,17 @@ def test_scores_kinds_cost_and_differences_are_those_of_the_analysis(tmp_path: P
     main = page(report.path)
     assert (report.num_episodes, report.num_left_out, report.size) == (16, 0, report.path.stat().st_size)
     assert main["kind"] == "evaluations"
-    for player, cell in zip(main["evaluations"]["players"], analysis.cells, strict=True):
+    for shown, cell in zip(main["evaluations"]["cells"], analysis.cells, strict=True):
         accuracy = cell.scores["accuracy"]
-        assert player["scores"]["accuracy"] == pytest.approx([accuracy.value, accuracy.low, accuracy.high], rel=1e-5)
-        (kind,) = player["kinds"]
+        assert shown["scores"]["accuracy"] == pytest.approx([accuracy.value, accuracy.low, accuracy.high], rel=1e-5)
+        (kind,) = shown["kinds"]
         assert (kind["tag"], kind["num_examples"], kind["accuracy"][0]) == (
             "2_hops",
             8,
-            player["scores"]["accuracy"][0],
+            shown["scores"]["accuracy"][0],
         )
-        assert player["cost"]["completion_tokens"] == cell.cost.completion_tokens
-        assert set(player["numbers"]) == set(cell.numbers)
+        assert shown["cost"]["completion_tokens"] == cell.cost.completion_tokens
+        assert set(shown["numbers"]) == set(cell.numbers)
     (shown,), (one,) = main["evaluations"]["sets"][0]["comparisons"], analysis.comparisons
     assert (shown["first"], shown["second"], shown["sentence"]) == ("a", "b", one.sentence)
     assert shown["difference"][0] == one.difference.value == 0.5
@@ -72,9 +72,9 @@ def test_a_benchmarks_folder_has_the_names_of_its_plan(tmp_path: Path) -> None:
     (tmp_path / "benchmark.json").write_text(json.dumps({"cells": [cell]}))
     main = page(write_evaluation_report([tmp_path]).path)
     assert main["kind"] == "benchmark"
-    (player,) = main["evaluations"]["players"]
-    assert (player["name"], player["task"]) == ("runs/small", "rpn_small")
-    assert "accuracy" in player["scores"]
+    (cell,) = main["evaluations"]["cells"]
+    assert (cell["name"], cell["task"]) == ("runs/small", "rpn_small")
+    assert "accuracy" in cell["scores"]
 
 
 def test_tokens_are_spelled_by_the_models_own_tokenizer_where_it_is_at_hand(tmp_path: Path) -> None:

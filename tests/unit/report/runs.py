@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,10 @@ def episode(
         policy_version=3,
         behavior_logprobs=list(behavior),
         sampling_logprobs=list(behavior),
-        calls=list(calls),
+        calls=tuple(calls),
         reply=reply,
     )
-    last = TurnRecord(**{name: getattr(turn, name) for name in turn.__slots__} | {"reply": None, "calls": []})
+    last = replace(turn, reply=None, calls=())
     none: list[float | None] = [None] * 5
     zeros: list[float | None] = [0.0] * 5
     row = RowRecord(

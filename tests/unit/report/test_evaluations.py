@@ -39,8 +39,8 @@ def texts(*records: EvaluationRecord) -> Any:
 
 def test_examples_are_listed_with_what_each_model_made_of_them() -> None:
     made = evaluation_pages(TWO, title="t")
-    assert [player["name"] for player in data(made)["players"]] == ["a", "b"]
-    assert [(player["num_right"], player["num_examples"]) for player in data(made)["players"]] == [(2, 3), (2, 3)]
+    assert [cell["name"] for cell in data(made)["cells"]] == ["a", "b"]
+    assert [(cell["num_right"], cell["num_examples"]) for cell in data(made)["cells"]] == [(2, 3), (2, 3)]
     rows = chunk(made, "examples")
     assert [row["id"] for row in rows] == ["e0", "e1", "e2"]
     assert rows[1]["results"] == {"0": [0, "8", "stop", 0, 2, 0, 0], "1": [1, "7", "stop", 1, 2, 0, 0]}
@@ -57,13 +57,13 @@ def test_pitfall_38_tasks_splits_retrievers_and_settings_are_kept_apart() -> Non
         *greedy([1], tags=("1_operators",), settings="other", split="train"),
     ]
     made = evaluation_pages(records, title="t")
-    found = [(one["task"], one["split"], one["players"], one["tags"]) for one in data(made)["sets"]]
+    found = [(one["task"], one["split"], one["cells"], one["tags"]) for one in data(made)["sets"]]
     assert found == [
         ("musique", "test", [0, 2], ["2_hops"]),
         ("rpn", "train", [1, 4], []),
         ("rpn", "test", [3], []),
     ]
-    assert [player["name"] for player in data(made)["players"]][:3] == ["a + golden", "a", "a + bm25"]
+    assert [cell["name"] for cell in data(made)["cells"]][:3] == ["a + golden", "a", "a + bm25"]
     assert [row["set"] for row in chunk(made, "examples")] == [0, 1, 2]
 
 
@@ -71,10 +71,10 @@ def test_what_was_analyzed_is_joined_with_its_records() -> None:
     first, second = (("rpn", "test", one.model, "", one.settings) for one in (TWO[0], TWO[3]))
     cells = {second: {"name": "b #1", "scores": {"accuracy": [0.5, 0.1, 0.9]}}, first: {"name": "a #1"}}
     here = {"task": "rpn", "split": "test", "sentence": "No difference."}
-    made = evaluation_pages(TWO, title="t", cells=cells, comparisons=[here, {**here, "task": "musique"}])
-    players = data(made)["players"]
-    assert [player["name"] for player in players] == ["a #1", "b #1"]
-    assert [player["scores"] for player in players] == [{}, {"accuracy": [0.5, 0.1, 0.9]}]
+    made = evaluation_pages(TWO, title="t", analyzed=cells, comparisons=[here, {**here, "task": "musique"}])
+    cells = data(made)["cells"]
+    assert [cell["name"] for cell in cells] == ["a #1", "b #1"]
+    assert [cell["scores"] for cell in cells] == [{}, {"accuracy": [0.5, 0.1, 0.9]}]
     assert [one["comparisons"] for one in data(made)["sets"]] == [[here]]
 
 
@@ -92,7 +92,7 @@ def test_pitfall_27_what_could_not_be_judged_is_neither_right_nor_wrong() -> Non
     made = evaluation_pages([record("e0", False, failure="timed out", reward=math.nan, answer=None)], title="t")
     (row,) = chunk(made, "examples")
     assert row["results"]["0"] == [None, None, "stop", None, 2, 0, 0]
-    assert data(made)["players"][0]["num_examples"] == 0
+    assert data(made)["cells"][0]["num_examples"] == 0
     (episode,) = chunk(made, "texts-0")["0"]["records"]["0"]
     assert (episode["failure"], episode["reward"]) == ("timed out", None)
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import MASKED, TRAINED, EpisodePrinter, call_text, episode_lines, turn_lines, visible
-from rlvr.tracking.rollouts import CallRecord, EpisodeRecord, RowRecord, TurnRecord
+from rlvr.tracking.rollouts import CallRecord, EpisodeRecord, RowRecord, TextTurn, TurnRecord
 from rlvr.types import Example, Group, Verdict
 
 
@@ -27,7 +27,7 @@ def turn(prompt: list[int], sampled: list[int], **changes: Any) -> TurnRecord:
         policy_version=0,
         behavior_logprobs=[],
         sampling_logprobs=[],
-        calls=[],
+        calls=(),
         reply=None,
     )
     return dataclasses.replace(made, **changes)
@@ -64,7 +64,7 @@ def record(**changes: Any) -> EpisodeRecord:
         stop_reason="stop",
         advantage=0.5,
         trace=[],
-        turns=[turn([1, 2], [3, 4], calls=[call]), turn([1, 2, 3, 4, 5], [6, 4])],
+        turns=[turn([1, 2], [3, 4], calls=(call,)), turn([1, 2, 3, 4, 5], [6, 4])],
         rows=[row([1, 2, 3, 4, 5, 6, 4], [0, 0, 1, 1, 0, 1, 1])],
     )
     return dataclasses.replace(made, **changes)
@@ -186,7 +186,9 @@ def test_both_consoles_show_every_episode_as_it_is(mode: Any) -> None:
 
 def test_episodes_without_masks_are_shown_by_turn() -> None:
     call = CallRecord(name="search", arguments={}, problem="no JSON")
-    shown = list(turn_lines([("a", [call], "found"), ("b", [], None)], "question"))
+    shown = list(
+        turn_lines([TextTurn(completion="a", calls=(call,), reply="found"), TextTurn(completion="b")], "question")
+    )
     assert ["".join(text for text, _ in line).rstrip() for line in shown] == [
         "prompt    question",
         "turn 1    a",

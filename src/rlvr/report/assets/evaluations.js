@@ -1,17 +1,17 @@
 // Pages about evaluations and benchmarks: scores with their intervals, and examples, two models side by side.
 //
 // main.evaluations
-//   players  [{name, model, task, split, retriever, settings, num_examples, samples_per_example, num_right,
+//   cells  [{name, model, task, split, retriever, settings, num_examples, samples_per_example, num_right,
 //             scores: {name: [value, low, high]}, numbers: {name: value}, cost: {name: value},
 //             kinds: [{tag, num_examples, accuracy: [value, low, high], numbers}]}]
 //             (`num_right` only where nothing was analyzed)
-//   sets     [{task, split, players: [number of a player, ...], tags: [...],
+//   sets     [{task, split, cells: [number of a cell, ...], tags: [...],
 //             comparisons: [{first, second, num_common, difference: [value, low, high], sampled, only_first, only_second,
 //             p_value, adjusted_p_value, is_real, sentence}]}]
 //   tokens   whether there is a chunk "tokens": {model: {token id: text}}
-// chunk "examples"  [{set, id, tags, expected, text, chunk, results: {player: [right, answer, stop reason, reward, tokens,
+// chunk "examples"  [{set, id, tags, expected, text, chunk, results: {cell: [right, answer, stop reason, reward, tokens,
 //             right samples, samples]}}], right: 1, 0 or null (not judged); chunk: number or null (left out)
-// chunk "texts-N"   {number of the example: {prompt, expected, records: {player: [{sample, turns: [{said, ids, logprobs,
+// chunk "texts-N"   {number of the example: {prompt, expected, records: {cell: [{sample, turns: [{said, ids, logprobs,
 //             calls: [[text, problem]], reply}], answer, correct, reward, stop, tokens: [read, written], seconds, parts,
 //             facts, trace, failure, prompt, expected}]}}}; prompt and expected only where they differ
 
@@ -22,7 +22,7 @@ const COST_NAMES = {
 
 function evaluationTabs(main) {
   const data = main.evaluations;
-  labelPlayers(data.players);
+  labelCells(data.cells);
   return [
     {id: "scores", label: "Scores", mount: (panel) => mountScores(panel, data)},
     {id: "examples", label: "Examples", mount: (panel) => mountExamples(panel, data)}, // examples.js,
@@ -30,11 +30,11 @@ function evaluationTabs(main) {
 }
 
 /** Short names: without the folders that all models are in. */
-function labelPlayers(players) {
-  const folders = players.map((player) => player.name.split("/").slice(0, -1));
+function labelCells(cells) {
+  const folders = cells.map((cell) => cell.name.split("/").slice(0, -1));
   let shared = 0;
-  while (players.length > 1 && folders.every((folder) => shared < folder.length && folder[shared] === folders[0][shared])) shared += 1;
-  for (const player of players) player.label = player.name.split("/").slice(shared).join("/");
+  while (cells.length > 1 && folders.every((folder) => shared < folder.length && folder[shared] === folders[0][shared])) shared += 1;
+  for (const cell of cells) cell.label = cell.name.split("/").slice(shared).join("/");
 }
 
 // ------------------------------------------------------------------------------------------------------------ scores
@@ -42,10 +42,10 @@ function labelPlayers(players) {
 function mountScores(panel, data) {
   if (data.sets.length > 1) panel.append(overview(data));
   for (const set of data.sets) {
-    const players = set.players.map((number) => data.players[number]);
-    panel.append(el("section", {class: "ev-set"}, el("h2", null, setName(set)), scoreCards(players), comparisonCard(set, data), kindCard(players),
-      tableCard("Cost of an episode", players, "cost", (name) => COST_NAMES[name] || name),
-      tableCard("Other numbers", players, "numbers", (name) => name.replaceAll("_", " "))));
+    const cells = set.cells.map((number) => data.cells[number]);
+    panel.append(el("section", {class: "ev-set"}, el("h2", null, setName(set)), scoreCards(cells), comparisonCard(set, data), kindCard(cells),
+      tableCard("Cost of an episode", cells, "cost", (name) => COST_NAMES[name] || name),
+      tableCard("Other numbers", cells, "numbers", (name) => name.replaceAll("_", " "))));
   }
 }
 
@@ -55,10 +55,10 @@ function setName(set) {
 
 /** One line a model, one column a task: what a benchmark is read for. */
 function overview(data) {
-  const names = [...new Set(data.players.map((player) => player.label))];
+  const names = [...new Set(data.cells.map((cell) => cell.label))];
   const cellOf = (name, set) => {
-    const player = set.players.map((number) => data.players[number]).find((one) => one.label === name);
-    const score = player && player.scores.accuracy;
+    const cell = set.cells.map((number) => data.cells[number]).find((one) => one.label === name);
+    const score = cell && cell.scores.accuracy;
     return el("td", {class: "number"}, score ? percent(score[0]) : "-", score ? el("span", {class: "muted ev-range"}, range(score)) : null);
   };
   return el("div", null, el("h2", null, "Accuracy"), el("div", {class: "card scroll"}, el("table", null,
@@ -70,15 +70,15 @@ function range(score) {
   return `${(100 * score[1]).toFixed(1)} to ${(100 * score[2]).toFixed(1)}`;
 }
 
-function scoreCards(players) {
-  const names = [...new Set(players.flatMap((player) => Object.keys(player.scores)))];
+function scoreCards(cells) {
+  const names = [...new Set(cells.flatMap((cell) => Object.keys(cell.scores)))];
   if (!names.length) {
-    return [el("div", {class: "card"}, players.map((player) => el("p", null, el("span", {class: "ev-name"}, player.name),
-      player.num_right === undefined ? ": nothing was judged" : `: ${player.num_right} of ${plural(player.num_examples, "example")} right`)))];
+    return [el("div", {class: "card"}, cells.map((cell) => el("p", null, el("span", {class: "ev-name"}, cell.name),
+      cell.num_right === undefined ? ": nothing was judged" : `: ${cell.num_right} of ${plural(cell.num_examples, "example")} right`)))];
   }
   return [el("div", {class: "card ev-bars"}, names.map((name) => el("div", {class: "ev-block"},
-    el("h3", null, scoreName(name)), players.filter((player) => player.scores[name]).map((player) =>
-      barRow(player, player.scores[name], plural(player.num_examples, "example"), players.indexOf(player))))),
+    el("h3", null, scoreName(name)), cells.filter((cell) => cell.scores[name]).map((cell) =>
+      barRow(cell, cell.scores[name], plural(cell.num_examples, "example"), cells.indexOf(cell))))),
     el("p", {class: "muted"}, "The thin line is the 95 % interval: where the score would lie with other examples of the same kind."))];
 }
 
@@ -87,7 +87,7 @@ function scoreName(name) {
 }
 
 /** A bar with whiskers on a scale from 0 to 1, its name before it and its value behind. */
-function barRow(player, score, note, series) {
+function barRow(cell, score, note, series) {
   const [value, low, high] = score;
   const at = (share) => (100 * Math.min(1, Math.max(0, share))).toFixed(3) + "%";
   const drawn = svg("svg", {class: "ev-bar series-" + series % 4, role: "img", "aria-label": `${percent(value)}, 95 % interval ${range(score)}`},
@@ -96,18 +96,18 @@ function barRow(player, score, note, series) {
     svg("rect", {class: "ev-value", width: at(value), y: "22%", height: "56%"}),
     svg("line", {class: "ev-whisker", x1: at(low), x2: at(high), y1: "50%", y2: "50%"}),
     [low, high].map((end) => svg("line", {class: "ev-whisker", x1: at(end), x2: at(end), y1: "28%", y2: "72%"})));
-  return el("div", {class: "ev-row"}, el("span", {class: "ev-name", title: `${player.name}, ${note}`}, player.label), drawn,
+  return el("div", {class: "ev-row"}, el("span", {class: "ev-name", title: `${cell.name}, ${note}`}, cell.label), drawn,
     el("span", {class: "ev-number"}, percent(value), el("span", {class: "muted ev-range"}, range(score))));
 }
 
-function kindCard(players) {
-  const tags = [...new Set(players.flatMap((player) => player.kinds.map((kind) => kind.tag)))];
+function kindCard(cells) {
+  const tags = [...new Set(cells.flatMap((cell) => cell.kinds.map((kind) => kind.tag)))];
   if (!tags.length) return [];
   return [el("h3", null, "Accuracy by kind of example"), el("div", {class: "card ev-bars"}, tags.map((tag) => {
-    const found = players.map((player) => player.kinds.find((kind) => kind.tag === tag));
+    const found = cells.map((cell) => cell.kinds.find((kind) => kind.tag === tag));
     const counts = [...new Set(found.filter((kind) => kind).map((kind) => kind.num_examples))];
     return el("div", {class: "ev-block"}, el("h3", null, tag.replaceAll("_", " "), el("span", {class: "muted"}, ` ${counts.join(" / ")} examples`)),
-      players.map((player, index) => (found[index] ? barRow(player, found[index].accuracy, plural(found[index].num_examples, "example"), index) : null)));
+      cells.map((cell, index) => (found[index] ? barRow(cell, found[index].accuracy, plural(found[index].num_examples, "example"), index) : null)));
   }))];
 }
 
@@ -116,7 +116,7 @@ function comparisonCard(set, data) {
   if (!set.comparisons.length) return [];
   const reach = Math.max(0.02, ...set.comparisons.flatMap((one) => one.difference.map(Math.abs))) * 1.05;
   const at = (value) => (50 + (50 * value) / reach).toFixed(3) + "%";
-  const labels = new Map(data.players.map((player) => [player.name, player.label]));
+  const labels = new Map(data.cells.map((cell) => [cell.name, cell.label]));
   const label = (name) => labels.get(name) || name;
   const rows = set.comparisons.map((one) => {
     const [value, low, high] = one.difference;
@@ -137,11 +137,11 @@ function comparisonCard(set, data) {
     el("p", {class: "muted ev-axis"}, el("span", null, el("span", null, "worse"), el("span", null, "equal"), el("span", null, "better"))), rows)];
 }
 
-function tableCard(title, players, key, nameOf) {
-  const names = [...new Set(players.flatMap((player) => Object.keys(player[key] || {})))];
+function tableCard(title, cells, key, nameOf) {
+  const names = [...new Set(cells.flatMap((cell) => Object.keys(cell[key] || {})))];
   if (!names.length) return null;
   return el("details", {class: "ev-more", open: key === "cost"}, el("summary", null, title), el("div", {class: "card scroll"}, el("table", null,
-    el("thead", null, el("tr", null, el("th", null, ""), players.map((player) => el("th", {class: "number ev-name", title: player.name}, player.label)))),
+    el("thead", null, el("tr", null, el("th", null, ""), cells.map((cell) => el("th", {class: "number ev-name", title: cell.name}, cell.label)))),
     el("tbody", null, names.map((name) => el("tr", null, el("td", null, nameOf(name)),
-      players.map((player) => el("td", {class: "number"}, number(player[key][name])))))))));
+      cells.map((cell) => el("td", {class: "number"}, number(cell[key][name])))))))));
 }

@@ -39,15 +39,15 @@ async function mountExamples(panel, data) {
   const filters = el("div", {class: "ev-filters"}), list = el("div", {class: "card ev-list", id: "ev-list"});
   const count = el("p", {class: "muted", id: "ev-count", role: "status"}), detail = el("div", {id: "ev-detail"});
   panel.append(filters, el("div", {class: "ev-split"}, el("div", {class: "ev-side"}, count, list), detail));
-  const result = (row, player) => (player === null ? null : row.results[player] || null);
+  const result = (row, cell) => (cell === null ? null : row.results[cell] || null);
 
   function drawFilters() {
-    const set = data.sets[view.set], players = set.players.map((number) => [String(number), data.players[number].label]);
+    const set = data.sets[view.set], cells = set.cells.map((number) => [String(number), data.cells[number].label]);
     const options = EXAMPLE_VERDICTS.filter(([name]) => view.second !== null || !EXAMPLE_PAIRS.has(name));
     filters.replaceChildren(...[
       data.sets.length > 1 ? choice("task", "ev-set", data.sets.map((one, index) => [String(index), setName(one)]), String(view.set), (value) => chooseSet(Number(value))) : null,
-      choice("model", "ev-first", players, String(view.first), (value) => change({first: Number(value)})),
-      players.length > 1 ? choice("beside", "ev-second", [["", "nothing"], ...players], view.second === null ? "" : String(view.second),
+      choice("model", "ev-first", cells, String(view.first), (value) => change({first: Number(value)})),
+      cells.length > 1 ? choice("beside", "ev-second", [["", "nothing"], ...cells], view.second === null ? "" : String(view.second),
         (value) => change({second: value === "" ? null : Number(value), verdict: value === "" && EXAMPLE_PAIRS.has(view.verdict) ? "all" : view.verdict})) : null,
       choice("verdict", "ev-verdict", options.map(([name, label]) => [name, label]), view.verdict, (value) => change({verdict: value})),
       set.tags.length ? choice("kind", "ev-tag", [["", "all"], ...set.tags.map((tag) => [tag, tag.replaceAll("_", " ")])], view.tag, (value) => change({tag: value})) : null,
@@ -58,7 +58,7 @@ async function mountExamples(panel, data) {
   }
 
   function chooseSet(index) {
-    const [first, second] = data.sets[index].players;
+    const [first, second] = data.sets[index].cells;
     Object.assign(view, {set: index, first, second: second === undefined ? null : second, tag: "", open: null, page: 0});
     if (view.second === null && EXAMPLE_PAIRS.has(view.verdict)) view.verdict = "all";
     detail.replaceChildren(el("p", {class: "muted"}, "Choose an example."));
@@ -101,10 +101,10 @@ async function mountExamples(panel, data) {
   }
 
   function item(number) {
-    const row = rows[number], shown = [view.first, view.second].filter((player) => player !== null);
+    const row = rows[number], shown = [view.first, view.second].filter((cell) => cell !== null);
     return el("button", {class: "ev-item", "data-row": String(number), "aria-current": view.open === number ? "true" : null, onclick: () => open(number, true)},
       el("span", {class: "ev-asked mono"}, row.id),
-      el("span", {class: "ev-answers"}, shown.map((player) => answerMark(result(row, player))), el("span", {class: "muted"}, "gold " + row.expected)));
+      el("span", {class: "ev-answers"}, shown.map((cell) => answerMark(result(row, cell))), el("span", {class: "muted"}, "gold " + row.expected)));
   }
 
   function open(number, scroll) {
@@ -113,7 +113,7 @@ async function mountExamples(panel, data) {
       if (one.dataset.row === String(number)) one.setAttribute("aria-current", "true");
       else one.removeAttribute("aria-current");
     }
-    showExample(detail, data, texts, rows, number, [view.first, view.second].filter((player) => player !== null))
+    showExample(detail, data, texts, rows, number, [view.first, view.second].filter((cell) => cell !== null))
       .then(() => { if (scroll && detail.getBoundingClientRect().top > innerHeight / 2) detail.scrollIntoView(); })
       .catch((error) => failed(detail, error));
   }
@@ -143,7 +143,7 @@ function answerMark(result) {
 
 // ---------------------------------------------------------------------------------------------------- one example
 
-async function showExample(detail, data, texts, rows, number, players) {
+async function showExample(detail, data, texts, rows, number, cells) {
   const row = rows[number];
   detail.dataset.example = number;
   const place = row.chunk === null ? null : (await chunk("texts-" + row.chunk))[number];
@@ -152,21 +152,21 @@ async function showExample(detail, data, texts, rows, number, players) {
   if (!place) {
     detail.replaceChildren(...head.filter((node) => node), el("p", {class: "note"}, "The texts of this example were left out to keep the page small."),
       el("p", null, "gold ", el("span", {class: "mono"}, row.expected)),
-      ...players.map((player) => el("p", null, data.players[player].label + ": ", answerMark(row.results[player] || null))));
+      ...cells.map((cell) => el("p", null, data.cells[cell].label + ": ", answerMark(row.results[cell] || null))));
     return;
   }
   detail.replaceChildren(...head.filter((node) => node),
     el("details", {open: place.prompt.length < 1500}, el("summary", null, "Prompt"), el("pre", {class: "card"}, place.prompt)),
     el("p", null, "gold ", el("span", {class: "mono"}, place.expected || "(none)")),
-    el("div", {class: "ev-sides"}, players.map((player) => sideOf(data.players[player], place.records[player] || [], place, texts))));
+    el("div", {class: "ev-sides"}, cells.map((cell) => sideOf(data.cells[cell], place.records[cell] || [], place, texts))));
 }
 
 /** One model's column: its greedy answer, or one of its samples. */
-function sideOf(player, episodes, place, texts) {
+function sideOf(cell, episodes, place, texts) {
   const body = el("div");
-  const show = (index) => body.replaceChildren(...episodeNodes(episodes[index], place, texts[player.model] || {}));
+  const show = (index) => body.replaceChildren(...episodeNodes(episodes[index], place, texts[cell.model] || {}));
   const names = episodes.map((one) => (one.sample === 0 ? "greedy" : `sample ${one.sample}${one.correct ? " ✓" : " ✗"}`));
-  const side = el("div", {class: "card ev-side-card"}, el("h3", {class: "ev-name", title: player.name}, player.label),
+  const side = el("div", {class: "card ev-side-card"}, el("h3", {class: "ev-name", title: cell.name}, cell.label),
     episodes.length > 1 ? el("select", {"aria-label": "which episode", onchange: (event) => show(Number(event.target.value))},
       names.map((name, index) => el("option", {value: String(index)}, name))) : null, body);
   if (episodes.length) show(0);

@@ -7,7 +7,7 @@
         def log(self, rows: Sequence[Row]) -> None: ...
 
 The instance of the configuration holds settings only. Every run copies it, and calls the methods of the copy in one
-thread (`fanout`), where a tracker may block, print or raise.
+thread (`trackers.thread`), where a tracker may block, print or raise.
 """
 
 from __future__ import annotations

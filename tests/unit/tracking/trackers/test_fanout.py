@@ -21,7 +21,7 @@ def record(number: int = 0, **changes: Any) -> EpisodeRecord:
         policy_version=0,
         behavior_logprobs=[-0.5],
         sampling_logprobs=[-0.5],
-        calls=[],
+        calls=(),
         reply="found ",
     )
     last = replace(turn, completion="answer", reply=None)
