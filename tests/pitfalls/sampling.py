@@ -36,10 +36,15 @@ ADAPTERS = "tests/unit/models/test_adapters.py::test_pitfall_"
 NEW_WEIGHTS = VERSIONS + "30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which"
 
 
-def at_temperature_1(original: Callable[..., Draw], logits: Tensor, *rest: Any) -> Draw:
-    draw = original(logits, *rest)
+def at_temperature_1(original: Callable[..., Draw], logits: Tensor, *rest: Any, **more: Any) -> Draw:
+    draw = original(logits, *rest, **more)
     logprobs = torch.log_softmax(logits.float(), dim=-1).gather(1, draw.ids[:, None])
-    return replace(draw, behavior_logprobs=logprobs[:, 0])
+    return draw._replace(behavior_logprobs=logprobs[:, 0])
+
+
+def of_the_truncated(original: Callable[..., Draw], *rest: Any, **more: Any) -> Draw:
+    draw = original(*rest, **more)
+    return draw._replace(behavior_logprobs=draw.sampling_logprobs)
 
 
 def old_is_current(
@@ -65,8 +70,8 @@ async def first_come(original: Any, source: Any, indices: Any, *, step: int) -> 
 
 def last_in(original: Any, scheduler: Any, request: Any) -> None:
     original(scheduler, request)
-    scheduler._waiting.remove(request)
-    scheduler._waiting.append(request)
+    scheduler.waiting.remove(request)
+    scheduler.waiting.append(request)
 
 
 def merged_and_unmerged(original: Callable[..., AbstractContextManager[None]], model: Any) -> Iterator[None]:
@@ -106,10 +111,7 @@ BUGS = [
     Planted(
         pitfall=20,
         name="behavior logprobs are those of the truncated distribution",
-        plant=around(
-            "rlvr.core.engine.sampler:sample",
-            lambda original, *rest: replace(draw := original(*rest), behavior_logprobs=draw.sampling_logprobs),
-        ),
+        plant=around("rlvr.core.engine.sampler:sample", of_the_truncated),
         caught_by=ENGINE + "20_truncated_requests_get_both_logprobs_beside_plain_ones",
     ),
     Planted(
@@ -187,7 +189,7 @@ BUGS = [
     Planted(
         pitfall=30,
         name="a completion keeps the version of its first token",
-        plant=around("rlvr.core.engine.rows:Rows.note_version", lambda original, *arguments: None),
+        plant=around("rlvr.core.engine.request:Request.note_version", lambda original, *arguments: None),
         caught_by=NEW_WEIGHTS,
     ),
     Planted(

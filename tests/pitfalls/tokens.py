@@ -39,11 +39,11 @@ def without_end(original: Callable[..., Iterator[TokenRow]], episode: Any) -> li
     return [replace(row, loss_mask=(*row.loss_mask[:-1], False)) for row in original(episode)]
 
 
-def stop_ids_stay(original: Callable[..., Any], rows: Any, *arguments: Any) -> Any:
-    before = rows.stop_ids.clone()
-    taken = original(rows, *arguments)
-    rows.stop_ids = before
-    return taken
+def stop_ids_stay(original: Callable[..., None], scheduler: Any, *arguments: Any) -> None:
+    before = [request.sampling for request in scheduler.running]
+    original(scheduler, *arguments)
+    for request, sampling in zip(scheduler.running, before, strict=False):
+        request.sampling = sampling
 
 
 def replies_trained_on(original: Callable[..., Iterator[TokenRow]], episode: Any) -> list[TokenRow]:
@@ -65,7 +65,7 @@ BUGS = [
     Planted(
         pitfall=1,
         name="a row that moves leaves its keys and values behind",
-        plant=around("rlvr.core.engine.runner:CachedRunner.move", lambda original, *arguments: None),
+        plant=around("rlvr.core.engine.cache:Slots.move", lambda original, *arguments: None),
         caught_by=EXACT,
     ),
     Planted(
@@ -96,8 +96,8 @@ BUGS = [
     Planted(
         pitfall=3,
         name="a row that moves gets the end tokens of the row it replaces",
-        plant=around("rlvr.core.engine.rows:Rows.take", stop_ids_stay),
-        caught_by="tests/unit/core/engine/test_rows.py::"
+        plant=around("rlvr.core.engine.scheduler:Scheduler._close_gaps", stop_ids_stay),
+        caught_by="tests/unit/core/engine/test_scheduler.py::"
         "test_pitfall_03_a_row_that_moves_keeps_its_stop_ids_and_its_limit",
     ),
     Planted(

@@ -81,7 +81,8 @@ def reads_per_step(mode: FarMode, architecture: str) -> dict[str, float]:
     """Of recorded decode steps in which no row starts or ends."""
     from rlvr.core.engine import LocalEngine
     from rlvr.core.engine.graphs import GraphedRunner
-    from rlvr.core.engine.rows import Request
+    from rlvr.core.engine.request import Request
+    from rlvr.core.engine.shared_prefix import engine_attention
     from rlvr.types import SamplingParams
     from tests.unit.engines.tiny import tiny_model
 
@@ -94,11 +95,12 @@ def reads_per_step(mode: FarMode, architecture: str) -> dict[str, float]:
     for seed, sampling in enumerate(settings):
         request = Request(prompt_ids=(1, 2, 3 + seed // 3), sampling=sampling, future=Future())  # pyright: ignore[reportArgumentType]
         engine._scheduler.submit(request)
-    for _ in range(3):
-        engine._step()
-    mode.reads.clear()
-    for _ in range(STEPS):
-        engine._step()
+    with engine_attention(model):
+        for _ in range(3):
+            engine._step()
+        mode.reads.clear()
+        for _ in range(STEPS):
+            engine._step()
     assert calls.recorded
     return {name: count / STEPS for name, count in mode.reads.items() if count}
 

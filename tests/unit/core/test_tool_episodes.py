@@ -61,7 +61,7 @@ def test_pitfall_06_ids_trained_on_are_ids_sampled_over_random_turns_with_tools(
         assert calls in heard  # nothing was changed between engine and record
         assert_extended(episode)
     assert_masks(episodes)
-    assert recorder.engine._scheduler.num_parked == 0  # pyright: ignore[reportPrivateUsage]
+    assert not recorder.engine._scheduler.parked  # pyright: ignore[reportPrivateUsage]
 
 
 def assert_extended(episode: Episode) -> None:

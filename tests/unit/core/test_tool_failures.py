@@ -102,7 +102,7 @@ def test_pitfall_27_a_batch_goes_on_whatever_a_tool_or_the_engine_does_and_nothi
     assert [score.status for score in scores] == ["scored"] * 5 + ["error"] + ["scored"] * 3
     assert [score.diagnostics.get("tool_timeouts") for score in scores[:3]] == [1.0, 1.0, 0.0]
     assert len(engine.released) == 10
-    assert engine.engine._scheduler.num_parked == 0  # pyright: ignore[reportPrivateUsage]
+    assert not engine.engine._scheduler.parked  # pyright: ignore[reportPrivateUsage]
     wake.set()
     wait_until(lambda: threading.active_count() <= before)
     assert num_tasks <= 2  # the batch itself, and the engine's, which ends by itself
@@ -137,4 +137,4 @@ def test_pitfall_27_giving_a_batch_up_ends_its_tools_and_sessions() -> None:
         return asyncio.all_tasks() - {asyncio.current_task()}  # pyright: ignore[reportReturnType]
 
     assert asyncio.run(batch()) == set()
-    assert engine._scheduler.num_parked == 0  # pyright: ignore[reportPrivateUsage]
+    assert not engine._scheduler.parked  # pyright: ignore[reportPrivateUsage]

@@ -28,9 +28,12 @@ from transformers import (
 )
 
 from rlvr.core.engine import LocalEngine
+from rlvr.seeding import derive_seed
 from rlvr.types import Completion, SamplingParams
 
 VOCABULARY = 40
+EVERY_FIFTH = frozenset(range(0, VOCABULARY, 5))
+Requests = Sequence[tuple[Sequence[int], SamplingParams]]
 COMMON = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -110,10 +113,50 @@ def plain_logprobs(model: PreTrainedModel, ids: list[int], completion: Completio
     return logprobs.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
 
 
-def generate(engine: LocalEngine, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Completion]:
+def generate(engine: LocalEngine, requests: Requests) -> list[Completion]:
     """Completions in the order of the requests, from outside of an event loop."""
 
     async def together() -> list[Completion]:
         return await asyncio.gather(*(engine.generate(*request) for request in requests))
 
     return asyncio.run(together())
+
+
+def crowd(num_prompts: int = 5, group_size: int = 4, **changes) -> list[tuple[list[int], SamplingParams]]:
+    """Groups of ragged prompts, of ragged completions: every fifth token stops."""
+    settings = {"max_tokens": 14, "stop_ids": EVERY_FIFTH} | changes
+    return [
+        (prompt(3 + 4 * i), sampling(derive_seed(0, i, j), **settings))
+        for i in range(num_prompts)
+        for j in range(group_size)
+    ]
+
+
+def play(engine: LocalEngine, prompts: Sequence[list[int]], **changes) -> tuple[Requests, list[Completion]]:
+    """Sessions of three turns, all at once: prompts grow by the completion and a reply of 1 to 4 tokens."""
+    requests, completions = [], []
+
+    async def session(index: int, ids: list[int]) -> None:
+        for turn in range(3):
+            settings = sampling(derive_seed(0, index, turn), **changes)
+            completion = await engine.generate(ids, settings, session=index)
+            requests.append((ids, settings))
+            completions.append(completion)
+            ids = [*ids, *completion.token_ids, *prompt(1 + (index + turn) % 4, seed=turn)]
+        engine.release(index)
+
+    async def together() -> None:
+        await asyncio.gather(*(session(index, ids) for index, ids in enumerate(prompts)))
+
+    asyncio.run(together())
+    return requests, completions
+
+
+def assert_exact(
+    model: PreTrainedModel, requests: Requests, completions: Sequence[Completion], *, atol: float = 1e-5
+) -> None:
+    """The behavior logprobs are those of a plain forward, at the temperature of each request."""
+    for (ids, settings), completion in zip(requests, completions, strict=True):
+        assert len(completion.token_ids) == len(completion.behavior_logprobs) == len(completion.sampling_logprobs)
+        expected = plain_logprobs(model, list(ids), completion, settings.temperature or 1.0)
+        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=atol, rtol=0)

@@ -18,19 +18,17 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 
+KV_DTYPE: torch.dtype | None = None
+"""What keys and values are stored in; None: what the layer computes them in. Nothing else decides it: `Slots` converts
+what it stores, `Slots.read` what a layer attends to. Rounding that shows in logprobs makes `select.probe` refuse the
+cache, and `keys_values_bytes` of the memory plan counts the policy's dtype."""
+
 Plane = tuple[int, int]
 """The keys of a layer, `(layer, 0)`, or its values, `(layer, 1)`."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Stored:
-    """Keys and values of one row, tokens first: one tensor for all planes of a shape, nearly always a single one.
-
-    Copying a tensor a layer would cost more than computing the tokens of a short turn.
-    """
-
-    planes: list[list[Plane]]
-    tensors: list[Tensor]  # for each list of planes [tokens, planes, kv_heads, head_dim]
+Stored = list[tuple[list[Plane], Tensor]]
+"""Keys and values of one row: for all planes of a shape, nearly always a single one, `[tokens, planes, kv_heads,
+head_dim]`. A tensor for each layer would cost more to copy than the tokens of a short turn to compute."""
 
 
 class Slots:
@@ -82,35 +80,40 @@ class Slots:
         made = self._aside.pop(size, None)
         if made is None:
             # zeros: a masked column has weight 0, and 0 times the NaN of uninitialized memory would be NaN
-            made = like.new_zeros(self.num_slots, like.shape[1], self.capacity, like.shape[3])
+            made = like.new_zeros(self.num_slots, like.shape[1], self.capacity, like.shape[3], dtype=KV_DTYPE)
         if not self._keeps:
             self._made[size] = made
         return made
+
+    def read(self, plane: Plane, rows: slice, num_columns: int, dtype: torch.dtype) -> Tensor:
+        """What a layer that computes in `dtype` attends to: `[rows, kv_heads, num_columns, head_dim]`."""
+        return self.buffers[plane][rows, :, :num_columns].to(dtype)
 
     def move(self, sources: Tensor, targets: Tensor, num_tokens: int) -> None:
         """Copy whole rows, the first `num_tokens` columns."""
         for buffer in self.buffers.values():
             buffer[targets, :, :num_tokens] = buffer[sources, :, :num_tokens]
 
-    def gather(self, rows: Sequence[int], num_tokens: int) -> tuple[list[list[Plane]], list[Tensor]]:
-        """The rows' first `num_tokens` columns: for each shape `[rows, num_tokens, planes, kv_heads, head_dim]`."""
-        planes: dict[tuple[int, int], list[Plane]] = {}
+    def save(self, rows: Sequence[int], counts: Sequence[int]) -> list[Stored]:
+        """Copies of the first `counts[i]` columns of each row."""
+        by_shape: dict[tuple[int, int], list[Plane]] = {}
         for plane, buffer in sorted(self.buffers.items()):
-            planes.setdefault((buffer.shape[1], buffer.shape[3]), []).append(plane)
-        gathered = []
-        for members in planes.values():
-            buffers = [self.buffers[plane] for plane in members]
-            index = torch.tensor(rows, device=buffers[0].device)
-            gathered.append(torch.stack([b[:, :, :num_tokens].transpose(1, 2)[index] for b in buffers], 2))
-        return list(planes.values()), gathered
+            by_shape.setdefault((buffer.shape[1], buffer.shape[3]), []).append(plane)
+        saved: list[Stored] = [[] for _ in rows]
+        for planes in by_shape.values():
+            buffers = [self.buffers[plane] for plane in planes]
+            index, longest = torch.tensor(rows, device=buffers[0].device), max(counts)
+            gathered = torch.stack([buffer[:, :, :longest].transpose(1, 2)[index] for buffer in buffers], 2)
+            for stored, states, count in zip(saved, gathered, counts, strict=True):
+                stored.append((planes, states[:count]))
+        return saved
 
-    def load(self, first_row: int, stored: Sequence[Stored], known: Sequence[int]) -> None:
-        """Put the first `known[i]` tokens of each saved row back, into the slots `first_row ..`."""
-        for number, members in enumerate(stored[0].planes):
-            rows = [saved.tensors[number][:count] for saved, count in zip(stored, known, strict=True)]
-            batch = pad_sequence(rows, batch_first=True)  # zeros behind a row: columns that nothing looks at
-            for plane, states in zip(members, batch.permute(2, 0, 3, 1, 4), strict=True):
-                self.buffer(plane, states)[first_row : first_row + len(rows), :, : states.shape[2]] = states
+    def load(self, first_row: int, saved: Sequence[Stored]) -> None:
+        """Put saved rows back, into the slots `first_row ..`."""
+        for parts in zip(*saved, strict=True):  # of one shape
+            batch = pad_sequence([states for _, states in parts], batch_first=True)  # zeros, which nothing looks at
+            for plane, states in zip(parts[0][0], batch.permute(2, 0, 3, 1, 4), strict=True):
+                self.buffer(plane, states)[first_row : first_row + len(saved), :, : states.shape[2]] = states
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,17 +144,19 @@ class SlotCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         """Store `[R, kv_heads, Q, head_dim]` and return what the layer attends to."""
         plan, num_rows = self._plan, len(key_states)
-        if isinstance(plan, int):
-            for which, states in enumerate((key_states, value_states)):
-                buffer = self.prefixes.buffer((layer_idx, which), states)
-                buffer[plan : plan + num_rows, :, : states.shape[2]] = states
-            return key_states, value_states
-        columns = self._flat_columns(key_states.shape[1], plan)
         seen = []
         for which, states in enumerate((key_states, value_states)):
-            buffer = self.rows.buffer((layer_idx, which), states)
-            buffer.view(-1, buffer.shape[3]).index_copy_(0, columns, states.reshape(-1, buffer.shape[3]))
-            seen.append(buffer[plan.first_row : plan.first_row + num_rows, :, : plan.num_columns])
+            plane = (layer_idx, which)
+            if isinstance(plan, int):
+                self.prefixes.buffer(plane, states)[plan : plan + num_rows, :, : states.shape[2]] = states
+                seen.append(states)
+                continue
+            buffer = self.rows.buffer(plane, states)
+            columns = self._flat_columns(states.shape[1], plan)
+            flat = states.reshape(-1, states.shape[3]).to(buffer.dtype)
+            buffer.view(-1, buffer.shape[3]).index_copy_(0, columns, flat)
+            rows = slice(plan.first_row, plan.first_row + num_rows)
+            seen.append(self.rows.read(plane, rows, plan.num_columns, states.dtype))
         return seen[0], seen[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

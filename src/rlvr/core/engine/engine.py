@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from rlvr.core.devices import current, first_line, free, is_out_of_memory
 from rlvr.core.engine.base import Alternatives, OnToken, empty_completion, within_context
-from rlvr.core.engine.rows import Request
+from rlvr.core.engine.request import Request
 from rlvr.core.engine.scheduler import Scheduler
 from rlvr.core.engine.select import choose_runner
 from rlvr.core.engine.shared_prefix import engine_attention
@@ -51,9 +51,10 @@ class LocalEngine:
         if limit is not None and max_context_tokens > limit:
             raise ValueError(f"max_context_tokens={max_context_tokens} exceeds the model's {limit} positions")
         self._model, self._weights = model, weights
-        self._max_batch_size, self._max_context_tokens = max_batch_size, max_context_tokens
+        self._max_batch_size = max_batch_size
+        self.max_context_tokens = max_context_tokens  # of prompt and completion together
         self._note = on_note
-        with self._serving():
+        with self._serving(), engine_attention(model):
             self._make_runner, reason = choose_runner(model)
         self._scheduler = self._make_scheduler()
         if reason is not None:
@@ -71,17 +72,12 @@ class LocalEngine:
     @property
     def num_running(self) -> int:
         """Completions that are being sampled."""
-        return self._scheduler.num_running
+        return len(self._scheduler.running)
 
     @property
     def num_waiting(self) -> int:
         """Requests that have not started."""
-        return self._scheduler.num_waiting
-
-    @property
-    def max_context_tokens(self) -> int:
-        """Tokens that prompt and completion may have together."""
-        return self._max_context_tokens
+        return len(self._scheduler.waiting)
 
     async def generate(
         self,
@@ -97,7 +93,7 @@ class LocalEngine:
         A completion that does not fit the context is cut, with `StopReason.LENGTH`. Raises ValueError for an empty
         prompt and for one longer than the context, and whatever a step of its batch raised.
         """
-        sampling = within_context(prompt_ids, sampling, self._max_context_tokens)
+        sampling = within_context(prompt_ids, sampling, self.max_context_tokens)
         if sampling.max_tokens <= 0:
             return empty_completion(self.policy_version)
         loop = asyncio.get_running_loop()
@@ -141,30 +137,30 @@ class LocalEngine:
         self._fail_all(asyncio.CancelledError())
 
     async def _drive(self) -> None:
-        """Step while there is work."""
+        """Step while there is work: one stretch of serving."""
         try:
-            while self._scheduler.has_work:
-                await self._settle()
-                if self._scheduler.has_work:
-                    self._step()
-        except asyncio.CancelledError as error:
+            with engine_attention(self._model):
+                while self._scheduler.has_work:
+                    await self._settle()
+                    if self._scheduler.has_work:
+                        self._step()
+        except BaseException as error:
             self._fail_all(error)
-            raise
-        except Exception:  # _step has given it to every waiting caller
-            return
+            if not isinstance(error, Exception):  # a caller has got it
+                raise
 
     async def _settle(self) -> None:
         """Let other tasks run until they make no new requests: those are batched together."""
         waiting = -1
-        while waiting != self._scheduler.num_waiting:
-            waiting = self._scheduler.num_waiting
+        while waiting != self.num_waiting:
+            waiting = self.num_waiting
             await asyncio.sleep(0)
 
     def _make_scheduler(self) -> Scheduler:
         num_slots = self._max_batch_size
         with self._serving():  # in any thread: what records steps belongs to the model's device
             runner = self._make_runner(self._model, num_slots)
-        budget = num_slots * self._max_context_tokens
+        budget = num_slots * self.max_context_tokens
         return Scheduler(runner, num_slots=num_slots, max_cached_tokens=budget, device=self._model.device)
 
     def _step(self) -> None:
@@ -174,19 +170,14 @@ class LocalEngine:
             return
         except BaseException as error:
             if not is_out_of_memory(error):
-                self._fail_all(error)
                 raise
             reason = first_line(error)
         # out here the error is gone, with the frames that held the tensors of the failed step
-        try:
-            self._halve(reason)
-        except BaseException as error:
-            self._fail_all(error)
-            raise
+        self._halve(reason)
 
     def _halve(self, reason: str) -> None:
         """Begin again, half as many completions at a time; UserError if it was a single one."""
-        together = min(self._max_batch_size, self._scheduler.num_undelivered)
+        together = min(self._max_batch_size, len(self._scheduler.undelivered))
         said = f"out of memory with up to {together} completions sampled together ({reason})"
         if together <= 1:
             raise UserError(f"{said}: lower rollout.max_completion_tokens, or train a smaller model")
@@ -210,8 +201,8 @@ class LocalEngine:
 
     @contextmanager
     def _serving(self) -> Iterator[None]:
-        """No gradients and no dropout, on the model's device, with the engine's attention."""
+        """No gradients and no dropout, on the model's device."""
         if self._model.training:
             self._model.train(False)
-        with torch.inference_mode(), current(self._model.device), engine_attention(self._model):
+        with torch.inference_mode(), current(self._model.device):
             yield

@@ -8,15 +8,17 @@ change of any other address it uses needs `clear`.
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
+from rlvr.core.devices import first_line
 from rlvr.core.engine.runner import CachedRunner
-from rlvr.core.engine.shared_prefix import Grouping
 
 MOST_STEPS = 128
 """Recorded steps kept, the last used ones; each holds some megabytes on the GPU."""
@@ -61,13 +63,8 @@ class Graphs:
 
     def __init__(self, recorder: CudaRecorder) -> None:
         self._recorder: CudaRecorder | None = recorder
-        self._steps: dict[Hashable, tuple[tuple[Tensor, ...], Callable[[], None]]] = {}  # inputs and replay
+        self.steps: OrderedDict[Hashable, tuple[tuple[Tensor, ...], Callable[[], None]]] = OrderedDict()
         self._result: Tensor | None = None  # [most rows, V], of the last step
-
-    @property
-    def num_steps(self) -> int:
-        """Recorded steps."""
-        return len(self._steps)
 
     @property
     def gave_up(self) -> bool:
@@ -76,7 +73,7 @@ class Graphs:
 
     def clear(self) -> None:
         """Forget all steps: an address they use has changed."""
-        self._steps.clear()
+        self.steps.clear()
         if self._recorder is not None:
             self._recorder.forget()
 
@@ -87,19 +84,20 @@ class Graphs:
         """
         if self._recorder is None:
             return compute(*inputs)
-        step = self._steps.pop(key, None)
-        if step is None:
+        if key not in self.steps:
             try:
                 step = self._record(self._recorder, compute, inputs, most_rows)
             except RuntimeError as error:
-                cause = error.__context__ or error  # the failure inside the recording
-                warnings.warn(f"sampling goes on without CUDA graphs ({str(cause).splitlines()[0]})", stacklevel=2)
-                self._recorder, self._result = None, None
+                reason = error.__context__ or error  # the end of a recording fails again
+                warnings.warn(f"sampling goes on without CUDA graphs ({first_line(reason)})", stacklevel=2)
+                self._recorder = self._result = None
                 self.clear()
                 return compute(*inputs)
-            if len(self._steps) == MOST_STEPS:
-                del self._steps[next(iter(self._steps))]
-        self._steps[key] = own, replay = step  # at the end: the first is evicted next
+            self.steps[key] = step
+            if len(self.steps) > MOST_STEPS:
+                self.steps.popitem(last=False)
+        self.steps.move_to_end(key)
+        own, replay = self.steps[key]
         for target, value in zip(own, inputs, strict=True):
             target.copy_(value)
         replay()
@@ -133,51 +131,31 @@ class GraphedRunner(CachedRunner):
         super().__init__(model, max_slots, keeps=True)
         self.graphs = Graphs(CudaRecorder() if recorder is None else recorder)
         self._recorded_for: tuple[int, int] | None = None  # generations of the buffers that recorded steps use
-        self._padded: dict[int, tuple[Tensor, Tensor, tuple[int, int, int]]] = {}  # number of rows -> grouping
 
     def decode(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """One token a row, by the recorded step of the next larger shape."""
-        starts = self._starts[: len(ids)]
-        if self._changed(len(ids), lengths - starts):
-            self._padded.clear()
-        num_rows = min(self._max_slots, rounded_up(len(ids)))
+        grouping = self._group(lengths)
         num_columns = rounded_up(max(LEAST_COLUMNS, self._longest))
-        if num_rows not in self._padded:
-            self._padded[num_rows] = self._padded_grouping(num_rows)
-        members, places, shape = self._padded[num_rows]
+        num_rows, index = len(grouping.starts), (grouping.members, grouping.places)
         self._cache.rows.reserve(num_rows, num_columns)
-        self._cache.prefixes.reserve(shape[0], shape[2])
+        self._cache.prefixes.reserve(grouping.num_prefixes, grouping.num_columns)
         if self._recorded_for != self._generations():
             self.graphs.clear()
-        more = num_rows - len(ids)
-        inputs = [*(pad(tensor, (0, more)) for tensor in (ids, lengths, starts)), members, places]
 
-        def compute(ids: Tensor, lengths: Tensor, starts: Tensor, members: Tensor, places: Tensor) -> Tensor:
-            prefixes = self._cache.prefixes
-            grouping = Grouping(
-                prefixes=prefixes, num_prefixes=shape[0], num_columns=shape[2], members=members, places=places
-            )
-            return self._step(ids, lengths, starts, grouping, num_columns)
+        def compute(ids: Tensor, lengths: Tensor, starts: Tensor, *index: Tensor) -> Tensor:
+            members, places = index or (None, None)
+            own = replace(grouping, starts=starts, members=members, places=places)
+            return self._step(ids, lengths, own, num_columns)
 
-        logits = self.graphs.run((num_rows, num_columns, *shape), compute, inputs, most_rows=self._max_slots)
+        padded = [pad(tensor, (0, num_rows - len(ids))) for tensor in (ids, lengths)]
+        inputs = [*padded, grouping.starts, *(tensor for tensor in index if tensor is not None)]
+        key = (*(len(tensor) for tensor in inputs), grouping.num_prefixes, grouping.num_columns, num_columns)
+        logits = self.graphs.run(key, compute, inputs, most_rows=self._max_slots)
         self._recorded_for = self._generations()  # the first step of all makes them
         return logits[: len(ids)]
 
-    def _padded_grouping(self, num_rows: int) -> tuple[Tensor, Tensor, tuple[int, int, int]]:
-        """Members `[U * G]`, places `[num_rows]` and U, G and prefix columns, all rounded up."""
-        num_prefixes = len(self._prefix_lengths)
-        if not num_prefixes:
-            nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
-            return nothing, nothing, (0, 0, 0)
-        members, places, size = self._members()
-        count, each = min(self._max_slots, rounded_up(num_prefixes)), rounded_up(size)
-        table, index = torch.tensor(members).view(num_prefixes, size), torch.tensor(places)
-        index = index // size * each + index % size
-        return (
-            pad(table, (0, each - size, 0, count - num_prefixes)).flatten().to(self._device),
-            pad(index, (0, num_rows - len(places))).to(self._device),
-            (count, each, rounded_up(max(self._prefix_lengths))),
-        )
+    def _rounded(self, count: int) -> int:
+        return rounded_up(count)
 
     def _generations(self) -> tuple[int, int]:
         return self._cache.rows.generation, self._cache.prefixes.generation

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from rlvr.core.attention import attention_mask
 from rlvr.core.engine.cache import Append, SlotCache, Stored
-from rlvr.core.engine.shared_prefix import Grouping
+from rlvr.core.engine.shared_prefix import Grouping, has_engine_attention
 
 MIN_COLUMNS = 16  # a float32 vector register; softmax over fewer is not vectorized, and five times slower
 
@@ -32,75 +32,87 @@ class CachedRunner:
         self._cache = SlotCache(max_slots, keeps=keeps or model.device.type == "cuda")
         self._owners: list[int] = []  # a row's prefix, -1: none, all its tokens are in the row
         self._prefix_lengths: list[int] = []
-        self._starts = torch.zeros(max_slots, dtype=torch.int64, device=self._device)  # a row's prefix length
-        self._grouped = False  # _grouping and _longest are up to date
-        self._grouping = Grouping(prefixes=self._cache.prefixes, num_prefixes=0, num_columns=0)
+        self._grouping: Grouping | None = None  # of the rows as they are; None once they have changed
         self._longest = 0  # suffix columns in use, an upper bound
 
     def reset(self, *, reuse: bool = True) -> None:
         """All rows have left: go back to the state of a new runner; without `reuse` nothing written before survives."""
-        self._drop_rows(0)
+        self.keep([])
         self._cache.rows.clear(reuse=reuse)
         self._cache.prefixes.clear(reuse=reuse)
 
-    def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
-        """Start R = len(copies) rows: the slot `first_row + i` gets `prompts[copies[i]]`.
+    def prefill(self, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
+        """Start R = len(copies) rows in the next slots; the i-th gets `prompts[copies[i]]`.
 
         One right-padded forward; what is to the right of a token cannot reach it.
         """
-        self._drop_rows(first_row)
         ids, lengths = right_padded(prompts, self._device)
-        first, index = len(self._prefix_lengths), torch.tensor(copies, device=self._device)
-        self._cache.prefixes.reserve(first + len(prompts), ids.shape[1])
-        self._cache.rows.reserve(first_row + len(copies), 1)
+        first = len(self._prefix_lengths)
+        self._prefix_lengths += [len(prompt) for prompt in prompts]
+        self._owners += [first + copy for copy in copies]
+        self._grouping = None
+        self._cache.prefixes.reserve(len(self._prefix_lengths), ids.shape[1])
+        self._cache.rows.reserve(len(self._owners), 1)
         positions = torch.arange(ids.shape[1], device=self._device)[None]
         # On a CPU the model is causal by itself. Float32 on a GPU gets a mask: without one, grouped-query attention
         # takes a kernel without float32, and torch falls back to one that holds all scores.
         exact = self._device.type != "cpu" and self._model.dtype == torch.float32
-        mask = self._mask(positions, ids.shape[1]) if exact else None
-        logits = self._forward(first, ids, positions, mask, last=lengths - 1)
-        self._prefix_lengths += [len(prompt) for prompt in prompts]
-        self._owners += [first + copy for copy in copies]
-        self._starts[first_row : first_row + len(copies)] = lengths[index]
-        self._grouped = False
-        return logits[index]
+        mask = self._causal_mask(positions, ids.shape[1]) if exact else None
+        self._cache.start(first)
+        with _only_last(self._model, lengths - 1):
+            logits = self._forward(ids, positions, mask)
+        return logits[torch.tensor(copies, device=self._device)]
 
-    def extend(
-        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[Stored], known: Sequence[int]
-    ) -> Tensor:
-        """Start rows whose first `known[i]` tokens are stored; only the rest goes through the model."""
-        self._drop_rows(first_row)
+    def extend(self, prompts: Sequence[Tokens], stored: Sequence[Stored]) -> Tensor:
+        """Start a row for each prompt, whose first tokens are stored; only the rest goes through the model."""
+        known = [len(kept[0][1]) for kept in stored]
         ids, lengths = right_padded([p[k:] for p, k in zip(prompts, known, strict=True)], self._device)
         positions = torch.tensor(known, device=self._device)[:, None] + torch.arange(ids.shape[1], device=self._device)
-        num_columns = max(known) + ids.shape[1]
-        self._cache.rows.reserve(first_row + len(prompts), num_columns)
-        self._cache.rows.load(first_row, stored, known)
+        first, num_columns = len(self._owners), max(known) + ids.shape[1]
         self._owners += [-1] * len(prompts)
-        self._starts[first_row : first_row + len(prompts)] = 0
         self._longest = max(self._longest, *(len(prompt) for prompt in prompts))
-        self._grouped = False
-        plan = Append(first_row=first_row, positions=positions, num_columns=num_columns)
-        return self._forward(plan, ids, positions, self._mask(positions, num_columns), last=lengths - 1)
+        self._grouping = None
+        self._cache.rows.reserve(len(self._owners), num_columns)
+        self._cache.rows.load(first, stored)
+        self._cache.start(Append(first_row=first, positions=positions, num_columns=num_columns))
+        with _only_last(self._model, lengths - 1):
+            return self._forward(ids, positions, self._causal_mask(positions, num_columns))
 
     def decode(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Add one token `ids` `[R]` to the first R slots, at the positions `lengths` `[R]`: into their suffixes."""
-        starts = self._starts[: len(ids)]
-        if self._changed(len(ids), lengths - starts):
-            members, places, _ = self._members()
-            regular = members == list(range(len(ids)))  # also where there is no prefix at all
-            self._grouping = Grouping(
-                prefixes=self._cache.prefixes,
-                num_prefixes=len(self._prefix_lengths),
-                num_columns=max(self._prefix_lengths, default=0),
-                members=None if regular else torch.tensor(members, device=self._device),
-                places=None if regular else torch.tensor(places, device=self._device),
-            )
-        num_columns = max(self._longest, MIN_COLUMNS - self._grouping.num_columns)
+        """Add one token `ids` `[R]` to each row, at the positions `lengths` `[R]`: into its suffix."""
+        grouping = self._group(lengths)
+        num_columns = max(self._longest, MIN_COLUMNS - grouping.num_columns)
         self._cache.rows.reserve(len(ids), num_columns)
-        return self._step(ids, lengths, starts, self._grouping, num_columns)
+        return self._step(ids, lengths, grouping, num_columns)
 
-    def _step(self, ids: Tensor, lengths: Tensor, starts: Tensor, grouping: Grouping, num_columns: int) -> Tensor:
-        """Logits `[N, V]` of ids `[N]` at the positions `lengths` `[N]`, in suffixes that begin at `starts` `[N]`."""
+    def keep(self, rows: Sequence[int]) -> None:
+        """All other rows leave; slot i gets what slot `rows[i]` holds."""
+        moved = [(source, target) for target, source in enumerate(rows) if source != target]
+        if moved:
+            sources, targets = torch.tensor(moved, device=self._device).T
+            self._cache.rows.move(sources, targets, min(self._longest, self._cache.rows.capacity))
+        self._owners = [self._owners[row] for row in rows]
+        self._grouping = None
+        self._close_gaps()
+
+    def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored]:
+        """Copies of the first `lengths[i]` keys and values of each row, of prefix and suffix in one."""
+        starts = [self._start(row) for row in rows]
+        num_sampled = [length - start for length, start in zip(lengths, starts, strict=True)]
+        owners = [max(0, self._owners[row]) for row in rows]
+        parts = []
+        if any(starts):  # else there may be no buffers yet
+            parts.append(self._cache.prefixes.save(owners, starts))
+        if any(num_sampled):
+            parts.append(self._cache.rows.save(rows, num_sampled))
+        return [
+            [(same[0][0], torch.cat([states for _, states in same])) for same in zip(*saved, strict=True)]
+            for saved in zip(*parts, strict=True)
+        ]
+
+    def _step(self, ids: Tensor, lengths: Tensor, grouping: Grouping, num_columns: int) -> Tensor:
+        """Logits `[N, V]` of ids `[N]` at the positions `lengths` `[N]`, with suffixes of `num_columns`."""
+        starts = grouping.starts
         columns = lengths - starts
         prefix, suffix = (torch.arange(n, device=self._device)[None] for n in (grouping.num_columns, num_columns))
         # [N, P + L]: which prefix columns and which suffix columns a row sees
@@ -109,93 +121,77 @@ class CachedRunner:
             allowed = torch.cat([prefix < starts[:, None], allowed], 1)
             key_positions = torch.cat([prefix.expand(len(columns), -1), key_positions], 1)
         positions = lengths[:, None].clone()
-        mask = attention_mask(
-            self._model.config, allowed[:, None, None, :], positions, key_positions, self._model.dtype
-        )
-        plan = Append(first_row=0, positions=columns[:, None], num_columns=num_columns)
-        return self._forward(plan, ids[:, None], positions, mask, grouping=grouping)
+        mask = self._mask(allowed[:, None, None, :], positions, key_positions)
+        self._cache.start(Append(first_row=0, positions=columns[:, None], num_columns=num_columns))
+        return self._forward(ids[:, None], positions, mask, grouping)
 
-    def move(self, sources: Tensor, targets: Tensor) -> None:
-        """Copy whole slots; prefixes stay where they are."""
-        self._cache.rows.move(sources, targets, min(self._longest, self._cache.rows.capacity))
-        self._starts[targets] = self._starts[sources]
-        for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-            self._owners[target] = self._owners[source]
-        self._grouped = False
-
-    def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored]:
-        """Copies of these slots' first keys and values, of prefix and suffix in one."""
-        starts = [self._prefix_lengths[self._owners[row]] if self._owners[row] >= 0 else 0 for row in rows]
-        num_sampled = [length - start for length, start in zip(lengths, starts, strict=True)]
-        owners = [max(0, self._owners[row]) for row in rows]
-        parts = [
-            (counts, *slots.gather(chosen, max(counts)))
-            for slots, chosen, counts in (
-                (self._cache.prefixes, owners, starts),
-                (self._cache.rows, rows, num_sampled),
-            )
-            if any(counts)  # else there may be no buffers yet
-        ]
-        planes = parts[0][1]
-        return [
-            Stored(
-                planes=planes,
-                tensors=[
-                    torch.cat([gathered[shape][i, : counts[i]] for counts, _, gathered in parts])
-                    for shape in range(len(planes))
-                ],
-            )
-            for i in range(len(rows))
-        ]
-
-    def _mask(self, positions: Tensor, num_columns: int) -> Mask:
+    def _causal_mask(self, positions: Tensor, num_columns: int) -> Mask:
         columns = torch.arange(num_columns, device=self._device)[None]
-        allowed = columns[:, None, None] <= positions[:, None, :, None]
-        return attention_mask(self._model.config, allowed, positions, columns, self._model.dtype)
+        return self._mask(columns[:, None, None] <= positions[:, None, :, None], positions, columns)
 
-    def _forward(
-        self,
-        plan: Append | int,
-        ids: Tensor,
-        positions: Tensor,
-        mask: Mask | None,
-        *,
-        last: Tensor | None = None,
-        grouping: Grouping | None = None,
-    ) -> Tensor:
-        self._cache.start(plan)
-        with _only_last(self._model, last):
-            output = self._model(
-                input_ids=ids,
-                position_ids=positions,
-                attention_mask=mask,
-                past_key_values=self._cache,
-                use_cache=True,
-                grouping=grouping,
-            )
+    def _mask(self, allowed: Tensor, positions: Tensor, key_positions: Tensor) -> Mask:
+        return attention_mask(self._model.config, allowed, positions, key_positions, self._model.dtype)
+
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Mask | None, grouping: Grouping | None = None) -> Tensor:
+        if not has_engine_attention(self._model):
+            raise RuntimeError("its attention cannot share prefixes")
+        output = self._model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self._cache,
+            use_cache=True,
+            grouping=grouping,
+        )
         return output.logits[:, -1]
 
     # ------------------------------------------------------------------------------------------------ rows and prefixes
 
-    def _changed(self, num_rows: int, columns: Tensor) -> bool:
-        """Whether rows have come, gone or moved; counts the column that is written next, the last of `columns`."""
-        self._drop_rows(num_rows)
-        changed, self._grouped = not self._grouped, True
-        if changed:
-            self._longest = int(columns.max())
-        self._longest += 1
-        return changed
+    def _start(self, row: int) -> int:
+        """Tokens of a row's prefix."""
+        return self._prefix_lengths[self._owners[row]] if self._owners[row] >= 0 else 0
 
-    def _drop_rows(self, count: int) -> None:
-        """Rows from `count` on have left; close the gaps of prefixes without rows, with the last prefixes."""
-        if len(self._owners) > count:
-            del self._owners[count:]
-            self._grouped = False
+    def _rounded(self, count: int) -> int:
+        """A size of a step: as it is."""
+        return count
+
+    def _group(self, lengths: Tensor) -> Grouping:
+        """The grouping of the next step, its sizes rounded; counts the column that the step writes."""
+        if self._grouping is None:
+            self._grouping = self._make_grouping()
+            self._longest = int((lengths - self._grouping.starts[: len(lengths)]).max())
+        self._longest += 1
+        return self._grouping
+
+    def _make_grouping(self) -> Grouping:
+        num_prefixes, num_rows = len(self._prefix_lengths), len(self._owners)
+        groups: list[list[int]] = [[] for _ in range(num_prefixes)]
+        if groups:
+            for row, owner in sorted(enumerate(self._owners), key=lambda item: item[1] < 0):
+                groups[owner if owner >= 0 else row % num_prefixes].append(row)
+        size = self._rounded(max(map(len, groups), default=0))
+        padded = min(self._max_slots, self._rounded(num_rows))
+        count = min(self._max_slots, self._rounded(num_prefixes))
+        members, places = [0] * (count * size), [0] * (padded if groups else 0)
+        for owner, group in enumerate(groups):
+            for place, row in enumerate(group, owner * size):
+                members[place], places[row] = row, place
+        starts = [self._start(row) for row in range(num_rows)] + [0] * (padded - num_rows)
+        regular = not groups or members == list(range(padded))
+        return Grouping(
+            prefixes=self._cache.prefixes,
+            num_prefixes=count,
+            num_columns=self._rounded(max(self._prefix_lengths, default=0)),
+            starts=torch.tensor(starts, device=self._device),
+            members=None if regular else torch.tensor(members, device=self._device),
+            places=None if regular else torch.tensor(places, device=self._device),
+        )
+
+    def _close_gaps(self) -> None:
+        """Move the last prefixes to where no row has one any more."""
         used = {owner for owner in self._owners if owner >= 0}
-        if self._grouped or len(used) == len(self._prefix_lengths):
-            return
         sources = [owner for owner in sorted(used) if owner >= len(used)]
-        targets = [i for i in range(len(used)) if i not in used]
+        targets = [prefix for prefix in range(len(used)) if prefix not in used]
         if sources:
             columns = max(self._prefix_lengths[source] for source in sources)
             source, target = (torch.tensor(slots, device=self._device) for slots in (sources, targets))
@@ -206,72 +202,46 @@ class CachedRunner:
             self._owners = [to.get(owner, owner) for owner in self._owners]
         del self._prefix_lengths[len(used) :]
 
-    def _members(self) -> tuple[list[int], list[int], int]:
-        """`members` and `places` of the grouping, and G."""
-        if not self._prefix_lengths:
-            return list(range(len(self._owners))), [], 0
-        rows: list[list[int]] = [[] for _ in self._prefix_lengths]
-        for row, owner in sorted(enumerate(self._owners), key=lambda item: item[1] < 0):
-            rows[owner if owner >= 0 else row % len(rows)].append(row)
-        size = max(len(members) for members in rows)
-        members = [row for group in rows for row in [*group, *[0] * (size - len(group))]]
-        places = [0] * len(self._owners)
-        for owner, group in enumerate(rows):
-            for i, row in enumerate(group):
-                places[row] = owner * size + i
-        return members, places, size
-
 
 class FullForwardRunner:
     """As `CachedRunner` without a cache: every token costs a forward of its whole sequence. Serves any causal model."""
 
     def __init__(self, model: PreTrainedModel, max_slots: int):
-        self._model, self._max_slots = model, max_slots
-        self.reset()
+        self._model = model
+        self._rows: list[list[int]] = []
 
     def reset(self, *, reuse: bool = True) -> None:
-        """A narrow table of ids."""
-        self._ids = torch.zeros(self._max_slots, 16, dtype=torch.int64, device=self._model.device)
+        """Forget all rows."""
+        self._rows = []
 
-    def prefill(self, first_row: int, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
-        """Store the prompts and score them."""
-        ids, lengths = right_padded(prompts, self._model.device)
-        index = torch.tensor(copies, device=self._model.device)
-        self._reserve(ids.shape[1])
-        self._ids[first_row : first_row + len(copies), : ids.shape[1]] = ids[index]
-        return self._forward(ids, lengths)[index]
+    def prefill(self, prompts: Sequence[Tokens], copies: Sequence[int]) -> Tensor:
+        """Score the prompts; the i-th new row gets `prompts[copies[i]]`."""
+        self._rows += [list(prompts[copy]) for copy in copies]
+        return self._forward(prompts)[torch.tensor(copies, device=self._model.device)]
 
-    def extend(
-        self, first_row: int, prompts: Sequence[Tokens], stored: Sequence[Stored], known: Sequence[int]
-    ) -> Tensor:
+    def extend(self, prompts: Sequence[Tokens], stored: Sequence[Stored]) -> Tensor:
         """Never called: `save` gives nothing to extend."""
         raise NotImplementedError
 
     def decode(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Store one token a row and score the sequences."""
-        num_columns = int(lengths.max()) + 1
-        self._reserve(num_columns)
-        self._ids[torch.arange(len(ids), device=ids.device), lengths] = ids
-        return self._forward(self._ids[: len(ids), :num_columns], lengths + 1)
+        """Add one token a row and score the sequences."""
+        for row, token in zip(self._rows, ids.tolist(), strict=True):
+            row.append(token)
+        return self._forward(self._rows)
 
-    def move(self, sources: Tensor, targets: Tensor) -> None:
-        """Copy whole slots."""
-        self._ids[targets] = self._ids[sources]
+    def keep(self, rows: Sequence[int]) -> None:
+        """All other rows leave, as in `CachedRunner`."""
+        self._rows = [self._rows[row] for row in rows]
 
     def save(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Stored]:
         """Nothing to keep."""
         return []
 
-    def _reserve(self, num_tokens: int) -> None:
-        width = self._ids.shape[1]
-        if num_tokens > width:
-            self._ids = torch.nn.functional.pad(self._ids, (0, max(num_tokens, 2 * width) - width))
-
-    def _forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+    def _forward(self, rows: Sequence[Tokens]) -> Tensor:
+        ids, lengths = right_padded(rows, self._model.device)
         mask = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()
         with _only_last(self._model, lengths - 1):
-            output = self._model(input_ids=ids, attention_mask=mask, use_cache=False)
-        return output.logits[:, -1]
+            return self._model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, -1]
 
 
 Runner = CachedRunner | FullForwardRunner
@@ -285,13 +255,13 @@ def right_padded(prompts: Sequence[Tokens], device: torch.device) -> tuple[Tenso
 
 
 @contextmanager
-def _only_last(model: PreTrainedModel, last: Tensor | None) -> Iterator[None]:
+def _only_last(model: PreTrainedModel, last: Tensor) -> Iterator[None]:
     """Let only the hidden state at `last` `[R]` of each row through the head: its logits become `[R, 1, V]`.
 
     A hook on the head, because it works for every architecture, scaled logits and adapters included.
     """
     head = model.get_output_embeddings()
-    if last is None or head is None:
+    if head is None:
         yield
         return
     rows = torch.arange(len(last), device=last.device)

@@ -16,33 +16,44 @@ that temperature), then `top_k`, then `top_p` over what the first two left. For 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlvr.types import SamplingParams
+
 MAX_CHUNK_ELEMENTS = 2**24  # float64 work space of one chunk of rows: 128 MiB
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowSampling:
-    """How each of R rows is drawn. A greedy row has temperature 1 here and `greedy` set."""
+class RowSampling(NamedTuple):
+    """How each of R rows is drawn."""
 
     streams: Tensor  # [R] int64, streams(seeds)
-    temperature: Tensor  # [R] float32
-    greedy: Tensor  # [R] bool
+    temperature: Tensor  # [R] float32, 0: greedy
     top_p: Tensor  # [R] float64
     top_k: Tensor  # [R] int64, 0: all
     min_p: Tensor  # [R] float64
-    any_greedy: bool
-    any_truncates: bool
 
-    def rows(self, first: int, last: int) -> RowSampling:
-        """The rows `first .. last`."""
-        return replace(
-            self, **{name: value[first:last] for name, value in vars(self).items() if torch.is_tensor(value)}
+    @classmethod
+    def of(cls, settings: Sequence[SamplingParams], device: torch.device) -> RowSampling:
+        """From the settings of R requests. A greedy row truncates nothing, for its logprobs."""
+
+        def column(name: str, neutral: float, dtype: torch.dtype) -> Tensor:
+            values = [getattr(s, name) if s.truncates else neutral for s in settings]
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        return cls(
+            streams([s.seed for s in settings]).to(device),
+            torch.tensor([s.temperature for s in settings], dtype=torch.float32, device=device),
+            column("top_p", 1.0, torch.float64),
+            column("top_k", 0, torch.int64),
+            column("min_p", 0.0, torch.float64),
         )
+
+    def rows(self, which: slice | Tensor) -> RowSampling:
+        """Some of the rows, by a slice or an index."""
+        return RowSampling(*(column[which] for column in self))
 
 
 class Draw(NamedTuple):
@@ -54,12 +65,13 @@ class Draw(NamedTuple):
     totals: Tensor  # [R] float64, the probability that truncation left; not finite where the logits are not
 
 
-def sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:
-    """Draw the tokens that stand at `positions` `[R]` of their sequences, from `logits` `[R, V]`."""
+def sample(logits: Tensor, positions: Tensor, sampling: RowSampling, *, truncates: bool) -> Draw:
+    """Draw the tokens at `positions` `[R]` of their sequences, from `logits` `[R, V]`; without `truncates` no row
+    leaves out part of the vocabulary, which saves a sort."""
     size = max(1, MAX_CHUNK_ELEMENTS // logits.shape[1])
     parts = [
-        _sample(logits[i : i + size], positions[i : i + size], sampling.rows(i, i + size))
-        for i in range(0, len(logits), size)
+        _sample(logits[part], positions[part], sampling.rows(part), truncates)
+        for part in (slice(i, i + size) for i in range(0, len(logits), size))
     ]
     return Draw(*map(torch.cat, zip(*parts, strict=True))) if len(parts) > 1 else parts[0]
 
@@ -71,23 +83,22 @@ def most_likely(logits: Tensor, sampling: RowSampling, count: int) -> tuple[Tens
 
 
 def _logprobs(logits: Tensor, sampling: RowSampling) -> Tensor:
-    return torch.log_softmax(logits.float() / sampling.temperature[:, None], dim=-1)
+    temperature = torch.where(sampling.temperature > 0, sampling.temperature, 1.0)
+    return torch.log_softmax(logits.float() / temperature[:, None], dim=-1)
 
 
-def _sample(logits: Tensor, positions: Tensor, sampling: RowSampling) -> Draw:
+def _sample(logits: Tensor, positions: Tensor, sampling: RowSampling, truncates: bool) -> Draw:
     logprobs = _logprobs(logits, sampling)
     probs = logprobs.double().exp_()
-    keep = None
-    if sampling.any_truncates:
-        keep = kept_tokens(probs, sampling)
+    keep = kept_tokens(probs, sampling) if truncates else None
+    if keep is not None:
         probs = probs * keep
     cumulative = probs.cumsum_(-1)  # [R, V] float64, not normalized: the last column is what truncation left
     total = cumulative[:, -1].clone()  # apart: the rest is given back
     target = uniform(sampling.streams, positions) * total
     # the first token whose cumulative probability exceeds the target: never one of probability 0; none exceeds NaN
     ids = torch.searchsorted(cumulative, target[:, None], right=True).clamp_(max=probs.shape[1] - 1)
-    if sampling.any_greedy:
-        ids = torch.where(sampling.greedy[:, None], logits.argmax(-1, keepdim=True), ids)
+    ids = torch.where(sampling.temperature[:, None] > 0, ids, logits.argmax(-1, keepdim=True))
     behavior = logprobs.gather(1, ids)[:, 0]
     sampled = behavior
     if keep is not None:
@@ -110,33 +121,27 @@ def kept_tokens(probs: Tensor, sampling: RowSampling) -> Tensor:
 
 def uniform(streams: Tensor, positions: Tensor) -> Tensor:
     """A uniform number in [0, 1), float64 with 52 bits, for each row's token at `positions` `[R]`."""
-    bits = _mix(streams + (positions + 1) * _GOLDEN)
-    return ((bits >> 12) & _mask(12)).double() * 2.0**-52
+    bits = _mix(streams + (positions + 1) * _signed(0x9E3779B97F4A7C15))
+    return _shifted(bits, 12).double() * 2.0**-52
 
 
 def streams(seeds: Sequence[int]) -> Tensor:
     """`[R]` int64: where each seed's stream of bits starts; different for different seeds (modulo 2^64)."""
-    return _mix(torch.tensor([_signed(seed) for seed in seeds], dtype=torch.int64) * _GOLDEN + 1)
-
-
-def _signed(value: int) -> int:
-    """The 64-bit two's complement reading of `value` modulo 2^64."""
-    value &= 2**64 - 1
-    return value - 2**64 if value >= 2**63 else value
-
-
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_FACTOR_1 = _signed(0xBF58476D1CE4E5B9)
-_FACTOR_2 = _signed(0x94D049BB133111EB)
-
-
-def _mask(shift: int) -> int:
-    """Keeps the bits a logical right shift leaves; torch's shift of int64 is arithmetic."""
-    return 2 ** (64 - shift) - 1
+    return _mix(torch.tensor([_signed(seed * 0x9E3779B97F4A7C15 + 1) for seed in seeds], dtype=torch.int64))
 
 
 def _mix(x: Tensor) -> Tensor:
     """SplitMix64's finalizer on int64 bits; products wrap around."""
-    x = (x ^ ((x >> 30) & _mask(30))) * _FACTOR_1
-    x = (x ^ ((x >> 27) & _mask(27))) * _FACTOR_2
-    return x ^ ((x >> 31) & _mask(31))
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, count: int) -> Tensor:
+    """A logical right shift; torch's shift of int64 is arithmetic."""
+    return (x >> count) & (2 ** (64 - count) - 1)
+
+
+def _signed(value: int) -> int:
+    """The 64-bit two's complement reading of `value` modulo 2^64."""
+    return ((value + 2**63) % 2**64) - 2**63

@@ -51,7 +51,7 @@ def probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str |
     rows = [[*prompts[copy], (5 * i + 2) % vocabulary, (i + 3) % vocabulary] for i, copy in enumerate(copies)]
     try:
         runner = kind(model, num_slots)
-        runner.prefill(0, prompts, copies)
+        runner.prefill(prompts, copies)
         for step in (2, 1):
             ids = torch.tensor([row[-step] for row in rows], device=model.device)
             lengths = torch.tensor([len(row) - step for row in rows], device=model.device)

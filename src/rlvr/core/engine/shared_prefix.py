@@ -19,7 +19,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +43,7 @@ class Grouping:
     prefixes: Slots
     num_prefixes: int
     num_columns: int  # the longest prefix
+    starts: Tensor  # [N] length of a row's prefix, 0: none
     members: Tensor | None = None  # [U * G] rows; None where it would be 0 1 2 .., in which case places is None too
     places: Tensor | None = None  # [N] index of a row in members
 
@@ -59,7 +59,7 @@ class Grouping:
         rows = groups.unflatten(2, (-1, repeats)).transpose(1, 2).flatten(0, 1)
         return rows if self.places is None else rows[self.places]
 
-    def attend(self, layer: nn.Module, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, **how) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, **how) -> Tensor:
         """Attention `[N, 1, heads, D]` of one query a row `[N, heads, 1, D]` over the prefixes and `keys`
         `[N, kv_heads, L, D]`. `how` may hold `scaling`, Gemma 2's `softcap` and gpt-oss' sinks `s_aux` `[heads]`."""
         num_rows, num_heads, _, head_dim = query.shape
@@ -68,8 +68,8 @@ class Grouping:
         query = query * (float(head_dim) ** -0.5 if scaling is None else scaling)
         query = query.reshape(num_rows, -1, repeats, head_dim)
         scores = torch.matmul(query, keys.transpose(2, 3))
-        part = slice(self.num_prefixes), slice(None), slice(columns)
-        shared = [self.prefixes.buffers[layer.layer_idx, which][part] for which in (0, 1)] if self.num_prefixes else []  # pyright: ignore[reportArgumentType]
+        used = slice(self.num_prefixes)
+        shared = [self.prefixes.read((layer, which), used, columns, keys.dtype) for which in (0, 1) if used.stop]
         if shared:
             prefix_scores = torch.matmul(self.spread(query), shared[0].transpose(2, 3))
             scores = torch.cat([self.collect(prefix_scores, repeats), scores], -1)
@@ -92,33 +92,42 @@ def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     return (weights.unsqueeze(-1) * values.unsqueeze(2)).sum(3)
 
 
-def attention(
-    usual: str,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    grouping: Grouping | None = None,
-    **kwargs,
-) -> tuple[Tensor, Tensor | None]:
-    """transformers' attention interface: as usual, or over a `grouping`, which is a keyword of the model's forward."""
-    if grouping is None:
-        own = ALL_ATTENTION_FUNCTIONS.get(usual) or sys.modules[type(module).__module__].eager_attention_forward
-        return own(module, query, key, value, attention_mask, **kwargs)
-    if attention_mask is None or kwargs.get("position_bias") is not None:
-        raise ValueError("attention with a position_bias cannot share prefixes")
-    return grouping.attend(module, query, key, value, attention_mask, **kwargs), None
+@dataclass(frozen=True)
+class EngineAttention:
+    """transformers' attention interface: the `usual` one, or over a `grouping`, a keyword of the model's forward."""
+
+    usual: str
+
+    def __call__(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **how
+    ) -> tuple[Tensor, Tensor | None]:
+        """`[R, Q, heads, D]` from queries `[R, heads, Q, D]`; weights only where the usual one returns them."""
+        grouping: Grouping | None = how.pop("grouping", None)
+        if grouping is None:
+            own = ALL_ATTENTION_FUNCTIONS.get(self.usual) or sys.modules[module.__module__].eager_attention_forward
+            return own(module, query, key, value, attention_mask, **how)
+        if attention_mask is None or how.get("position_bias") is not None:
+            raise ValueError("attention with a position_bias cannot share prefixes")
+        layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType]
+        return grouping.attend(layer, query, key, value, attention_mask, **how), None
 
 
 for _usual in ("sdpa", "eager"):
-    AttentionInterface.register(f"rlvr_{_usual}", partial(attention, _usual))
+    AttentionInterface.register(f"rlvr_{_usual}", EngineAttention(_usual))
     AttentionMaskInterface.register(f"rlvr_{_usual}", ALL_MASK_ATTENTION_FUNCTIONS[_usual])
+
+
+def has_engine_attention(model: PreTrainedModel) -> bool:
+    """Whether the model is inside `engine_attention`, and its attention one that knows groupings."""
+    return str(model.config.get_text_config()._attn_implementation).startswith("rlvr_")
 
 
 @contextmanager
 def engine_attention(model: PreTrainedModel) -> Iterator[None]:
-    """The model with the engine's attention; torch's sdpa in the place of flash-attn's, which takes no masks."""
+    """The model with the engine's attention, for a stretch of serving; what knows no grouping is computed as before.
+
+    torch's sdpa takes the place of flash-attn's, which takes no masks. Stretches of one model may nest, not overlap.
+    """
     config = model.config.get_text_config()
     before = config._attn_implementation
     usual = "sdpa" if has_flash_attention(model) else before

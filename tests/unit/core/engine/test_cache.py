@@ -1,9 +1,16 @@
 """Slots that grow, move, and are saved and put back; rows that share a prefix."""
 
+import asyncio
+
 import torch
 
-from rlvr.core.engine.cache import Append, SlotCache, Slots, Stored
-from rlvr.core.engine.shared_prefix import Grouping
+import rlvr.core.engine.cache as cache_module
+from rlvr.core.engine import LocalEngine
+from rlvr.core.engine.cache import Append, SlotCache, Slots
+from rlvr.core.engine.runner import CachedRunner
+from rlvr.core.engine.select import probe
+from rlvr.core.engine.shared_prefix import Grouping, engine_attention
+from tests.unit.engines.tiny import plain_logprobs, prompt, sampling, tiny_model
 
 
 def states(rows: int, tokens: int, start: float) -> torch.Tensor:
@@ -35,19 +42,14 @@ def test_new_tokens_go_to_each_rows_own_column():
         assert torch.equal(keys[row], expected)
 
 
-def stored(slots: Slots, rows: list[int], lengths: list[int]) -> list[Stored]:
-    planes, gathered = slots.gather(rows, max(lengths))
-    return [Stored(planes=planes, tensors=[g[i, :length] for g in gathered]) for i, length in enumerate(lengths)]
-
-
 def test_a_saved_row_can_be_put_into_any_slot_of_any_cache():
     cache, first = filled()
-    saved = stored(cache.rows, [2, 0], [3, 4])
+    saved = cache.rows.save([2, 0], [3, 4])
     cache.rows.move(torch.tensor([1]), torch.tensor([2]), 4)
     assert torch.equal(cache.rows.buffers[0, 0][2, :, :4], first[1])
     empty = Slots(3)
     empty.reserve(3, 8)
-    empty.load(1, saved, [2, 4])
+    empty.load(1, [[(planes, states[:2]) for planes, states in saved[0]], saved[1]])
     for which, sign in ((0, 1), (1, -1)):
         found = empty.buffers[0, which]
         assert torch.equal(found[1, :, :2], sign * first[2, :, :2])
@@ -62,21 +64,42 @@ def test_layers_of_different_shapes_are_saved_and_put_back():
     narrow, wide = states(2, 3, 5), torch.arange(2 * 1 * 3 * 7, dtype=torch.float32).view(2, 1, 3, 7)
     cache.update(narrow, wide, 0)
     cache.update(wide, 2 * wide, 1)
-    saved = stored(cache.prefixes, [1], [3])
-    assert [tensor.shape for tensor in saved[0].tensors] == [(3, 1, 2, 3), (3, 3, 1, 7)]
+    saved = cache.prefixes.save([1], [3])
+    assert [states.shape for _, states in saved[0]] == [(3, 1, 2, 3), (3, 3, 1, 7)]
     other = Slots(4)
     other.reserve(3, 4)
-    other.load(2, saved, [3])
+    other.load(2, saved)
     for plane, wanted in {(0, 0): narrow, (0, 1): wide, (1, 0): wide, (1, 1): 2 * wide}.items():
         assert torch.equal(other.buffers[plane][2, :, :3], wanted[1])
 
 
 def test_the_example_of_grouping_spreads_and_collects():
     members, places = torch.tensor([0, 1, 2, 0]), torch.tensor([0, 1, 2])
-    grouping = Grouping(prefixes=Slots(2), num_prefixes=2, num_columns=4, members=members, places=places)
+    grouping = Grouping(prefixes=Slots(2), num_prefixes=2, num_columns=4, starts=places, members=members, places=places)
     rows = torch.randn(3, 4, 2, 5)
     spread = grouping.spread(rows)
     assert spread.shape == (2, 4, 4, 5)
     assert torch.equal(spread[0, :, 2:], rows[1])
     assert torch.equal(spread[1, :, :2], rows[2])
     assert torch.equal(grouping.collect(spread, 2), rows)
+
+
+def test_the_dtype_of_keys_and_values_is_one_setting(monkeypatch):
+    monkeypatch.setattr(cache_module, "KV_DTYPE", torch.bfloat16)
+    model, request = tiny_model(), (prompt(9), sampling(3))
+    with torch.inference_mode(), engine_attention(model):
+        assert probe(model.eval(), CachedRunner) is not None  # its rounding shows: float32 is compared to 1e-3
+    monkeypatch.setattr("rlvr.core.engine.select.probe", lambda *arguments: None)
+    engine = LocalEngine(model, max_batch_size=4, max_context_tokens=64)
+    ids = request[0]
+
+    async def turns():
+        first = await engine.generate(*request, session="a")
+        return first, await engine.generate([*ids, *first.token_ids, 4], sampling(5), session="a")
+
+    first, second = asyncio.run(turns())
+    for prompt_ids, completion in ((ids, first), ([*ids, *first.token_ids, 4], second)):
+        expected = plain_logprobs(model, prompt_ids, completion)
+        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=0.1, rtol=0)
+    buffers = engine._scheduler._runner._cache.rows.buffers  # pyright: ignore[reportAttributeAccessIssue]
+    assert {buffer.dtype for buffer in buffers.values()} == {torch.bfloat16}

@@ -11,101 +11,52 @@ from rlvr.core.engine.runner import CachedRunner
 from rlvr.errors import NonFiniteLogitsError
 from rlvr.seeding import derive_seed
 from rlvr.types import StopReason
-from tests.unit.engines.tiny import ARCHITECTURES, VOCABULARY, generate, plain_logprobs, prompt, sampling, tiny_model
-
-EVERY_FIFTH = frozenset(range(0, VOCABULARY, 5))
+from tests.unit.engines.tiny import (
+    ARCHITECTURES,
+    EVERY_FIFTH,
+    VOCABULARY,
+    assert_exact,
+    crowd,
+    generate,
+    plain_logprobs,
+    play,
+    prompt,
+    sampling,
+    tiny_model,
+)
 
 
 def make_engine(model, *, max_batch_size=8, max_context_tokens=64) -> LocalEngine:
     return LocalEngine(model, max_batch_size=max_batch_size, max_context_tokens=max_context_tokens)
 
 
-def assert_exact(model, ids, completion, temperature=1.0):
-    assert len(completion.token_ids) == len(completion.behavior_logprobs) == len(completion.sampling_logprobs)
-    expected = plain_logprobs(model, ids, completion, temperature)
-    torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=1e-5, rtol=0)
-
-
-def crowd(num_prompts=5, group_size=4, **changes):
-    """Groups of ragged prompts, of ragged completions: every fifth token stops."""
-    settings = {"max_tokens": 14, "stop_ids": EVERY_FIFTH} | changes
-    prompts = [prompt(3 + 4 * i) for i in range(num_prompts)]
-    return [
-        (ids, sampling(derive_seed(0, i, j), **settings)) for i, ids in enumerate(prompts) for j in range(group_size)
-    ]
-
-
 @pytest.mark.parametrize("name", [*ARCHITECTURES, "gemma2", "gpt_oss"])
 def test_pitfall_01_logprobs_equal_a_plain_forward_with_refill_shared_prefixes_and_ragged_rows(name):
-    model = tiny_model(name)
-    requests = crowd()
+    model, requests = tiny_model(name), crowd()
     engine = make_engine(model, max_batch_size=6)  # for 20 requests
     assert type(engine._scheduler._runner) is CachedRunner  # a wrong one is noticed at the start and not taken
     completions = generate(engine, requests)
     assert len({len(c.token_ids) for c in completions}) > 3
-    for (ids, _), completion in zip(requests, completions, strict=True):
-        assert_exact(model, ids, completion)
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_request_does_not_depend_on_the_batch_it_sits_in(name):
-    model = tiny_model(name)
-    requests = crowd()
-    together = generate(make_engine(model, max_batch_size=7), requests)
-    for request, completion in zip(requests[::3], together[::3], strict=True):
-        (alone,) = generate(make_engine(model), [request])
-        assert alone.token_ids == completion.token_ids
-        gap = torch.tensor(alone.behavior_logprobs) - torch.tensor(completion.behavior_logprobs)
-        assert gap.abs().max() < 1e-5
+    assert_exact(model, requests, completions)
+    for request, completion in zip(requests[::3], completions[::3], strict=True):
+        (alone,) = generate(engine, [request])
+        assert alone.token_ids == completion.token_ids, "a request does not depend on the batch it sits in"
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_sessions_reuse_what_is_cached_and_stay_exact(name):
     model = tiny_model(name)
     engine = make_engine(model, max_batch_size=3)
-
-    async def episode(index):
-        ids, turns = prompt(4 + index), []
-        for turn in range(3):
-            settings = sampling(derive_seed(0, index, turn), stop_ids=EVERY_FIFTH)
-            completion = await engine.generate(ids, settings, session=index)
-            turns.append((ids, completion))
-            ids = [*ids, *completion.token_ids, *prompt(1 + index, seed=turn)]
-        engine.release(index)
-        return turns
-
-    async def run():
-        return await asyncio.gather(*(episode(i) for i in range(5)))
-
-    for turns in asyncio.run(run()):
-        for ids, completion in turns:
-            assert_exact(model, ids, completion)
-    assert engine._scheduler.num_parked == 0
+    assert_exact(model, *play(engine, [prompt(4 + i) for i in range(5)], stop_ids=EVERY_FIFTH))
+    assert not engine._scheduler.parked
 
 
 @pytest.mark.parametrize("num_sampled", [1, 3])
 def test_pitfall_01_sessions_that_end_a_turn_together_keep_what_is_their_own(num_sampled):
     """Rows that leave in one step are copied together: shared prompts of different lengths, and their samples."""
     model = tiny_model()
-    engine = make_engine(model, max_batch_size=8)
-
-    async def episode(index):
-        ids, turns = prompt(3 + 4 * (index // 2)), []  # two and two share a prompt
-        for turn in range(3):
-            settings = sampling(derive_seed(0, index, turn), max_tokens=num_sampled)
-            completion = await engine.generate(ids, settings, session=index)
-            turns.append((ids, completion))
-            ids = [*ids, *completion.token_ids, *prompt(1 + (index + turn) % 4, seed=turn)]
-        engine.release(index)
-        return turns
-
-    async def run():
-        return await asyncio.gather(*(episode(i) for i in range(8)))
-
-    for turns in asyncio.run(run()):
-        for ids, completion in turns:
-            assert_exact(model, ids, completion)
-    assert engine._scheduler.num_parked == 0
+    prompts = [prompt(3 + 4 * (i // 2)) for i in range(8)]  # two and two share a prompt
+    assert_exact(model, *play(make_engine(model), prompts, max_tokens=num_sampled))
 
 
 def count_tokens(model) -> list[int]:
@@ -142,7 +93,7 @@ def test_a_session_whose_prompt_was_rewritten_keeps_only_the_common_prefix():
 
     completion = asyncio.run(run())
     assert seen[0] == 6
-    assert_exact(model, rewritten, completion)
+    assert_exact(model, [(rewritten, sampling())], [completion])
 
 
 def test_a_prompt_is_prefilled_once_for_its_group():
@@ -161,7 +112,7 @@ def test_parked_sessions_are_evicted_when_their_room_is_needed():
             await engine.generate(prompt(12), sampling(session), session=session)
 
     asyncio.run(run())
-    assert 0 < engine._scheduler.num_parked <= 64 // 19
+    assert 0 < len(engine._scheduler.parked) <= 64 // 19
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
@@ -176,7 +127,7 @@ def test_pitfall_31_new_weights_drop_every_cached_key_and_value(in_flight):
         if in_flight:
             for _ in range(8):
                 await asyncio.sleep(0)
-        cut = len(engine._scheduler._rows.requests) and engine._scheduler._rows.most_sampled
+        cut = max((len(request.token_ids) for request in engine._scheduler.running), default=0)
         model.load_state_dict(tiny_model(seed=1).state_dict())
         engine.load_weights(1)
         second = await engine.generate(ids, sampling(3, max_tokens=5), session="a")
@@ -184,7 +135,7 @@ def test_pitfall_31_new_weights_drop_every_cached_key_and_value(in_flight):
 
     ids, second, other, cut = asyncio.run(run())
     assert second.policy_version == 1
-    assert_exact(model, ids, second)
+    assert_exact(model, [(ids, sampling())], [second])
     assert bool(cut) == in_flight
     assert other.policy_version == (0 if in_flight else 1)  # the version it began with
     expected = plain_logprobs(model, prompt(7), other)
@@ -208,7 +159,7 @@ def test_greedy_equals_generate(name):
             pad_token_id=0,
         )
         assert completion.token_ids == tuple(out[0, len(ids) :].tolist())
-        assert_exact(model, ids, completion)
+        assert_exact(model, [(ids, sampling())], [completion])
 
 
 def test_pitfall_36_members_of_a_group_share_no_stream_and_a_seed_repeats_itself():
@@ -254,18 +205,18 @@ def test_each_request_has_its_own_stop_ids():
 
 @pytest.mark.parametrize("temperature", [0.6, 1.7])
 def test_pitfall_19_logprobs_are_at_the_sampling_temperature(temperature):
-    model = tiny_model()
-    requests = crowd(3, 2, temperature=temperature)
-    for (ids, _), completion in zip(requests, generate(make_engine(model), requests), strict=True):
-        assert_exact(model, ids, completion, temperature)
-        assert completion.sampling_logprobs == completion.behavior_logprobs
+    model, requests = tiny_model(), crowd(3, 2, temperature=temperature)
+    completions = generate(make_engine(model), requests)
+    assert_exact(model, requests, completions)
+    assert all(completion.sampling_logprobs == completion.behavior_logprobs for completion in completions)
 
 
 def test_pitfall_20_truncated_requests_get_both_logprobs_beside_plain_ones():
     model = tiny_model()
     requests = [(prompt(6), sampling(i, top_p=0.8 if i % 2 else 1.0)) for i in range(8)]
-    for (ids, settings), completion in zip(requests, generate(make_engine(model), requests), strict=True):
-        assert_exact(model, ids, completion)
+    completions = generate(make_engine(model), requests)
+    assert_exact(model, requests, completions)
+    for (_, settings), completion in zip(requests, completions, strict=True):
         gaps = [s - b for s, b in zip(completion.sampling_logprobs, completion.behavior_logprobs, strict=True)]
         if settings.truncates:
             assert max(gaps) > 0.02
@@ -287,19 +238,14 @@ def test_a_completion_that_does_not_fit_is_cut_and_a_prompt_that_does_not_is_an_
         make_engine(tiny_model(), max_context_tokens=1000)
 
 
-def test_calls_awaited_together_are_batched_together_and_equal_the_synchronous_ones():
+def test_calls_awaited_together_are_batched_together_in_every_event_loop():
     model = tiny_model()
     engine = make_engine(model, max_batch_size=256)
     requests = [(prompt(5 + i % 3), sampling(i, max_tokens=4)) for i in range(256)]
-    expected = generate(engine, requests)
     seen = count_tokens(model)
-
-    async def run():
-        return await asyncio.gather(*(engine.generate(ids, settings) for ids, settings in requests))
-
-    assert asyncio.run(run()) == expected
+    expected = generate(engine, requests)
     assert seen == [3 * 7, 256, 256, 256]
-    assert asyncio.run(run()) == expected  # another event loop
+    assert generate(engine, requests) == expected
 
 
 def test_pitfall_25_of_requests_that_wait_those_of_smaller_priority_start_first_and_draw_what_they_always_do():
@@ -348,7 +294,7 @@ def test_an_exception_reaches_every_waiting_caller_and_the_engine_goes_on(monkey
     results = asyncio.run(run())
     assert [str(result) for result in results] == ["a broken step"] * 5
     assert generate(engine, [(prompt(5), sampling(0))]) == expected
-    assert engine._scheduler.num_parked == 0
+    assert not engine._scheduler.parked
 
 
 def test_a_cancelled_caller_frees_its_row():
@@ -365,7 +311,7 @@ def test_a_cancelled_caller_frees_its_row():
         return await second
 
     assert asyncio.run(run()) == generate(engine, [(prompt(5), sampling(1))])[0]
-    assert engine._scheduler.num_parked == 0
+    assert not engine._scheduler.parked
 
 
 def test_close_cancels_the_callers_that_wait_and_keeps_no_session():
@@ -373,7 +319,7 @@ def test_close_cancels_the_callers_that_wait_and_keeps_no_session():
 
     async def run():
         await engine.generate(prompt(5), sampling(0), session="a")
-        assert engine._scheduler.num_parked == 1
+        assert len(engine._scheduler.parked) == 1
         job = asyncio.ensure_future(engine.generate(prompt(5), sampling(0, max_tokens=40)))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -382,14 +328,17 @@ def test_close_cancels_the_callers_that_wait_and_keeps_no_session():
             await job
 
     asyncio.run(run())
-    assert engine._scheduler.num_parked == 0
+    assert not engine._scheduler.parked
 
 
 def test_pitfall_34_modules_sample_in_evaluation_mode():
-    model = tiny_model("gpt2")  # has dropout 0.1
-    requests = crowd(2, 2)
-    for (ids, _), completion in zip(requests, generate(make_engine(model), requests), strict=True):
-        assert_exact(model, ids, completion)
+    model, requests = tiny_model("gpt2"), crowd(2, 2)  # has dropout 0.1
+    assert_exact(model, requests, generate(make_engine(model), requests))
+
+
+def test_pitfall_35_a_token_meets_the_same_experts_in_engine_and_trainer() -> None:
+    model, requests = tiny_model("mixtral"), crowd(max_tokens=12)  # its router adds noise in training mode
+    assert_exact(model, requests, generate(make_engine(model), requests))
 
 
 def test_pitfall_37_nothing_depends_on_what_the_engine_did_before() -> None:
@@ -405,13 +354,6 @@ def test_pitfall_37_nothing_depends_on_what_the_engine_did_before() -> None:
 def buffer_shapes(engine: LocalEngine) -> list[torch.Size]:
     cache = engine._scheduler._runner._cache
     return [buffer.shape for slots in (cache.rows, cache.prefixes) for buffer in slots.buffers.values()]
-
-
-def test_pitfall_35_a_token_meets_the_same_experts_in_engine_and_trainer() -> None:
-    model = tiny_model("mixtral")  # its router adds noise in training mode
-    requests = crowd(max_tokens=12)
-    for (ids, _), completion in zip(requests, generate(make_engine(model), requests), strict=True):
-        assert_exact(model, ids, completion)
 
 
 def test_pitfall_31_nan_of_broken_weights_does_not_outlive_them() -> None:

@@ -1,7 +1,6 @@
 """Recorded decode steps, tried without a GPU: a step is recorded as the operations that it consists of, with the very
 tensors that they met, and replayed without any of the Python that called them."""
 
-import asyncio
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,8 +20,8 @@ from rlvr.core.engine.runner import CachedRunner
 from rlvr.core.engine.scheduler import Scheduler
 from rlvr.core.engine.select import choose_runner, probe
 from rlvr.core.engine.shared_prefix import engine_attention
-from rlvr.seeding import derive_seed
-from tests.unit.engines.tiny import VOCABULARY, generate, plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.engines.tiny import VOCABULARY, assert_exact, generate, play, prompt, sampling, tiny_model
+from tests.unit.engines.tiny import crowd as ragged
 
 WAITS = ("_local_scalar_dense", "nonzero", "_unique2", "masked_select")
 
@@ -86,20 +85,7 @@ def make_engine(model, recorder, *, max_batch_size=8) -> LocalEngine:
     return engine
 
 
-def crowd(num_prompts=5, group_size=4, **changes):
-    """Groups of ragged prompts, of ragged completions: every fifth token stops."""
-    settings = {"max_tokens": 75, "stop_ids": frozenset(range(0, VOCABULARY, 12))} | changes
-    return [
-        (prompt(3 + 4 * i), sampling(derive_seed(0, i, j), **settings))
-        for i in range(num_prompts)
-        for j in range(group_size)
-    ]
-
-
-def assert_exact(model, requests, completions, *, atol=1e-5):
-    for (ids, _), completion in zip(requests, completions, strict=True):
-        expected = plain_logprobs(model, ids, completion, 1.0)
-        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=atol, rtol=0)
+crowd = partial(ragged, max_tokens=75, stop_ids=frozenset(range(0, VOCABULARY, 12)))
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2_sliding", "gemma3", "mixtral"])
@@ -141,36 +127,10 @@ def test_prompts_longer_and_more_than_there_was_room_for():
     assert recorder.recorded - before <= 4  # columns come in a few numbers, too
 
 
-def test_new_weights_act_at_once():
-    model, recorder = tiny_model("llama"), TapeRecorder()
-    engine = make_engine(model, recorder)
-    requests = crowd(2)
-    generate(engine, requests)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(0.7)
-    engine.load_weights(1)
-    assert_exact(model, requests, generate(engine, requests))
-
-
 def test_sessions_go_on_from_what_is_kept():
     model = tiny_model("qwen2")
     engine = make_engine(model, TapeRecorder(), max_batch_size=4)
-
-    async def play():
-        async def episode(index):
-            ids, turns = prompt(4 + index), []
-            for turn in range(3):
-                settings = sampling(derive_seed(0, index, turn), max_tokens=9, stop_ids=frozenset({5}))
-                completion = await engine.generate(ids, settings, session=index)
-                turns.append(((ids, settings), completion))
-                ids = [*ids, *completion.token_ids, *prompt(1 + index, seed=turn)]
-            return turns
-
-        return await asyncio.gather(*(episode(i) for i in range(5)))
-
-    for turns in asyncio.run(play()):
-        assert_exact(model, [request for request, _ in turns], [completion for _, completion in turns])
+    assert_exact(model, *play(engine, [prompt(4 + i) for i in range(5)], max_tokens=9, stop_ids=frozenset({5})))
 
 
 def test_a_step_that_cannot_be_recorded_is_computed_and_said_once():
@@ -205,13 +165,13 @@ def test_what_is_recorded_is_bounded_and_forgotten_on_demand():
         assert twice(number) == [[2.0 * (1.0 + number)]]
     twice(0)
     twice(MOST_STEPS)  # takes the place of 1, which was used longest ago
-    assert graphs.num_steps == recorder.recorded - 1 == MOST_STEPS
+    assert len(graphs.steps) == recorder.recorded - 1 == MOST_STEPS
     assert twice(0) == [[2.0]]
     assert recorder.recorded == MOST_STEPS + 1
     assert twice(1) == [[4.0]]
     assert recorder.recorded == MOST_STEPS + 2
     graphs.clear()
-    assert graphs.num_steps == 0
+    assert len(graphs.steps) == 0
 
 
 class Streams:
@@ -299,21 +259,20 @@ def test_a_failed_recording_leaves_the_stream_that_work_goes_on_in(monkeypatch):
     assert graphs.gave_up
 
 
-def test_broken_numbers_do_not_survive():
-    model, recorder = tiny_model("llama"), TapeRecorder()
-    engine = make_engine(model, recorder)
-    requests = crowd(2)
+def test_new_weights_act_at_once_and_broken_numbers_do_not_survive_them():
+    model = tiny_model("llama")
+    engine, requests = make_engine(model, TapeRecorder()), crowd(2)
     generate(engine, requests)
-    kept = {name: p.detach().clone() for name, p in model.named_parameters()}
     with torch.no_grad():
+        kept = [(parameter, 0.7 * parameter) for parameter in model.parameters()]
         model.get_output_embeddings().weight.fill_(float("nan"))
         model.model.layers[0].self_attn.v_proj.weight.fill_(float("nan"))
     engine.load_weights(1)
     with pytest.raises(FloatingPointError):
         generate(engine, requests)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(kept[name])
+        for parameter, value in kept:
+            parameter.copy_(value)
     engine.load_weights(2)
     assert_exact(model, requests, generate(engine, requests))
 

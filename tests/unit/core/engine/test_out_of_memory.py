@@ -12,7 +12,7 @@ from rlvr.core.engine.base import Alternatives
 from rlvr.core.engine.runner import CachedRunner
 from rlvr.errors import UserError
 from rlvr.seeding import derive_seed
-from tests.unit.engines.tiny import VOCABULARY, generate, plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.engines.tiny import VOCABULARY, assert_exact, generate, prompt, sampling, tiny_model
 
 REQUESTS = [
     (prompt(3 + i), sampling(derive_seed(0, i), max_tokens=12, stop_ids=frozenset(range(0, VOCABULARY, 9))))
@@ -54,20 +54,20 @@ def test_pitfall_36_half_as_many_at_a_time_give_the_same_tokens(rows, from_step)
     completions = generate(engine, REQUESTS)
     assert notes == [said(8, 4), said(4, 2)]
     assert [c.token_ids for c in completions] == [c.token_ids for c in expected]
-    for (ids, _), completion in zip(REQUESTS, completions, strict=True):
-        plain = plain_logprobs(engine._model, ids, completion)
-        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), plain, atol=1e-5, rtol=0)
+    assert_exact(engine._model, REQUESTS, completions)
     rows[:] = [99, 0]
     generate(engine, REQUESTS)
     assert max(rows[2:]) == 2, "it stays so"
 
 
-def test_as_few_as_there_were_are_halved_and_not_the_places(rows):
-    notes = []
+def test_as_few_as_there_were_are_halved_and_not_the_places_and_nothing_holds_the_failed_step(rows, monkeypatch):
+    notes, errors = [], []
+    monkeypatch.setattr(engine_module, "free", lambda: errors.append(sys.exc_info()[1]))
     engine = make_engine(notes, max_batch_size=64)
     rows[0] = 1
     generate(engine, REQUESTS[:4])
     assert notes == [said(4, 2), said(2, 1)]
+    assert errors == [None, None]
 
 
 def test_one_that_does_not_fit_alone_is_a_sentence_for_all_who_wait(rows):
@@ -95,15 +95,6 @@ def test_who_waits_hears_of_it_where_there_is_not_even_memory_to_begin_anew(rows
         return await asyncio.gather(*(engine.generate(*one) for one in REQUESTS), return_exceptions=True)
 
     assert {type(error) for error in asyncio.run(run())} == {RuntimeError}
-
-
-def test_nothing_holds_what_the_failed_step_had_made(rows, monkeypatch):
-    errors = []
-    monkeypatch.setattr(engine_module, "free", lambda: errors.append(sys.exc_info()[1]))
-    engine = make_engine([])
-    rows[0] = 4
-    generate(engine, REQUESTS)
-    assert errors == [None]
 
 
 def test_pitfall_24_what_is_begun_anew_is_of_the_newest_weights_only(rows):

@@ -9,7 +9,7 @@ from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.runner import CachedRunner, FullForwardRunner
 from rlvr.core.engine.select import choose_runner, unfit
 from rlvr.core.engine.shared_prefix import Grouping, engine_attention
-from tests.unit.engines.tiny import ARCHITECTURES, generate, plain_logprobs, prompt, sampling, tiny_model
+from tests.unit.engines.tiny import ARCHITECTURES, assert_exact, generate, prompt, sampling, tiny_model
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -30,11 +30,9 @@ def test_the_slow_path_gives_the_same_completions_after_one_warning(monkeypatch)
     slow = generate(engine, requests)
     assert [c.token_ids for c in slow] == [c.token_ids for c in fast]
     assert [c.stop_reason for c in slow] == [c.stop_reason for c in fast]
-    for (ids, _), completion in zip(requests, slow, strict=True):
-        expected = plain_logprobs(model, ids, completion)
-        torch.testing.assert_close(torch.tensor(completion.behavior_logprobs), expected, atol=1e-5, rtol=0)
+    assert_exact(model, requests, slow)
     asyncio.run(engine.generate(prompt(4), sampling(0), session="a"))
-    assert engine._scheduler.num_parked == 0
+    assert not engine._scheduler.parked
 
 
 def test_a_cache_that_gives_other_logits_is_noticed_at_the_start(monkeypatch):
@@ -52,7 +50,7 @@ def test_only_the_last_position_goes_through_the_head():
     shapes = []
     model.get_output_embeddings().register_forward_hook(lambda module, args, output: shapes.append(output.shape))
     with torch.no_grad(), engine_attention(model):
-        CachedRunner(model, 4).prefill(0, [prompt(9), prompt(5)], [0, 0, 1, 1])
+        CachedRunner(model, 4).prefill([prompt(9), prompt(5)], [0, 0, 1, 1])
     assert shapes == [(2, 1, 40)]
 
 

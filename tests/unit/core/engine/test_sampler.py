@@ -4,27 +4,18 @@ import pytest
 import torch
 
 from rlvr.core.engine.sampler import Draw, RowSampling, kept_tokens, sample, streams, uniform
+from tests.unit.engines.tiny import sampling as params
 
 HAND = torch.tensor([0.15, 0.5, 0.05, 0.3])  # not in order, so that sorting matters
 
 
-def rows(seeds, *, temperature=1.0, greedy=False, top_p=1.0, top_k=0, min_p=0.0) -> RowSampling:
-    count = len(seeds)
-    return RowSampling(
-        streams=streams(list(seeds)),
-        temperature=torch.full((count,), temperature),
-        greedy=torch.full((count,), greedy),
-        top_p=torch.full((count,), top_p, dtype=torch.float64),
-        top_k=torch.full((count,), top_k),
-        min_p=torch.full((count,), min_p, dtype=torch.float64),
-        any_greedy=greedy,
-        any_truncates=top_p < 1 or top_k > 0 or min_p > 0,
-    )
+def rows(seeds, **settings) -> RowSampling:
+    return RowSampling.of([params(seed, max_tokens=1, **settings) for seed in seeds], torch.device("cpu"))
 
 
 def draw(count: int = 20_000, probs: torch.Tensor = HAND, **settings) -> Draw:
     logits = probs.log().expand(count, -1)
-    return sample(logits, torch.zeros(count, dtype=torch.int64), rows(range(count), **settings))
+    return sample(logits, torch.zeros(count, dtype=torch.int64), rows(range(count), **settings), truncates=True)
 
 
 def kept(**settings) -> list[int]:
@@ -87,7 +78,7 @@ def test_pitfall_19_behavior_logprobs_are_at_the_temperature():
 
 
 def test_greedy_takes_the_most_likely_token_and_scores_it_at_temperature_one():
-    drawn = draw(50, greedy=True)
+    drawn = draw(50, temperature=0.0)
     assert (drawn.ids == 1).all()
     torch.testing.assert_close(drawn.behavior_logprobs, HAND.log()[drawn.ids])
     torch.testing.assert_close(drawn.sampling_logprobs, HAND.log()[drawn.ids])
@@ -99,7 +90,8 @@ def test_rows_that_truncate_do_not_change_the_draws_of_rows_that_do_not():
     plain = rows(range(200))
     mixed = rows(range(200), top_p=0.5)
     mixed.top_p[::2] = 1.0
-    first, second = sample(logits, positions, plain), sample(logits, positions, mixed)
+    first = sample(logits, positions, plain, truncates=False)
+    second = sample(logits, positions, mixed, truncates=True)
     assert torch.equal(first.ids[::2], second.ids[::2])
     assert not torch.equal(first.ids, second.ids)
     torch.testing.assert_close(first.sampling_logprobs[::2], second.sampling_logprobs[::2])
@@ -107,9 +99,9 @@ def test_rows_that_truncate_do_not_change_the_draws_of_rows_that_do_not():
 
 def test_cutting_rows_into_chunks_changes_nothing(monkeypatch):
     logits = torch.randn(20, 50, generator=torch.Generator().manual_seed(0))
-    whole = sample(logits, torch.arange(20), rows(range(20), top_k=7))
+    whole = sample(logits, torch.arange(20), rows(range(20), top_k=7), truncates=True)
     monkeypatch.setattr("rlvr.core.engine.sampler.MAX_CHUNK_ELEMENTS", 150)
-    parts = sample(logits, torch.arange(20), rows(range(20), top_k=7))
+    parts = sample(logits, torch.arange(20), rows(range(20), top_k=7), truncates=True)
     assert torch.equal(whole.ids, parts.ids)
     assert torch.equal(whole.sampling_logprobs, parts.sampling_logprobs)
 
@@ -138,5 +130,5 @@ def test_seeds_of_any_size_are_accepted():
 
 def test_logits_that_are_not_finite_are_noticed():
     logits = torch.tensor([[0.0, 1.0], [float("nan"), 0.0]])
-    totals = sample(logits, torch.zeros(2, dtype=torch.int64), rows([0, 1])).totals
+    totals = sample(logits, torch.zeros(2, dtype=torch.int64), rows([0, 1]), truncates=False).totals
     assert totals.isfinite().tolist() == [True, False]

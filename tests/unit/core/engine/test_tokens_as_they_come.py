@@ -6,11 +6,8 @@ import pytest
 import torch
 
 from rlvr.core.engine import LocalEngine
-from rlvr.core.engine import scheduler as scheduler_module
 from rlvr.core.engine.base import Alternatives
-from tests.unit.engines.tiny import VOCABULARY, prompt, sampling, tiny_model
-
-EVERY_FIFTH = frozenset(range(0, VOCABULARY, 5))
+from tests.unit.engines.tiny import EVERY_FIFTH, prompt, sampling, tiny_model
 
 
 def make_engine(max_batch_size: int = 3) -> LocalEngine:
@@ -36,14 +33,16 @@ def test_pitfall_06_each_token_is_heard_once_in_order():
 
 
 def test_pitfall_37_nobody_hears_of_tokens_of_a_request_that_was_given_up():
-    engine, heard, known_at_the_end = make_engine(), ([], []), []
+    """And it leaves the batch at the next step, not only at its own end."""
+    engine, heard, known_at_the_end, running = make_engine(), ([], []), [], []
 
     async def one(index: int):
+        def listen(token: int, logprob: float) -> None:
+            heard[index].append(token)
+            running.append(engine.num_running)
+
         try:
-            settings = sampling(index, max_tokens=30)
-            return await engine.generate(
-                prompt(4), settings, on_token=lambda token, logprob: heard[index].append(token)
-            )
+            return await engine.generate(prompt(4), sampling(index, max_tokens=30), on_token=listen)
         finally:
             known_at_the_end.append(len(heard[index]))
 
@@ -58,51 +57,22 @@ def test_pitfall_37_nobody_hears_of_tokens_of_a_request_that_was_given_up():
     assert isinstance(gone, asyncio.CancelledError)
     assert len(heard[0]) == known_at_the_end[0] < 30
     assert heard[1] == list(completion.token_ids)
+    assert running.count(1) > 20
     assert engine.num_running == engine.num_waiting == 0
 
 
-def test_a_call_that_is_given_up_leaves_the_batch_at_the_next_step():
-    """Not only when the others are done, or when it would have come to its own end."""
-    engine = make_engine()
-    running: list[int] = []
-
-    def count(token: int, logprob: float) -> None:
-        running.append(engine.num_running)
-
-    async def run():
-        calls = [
-            asyncio.create_task(engine.generate(prompt(4), sampling(seed, max_tokens=30), on_token=count))
-            for seed in (0, 1)
-        ]
-        while len(running) < 6:
-            await asyncio.sleep(0)
-        calls[0].cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-
-    asyncio.run(run())
-    assert running.count(1) > 20
-
-
-def test_who_does_not_listen_pays_nothing(monkeypatch: pytest.MonkeyPatch):
-    """No id leaves its tensor and no likely token is looked for: on a GPU each would wait for the device."""
-    engine = make_engine()
-
-    def refuse(*arguments):
-        raise AssertionError
-
-    monkeypatch.setattr(scheduler_module, "most_likely", refuse)
-    monkeypatch.setattr(torch.Tensor, "topk", refuse)
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_step_waits_for_the_device_once_and_looks_for_likely_tokens_on_demand(monkeypatch, listens: bool):
+    engine, waits, tolist = make_engine(), [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "topk", None)
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: waits.append(1) or tolist(tensor))
+    on_token = (lambda token, logprob: None) if listens else None
     counts = []
-    tolist = torch.Tensor.tolist
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: counts.append(1) or tolist(tensor))
-
-    async def run(listen):
-        counts.clear()
-        await engine.generate(prompt(4), sampling(max_tokens=20), on_token=listen)
-        return len(counts)
-
-    silent, heard = asyncio.run(run(None)), asyncio.run(run(lambda token, logprob: None))
-    assert heard == silent + 2 * 20
+    for max_tokens in (5, 25):
+        waits.clear()
+        asyncio.run(engine.generate(prompt(4), sampling(max_tokens=max_tokens), on_token=on_token))
+        counts.append(len(waits))
+    assert counts[1] - counts[0] == 20
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])

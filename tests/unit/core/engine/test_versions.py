@@ -31,7 +31,7 @@ def test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_wh
     )
 
     async def until(num_tokens: int) -> None:
-        while engine._scheduler._rows.most_sampled < num_tokens:
+        while max((len(r.token_ids) for r in engine._scheduler.running), default=0) < num_tokens:
             await asyncio.sleep(0)
             assert engine._scheduler.has_work, "the engine has failed"
 

@@ -1,0 +1,78 @@
+"""One call of `generate`: what was asked, and what has been sampled so far."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError, Future
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from rlvr.core.engine.base import Alternatives, OnToken
+from rlvr.types import Completion, SamplingParams, StopReason
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Request:
+    """Waiting or running. Its tokens are plain Python: they leave the device once a step, all rows together."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    future: Future[Completion]
+    session: Hashable | None = None
+    on_token: OnToken | None = None
+    alternatives: Alternatives | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[tuple[float, float]] = field(default_factory=list)  # behavior and sampling logprob of each token
+    policy_version: int = -1  # of the weights its first token was sampled with
+    version_changes: list[tuple[int, int]] = field(default_factory=list)  # later ones: first token, version
+    aborted: bool = False
+
+    @property
+    def cached_ids(self) -> tuple[int, ...]:
+        """Prompt and completion without its last token, which the model has not seen yet."""
+        return self.prompt_ids + tuple(self.token_ids[:-1])
+
+    def add(self, token: int, behavior_logprob: float, sampling_logprob: float) -> bool:
+        """Append a token; whether the request leaves the batch."""
+        self.token_ids.append(token)
+        self.logprobs.append((behavior_logprob, sampling_logprob))
+        return self.aborted or self._stopped or len(self.token_ids) >= self.sampling.max_tokens
+
+    def note_version(self, version: int) -> None:
+        """Later tokens are sampled with weights of this version."""
+        if self.version_changes and self.version_changes[-1][0] == len(self.token_ids):  # two loads between two tokens
+            self.version_changes.pop()
+        self.version_changes.append((len(self.token_ids), version))
+
+    def restart(self) -> None:
+        """Forget what was sampled."""
+        self.policy_version = -1
+        for sampled in (self.token_ids, self.logprobs, self.version_changes):
+            sampled.clear()
+        if self.alternatives is not None:
+            self.alternatives.seen.clear()
+
+    def deliver(self) -> None:
+        """Hand the completion to the caller, who may be gone."""
+        if self.future.done():
+            return
+        behavior, sampling = zip(*self.logprobs, strict=True)
+        completion = Completion(
+            token_ids=tuple(self.token_ids),
+            behavior_logprobs=behavior,
+            sampling_logprobs=sampling,
+            stop_reason=StopReason.STOP if self._stopped else StopReason.LENGTH,
+            policy_version=self.policy_version,
+            version_changes=tuple(self.version_changes),
+        )
+        self.future.set_result(completion)
+
+    def fail(self, error: BaseException) -> None:
+        """Hand an error to the caller; a cancellation cancels."""
+        if isinstance(error, CancelledError):
+            self.future.cancel()
+        elif not self.future.done():
+            self.future.set_exception(error)
+
+    @property
+    def _stopped(self) -> bool:
+        return self.token_ids[-1] in self.sampling.stop_ids
