@@ -57,6 +57,9 @@ def upgraded(values: dict[str, Any]) -> dict[str, Any]:
     """A configuration of rlvr 0.1.0, where rewards had names and prompts had none, as one of today, in place."""
     if isinstance(prompt := values.get("prompt"), dict):
         prompt.setdefault("name", "plain")
+    algorithm = values.get("algorithm")
+    if isinstance(algorithm, dict) and algorithm.get("train_on_tool_tokens") is False:
+        del algorithm["train_on_tool_tokens"]
     reward = values.get("reward")
     if isinstance(reward, dict) and "name" in reward:
         kind, weights = reward.pop("name"), {"boxed": reward.pop("boxed_weight", 0.0)}

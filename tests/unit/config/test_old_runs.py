@@ -1,0 +1,39 @@
+"""Run folders of rlvr 0.1.0: their config.yaml is read as one of today."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.config import Config
+from rlvr.config.compose import load_config, read_yaml
+from rlvr.errors import ConfigError
+from rlvr.settings import dumped
+
+FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "runs_of_0_1_0"
+WARM = ("warm_start.num_steps=60", "warm_start.final_phase_steps=20")
+PPO = ("trainer.max_steps=4", *WARM, "evaluation.num_examples=64")
+HOP = ("trainer.max_steps=3", *WARM, "evaluation.num_examples=16")
+GSM = ("trainer.max_steps=3", *("warm_start.num_steps=30", "warm_start.final_phase_steps=10"), HOP[-1])
+COMMANDS = {"rpn": ("rpn_test", ()), "ppo": ("rpn_ppo", PPO), "hop": ("two_hop", HOP), "gsm": ("gsm8k_smoke", GSM)}
+
+
+def values(config: Config) -> dict[str, Any]:
+    """All but the name of a prompt, which had none; it says all of itself."""
+    found = dumped(config)
+    found["prompt"].pop("name")
+    return found
+
+
+@pytest.mark.parametrize("run", COMMANDS)
+def test_it_means_what_the_command_of_that_run_means_today(run: str) -> None:
+    name, words = COMMANDS[run]
+    today = load_config(list(words), config_name=name)
+    old = read_yaml((FOLDER / f"{run}.yaml").read_text())
+    assert values(old) == values(today)
+
+
+def test_a_run_that_trained_on_tool_tokens_cannot_go_on() -> None:
+    text = (FOLDER / "hop.yaml").read_text().replace("train_on_tool_tokens: false", "train_on_tool_tokens: true")
+    with pytest.raises(ConfigError, match=r"train_on_tool_tokens.*is not a setting here; .*benchmarks/tool_tokens\.py"):
+        read_yaml(text)
