@@ -21,10 +21,10 @@ from rlvr.cli.main import main
         ("-- --tensor-parallel-size 2", "--tensor-parallel-size after --: is for vLLM; add --engine vllm"),
         (
             "--engine vllm -- --port 1",
-            "--port after --: rlvr serve sets --port; leave it out, or use the option of rlvr serve (--help).",
+            "--port after --: rlvr serve sets --port; leave it out, or use its own option (--help).",
         ),
-        ("--engine vllm --max-batch-size 2 -- --max-num-seqs 3", "leave it out (use --max-batch-size)"),
-        ("--engine vllm --max-context-tokens 2 -- --max_model_len=3", "leave it out (use --max-context-tokens)"),
+        ("--engine vllm --max-batch-size 2 -- --max-num-seqs 3", "rlvr serve sets --max-num-seqs; leave it out"),
+        ("--engine vllm --max-context-tokens 2 -- --max_model_len=3", "rlvr serve sets --max-model-len; leave it out"),
         ("--engine trt", "invalid choice: 'trt'"),
         ("--engine vllm --api-key=", "--api-key is empty: give a key, or leave the option out."),
     ],
