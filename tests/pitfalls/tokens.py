@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ def stop_ids_stay(original: Callable[..., None], scheduler: Any, *arguments: Any
 
 def replies_trained_on(original: Callable[..., Iterator[TokenRow]], episode: Any) -> list[TokenRow]:
     rows = list(original(episode))
-    return [replace(row, loss_mask=tuple(i >= row.prompt_length for i in range(len(row.ids)))) for row in rows]
+    return [replace(row, loss_mask=tuple(accumulate(row.loss_mask, max))) for row in rows]
 
 
 def encoded_again(original: Callable[..., tuple[int, ...]], chat: Any, *arguments: Any) -> tuple[int, ...]:

