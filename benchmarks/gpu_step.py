@@ -219,7 +219,7 @@ class Subject:
         self.plan = plan_memory(self.policy, demand, setting="auto", available=available_memory(device))
         self.trainer = Trainer(
             policy=self.policy,
-            objective=Objective(algorithm=Grpo(), max_completion_tokens=size.completion_tokens),
+            objective=Objective(algorithm=Grpo(), max_completion_tokens=size.completion_tokens, temperature=1.0),
             settings=chosen,
             seed=0,
             packing=Packing(layout=layout, max_tokens=self.plan.microbatch_tokens, note=print),

@@ -42,9 +42,11 @@ def imported(what: str, path: str, kind: str, fits: Callable[[Any], bool]) -> An
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # foreign code
+        remedy = "correct it, install it, or start rlvr in the folder that contains it"
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("rlvr."):
+            remedy = f"CHANGELOG.md says what {error.name} is called now"
         raise ConfigError(
-            f"{what}: module {module_name} cannot be imported ({described(error, own_only=True)}); correct it, "
-            "install it, or start rlvr in the folder that contains it."
+            f"{what}: module {module_name} cannot be imported ({described(error, own_only=True)}); {remedy}."
         ) from error
     found = reduce(lambda owner, attribute: getattr(owner, attribute, None), name.split("."), module)
     if fits(found):

@@ -299,4 +299,5 @@ class TokenBatch:
     def take(self, rows: Sequence[int] | Tensor) -> TokenBatch:
         """The given rows of every array, in that order."""
         arrays = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        rows = list(rows) if isinstance(rows, tuple | range) else rows  # a tuple would index several dimensions
         return replace(self, **{name: array[rows] for name, array in arrays.items() if array is not None})

@@ -290,6 +290,15 @@ def test_damaged_weights_are_named(first_run: Path, tmp_path: Path, capsys: pyte
     shutil.copyfile(first_run / "final/model.safetensors", weights)
     (run / "checkpoints/step_000002/model/model.safetensors").write_bytes(b"")
     assert refused(capsys, run / "checkpoints/step_000002", "--output", tmp_path / "out")[0] == 1
+    (run / "checkpoints/step_000002/manifest.json").unlink()
+    code, err = refused(capsys, run / "checkpoints/step_000002", "--output", tmp_path / "out")
+    assert code == 1
+    assert "manifest.json is missing" in err
+
+
+def test_a_run_folder_may_be_called_model(first_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(first_run, tmp_path / "model")
+    assert export(tmp_path / "model", "--output", tmp_path / "out") == 0
 
 
 def test_only_files_of_hub_format_are_taken_over(first_run: Path, tmp_path: Path) -> None:

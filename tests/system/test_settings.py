@@ -394,7 +394,7 @@ ELSEWHERE = {
     "task.max_prompt_tokens": "test_prompts_that_do_not_fit_are_refused",
     "trainer.device": "test_a_device_is_used_or_refused",
 }
-TRAINING = "tests/unit/training/test_parallel.py::"
+TRAINING = "tests/unit/scale/test_fsdp.py::"
 RANKS = "tests/system/test_distributed.py::"
 SERVERS = "tests/unit/engines/vllm/"
 BY_OTHERS = {  # what takes several processes or a server; tests/unit/app/test_engines.py: all of it gets there

@@ -25,7 +25,7 @@ from rlvr.tasks.prompting import DOCUMENTS, Prompter, resolve_markers
 from rlvr.tracking.files import writing
 from rlvr.tracking.jsonl import read_metrics
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts, rollouts_path
-from rlvr.training.checkpoint import replace_folder, temporary_folder
+from rlvr.training.checkpoint import replace_folder, temporary_folder, verify
 
 MARK, SETTINGS = "rlvr_export.json", "training_config.yaml"
 FORMAT = 1
@@ -68,11 +68,15 @@ def find_source(run: str) -> Source:
         raise UserError(f"{run} {what}: name a run folder or one of its checkpoints, e.g. runs/latest.")
     folder = RunFolder(root=root)
     config = read_config(folder)
-    weights = Path(weights_of(str(path.parent if path.name == "model" else path))).absolute()
+    is_model = path.name == "model" and path.absolute() != root
+    weights = Path(weights_of(str(path.parent if is_model else path))).absolute()
     if weights == folder.final:
         step = max(_metrics(folder), default=config.trainer.max_steps)
+    elif weights == folder.warm_start:
+        step = 0
     else:
-        step = 0 if weights == folder.warm_start else int(weights.parent.name.removeprefix("step_"))
+        checkpoint = weights.parent if weights.name == "model" else weights
+        step, weights = verify(checkpoint), checkpoint / "model"
     return Source(root=root, config=config, weights=weights, step=step, is_final=weights == folder.final)
 
 

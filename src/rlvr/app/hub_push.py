@@ -45,7 +45,8 @@ def push(folder: Path, files: Iterable[str], repository: str, *, public: bool, m
         api.create_commit(str(url.repo_id), operations, commit_message=message)
     except Exception as error:  # of the network; its classes have no common base over versions of the client
         status = getattr(getattr(error, "response", None), "status_code", None)
-        said = " ".join(str(getattr(error, "server_message", None) or error).split())[:200].rstrip(".")
+        said = getattr(error, "server_message", None) or (f"status {status}" if status else str(error))
+        said = " ".join(said.split())[:200].rstrip(".")
         what = f"the Hub at {constants.ENDPOINT} cannot be reached: check the network; the exported folder is kept"
         if status in (401, 403):
             what = f"the Hub refuses to let your token write to {repository}: make one with that right, or use your own"

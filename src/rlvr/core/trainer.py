@@ -17,7 +17,7 @@ from rlvr.core.optimizer import adamw, learning_rate
 from rlvr.core.packing import Microbatch, Packing, microbatches
 from rlvr.core.parallel import DataParallel
 from rlvr.core.policy import Policy, TokenScores, forward
-from rlvr.core.settings import TrainerSettings
+from rlvr.core.settings import TrainerSettings, cpu_tokens
 from rlvr.core.sums import Sums, critic_metrics
 from rlvr.seeding import derive_seed
 from rlvr.types import TokenBatch
@@ -53,8 +53,13 @@ class Trainer:
         packing: Packing | None = None,
         parallel: DataParallel | None = None,
     ) -> None:
+        if settings.learning_rate == "auto" or isinstance(settings.warmup_steps, float):
+            raise ValueError("learning_rate and warmup_steps must be numbers: see TrainerSettings.fitted")
+        if parallel is None and (settings.strategy != "single" or settings.precision == "bf16"):
+            raise ValueError("strategy and precision are those of `parallel`: see rlvr.scale.fsdp.make_parallel")
         self.policy, self.objective, self.algorithm = policy, objective, objective.algorithm
-        self.packing, self.parallel = packing or Packing(), parallel or DataParallel()
+        self.packing = packing or Packing(max_tokens=cpu_tokens(settings.microbatch_tokens))
+        self.parallel = parallel or DataParallel()
         self.parallel.start_alike(policy)
         # before the model is sharded: a part of it could not be copied
         self.reference = policy.freeze() if "reference_logprobs" in self.algorithm.needs else None
@@ -108,6 +113,7 @@ class Trainer:
             with self.parallel.autocast(policy.model.device):
                 scores = policy.run(forward, policy, microbatch, temperature, entropy_grad)
             yield microbatch, scores
+            del scores  # with its graph, before the next pass
 
     def update(self, batch: TokenBatch, step: int) -> tuple[dict[str, float], TokenBatch]:
         """All optimizer steps on one batch of rollouts.
@@ -179,6 +185,7 @@ class Trainer:
             for microbatch, scores in self._passes(self.policy, batch, chosen, self.algorithm.entropy_coef > 0):
                 seen[microbatch.rows, microbatch.tokens] = scores.logprobs.detach()
                 bad += self._backward(batch, weights, microbatch, scores, sums)
+                del scores
             return sums, bad
 
         longest, repeatable = int(minibatch.lengths.max()), not self.parallel.in_lockstep

@@ -67,7 +67,7 @@ def open_corpus(file: str | Path, index_dir: str | Path | None) -> Corpus:
     """
     path = Path(file).expanduser()
     check_file(path)
-    name, kind = re.fullmatch(r"(.+)\.(jsonl?)(?:\.gz)?", path.name, re.DOTALL).groups()  # type: ignore[union-attr]
+    name, kind = re.fullmatch(r"(.*)\.(jsonl?)(?:\.gz)?", path.name, re.DOTALL).groups()  # type: ignore[union-attr]
     digest = hashlib.sha256(f"{FORMAT} {kind}\n".encode())
     with path.open("rb") as opened:
         while block := opened.read(1 << 20):

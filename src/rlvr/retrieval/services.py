@@ -249,14 +249,17 @@ def _pause_s(number: int) -> float:
 
 def _check_address(key: str, url: str) -> None:
     """ConfigError for what is no address, and for a password in one: it would stand in logs."""
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        is_bare = _is_plain(url) and not any(char in url for char in "@?#")
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and is_bare:
+    from httpx2 import URL, InvalidURL
+
+    is_bare = not any(char in url for char in "@?#")
+    with suppress(ValueError, InvalidURL):
+        parts = urlsplit(str(URL(url)))
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and is_bare and _is_plain(url):
             return
+    shown = f"{key}={url!a}" if is_bare else key
     raise ConfigError(
-        f"{key}: this is no address; write http://HOST:PORT or http://HOST:PORT/PATH and nothing more (a key goes into "
-        "task.retrieval.api_key_var)."
+        f"{shown}: this is no address; write http://HOST:PORT or http://HOST:PORT/PATH and nothing more (a key goes "
+        "into task.retrieval.api_key_var)."
     )
 
 

@@ -123,90 +123,90 @@ class ExamplesTask(MetricSettings):
             ConfigError: the vocabulary cannot be one, or nothing is held out.
             DataError: it yields nothing, something else than examples, or other examples when it is called again.
         """
-        return self._data(self.examples, f"task={self.name}", context.seed)
+        return _data_of(self, self.examples, f"task={self.name}", context.seed)
 
-    def _data(self, call: Callable[[], Iterable[Any]], place: str, seed: int) -> Data:
-        """The data of what `call` yields; `place` names it in errors."""
-        _check_vocabulary(self.words)
-        read = partial(self._problems, call, place)
-        first, again = next(read(), None), next(read(), None)
-        if first is None:
-            raise DataError(f"{place}: yields no example.")
-        if again is None or (again.key, again.answer) != (first.key, first.answer):
-            raise DataError(
-                f"{place}: called again it begins with another example, so no run could be repeated or resumed; give "
-                "its random numbers a fixed seed, and return a new iterator at each call."
-            )
-        source = ReplaySource(read, eval_share=self.eval_share, seed=seed, max_train=self.max_train_examples)
-        if not source.held_out(1):
-            raise ConfigError(
-                f"task.eval_share={self.eval_share} leaves no held-out example of {self.origin}: raise it."
-            )
-        source.train(0)
-        note = f"examples from {self.origin}, {self.eval_share:.0%} of them, chosen by hash, held out"
-        return Data(source=source, notes=(note,), vocabulary=self.words)
 
-    def _problems(self, call: Callable[[], Iterable[Any]], place: str) -> Iterator[Problem]:
-        """What `call` yields, from the start."""
-        items, tools = None, {tool.name: tool for tool in self.toolbox()} if self.has_tools else {}
-        where = place
-        for number in count(1):
-            try:
-                items = iter(call()) if items is None else items
-                where = f"{place}, example {number}"
-                item = next(items)
-            except StopIteration:
-                return
-            except Exception as error:  # the user's code
-                raise DataError(f"{where}: {ascii_text(imports.described(error, own_only=True))}") from error
-            yield self._problem(item, where, tools)
-
-    def _problem(self, item: object, place: str, tools: Mapping[str, Tool]) -> Problem:
-        row = Row(place, {name: self._text(value, place, name) for name, value in _fields(item, place).items()})
-        question = row.text("question")
-        golds = answers(row, "answer", self.metric)
-        if not golds:
-            raise row.wrong("answer", row.get("answer"), "an answer")
-        said = row.fields.get("demonstration")
-        turns = _turns(row, said, tools) if isinstance(said, list | tuple) else ()
-        demonstration = row.text("demonstration") if said is not None and not turns else None
-        if self.words is not None:
-            golds = tuple(_without_end(gold) for gold in golds)
-            demonstration = None if demonstration is None else _without_end(demonstration)
-            for word in " ".join((question, *golds, demonstration or "")).split():
-                if word not in self.words:
-                    raise DataError(f"{place}: the word {ascii_text(word[:60])!r} is not in task.vocabulary.")
-        metadata = row.fields.get("metadata") or {}
-        if not isinstance(metadata, Mapping):
-            raise row.wrong("metadata", metadata, "a dict")
-        given = metadata.get("aliases", [])
-        if not isinstance(given, list | tuple) or not all(isinstance(alias, str) for alias in given):
-            raise row.wrong("metadata.aliases", given, "a list of texts")
-        key = fingerprint(question)
-        return Problem(
-            id=f"generator/{key.hex()}",
-            key=key,
-            question=question,
-            answer=golds[0],
-            demonstration=demonstration,
-            turns=turns,
-            metadata={**metadata, **({"aliases": golds[1:]} if golds[1:] else {})},
+def _data_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: str, seed: int) -> Data:
+    """The data of what `call` yields; `place` names it in errors."""
+    _check_vocabulary(task.words)
+    read = partial(_problems_of, task, call, place)
+    first, again = next(read(), None), next(read(), None)
+    if first is None:
+        raise DataError(f"{place}: yields no example.")
+    if again is None or (again.key, again.answer) != (first.key, first.answer):
+        raise DataError(
+            f"{place}: called again it begins with another example, so no run could be repeated or resumed; give "
+            "its random numbers a fixed seed, and return a new iterator at each call."
         )
+    source = ReplaySource(read, eval_share=task.eval_share, seed=seed, max_train=task.max_train_examples)
+    if not source.held_out(1):
+        raise ConfigError(f"task.eval_share={task.eval_share} leaves no held-out example of {task.origin}: raise it.")
+    source.train(0)
+    note = f"examples from {task.origin}, {task.eval_share:.0%} of them, chosen by hash, held out"
+    return Data(source=source, notes=(note,), vocabulary=task.words)
 
-    def _text(self, value: Any, place: str, field: str) -> Any:
-        """An array of ids as words; anything else as it is."""
-        if not hasattr(value, "__dlpack__"):
-            return value
-        what = f"{place}: field {field!r}"
-        if self.words is None:
-            raise DataError(f"{what} is an array of token ids: name their words in task.vocabulary.")
-        ids = token_ids(value, what)
-        for token in ids:
-            if not 0 <= token < len(self.words):
-                raise DataError(
-                    f"{what} has the id {token}, but task.vocabulary has the words 0 to {len(self.words) - 1}."
-                )
-        return " ".join(self.words[token] for token in ids)
+
+def _problems_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: str) -> Iterator[Problem]:
+    """What `call` yields, from the start."""
+    items, tools = None, {tool.name: tool for tool in task.toolbox()} if task.has_tools else {}
+    where = place
+    for number in count(1):
+        try:
+            items = iter(call()) if items is None else items
+            where = f"{place}, example {number}"
+            item = next(items)
+        except StopIteration:
+            return
+        except Exception as error:  # the user's code
+            raise DataError(f"{where}: {ascii_text(imports.described(error, own_only=True))}") from error
+        yield _problem_of(task, item, where, tools)
+
+
+def _problem_of(task: ExamplesTask, item: object, place: str, tools: Mapping[str, Tool]) -> Problem:
+    row = Row(place, {name: _in_words(task, value, place, name) for name, value in _fields(item, place).items()})
+    question = row.text("question")
+    golds = answers(row, "answer", task.metric)
+    if not golds:
+        raise row.wrong("answer", row.get("answer"), "an answer")
+    said = row.fields.get("demonstration")
+    turns = _turns(row, said, tools) if isinstance(said, list | tuple) else ()
+    demonstration = row.text("demonstration") if said is not None and not turns else None
+    if task.words is not None:
+        golds = tuple(_without_end(gold) for gold in golds)
+        demonstration = None if demonstration is None else _without_end(demonstration)
+        for word in " ".join((question, *golds, demonstration or "")).split():
+            if word not in task.words:
+                raise DataError(f"{place}: the word {ascii_text(word[:60])!r} is not in task.vocabulary.")
+    metadata = row.fields.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise row.wrong("metadata", metadata, "a dict")
+    given = metadata.get("aliases", [])
+    if not isinstance(given, list | tuple) or not all(isinstance(alias, str) for alias in given):
+        raise row.wrong("metadata.aliases", given, "a list of texts")
+    key = fingerprint(question)
+    return Problem(
+        id=f"generator/{key.hex()}",
+        key=key,
+        question=question,
+        answer=golds[0],
+        demonstration=demonstration,
+        turns=turns,
+        metadata={**metadata, **({"aliases": golds[1:]} if golds[1:] else {})},
+    )
+
+
+def _in_words(task: ExamplesTask, value: Any, place: str, field: str) -> Any:
+    """An array of ids as words; anything else as it is."""
+    if not hasattr(value, "__dlpack__"):
+        return value
+    what = f"{place}: field {field!r}"
+    if task.words is None:
+        raise DataError(f"{what} is an array of token ids: name their words in task.vocabulary.")
+    ids = token_ids(value, what)
+    for token in ids:
+        if not 0 <= token < len(task.words):
+            raise DataError(f"{what} has the id {token}, but task.vocabulary has the words 0 to {len(task.words) - 1}.")
+    return " ".join(task.words[token] for token in ids)
 
 
 @register("task", "generator")
@@ -239,7 +239,7 @@ class Generator(ExamplesTask):
             inspect.signature(function).bind(**self.settings)
         except TypeError as error:
             raise ConfigError(f"task.settings={dict(self.settings)}: {place} does not take them ({error}).") from None
-        return self._data(partial(function, **self.settings), place, context.seed)
+        return _data_of(self, partial(function, **self.settings), place, context.seed)
 
     def check_found(self, key: str) -> None:
         self._imported()

@@ -57,7 +57,8 @@ def read_split(path: str, split: str, *, subset: str | None = None, fields: Coll
         # a copy of a Hub data set: a card, Parquet files, or a loading script (which will be refused)
         signs = ("README.md", f"{folder.name}.py", "*.parquet", "*/*.parquet")
         if not any(next(folder.glob(sign), None) is not None for sign in signs):
-            names = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
+            found = sorted(entry.name for entry in folder.iterdir())
+            names = ", ".join([*found[:10], *(["..."] if len(found) > 10 else [])]) or "nothing"
             raise ConfigError(
                 f"{shown} has no {split}.jsonl or {split}.json (or either with .gz), only {ascii_text(names)}: name "
                 "another split, or another folder as task.path."

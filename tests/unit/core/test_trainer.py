@@ -60,7 +60,7 @@ def test_rows_that_cannot_move_the_gradient_are_skipped_without_changing_it() ->
     skipping = tiny_trainer(tiny_policy())
     skipped = gradient(skipping, batch)
     everything = tiny_trainer(tiny_policy())
-    everything.objective = Untiring(algorithm=everything.algorithm, max_completion_tokens=16)
+    everything.objective = Untiring(algorithm=everything.algorithm, max_completion_tokens=16, temperature=1.0)
     assert torch.allclose(gradient(everything, batch), skipped, atol=1e-7)
     ready = skipping.objective.advantages(batch)
     assert skipping.objective.trainable(ready).tolist()[:4] == [False] * 4  # the group without spread

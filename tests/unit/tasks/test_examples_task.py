@@ -22,6 +22,9 @@ class Doubles(ExamplesTask):
     """Twice a number."""
 
     num: int = 40
+    _data: Any = None  # private names are the user's: ours must not hide behind them
+    _problems: Any = ()
+    _text: Any = ""
 
     def examples(self) -> Iterator[tuple[str, int]]:
         return ((f"Twice {n}?", 2 * n) for n in range(self.num))

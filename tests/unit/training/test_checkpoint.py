@@ -65,6 +65,11 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
+def test_nothing_is_pickled(tmp_path: Path) -> None:
+    names = {path.suffix for path in save(tmp_path, 1).rglob("*") if path.is_file()}
+    assert names == {".json", ".safetensors"}
+
+
 def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
     (tmp_path / "usual").touch()
     modes = {path.stat().st_mode for path in save(tmp_path, 1).rglob("*") if path.is_file()}

@@ -77,8 +77,10 @@ def compared(batch: TokenBatch, penalties: Tensor) -> Compared:
     """Each valid episode counts once, however many rows it has."""
     scores = batch.rewards - over_episode(penalties.sum(1), batch.episodes)
     own = batch.episodes[batch.valid]
-    _, episode, num_rows = own.unique_consecutive(return_inverse=True, return_counts=True)
-    first = num_rows.cumsum(0) - num_rows
+    _, episode = own.unique(return_inverse=True)
+    rows = episode.new_ones(len(episode)).cumsum(0) - 1
+    size = int(episode.max()) + 1 if len(episode) else 0
+    first = rows.new_zeros(size).scatter_reduce(0, episode, rows, "amin", include_self=False)
     return Compared(*center_within_groups(scores[batch.valid][first], batch.groups[batch.valid][first]), episode)
 
 

@@ -51,11 +51,14 @@ class LossTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What the loop and the trainer call: `Objective(algorithm=Grpo(), max_completion_tokens=512)`. It has no state."""
+    """What the loop and the trainer call; it has no state.
+
+    `Objective(algorithm=Grpo(), max_completion_tokens=512, temperature=1.0)`
+    """
 
     algorithm: Algorithm
     max_completion_tokens: int
-    temperature: float = 1.0  # that completions were sampled at: logprobs are of it everywhere
+    temperature: float  # that completions were sampled at: logprobs are of it everywhere
 
     def advantages(self, batch: TokenBatch) -> TokenBatch:
         """The whole batch with shaped rewards and KL cost turned into advantages (and returns), 0 outside the loss.

@@ -144,6 +144,8 @@ class LocalEngine:
                     await self._settle()
                     if self._scheduler.has_work:
                         self._step()
+        except GeneratorExit:  # its event loop is gone, and its callers with it
+            raise
         except BaseException as error:
             self._fail_all(error)
             if not isinstance(error, Exception):  # a caller has got it

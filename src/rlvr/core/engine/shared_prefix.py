@@ -117,6 +117,10 @@ for _usual in ("sdpa", "eager"):
     AttentionMaskInterface.register(f"rlvr_{_usual}", ALL_MASK_ATTENTION_FUNCTIONS[_usual])
 
 
+_serving: dict[int, tuple[int, str | None]] = {}
+"""By the id of a configuration: how many engines serve its model now, and its usual attention."""
+
+
 def has_engine_attention(model: PreTrainedModel) -> bool:
     """Whether the model is inside `engine_attention`, and its attention one that knows groupings."""
     return str(model.config.get_text_config()._attn_implementation).startswith("rlvr_")
@@ -126,13 +130,20 @@ def has_engine_attention(model: PreTrainedModel) -> bool:
 def engine_attention(model: PreTrainedModel) -> Iterator[None]:
     """The model with the engine's attention, for a stretch of serving; what knows no grouping is computed as before.
 
-    torch's sdpa takes the place of flash-attn's, which takes no masks. Stretches of one model may nest, not overlap.
+    torch's sdpa takes the place of flash-attn's, which takes no masks. The usual one is back when the last of several
+    engines over one model has ended its stretch.
     """
     config = model.config.get_text_config()
-    before = config._attn_implementation
-    usual = "sdpa" if has_flash_attention(model) else before
-    config._attn_implementation = f"rlvr_{usual}" if usual in ("sdpa", "eager") else usual
+    num_before, before = _serving.get(id(config), (0, config._attn_implementation))
+    _serving[id(config)] = num_before + 1, before
+    if not num_before:
+        usual = "sdpa" if has_flash_attention(model) else before
+        config._attn_implementation = f"rlvr_{usual}" if usual in ("sdpa", "eager") else usual
     try:
         yield
     finally:
-        config._attn_implementation = before
+        num_now, _ = _serving.pop(id(config))
+        if num_now > 1:
+            _serving[id(config)] = num_now - 1, before
+        else:
+            config._attn_implementation = before

@@ -75,7 +75,8 @@ class Trackers:
                 self.end("killed" if error is None else "failed")
                 return
             for tracker in self._all:  # before the first number, or SystemExit, KeyboardInterrupt: at once
-                tracker.jobs.queue.clear()
+                with tracker.jobs.mutex:
+                    tracker.jobs.queue.clear()
                 tracker.jobs.put((tracker.finish, "killed"))
             deadline = monotonic() + (LEAVE_S if self._begun else 0.0)
             for tracker in self._all:

@@ -56,7 +56,7 @@ class TrackerThread:
         self.jobs: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self.is_given_up, self.num_dropped = False, 0
         self._call: tuple[str, float] | None = None  # what the tracker does, and until when it may
-        self._failure: tuple[str, str] | None = None  # why the thread ended, with the traceback
+        self._failure: str | None = None  # why the thread ended
         self._started, self._is_shown = Started(), False
         self._loaded_at, self._position = 0.0, 0
         self.thread = threading.Thread(target=self._serve, name=f"tracker {tracker.label}", daemon=True)
@@ -92,7 +92,7 @@ class TrackerThread:
             self._is_shown = True
             self._note(f"{self._tracker.shown}: {self._started.where}")
         if self._failure is not None:
-            self._give_up(*self._failure)
+            self._give_up(self._failure)
         elif reason := self._overdue():
             self._give_up(reason)
 
@@ -100,12 +100,12 @@ class TrackerThread:
         what, deadline = self._call or ("", inf)
         return f"no answer to `{what}` within {self._limit(what):g} s" if monotonic() > deadline else None
 
-    def _give_up(self, reason: str, details: str = "") -> None:
+    def _give_up(self, reason: str) -> None:
         if self.is_given_up:
             return
         self.is_given_up = True
         with suppress(OSError), self._log_path.open("a") as file:
-            file.write(f"{details}given up: {reason}\n")
+            file.write(f"given up: {reason}\n")
         self._note(
             f"warning: {self._tracker.shown} is given up ({reason}); the run goes on, metrics.jsonl has all numbers, "
             f"and `rlvr train run_dir={self._folder} resume=true` sends what is missing (details: {self._log_path})"
@@ -115,7 +115,7 @@ class TrackerThread:
         return self._limits.get(what, self._run.timeout_s)
 
     def _model(self, status: Status) -> Path | None:
-        folder = self._folder / "final"
+        folder = Path(self._run.folder, "final")
         return folder if self._tracker.keeps_model and status == "finished" and folder.is_dir() else None
 
     # ------------------------------------------------------------------------------------------------- in the thread
@@ -129,7 +129,9 @@ class TrackerThread:
                     job, *arguments = self.jobs.get()
                     job(*arguments)
         except (Exception, SystemExit) as error:  # of the tracker, of its files, of metrics.jsonl: never the run's
-            self._failure = self._overdue() or sentence(error), without_password(traceback.format_exc())
+            with suppress(OSError), self._log_path.open("a") as file:  # here: the run may be killed before it looks
+                file.write(without_password(traceback.format_exc()))
+            self._failure = self._overdue() or sentence(error)
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         """Call a method of the tracker; ends the thread if it took too long."""

@@ -39,7 +39,7 @@ imports.look_in(str(ROOT / "examples" / "own"))
 def algorithm(name: str, **overrides: Any) -> Objective:
     """The algorithm `name` with test settings, some of them replaced."""
     settings = validated(registry.find("algorithm", name), SHARED | OWN.get(name, CLIP) | overrides)
-    return Objective(algorithm=settings, max_completion_tokens=MAX_COMPLETION_TOKENS)
+    return Objective(algorithm=settings, max_completion_tokens=MAX_COMPLETION_TOKENS, temperature=1.0)
 
 
 def batch_of(mask: list[list[int]], rewards: list[float], **overrides: Any) -> TokenBatch:

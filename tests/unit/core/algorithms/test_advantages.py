@@ -78,6 +78,12 @@ def test_groups_are_told_apart_by_number_and_need_not_be_contiguous():
     assert advantages_of("dr_grpo", batch)[:, 0].tolist() == [0.5, -1.0, -0.5, 1.0]
 
 
+def test_the_rows_of_an_episode_need_not_stand_together():
+    batch = batch_of([[1]] * 4, [1.0, 0.0, 1.0, 0.0], episodes=torch.tensor([0, 1, 0, 2]), groups=torch.zeros(4).long())
+    expected = torch.tensor([2.0, -1.0, 2.0, -1.0], dtype=torch.float64) / 3
+    torch.testing.assert_close(advantages_of("dr_grpo", batch)[:, 0], expected)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_without_a_verdict_are_in_no_statistic_and_have_no_advantage(name: str):
     mask, good = [[0, 1, 1]] * 4, torch.tensor([True, True, False, True])

@@ -301,7 +301,7 @@ def test_rows_that_can_move_the_gradient(overrides: dict[str, object], expected:
 def own(method: str, returned: object) -> Objective:
     """An algorithm of the user's, one of whose methods returns something else."""
     mine = type("Mine", (Grpo,), {"__module__": "mine", method: lambda *arguments: returned})
-    return Objective(algorithm=mine(), max_completion_tokens=8)
+    return Objective(algorithm=mine(), max_completion_tokens=8, temperature=1.0)
 
 
 def wrong_estimates(shape: torch.Size) -> dict[str, object]:
@@ -331,7 +331,7 @@ def test_an_own_algorithm_that_raises_is_one_sentence_with_its_line():
     mine = type("Mine", (Grpo,), {"__module__": "mine", "advantages": advantages})
     wanted = r"^algorithm=mine:Mine: its method advantages raised KeyError: 'rewards' \(.*test_objective.py, line \d+\)"
     with pytest.raises(UserError, match=wanted):
-        Objective(algorithm=mine(), max_completion_tokens=8).advantages(ragged_batch())
+        Objective(algorithm=mine(), max_completion_tokens=8, temperature=1.0).advantages(ragged_batch())
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
@@ -341,7 +341,7 @@ def test_an_own_algorithm_may_run_out_of_memory_like_ours(error: Exception):
 
     mine = type("Mine", (Grpo,), {"__module__": "mine", "advantages": advantages})
     with pytest.raises(type(error)) as raised:
-        Objective(algorithm=mine(), max_completion_tokens=8).advantages(ragged_batch())
+        Objective(algorithm=mine(), max_completion_tokens=8, temperature=1.0).advantages(ragged_batch())
     assert raised.value is error
 
 

@@ -373,3 +373,18 @@ def test_pitfall_31_nan_of_broken_weights_does_not_outlive_them() -> None:
     engine.load_weights(1)
     again = generate(engine, requests)
     assert [c.token_ids for c in again] == [c.token_ids for c in expected]
+
+
+def test_two_engines_over_one_model_serve_at_the_same_time():
+    model = tiny_model()
+    usual = model.config._attn_implementation
+    one, other = (LocalEngine(model, max_batch_size=2, max_context_tokens=40) for _ in range(2))
+
+    async def both():
+        short = one.generate(prompt(5), sampling(max_tokens=4, seed=1))
+        long = other.generate(prompt(6), sampling(max_tokens=20, seed=2))
+        return await asyncio.gather(short, long)
+
+    found = asyncio.run(both())
+    assert [len(completion.token_ids) for completion in found] == [4, 20]
+    assert model.config._attn_implementation == usual
