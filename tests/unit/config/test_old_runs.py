@@ -26,7 +26,8 @@ def values(config: Config) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("run", COMMANDS)
-def test_it_means_what_the_command_of_that_run_means_today(run: str) -> None:
+def test_it_means_what_the_command_of_that_run_means_today(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RLVR_DATA", raising=False)
     name, words = COMMANDS[run]
     today = load_config(list(words), config_name=name)
     old = read_yaml((FOLDER / f"{run}.yaml").read_text())
