@@ -30,6 +30,7 @@ class EndedError(Exception):
 def ending(world: World, failing: Callable[[World], None]) -> None:
     """A block in which `failing` fails on some ranks, and the others wait for them."""
     module.PATIENCE_S = 0.1  # the process that speaks goes on living here
+    world.gather(None)  # all are connected: else one may leave while another still looks for it
     try:
         with fail_together(world):
             failing(world)
