@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,13 @@ def override_lines(values: Mapping[str, Any]) -> list[str]:
     ConfigError for a value that no configuration can hold.
     """
     return [line for key, value in values.items() for line in _lines(str(key), value)]
+
+
+def resuming(folder: str | os.PathLike[str]) -> str:
+    """`run_dir=runs/x resume=true`, as a shell takes it."""
+    text = os.fspath(folder)
+    plain = re.fullmatch(r"[\w./-]+", text, re.ASCII)
+    return f"{shlex.quote(f'run_dir={text if plain else quoted(text)}')} resume=true"
 
 
 def _lines(key: str, value: Any) -> list[str]:

@@ -35,7 +35,12 @@ PACKAGES = {  # group -> where ours are declared
     "metric": "rlvr.rewards",
 }
 WORDS = {"reward": "part of a reward"}  # a group's components in a sentence, where that is not the group's name
-KEYS = {"tracker": "tracker.report_to", "retriever": "task.retriever", "reward": "type"}  # what names one
+KEYS = {  # what names one
+    "tracker": "tracker.report_to",
+    "retriever": "task.retriever",
+    "reward": "type",
+    "metric": "task.metric",
+}
 
 Class = TypeVar("Class", bound=type)
 _registered: dict[str, dict[str, type]] = {group: {} for group in PACKAGES}

@@ -1,4 +1,4 @@
-"""Rows of JSON files (`.jsonl` and `.json`, either also as `.gz`), and the sentences for what is wrong with them.
+"""Rows of data files (`.jsonl`, `.json`, `.csv`, each also as `.gz`, and `.parquet`), and what is wrong with them.
 
 Nothing in a row is trusted. A file that is damaged is an error that names the place: half a data set is never trained
 on. JSON is not read through Arrow, which wants one type in each column: FinQA's answers are numbers and `yes`.
@@ -6,7 +6,9 @@ on. JSON is not read through Arrow, which wants one type in each column: FinQA's
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import re
 import zlib
@@ -14,14 +16,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rlvr.errors import ConfigError, UserError
 
-ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".parquet")
 MAX_FIELD_CHARS = 2_000_000
 SHOWN_CHARS = 60
 
+_MISSING = object()
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no tokenizer can encode
 
@@ -37,15 +40,24 @@ class Row:
     place: str
     fields: Mapping[str, Any]
 
+    def __contains__(self, field: str) -> bool:
+        return self._find(field) is not _MISSING
+
     def get(self, field: str) -> Any:
         """The field; `qa.question` is field `question` of field `qa`. DataError if there is none."""
+        found = self._find(field)
+        if found is _MISSING:
+            there = ", ".join(repr(key) for key in self.fields) if self.fields else "no field at all"
+            raise DataError(f"{self.place}: field {field!r} is missing; there are {_cut(ascii_text(there), 200)}.")
+        return found
+
+    def _find(self, field: str) -> Any:
         if field in self.fields:
             return self.fields[field]
         found: Any = self.fields
         for name in field.split("."):
             if not isinstance(found, Mapping) or name not in found:
-                there = ", ".join(repr(key) for key in self.fields) if self.fields else "no field at all"
-                raise DataError(f"{self.place}: field {field!r} is missing; there are {_cut(ascii_text(there), 200)}.")
+                return _MISSING
             found = found[name]
         return found
 
@@ -76,7 +88,12 @@ def check_file(path: Path) -> None:
 
 
 def read_file(path: Path) -> Iterator[Row]:
-    """The rows of a file: one JSON object a line, or one JSON list of objects; at least one.
+    """The rows of a file; at least one.
+
+        .jsonl      one JSON object a line
+        .json       one JSON list of objects
+        .csv        the first line has the names of the fields; values are text
+        .parquet    a table
 
     Raises:
         ConfigError: see `check_file`.
@@ -87,25 +104,61 @@ def read_file(path: Path) -> Iterator[Row]:
     is_empty = True
     try:
         with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
-            if path.name.removesuffix(".gz").endswith(".json"):
-                rows = _parsed(data, place) if (data := file.read()).strip() else []
-                if not isinstance(rows, list):
-                    raise DataError(f"{place}: must be a JSON list of objects, but is {shown(rows)}.")
-                numbered = ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
-            else:
-                lines = ((f"{name}, line {number}", line) for number, line in enumerate(file, start=1))
-                numbered = ((place, _parsed(line, place)) for place, line in lines if line.strip())
-            for place, fields in numbered:
+            for place, fields in _READERS[path.name.removesuffix(".gz").rpartition(".")[2]](file, name):
                 is_empty = False
                 if not isinstance(fields, dict):
                     raise DataError(f"{place}: a row must be a JSON object, but is {shown(fields)}.")
                 yield Row(place, fields)
-    except (OSError, EOFError, zlib.error) as error:
+    except DataError:
+        raise
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:  # Arrow's are ValueErrors
         raise DataError(
             f"{place}: the file is damaged from here on ({ascii_text(str(error))}); get it again."
         ) from None
     if is_empty:
         raise DataError(f"{name} is empty: it has no row.")
+
+
+Placed = Iterator[tuple[str, object]]
+"""Rows, each behind its place."""
+
+
+def _json_lines(file: io.BufferedIOBase, name: str) -> Placed:
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            yield f"{name}, line {number}", _parsed(line, f"{name}, line {number}")
+
+
+def _json_list(file: io.BufferedIOBase, name: str) -> Placed:
+    rows = _parsed(data, name) if (data := file.read()).strip() else []
+    if not isinstance(rows, list):
+        raise DataError(f"{name}: must be a JSON list of objects, but is {shown(rows)}.")
+    return ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
+
+
+def _csv_lines(file: io.BufferedIOBase, name: str) -> Placed:
+    csv.field_size_limit(MAX_FIELD_CHARS)
+    text = io.TextIOWrapper(cast("Any", file), encoding="utf-8-sig", newline="")
+    try:
+        reader = csv.DictReader(text, strict=True)
+        for fields in reader:
+            place = f"{name}, line {reader.line_num}"
+            if None in fields or None in fields.values():
+                raise DataError(f"{place}: has not {len(reader.fieldnames or ())} fields, as the first line has.")
+            yield place, fields
+    finally:
+        text.detach()  # the file stays open
+
+
+def _table(file: io.BufferedIOBase, name: str) -> Placed:
+    import pyarrow.parquet
+
+    batches = pyarrow.parquet.ParquetFile(file).iter_batches()
+    rows = (row for batch in batches for row in batch.to_pylist())
+    return ((f"{name}, row {number}", fields) for number, fields in enumerate(rows, start=1))
+
+
+_READERS = {"jsonl": _json_lines, "json": _json_list, "csv": _csv_lines, "parquet": _table}
 
 
 def _parsed(data: bytes, place: str) -> object:
@@ -114,7 +167,7 @@ def _parsed(data: bytes, place: str) -> object:
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: byte {error.start + 1} is not UTF-8; convert the file to it.") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: this is not JSON ({ascii_text(str(error))}); mend or remove it.") from None
+        raise DataError(f"{place}: this is not JSON ({ascii_text(str(error))}); correct or remove it.") from None
 
 
 def clean(text: str) -> str:

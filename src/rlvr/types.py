@@ -74,7 +74,7 @@ class SamplingParams:
     so it does not depend on the batch the request sits in.
 
     `priority` changes no draw: of the requests that wait for a place in the local engine those with the smallest number
-    go first, whoever came first among equals.
+    go first; among equals, those that came first.
     """
 
     max_tokens: int

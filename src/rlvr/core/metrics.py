@@ -47,7 +47,7 @@ def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, flo
         "rollout/empty_mask_share": _mean(length == 0 for length in lengths),
         "rollout/completion_tokens_mean": _mean(lengths),
         "rollout/completion_tokens_max": float(max(lengths)),
-        # the mean surprise of what was sampled is an unbiased estimate of the policy's entropy
+        # the mean surprise of what was sampled: an unbiased estimate of the policy's entropy, unless it is truncated
         "rollout/entropy": -_mean(logprobs),
         **{f"reward/{name}": _mean(s.parts[name] for s in scores if name in s.parts) for name in parts},
         **{f"episode/{name}": value for name, value in facts([score.diagnostics for score in scores]).items()},
@@ -74,7 +74,9 @@ def tool_metrics(
     if not of_tools:
         return {}
     sums = {name: sum(float(one.get(name, 0.0)) for one, _ in of_tools) for name in TOOL_COUNTS}
-    shares = {share: sums[name] / sums["tool_calls"] for name, share in _SHARES_OF_CALLS.items() if sums["tool_calls"]}
+    counted = {name for one, _ in of_tools for name in one}
+    known = {name: share for name, share in _SHARES_OF_CALLS.items() if sums["tool_calls"] and name in counted}
+    shares = {share: sums[name] / sums["tool_calls"] for name, share in known.items()}
     return {
         "turns_mean": sums["turns"] / len(of_tools),
         "tool_calls_mean": sums["tool_calls"] / len(of_tools),

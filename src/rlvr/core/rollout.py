@@ -183,5 +183,5 @@ def check_errors(groups: Sequence[Group], max_share: float) -> None:
         more = ", or give it more reward.timeout_s," if "timed out" in first else ""
         raise UserError(
             f"the verifier failed on {len(errors)} of {len(episodes)} episodes of this step, more than "
-            f"reward.max_error_share={max_share} (first: {first}); mend it{more} and go on with resume=true"
+            f"reward.max_error_share={max_share} (first: {first}); correct it{more} and go on with resume=true"
         )

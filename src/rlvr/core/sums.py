@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from rlvr.core.algorithms.objective import LossTerms
 from rlvr.types import TokenBatch
 
@@ -52,12 +54,11 @@ class Sums:
         }
 
 
-def critic_metrics(batch: TokenBatch) -> dict[str, float]:
-    """Mean value and explained variance of the critic over the sampled tokens; nothing without one."""
+def critic_metrics(batch: TokenBatch, trained: Tensor) -> dict[str, float]:
+    """Mean value and explained variance of the critic over the tokens in the loss, `trained` [B, T]; {} without one."""
     if batch.values is None or batch.returns is None:
         return {}
-    judged = batch.loss_mask & batch.valid[:, None]
-    values, returns = batch.values[judged], batch.returns[judged]
+    values, returns = batch.values[trained], batch.returns[trained]
     spread = returns.var(correction=0).item()
     alike = spread <= 1e-12 * returns.square().mean().item()  # returns that differ by rounding only
     explained = 0.0 if alike else 1 - (returns - values).var(correction=0).item() / spread

@@ -133,7 +133,7 @@ class Trainer:
             if self.algorithm.stop_early(part.mean("approx_kl")):
                 break
         changed = self.parallel.changed_share(before, self.parallel.weight_sample(self.policy))
-        metrics = sums.metrics() | critic_metrics(batch)
+        metrics = sums.metrics() | critic_metrics(batch, self.objective.trained(batch))
         metrics |= {"policy/learning_rate": rate, "policy/changed_weight_share": changed}
         metrics["system/microbatch_tokens"] = float(min(self._world.gather(self.packing.max_tokens)))
         if batch.old_logprobs is None:

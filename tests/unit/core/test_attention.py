@@ -74,7 +74,7 @@ def test_a_query_that_may_look_nowhere_gives_no_nan():
 
 
 @pytest.mark.parametrize("columns", [5, 8, 13])
-def test_rows_of_a_mask_on_a_gpu_begin_where_its_kernels_want_them(columns):
+def test_mask_rows_on_a_gpu_are_aligned(columns):
     config = tiny_model("llama").config
     allowed = torch.ones(2, 1, 3, columns, dtype=torch.bool, device="meta")
     positions = torch.zeros(2, columns, dtype=torch.int64, device="meta")

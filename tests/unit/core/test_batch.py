@@ -29,7 +29,7 @@ def group(*episodes: Episode) -> Group:
     return Group(example=Example(id="x", messages=(), answer="1"), episodes=episodes)
 
 
-def test_pitfall_03_the_sampled_end_token_is_trained_on_and_nothing_after_it() -> None:
+def test_pitfall_03_the_sampled_end_token_is_trained_on() -> None:
     batch = to_batch([group(episode(((1, 7), completion(5, EOS))), episode(((1, 7), completion(5, 6, 6, EOS))))])
     assert batch.ids.tolist() == [[1, 7, 5, EOS, 0, 0], [1, 7, 5, 6, 6, EOS]]
     assert batch.loss_mask.int().tolist() == [[0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1]]
@@ -39,7 +39,7 @@ def test_pitfall_03_the_sampled_end_token_is_trained_on_and_nothing_after_it() -
     assert batch.policy_versions.tolist() == [[-1, -1, 0, 0, -1, -1], [-1, -1, 0, 0, 0, 0]]
 
 
-def test_pitfall_04_only_sampled_ids_are_trained_on_over_three_turns() -> None:
+def test_pitfall_04_only_sampled_ids_are_trained_on() -> None:
     first = (1, 7)
     second = (*first, 5, EOS, 30, 31)  # the environment's reply and the next header
     third = (*second, 6, EOS, 32)
@@ -51,7 +51,7 @@ def test_pitfall_04_only_sampled_ids_are_trained_on_over_three_turns() -> None:
     assert not batch.behavior_logprobs[~batch.loss_mask].any()
 
 
-def test_pitfall_07_a_prompt_that_does_not_extend_the_last_turn_starts_a_new_row() -> None:
+def test_pitfall_07_a_prompt_that_does_not_extend_is_a_new_row() -> None:
     turns = [((1, 7), completion(5, EOS)), ((1, 8), completion(6, EOS))]
     rows = list(episode_rows(episode(*turns)))
     assert [row.ids for row in rows] == [(1, 7, 5, EOS), (1, 8, 6, EOS)]
@@ -67,14 +67,14 @@ def two_turns(**score: tuple[float, ...]) -> Episode:
     return episode(first, ((1, 7, 5, EOS, 30), completion(6, EOS)), score=Score(value=1.0, **score))
 
 
-def test_pitfall_08_potentials_stand_at_the_sampled_tokens_of_their_turn() -> None:
+def test_pitfall_08_potentials_are_at_the_sampled_tokens() -> None:
     batch = to_batch([group(two_turns(potentials=(0.0, 0.5)), episode(((1, 7), completion(5, EOS))))])
     assert batch.potentials is not None
     assert batch.potentials.tolist() == [[0, 0, 0, 0, 0, 0.5, 0.5], [0] * 7]
     assert to_batch([group(two_turns())]).potentials is None
 
 
-def test_pitfall_08_an_episode_with_fewer_potentials_than_turns_is_refused_and_one_without_any_has_zeros() -> None:
+def test_pitfall_08_too_few_potentials_are_refused() -> None:
     turns = [((1, 7), completion(5, EOS)), ((1, 7, 5, EOS, 30), completion(6, EOS))]
     shaped = episode(*turns, score=Score(value=1.0, potentials=(0.5, 1.0)))
     failed = episode(*turns, score=Score(value=float("nan"), status="error"))
@@ -85,7 +85,7 @@ def test_pitfall_08_an_episode_with_fewer_potentials_than_turns_is_refused_and_o
         to_batch([group(episode(*turns, score=Score(value=1.0, potentials=(0.5,))))])
 
 
-def test_verifier_errors_are_marked_and_truncation_comes_from_the_stop_reason() -> None:
+def test_verifier_errors_and_truncation_are_marked() -> None:
     failed = episode(((1,), completion(5)), score=Score(value=float("nan"), status="error"))
     cut = episode(((1,), completion(5, stop=StopReason.LENGTH)), score=Score(value=0.0, status="invalid"))
     batch = to_batch([group(failed, cut)])
@@ -94,19 +94,9 @@ def test_verifier_errors_are_marked_and_truncation_comes_from_the_stop_reason() 
     assert batch.truncated.tolist() == [False, True]
 
 
-def test_pitfall_14_a_completion_that_ends_on_the_last_allowed_token_is_not_truncated() -> None:
+def test_pitfall_14_an_end_on_the_last_token_is_no_truncation() -> None:
     batch = to_batch(
         [group(episode(((1,), completion(5, 6, EOS))), episode(((1,), completion(5, 6, 6, stop=StopReason.LENGTH))))]
     )
     assert batch.lengths[0] == batch.lengths[1]
     assert batch.truncated.tolist() == [False, True]
-
-
-def test_pitfall_14_only_the_stop_reason_length_is_truncation() -> None:
-    batch = to_batch([group(*(episode(((1,), completion(5, 6, stop=reason))) for reason in StopReason))])
-    assert dict(zip(StopReason, batch.truncated.tolist(), strict=True)) == {
-        StopReason.STOP: False,
-        StopReason.LENGTH: True,
-        StopReason.MAX_TURNS: False,
-        StopReason.ABORTED: False,
-    }

@@ -128,13 +128,7 @@ def two_turns() -> ScriptedEngine:
     return ScriptedEngine([((30, 12, STOP), StopReason.STOP), ((11, STOP), StopReason.STOP)])
 
 
-def test_each_turn_draws_with_its_own_seed() -> None:
-    engine = two_turns()
-    run(engine, TalkingEnv(2))
-    assert [params.seed for params in engine.asked] == [100, 101]
-
-
-def test_pitfall_06_ids_trained_on_are_the_ids_sampled_although_their_text_encodes_differently() -> None:
+def test_pitfall_06_trained_ids_are_sampled_ids() -> None:
     engine = two_turns()
     episode = run(engine, TalkingEnv(2))
     sampled = [(30, 12, STOP), (11, STOP)]
@@ -146,20 +140,20 @@ def test_pitfall_06_ids_trained_on_are_the_ids_sampled_although_their_text_encod
     assert trained == sampled[0] + sampled[1]
 
 
-def test_pitfall_28_what_a_verifier_reads_of_a_turn_is_what_came_with_it_and_all_of_a_prompt_that_starts_anew() -> None:
+def test_pitfall_28_a_verifier_reads_each_turn_as_it_came() -> None:
     env = RestartingEnv(3)
     run(ScriptedEngine([((number, STOP), StopReason.STOP) for number in (12, 13, 12)]), env)
     assert [(turn.prompt, turn.completion) for turn in env.scored] == [("ab", "c$"), ("ef", "d$"), ("d>", "c$")]
 
 
-def test_pitfall_04_reply_and_header_tokens_are_in_the_row_but_not_trained_on() -> None:
+def test_pitfall_04_reply_and_header_tokens_are_not_trained_on() -> None:
     (row,) = episode_rows(run(two_turns(), TalkingEnv(2)))
     assert row.ids == (10, 11, 30, 12, STOP, 13, 7, 11, STOP)
     assert row.loss_mask == (False, False, True, True, True, False, False, True, True)
     assert row.behavior_logprobs == (0, 0, -0.125, -0.25, -0.375, 0, 0, -0.125, -0.25)
 
 
-def test_pitfall_07_each_prompt_starts_with_the_previous_prompt_and_completion() -> None:
+def test_pitfall_07_each_prompt_extends_the_last_turn() -> None:
     engine = ScriptedEngine(
         [((30, STOP), StopReason.STOP), ((11, STOP), StopReason.STOP), ((12, STOP), StopReason.STOP)]
     )
@@ -171,12 +165,25 @@ def test_pitfall_07_each_prompt_starts_with_the_previous_prompt_and_completion()
     assert len(list(episode_rows(episode))) == 1
 
 
-def test_a_truncated_completion_ends_the_episode_and_is_scored() -> None:
-    engine, env = ScriptedEngine([((12, 12), StopReason.LENGTH)]), TalkingEnv(2)
-    episode = run(engine, env)
-    assert episode.stop_reason is StopReason.LENGTH
-    assert env.heard == []
-    assert env.scored[0].stop_reason is StopReason.LENGTH
+@pytest.mark.parametrize(
+    ("script", "num_turns", "ends", "status"),
+    [
+        ([((12, 12), StopReason.LENGTH)], 2, StopReason.LENGTH, "scored"),
+        ([((12,), StopReason.ABORTED)], 2, StopReason.ABORTED, "error"),  # not a wrong answer
+        ([((12, STOP), StopReason.STOP), ((11, STOP), StopReason.STOP)], 3, StopReason.MAX_TURNS, "scored"),
+        ([((12, STOP), StopReason.STOP), ((11, STOP), StopReason.STOP)], 2, StopReason.STOP, "scored"),
+        ([((11, STOP), StopReason.STOP)], 1, StopReason.STOP, "scored"),
+    ],
+)
+def test_how_an_episode_ends(script: Any, num_turns: int, ends: StopReason, status: str) -> None:
+    engine, env = ScriptedEngine(script), TalkingEnv(num_turns)
+    episode = run(engine, env, max_turns=min(num_turns, 2))
+    assert (episode.stop_reason, episode.score.status) == (ends, status)
+    assert [turn.stop_reason for turn in env.scored] == [reason for _, reason in script]
+    assert [params.seed for params in engine.asked] == [100, 101][: len(script)]  # each turn has its own
+    assert len(env.heard) == sum(reason is StopReason.STOP for _, reason in script)
+    if num_turns == 1:  # nothing is kept for a next turn
+        assert (engine.sessions, engine.released) == ([None], [])
 
 
 def test_completions_never_outgrow_the_context() -> None:
@@ -192,35 +199,16 @@ def test_a_prompt_that_fills_the_context_is_one_clear_sentence() -> None:
         run(two_turns(), TalkingEnv(1), context=2)
 
 
-def test_max_turns_is_told_apart_from_an_end_that_the_environment_declared() -> None:
-    assert run(two_turns(), TalkingEnv(3), max_turns=2).stop_reason is StopReason.MAX_TURNS
-    assert run(two_turns(), TalkingEnv(2), max_turns=2).stop_reason is StopReason.STOP
-
-
-def test_a_verifier_that_raises_gives_an_error_score_with_its_message() -> None:
+def test_a_verifier_that_raises_gives_an_error_score() -> None:
     score = run(two_turns(), TalkingEnv(1, error=ValueError("no parser for this"))).score
     assert score.status == "error"
     assert math.isnan(score.value)
     assert score.diagnostics == {"error": "ValueError: no parser for this"}
 
 
-def test_pitfall_29_a_verifier_that_breaks_its_contract_ends_the_run() -> None:
+def test_pitfall_29_a_verifier_that_breaks_its_contract() -> None:
     with pytest.raises(RewardError, match="reward 'mine' returned nan"):
         run(two_turns(), TalkingEnv(1, error=RewardError("reward 'mine' returned nan")))
-
-
-def test_an_aborted_completion_is_an_error_not_a_wrong_answer() -> None:
-    env = TalkingEnv(1)
-    episode = run(ScriptedEngine([((12,), StopReason.ABORTED)]), env)
-    assert (episode.score.status, episode.stop_reason) == ("error", StopReason.ABORTED)
-    assert [turn.stop_reason for turn in env.scored] == [StopReason.ABORTED]  # it hears of the end; its score is lost
-
-
-def test_nothing_is_kept_for_a_next_turn_where_one_turn_is_all_there_is() -> None:
-    engine = ScriptedEngine([((11, STOP), StopReason.STOP)])
-    run(engine, TalkingEnv(1), max_turns=1)
-    assert engine.sessions == [None]
-    assert engine.released == []
 
 
 class RestartingEnv(TalkingEnv):

@@ -55,7 +55,7 @@ def test_an_error_arrives_where_the_result_is_asked_for(make: Callable[[], Inlin
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_pitfall_26_what_would_stop_the_loop_arrives_where_the_result_is_asked_for_and_the_loop_goes_on(
+def test_pitfall_26_what_stops_the_loop_arrives_at_the_caller(
     error: BaseException,
 ) -> None:
     seen: list[object] = []

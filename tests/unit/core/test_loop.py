@@ -130,7 +130,7 @@ def test_a_run_evaluates_first_and_last_and_every_so_often() -> None:
     ]
 
 
-def test_pitfall_31_the_engine_gets_the_new_weights_before_anything_is_sampled() -> None:
+def test_pitfall_31_the_engine_gets_new_weights_first() -> None:
     parts = Parts()
     train(make_run(parts, steps=2), parts.stopped)
     assert parts.last == 2
@@ -148,15 +148,10 @@ def test_a_resumed_run_goes_on_without_another_first_evaluation() -> None:
     assert "log 0 with evaluation" not in parts.diary
 
 
-def test_a_finished_run_does_nothing() -> None:
-    parts = Parts()
-    assert train(make_run(parts, start=3, steps=3), parts.stopped) == 3
-    assert parts.diary == []
-
-
-def test_a_stop_before_the_first_step_makes_none() -> None:
-    parts = Parts(stop_when="evaluate")
-    assert train(make_run(parts), parts.stopped) == 0
+@pytest.mark.parametrize("parts", [Parts(), Parts(stop_when="evaluate")], ids=["finished", "stopped"])
+def test_a_run_that_is_finished_or_stopped_samples_nothing(parts: Parts) -> None:
+    start = 3 if parts.stop_when is None else 0
+    assert train(make_run(parts, start=start, steps=3), parts.stopped) == start
     assert "sample" not in parts.diary
 
 
@@ -173,7 +168,7 @@ def test_pitfall_37_a_stop_during_a_save_loses_no_step() -> None:
     assert parts.diary[-1] == f"save {steps} now"
 
 
-def test_a_loss_that_is_not_finite_is_recorded_and_nothing_of_the_step_is_written() -> None:
+def test_a_non_finite_loss_writes_nothing_of_the_step() -> None:
     parts = Parts(fail_at=1)
     with pytest.raises(RuntimeError, match="stop"):
         train(make_run(parts), parts.stopped)
@@ -205,7 +200,7 @@ def test_pitfall_24_tokens_that_are_too_old_are_not_trained_on() -> None:
     assert parts.diary == ["sample"]
 
 
-def test_the_ages_of_tokens_are_logged_where_they_may_differ_from_0() -> None:
+def test_the_ages_of_tokens_are_logged() -> None:
     seen: list[dict[str, float]] = []
 
     class Keeps(Parts):

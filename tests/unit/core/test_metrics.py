@@ -9,7 +9,7 @@ from rlvr.types import Episode, Group, Score, StopReason
 from tests.unit.core.test_batch import completion, episode, group
 
 
-def test_pitfall_14_truncated_invalid_and_failed_are_counted_apart() -> None:
+def test_pitfall_14_truncated_invalid_and_failed_are_separate() -> None:
     """Of eight episodes one was truncated only, two are invalid only, one is both, three failed, one is neither."""
 
     def made(stop: StopReason, status: Literal["scored", "invalid", "error"]) -> Episode:
@@ -80,7 +80,7 @@ def with_tools(turns: int, stop: StopReason = StopReason.STOP, **counts: float) 
     return replace(made, stop_reason=stop)
 
 
-def test_pitfall_05_turns_and_tool_calls_are_counted_over_the_episodes_that_have_tools() -> None:
+def test_pitfall_05_turns_and_tool_calls_are_counted() -> None:
     first = with_tools(3, tool_calls=4.0, tool_errors=2.0, malformed_calls=1.0, unknown_tools=1.0)
     second = with_tools(
         6,
@@ -113,7 +113,7 @@ def test_pitfall_05_turns_and_tool_calls_are_counted_over_the_episodes_that_have
     assert undocumented(metrics) == []
 
 
-def test_without_a_call_there_is_no_share_of_calls_and_without_tools_no_number_of_them() -> None:
+def test_without_calls_there_are_no_shares_of_calls() -> None:
     silent = rollout_metrics([group(with_tools(1), with_tools(1))], num_refilled=0)
     assert silent["rollout/tool_calls_mean"] == 0.0
     assert "rollout/tool_error_share" not in silent

@@ -47,8 +47,8 @@ def undisturbed():
     return batch, gradient(plain, batch), update(plain, batch)
 
 
-@pytest.mark.parametrize("fails", [1, 2, 4, 5, 7])
-def test_pitfall_09_a_pass_that_did_not_fit_leaves_nothing_in_the_gradient(monkeypatch, undisturbed, fails):
+@pytest.mark.parametrize("fails", [1, 4, 7])
+def test_pitfall_09_a_failed_pass_leaves_no_gradient(monkeypatch, undisturbed, fails):
     batch, expected, metrics = undisturbed
     policy = tiny_policy(critic=True)
     trainer = tiny_trainer(policy, *BIG)
@@ -64,7 +64,7 @@ def test_pitfall_09_a_pass_that_did_not_fit_leaves_nothing_in_the_gradient(monke
             assert again[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
 
 
-def test_after_a_halving_the_numbers_are_those_of_the_smaller_budget_bit_for_bit(monkeypatch):
+def test_after_a_halving_the_numbers_are_the_smaller_budgets(monkeypatch):
     small = tiny_trainer(tiny_policy(), "trainer.microbatch_tokens=128")
     batch = batch_of(small.policy)
     expected = gradient(small, batch)
@@ -73,7 +73,7 @@ def test_after_a_halving_the_numbers_are_those_of_the_smaller_budget_bit_for_bit
     assert torch.equal(gradient(trainer, batch), expected)
 
 
-def test_each_halving_is_said_once_and_gives_back_what_the_pass_held(monkeypatch):
+def test_each_halving_is_reported_once_and_frees_memory(monkeypatch):
     said, tries, freed = [], [], []
     monkeypatch.setattr(rlvr.core.packing, "free", lambda: freed.append(sys.exc_info()[0]))
 
@@ -171,6 +171,7 @@ print(trainer.packing.max_tokens, len(said))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit memory")
 def test_memory_that_really_runs_out_changes_no_gradient():
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=120)

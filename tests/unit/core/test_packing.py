@@ -26,7 +26,7 @@ def packed_logprobs(policy: HubPolicy, batch: TokenBatch, layout: Layout, budget
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-def test_pitfall_02_packed_logprobs_equal_those_of_the_rows_alone(architecture: str, layout: Layout) -> None:
+def test_pitfall_02_packed_logprobs_equal_single_rows(architecture: str, layout: Layout) -> None:
     policy = tiny_policy(architecture)
     batch = tiny_batch(policy)
     expected = plain_logprobs(policy, batch) * batch.loss_mask
@@ -89,7 +89,7 @@ def test_every_sampled_token_is_predicted_exactly_once(layout: Layout, budget: i
 
 
 @pytest.mark.parametrize("num_shares", [2, 3, 4])
-def test_no_share_has_more_than_the_smallest_by_more_than_one_piece(num_shares: int) -> None:
+def test_shares_differ_by_at_most_one_piece(num_shares: int) -> None:
     rng = random.Random(num_shares)
     for _ in range(50):
         sizes = [rng.randint(1, 90) for _ in range(rng.randint(0, 40))]
@@ -133,7 +133,7 @@ def test_every_token_is_predicted_on_exactly_one_rank(size: int, layout: Layout)
     assert all(rows[:3])  # three groups: a fourth rank may have nothing
 
 
-def test_in_lockstep_all_ranks_make_as_many_passes_and_the_missing_ones_are_empty() -> None:
+def test_in_lockstep_all_ranks_make_as_many_passes() -> None:
     for rows in ([0], [0, 1, 4], list(range(12))):
         ranks = dealt(4, "shared", in_lockstep=True, rows=rows)
         assert len({len(parts) for parts in ranks}) == 1
@@ -181,7 +181,7 @@ def test_the_self_test_accepts_sharing_where_it_is_exact(architecture: str) -> N
     assert choose_layout(tiny_policy(architecture)) == "shared"
 
 
-def test_the_self_test_refuses_sharing_for_a_model_that_ignores_the_mask(
+def test_the_self_test_refuses_sharing_without_a_mask(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy = tiny_policy()

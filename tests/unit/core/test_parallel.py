@@ -20,7 +20,7 @@ def test_the_gradient_of_one_process_is_clipped_as_torch_does_it() -> None:
     assert parallel.clip(policy, 1.0) == pytest.approx(1.0, rel=1e-5)
 
 
-def test_the_share_of_changed_weights_is_told_from_the_first_of_every_tensor() -> None:
+def test_changed_weights_are_counted_in_every_tensor() -> None:
     policy = tiny_policy()
     parallel = DataParallel()
     before = parallel.weight_sample(policy, per_tensor=10)

@@ -30,7 +30,7 @@ def test_pitfall_19_logprobs_and_entropy_by_hand(temperature: float) -> None:
     assert torch.allclose(entropy, -(probabilities * probabilities.log()).sum(-1), atol=1e-5)
 
 
-def test_long_selections_are_computed_in_chunks_with_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_selections_in_chunks_have_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     gradients, values = [], []
     for size in (1 << 24, 3 * SIZES["vocab_size"]):
         monkeypatch.setattr(rlvr.core.policy, "LOGITS_PER_CHUNK", size)
@@ -44,7 +44,7 @@ def test_long_selections_are_computed_in_chunks_with_the_same_gradient(monkeypat
     assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
 
 
-def test_pitfall_33_in_bfloat16_the_gradients_of_chunks_are_added_up_in_float32(
+def test_pitfall_33_gradients_of_chunks_are_summed_in_float32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In bfloat16 the sum of these 256 is off by 2.9 %, of all at once by 1.7 %; with more chunks it grows."""

@@ -156,7 +156,7 @@ def all_equal(rewards: Sequence[float]) -> bool:
     return len(set(rewards)) <= 1
 
 
-def test_groups_come_in_issue_order_and_the_cursor_is_the_whole_state() -> None:
+def test_groups_come_in_issue_order() -> None:
     first, _ = schedule()
     found = batches(first, 2)
     state = first.state()
@@ -168,7 +168,7 @@ def test_groups_come_in_issue_order_and_the_cursor_is_the_whole_state() -> None:
     assert batches(resumed, first=2) == found[2:]
 
 
-def test_pitfall_36_every_completion_has_a_seed_of_its_own_and_the_run_seed_reaches_it() -> None:
+def test_pitfall_36_every_completion_has_its_own_seed() -> None:
     seeds = []
     for run_seed in (0, 1):
         made, engine = schedule(seed=run_seed, num_turns=3)
@@ -176,13 +176,6 @@ def test_pitfall_36_every_completion_has_a_seed_of_its_own_and_the_run_seed_reac
         seeds += engine.seeds
     assert len(seeds) == 2 * 4 * 3 * 2 * 3
     assert len(set(seeds)) == len(seeds)
-
-
-def test_pitfall_36_every_turn_of_an_episode_has_a_seed_of_its_own() -> None:
-    made, engine = schedule(num_turns=3)
-    groups = batches(made)[0].groups
-    assert [len(e.turns) for g in groups for e in g.episodes] == [3] * 6
-    assert len(engine.seeds) == len(set(engine.seeds)) == 3 * 6
 
 
 def test_pitfall_20_the_engine_samples_with_the_settings() -> None:
@@ -197,7 +190,7 @@ def test_pitfall_20_the_engine_samples_with_the_settings() -> None:
     assert {replace(request, seed=0) for request in engine.requests} == {expected}
 
 
-def test_pitfall_13_dead_groups_are_replaced_by_new_prompts_which_are_counted() -> None:
+def test_pitfall_13_dead_groups_are_replaced_and_counted() -> None:
     plain, _ = schedule()
     dead = [all_equal([e.score.value for e in g.episodes]) for g in batches(plain)[0].groups]
     assert any(dead)
@@ -208,7 +201,7 @@ def test_pitfall_13_dead_groups_are_replaced_by_new_prompts_which_are_counted() 
     assert rollouts.num_refilled == made.state()["cursor"] - 3 > 0
 
 
-def test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life() -> None:
+def test_pitfall_13_a_verifier_error_leaves_a_group_dead() -> None:
     class OneFailure(ParityTask):
         def envs(self, example: Example, count: int) -> list[Env]:
             first, self.made = self.made, self.made + count
@@ -227,7 +220,7 @@ def test_pitfall_13_a_verifier_error_does_not_bring_a_dead_group_to_life() -> No
 
 
 @pytest.mark.usefixtures("dead_groups")
-def test_pitfall_25_requests_go_first_for_which_the_trainer_waits_first() -> None:
+def test_pitfall_25_requests_the_trainer_waits_for_go_first() -> None:
     for made, engine in (schedule(max_staleness=2, num_turns=2), schedule(max_staleness=2, refills=1)):
         with made:
             for step in range(4, 7):
@@ -237,7 +230,7 @@ def test_pitfall_25_requests_go_first_for_which_the_trainer_waits_first() -> Non
 
 
 @pytest.mark.usefixtures("dead_groups")
-def test_pitfall_09_each_rank_samples_its_share_of_a_batch_and_of_its_replacements() -> None:
+def test_pitfall_09_each_rank_samples_its_share() -> None:
     class SecondOfTwo(World):
         def gather(self, item: Any) -> list[Any]:
             return [item, item]  # the other one samples as many
@@ -249,7 +242,7 @@ def test_pitfall_09_each_rank_samples_its_share_of_a_batch_and_of_its_replacemen
     assert len(engine.requests) == 2 * 2 + 2 * 2
 
 
-def test_pitfall_30_the_engine_is_used_in_one_thread_and_closed_at_the_end_which_ends_the_thread_too() -> None:
+def test_pitfall_30_the_engine_is_used_in_one_thread() -> None:
     seen: dict[str, str] = {}
 
     class Noting(EchoEngine):
@@ -283,7 +276,7 @@ def test_pitfall_30_the_engine_is_used_in_one_thread_and_closed_at_the_end_which
     assert "rollouts" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_pitfall_26_who_stops_at_once_does_not_wait_for_an_engine_that_waits_for_its_servers(
+def test_pitfall_26_a_hard_stop_does_not_wait_for_the_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rlvr.core.executor.PATIENCE_S", 0.1)
@@ -326,7 +319,7 @@ def test_what_is_still_dead_after_the_last_round_is_dropped() -> None:
     assert made.state()["cursor"] == 3
 
 
-def test_pitfall_26_verifier_errors_above_the_limit_stop_the_run_with_their_message() -> None:
+def test_pitfall_26_errors_above_the_limit_stop_the_run() -> None:
     few, _ = schedule(failing=[])
     batches(few)
     many, _ = schedule(failing=[0, 1])
@@ -341,7 +334,7 @@ def test_pitfall_26_verifier_errors_of_replacements_count_too() -> None:
         batches(made)
 
 
-def test_pitfall_26_just_as_many_verifier_errors_as_the_limit_allows_do_not_stop_the_run() -> None:
+def test_pitfall_26_errors_at_the_limit_do_not_stop_the_run() -> None:
     settings = SETTINGS.model_copy(update={"prompts_per_step": 4})
     made, _ = schedule(failing=[0], max_error_share=0.25, settings=settings)
     assert len(batches(made)[0].groups) == 4

@@ -17,7 +17,7 @@ from rlvr.core.engine.base import OnToken
 from rlvr.core.episode import ChatModel
 from rlvr.core.executor import Inline
 from rlvr.core.rollout import RolloutSchedule, RolloutSource
-from rlvr.types import Completion, Group, SamplingParams, StopReason, TokenBatch
+from rlvr.types import Completion, SamplingParams, StopReason, TokenBatch
 from tests.unit.core.test_rollout import SETTINGS, ParityTask, PlainChat
 
 T = TypeVar("T")
@@ -123,48 +123,6 @@ def in_issue_order(max_staleness: int, *, refills: int | None = None) -> list[To
     return batches
 
 
-def first_come(max_staleness: int) -> list[TokenBatch]:
-    """What another trainer would do: the bound holds where groups are issued, and the fastest fill the batch."""
-    draw = random.Random(0)
-    engine, executor = SlowEngine(), OneThread()
-    source = make_source(engine)
-    batches, issued = [], 0
-    running: set[asyncio.Task[list[Group]]] = set()
-
-    async def issue(index: int) -> list[Group]:
-        return await source.sample([index], step=0)
-
-    async def fastest() -> list[Group]:
-        nonlocal running
-        groups: list[Group] = []
-        while len(groups) < PROMPTS:
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            ready = sorted(done, key=lambda task: task.get_name())
-            groups += [group for task in ready for group in task.result()]
-        running |= {asyncio.create_task(_given(group)) for group in groups[PROMPTS:]}
-        return groups[:PROMPTS]
-
-    async def _given(group: Group) -> list[Group]:
-        return [group]
-
-    async def start(count: int) -> None:
-        nonlocal issued
-        for _ in range(count):
-            running.add(asyncio.create_task(issue(issued), name=f"{issued:06d}"))
-            issued += 1
-
-    with executor:
-        for step in range(STEPS):
-            executor.run(start((max_staleness + 1 + step) * PROMPTS - issued))  # never more than that ahead of training
-            batches.append(to_batch(executor.run(fastest())))
-            executor.run(ticks(draw.randrange(2, 12)))
-            engine.load_weights(step + 1)
-        for task in running:
-            task.cancel()
-        executor.run(ticks(2))
-    return batches
-
-
 def oldest(batch: TokenBatch, step: int) -> int:
     assert batch.policy_versions is not None
     return step - int(batch.policy_versions[batch.loss_mask].min())
@@ -182,7 +140,7 @@ def sampled_lengths(num_prompts: int) -> list[int]:
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
-def test_pitfall_24_delivery_in_issue_order_keeps_the_bound_for_every_token(max_staleness: int) -> None:
+def test_pitfall_24_delivery_in_issue_order_keeps_the_bound(max_staleness: int) -> None:
     batches = in_issue_order(max_staleness)
     ages = [oldest(batch, step) for step, batch in enumerate(batches)]
     assert max(ages) == max_staleness  # and it is used up
@@ -191,7 +149,7 @@ def test_pitfall_24_delivery_in_issue_order_keeps_the_bound_for_every_token(max_
         assert any(mixed)  # new weights came in the middle of completions
 
 
-def test_pitfall_24_the_batches_of_later_steps_have_begun_before_the_trainer_waits_for_its_own() -> None:
+def test_pitfall_24_later_batches_begin_before_the_wait() -> None:
     made, executor = make_schedule(2)
     diary: list[str] = []
     start = executor.start
@@ -223,29 +181,14 @@ def each_row(batches: Sequence[TokenBatch]) -> list[tuple[torch.Tensor, torch.Te
     ]
 
 
-@pytest.mark.parametrize("max_staleness", [1, 2, 4])
-def test_pitfall_24_first_come_delivery_breaks_a_bound_that_holds_where_groups_are_issued(max_staleness: int) -> None:
-    batches = first_come(max_staleness)
-    assert max(oldest(batch, step) for step, batch in enumerate(batches)) > max_staleness
-    broken = [step for step, batch in enumerate(batches) if oldest(batch, step) > max_staleness]
-    with pytest.raises(RuntimeError, match=f"max_staleness={max_staleness} allows"):
-        check_staleness(batches[broken[0]], broken[0], max_staleness)
-
-
 @pytest.mark.parametrize("max_staleness", [0, 1, 4])
-def test_pitfall_25_episodes_trained_on_are_as_long_as_those_sampled(max_staleness: int) -> None:
+def test_pitfall_25_trained_episodes_are_as_long_as_sampled(max_staleness: int) -> None:
     sampled = sampled_lengths(STEPS * PROMPTS)
     assert max(sampled) > LONG
     assert lengths(in_issue_order(max_staleness)) == sampled
 
 
-def test_pitfall_25_first_come_delivery_begins_with_short_ones() -> None:
-    """What is long is trained on later, and older: the first steps have none of it."""
-    steps = 4
-    assert fmean(lengths(first_come(4)[:steps])) < 0.5 * fmean(sampled_lengths(steps * PROMPTS))
-
-
-def test_pitfall_25_replacements_of_dead_groups_are_sampled_by_the_prompt_too() -> None:
+def test_pitfall_25_replacements_are_sampled_by_the_prompt() -> None:
     seen = [lengths(in_issue_order(max_staleness, refills=2)) for max_staleness in (0, 2)]
     assert sorted(seen[0])[-5:] == sorted(seen[1])[-5:]
     assert abs(fmean(seen[0]) - fmean(seen[1])) < 0.2 * fmean(seen[0])
@@ -275,9 +218,7 @@ def test_the_ages_of_sampled_tokens_by_hand() -> None:
 @pytest.mark.parametrize(
     ("versions", "step", "limit"), [([3, 4], 4, 0), ([1, 4], 4, 2), ([4, 5], 4, 2), ([-1, 0], 0, 1), ([-1, 0], 3, 9)]
 )
-def test_pitfall_24_a_token_too_old_or_of_no_weights_at_all_is_an_error(
-    versions: list[int], step: int, limit: int
-) -> None:
+def test_pitfall_24_a_token_too_old_is_an_error(versions: list[int], step: int, limit: int) -> None:
     with pytest.raises(RuntimeError, match=f"step {step} would train on tokens .* versions {versions[0]} to"):
         check_staleness(one_row(versions), step, limit)
 
@@ -285,7 +226,7 @@ def test_pitfall_24_a_token_too_old_or_of_no_weights_at_all_is_an_error(
 # ------------------------------------------------------------------------------------------------------------- resume
 
 
-def test_pitfall_37_no_prompt_is_lost_or_doubled_by_a_resume_at_any_step() -> None:
+def test_pitfall_37_a_resume_loses_and_doubles_no_prompt() -> None:
     for stop in range(1, 6):
         made, executor = make_schedule(3)
         trained: list[str] = []
@@ -307,7 +248,7 @@ def test_pitfall_37_no_prompt_is_lost_or_doubled_by_a_resume_at_any_step() -> No
             assert again == [str(number) for number in range(8 * PROMPTS)]
 
 
-def test_pitfall_37_a_state_that_was_restored_and_saved_before_the_next_step_is_the_same() -> None:
+def test_pitfall_37_a_restored_state_saves_the_same() -> None:
     made, _ = make_schedule(2)
     with made:
         made.next_batch(0, last=8)

@@ -47,7 +47,7 @@ def fields(completion: Completion) -> dict[str, Any]:
     return {name: getattr(completion, name) for name in completion.__dataclass_fields__}
 
 
-def test_pitfall_27_a_batch_goes_on_whatever_a_tool_or_the_engine_does_and_nothing_is_left_behind() -> None:
+def test_pitfall_27_a_batch_survives_failing_tools_and_engines() -> None:
     wake = threading.Event()
 
     def hang() -> str:
@@ -109,7 +109,7 @@ def test_pitfall_27_a_batch_goes_on_whatever_a_tool_or_the_engine_does_and_nothi
     gc.collect()
 
 
-def test_pitfall_27_giving_a_batch_up_ends_its_tools_and_sessions() -> None:
+def test_pitfall_27_giving_a_batch_up_ends_its_tools() -> None:
     started = []
 
     async def hang() -> str:

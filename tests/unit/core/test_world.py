@@ -51,7 +51,7 @@ def test_alone_everything_is_given_back() -> None:
     assert answer["any"] == (False, False)
 
 
-def test_ranks_hear_the_same_in_their_order_and_a_failure_ends_all(ranks: Ranks) -> None:
+def test_ranks_agree_and_a_failure_ends_all(ranks: Ranks) -> None:
     answers = ranks(3, "ddp", talk)
     assert [answer.pop("speaks") for answer in answers] == [True, False, False]
     assert answers[0] == answers[1] == answers[2]

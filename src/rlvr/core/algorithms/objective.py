@@ -67,7 +67,7 @@ class Objective:
         """
         for name in self.algorithm.needs:
             required(batch, name)
-        sampled, trained = sampled_tokens(batch), self._trained(batch)
+        sampled, trained = sampled_tokens(batch), self.trained(batch)
         rewards, num_tokens = keep(batch.rewards, batch.valid), longest_turn(batch.loss_mask, batch.episodes)
         rewards = self.algorithm.shaped_rewards(rewards, num_tokens, self.max_completion_tokens)
         penalties = torch.zeros_like(batch.behavior_logprobs)
@@ -84,7 +84,7 @@ class Objective:
 
     def weights(self, minibatch: TokenBatch) -> Tensor:
         """[B, T] loss weights of a whole minibatch, with its denominator; 0 outside the loss."""
-        trained, episodes = self._trained(minibatch), minibatch.episodes
+        trained, episodes = self.trained(minibatch), minibatch.episodes
         weights = loss_weights(trained, episodes, self.algorithm.aggregation, self.max_completion_tokens)
         return weights.to(minibatch.rewards.dtype)
 
@@ -93,7 +93,7 @@ class Objective:
 
         A term beside the policy loss acts on every token in the loss, whatever its advantage.
         """
-        algorithm, trained = self.algorithm, self._trained(batch)
+        algorithm, trained = self.algorithm, self.trained(batch)
         critic = isinstance(algorithm, Critic) and algorithm.value_coef > 0
         always = critic or algorithm.kl_coef_in("loss") > 0 or algorithm.entropy_coef > 0
         return (trained if always else trained & (required(batch, "advantages") != 0)).any(1)
@@ -154,7 +154,8 @@ class Objective:
         sums = {name: keep(x.detach().to(weights.dtype), mask).sum() for name, x in logged.items()}
         return LossTerms(loss=(weights * per_token).sum(), sums=sums)
 
-    def _trained(self, batch: TokenBatch) -> Tensor:
+    def trained(self, batch: TokenBatch) -> Tensor:
+        """[B, T] bool: the tokens in the loss."""
         return trained_tokens(batch, truncated=self.algorithm.truncated)
 
 

@@ -126,7 +126,7 @@ class Append:
 
 
 class SlotCache(Cache):
-    """Prompts and rows. Told by `start` what the next forward means, then filled by the model through `update`."""
+    """Prompts and rows, filled by the model through `update`: `start_prompts` and `start_rows` say what it fills."""
 
     def __init__(self, max_slots: int, *, keeps: bool = False):
         super().__init__(layers=[])
@@ -134,10 +134,13 @@ class SlotCache(Cache):
         self._plan: Append | int = 0
         self._columns: dict[int, Tensor] = {}  # kv_heads -> flat index of the columns to write, for one plan
 
-    def start(self, plan: Append | int) -> None:
-        """The next forward adds tokens to rows, or starts prompts from this slot of `prefixes` on."""
-        self._plan = plan
-        self._columns = {}
+    def start_prompts(self, first: int) -> None:
+        """The next forward reads prompts, into the slots `first ..` of `prefixes`."""
+        self._plan = first
+
+    def start_rows(self, plan: Append) -> None:
+        """The next forward adds tokens to rows."""
+        self._plan, self._columns = plan, {}
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs

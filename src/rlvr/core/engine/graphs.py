@@ -132,9 +132,9 @@ class GraphedRunner(CachedRunner):
         self.graphs = Graphs(CudaRecorder() if recorder is None else recorder)
         self._recorded_for: tuple[int, int] | None = None  # generations of the buffers that recorded steps use
 
-    def decode(self, ids: Tensor, lengths: Tensor) -> Tensor:
+    def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
         """One token a row, by the recorded step of the next larger shape."""
-        grouping = self._group(lengths)
+        grouping = self._group(positions)
         num_columns = rounded_up(max(LEAST_COLUMNS, self._longest))
         num_rows, index = len(grouping.starts), (grouping.members, grouping.places)
         self._cache.rows.reserve(num_rows, num_columns)
@@ -142,12 +142,12 @@ class GraphedRunner(CachedRunner):
         if self._recorded_for != self._generations():
             self.graphs.clear()
 
-        def compute(ids: Tensor, lengths: Tensor, starts: Tensor, *index: Tensor) -> Tensor:
+        def compute(ids: Tensor, positions: Tensor, starts: Tensor, *index: Tensor) -> Tensor:
             members, places = index or (None, None)
             own = replace(grouping, starts=starts, members=members, places=places)
-            return self._step(ids, lengths, own, num_columns)
+            return self._step(ids, positions, own, num_columns)
 
-        padded = [pad(tensor, (0, num_rows - len(ids))) for tensor in (ids, lengths)]
+        padded = [pad(tensor, (0, num_rows - len(ids))) for tensor in (ids, positions)]
         inputs = [*padded, grouping.starts, *(tensor for tensor in index if tensor is not None)]
         key = (*(len(tensor) for tensor in inputs), grouping.num_prefixes, grouping.num_columns, num_columns)
         logits = self.graphs.run(key, compute, inputs, most_rows=self._max_slots)

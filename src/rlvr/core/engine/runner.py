@@ -58,7 +58,7 @@ class CachedRunner:
         # takes a kernel without float32, and torch falls back to one that holds all scores.
         exact = self._device.type != "cpu" and self._model.dtype == torch.float32
         mask = self._causal_mask(positions, ids.shape[1]) if exact else None
-        self._cache.start(first)
+        self._cache.start_prompts(first)
         with _only_last(self._model, lengths - 1):
             logits = self._forward(ids, positions, mask)
         return logits[torch.tensor(copies, device=self._device)]
@@ -74,16 +74,16 @@ class CachedRunner:
         self._grouping = None
         self._cache.rows.reserve(len(self._owners), num_columns)
         self._cache.rows.load(first, stored)
-        self._cache.start(Append(first_row=first, positions=positions, num_columns=num_columns))
+        self._cache.start_rows(Append(first_row=first, positions=positions, num_columns=num_columns))
         with _only_last(self._model, lengths - 1):
             return self._forward(ids, positions, self._causal_mask(positions, num_columns))
 
-    def decode(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Add one token `ids` `[R]` to each row, at the positions `lengths` `[R]`: into its suffix."""
-        grouping = self._group(lengths)
+    def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Add one token `ids` `[R]` to each row, at `positions` `[R]`: into its suffix."""
+        grouping = self._group(positions)
         num_columns = max(self._longest, MIN_COLUMNS - grouping.num_columns)
         self._cache.rows.reserve(len(ids), num_columns)
-        return self._step(ids, lengths, grouping, num_columns)
+        return self._step(ids, positions, grouping, num_columns)
 
     def keep(self, rows: Sequence[int]) -> None:
         """All other rows leave; slot i gets what slot `rows[i]` holds."""
@@ -110,20 +110,20 @@ class CachedRunner:
             for saved in zip(*parts, strict=True)
         ]
 
-    def _step(self, ids: Tensor, lengths: Tensor, grouping: Grouping, num_columns: int) -> Tensor:
-        """Logits `[N, V]` of ids `[N]` at the positions `lengths` `[N]`, with suffixes of `num_columns`."""
+    def _step(self, ids: Tensor, positions: Tensor, grouping: Grouping, num_columns: int) -> Tensor:
+        """Logits `[N, V]` of ids `[N]` at `positions` `[N]`, with suffixes of `num_columns`."""
         starts = grouping.starts
-        columns = lengths - starts
+        columns = positions - starts
         prefix, suffix = (torch.arange(n, device=self._device)[None] for n in (grouping.num_columns, num_columns))
         # [N, P + L]: which prefix columns and which suffix columns a row sees
         allowed, key_positions = suffix <= columns[:, None], starts[:, None] + suffix
         if grouping.num_prefixes:
             allowed = torch.cat([prefix < starts[:, None], allowed], 1)
             key_positions = torch.cat([prefix.expand(len(columns), -1), key_positions], 1)
-        positions = lengths[:, None].clone()
-        mask = self._mask(allowed[:, None, None, :], positions, key_positions)
-        self._cache.start(Append(first_row=0, positions=columns[:, None], num_columns=num_columns))
-        return self._forward(ids[:, None], positions, mask, grouping)
+        queries = positions[:, None].clone()
+        mask = self._mask(allowed[:, None, None, :], queries, key_positions)
+        self._cache.start_rows(Append(first_row=0, positions=columns[:, None], num_columns=num_columns))
+        return self._forward(ids[:, None], queries, mask, grouping)
 
     def _causal_mask(self, positions: Tensor, num_columns: int) -> Mask:
         columns = torch.arange(num_columns, device=self._device)[None]
@@ -155,11 +155,11 @@ class CachedRunner:
         """A size of a step: as it is."""
         return count
 
-    def _group(self, lengths: Tensor) -> Grouping:
+    def _group(self, positions: Tensor) -> Grouping:
         """The grouping of the next step, its sizes rounded; counts the column that the step writes."""
         if self._grouping is None:
             self._grouping = self._make_grouping()
-            self._longest = int((lengths - self._grouping.starts[: len(lengths)]).max())
+            self._longest = int((positions - self._grouping.starts[: len(positions)]).max())
         self._longest += 1
         return self._grouping
 
@@ -220,10 +220,10 @@ class FullForwardRunner:
         return self._forward(prompts)[torch.tensor(copies, device=self._model.device)]
 
     def extend(self, prompts: Sequence[Tokens], stored: Sequence[Stored]) -> Tensor:
-        """Never called: `save` gives nothing to extend."""
-        raise NotImplementedError
+        """Without a cache nothing is stored: score the prompts."""
+        return self.prefill(prompts, range(len(prompts)))
 
-    def decode(self, ids: Tensor, lengths: Tensor) -> Tensor:
+    def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Add one token a row and score the sequences."""
         for row, token in zip(self._rows, ids.tolist(), strict=True):
             row.append(token)

@@ -92,7 +92,7 @@ class Scheduler:
         return dropped
 
     def step(self) -> None:
-        """Admit what fits, then sample one token for every running row."""
+        """Admit what fits, with the first token of each, then sample one token for every running row."""
         if self._stale:
             self._runner.keep([])
             for chunk in _chunks([request.cached_ids for request in self.running], len):

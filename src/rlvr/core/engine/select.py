@@ -54,8 +54,8 @@ def probe(model: PreTrainedModel, kind: MakeRunner, num_slots: int = 4) -> str |
         runner.prefill(prompts, copies)
         for step in (2, 1):
             ids = torch.tensor([row[-step] for row in rows], device=model.device)
-            lengths = torch.tensor([len(row) - step for row in rows], device=model.device)
-            logits = runner.decode(ids, lengths)
+            positions = torch.tensor([len(row) - step for row in rows], device=model.device)
+            logits = runner.decode(ids, positions)
     except Exception as error:
         return f"a cache the model cannot use ({type(error).__name__}: {error})"
     if isinstance(runner, GraphedRunner) and runner.graphs.gave_up:

@@ -1,6 +1,5 @@
 """Rewards -> advantages."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -73,7 +72,7 @@ def test_leave_one_out_by_hand():
     torch.testing.assert_close(found[:, 0], torch.tensor([1 - 0.5 / 3, -1.5 / 3, -1.5 / 3, 0.5 - 1 / 3]).double())
 
 
-def test_groups_are_told_apart_by_number_and_need_not_be_contiguous():
+def test_groups_need_not_be_contiguous():
     batch = batch_of([[1]] * 4, [1.0, 5.0, 0.0, 7.0], groups=torch.tensor([40, -2, 40, -2]))
     assert advantages_of("dr_grpo", batch)[:, 0].tolist() == [0.5, -1.0, -0.5, 1.0]
 
@@ -85,7 +84,7 @@ def test_the_rows_of_an_episode_need_not_stand_together():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_without_a_verdict_are_in_no_statistic_and_have_no_advantage(name: str):
+def test_rows_without_a_verdict_are_in_no_statistic(name: str):
     mask, good = [[0, 1, 1]] * 4, torch.tensor([True, True, False, True])
     batch = batch_of(mask, [1.0, 0.0, float("nan"), 0.0], valid=good)
     alone = batch_of(mask[:3], [1.0, 0.0, 0.0])
@@ -143,7 +142,7 @@ def test_normalization_over_tokens_by_hand():
     torch.testing.assert_close(found, torch.tensor([[-1.0, 0.0], [1.0, 0.0]]) / ((2 / 3) ** 0.5 + EPSILON))
 
 
-def test_kl_in_the_reward_is_subtracted_from_the_sequence_before_the_statistics():
+def test_kl_in_the_reward_comes_before_the_statistics():
     old = torch.tensor([[0.0, -1.0, -1.0], [0.0, -1.0, -1.0]]).double()
     reference = torch.tensor([[9.0, -1.5, -2.0], [9.0, -1.0, -1.0]]).double()  # log ratio 0.5 and 1; 0 and 0
     batch = batch_of([[0, 1, 1]] * 2, [1.0, 0.0], old_logprobs=old, reference_logprobs=reference)
@@ -243,7 +242,7 @@ def test_pitfall_08_tool_tokens_are_no_steps(seed: int, gamma: float, gae_lambda
         torch.testing.assert_close(plain[row, own].tolist(), no_critic)
 
 
-def test_pitfall_08_reinforce_pp_returns_do_not_reset_at_a_tool_reply():
+def test_pitfall_08_returns_do_not_reset_at_a_tool_reply():
     mask = [[0, 1, 1, 0, 0, 1], [0, 1, 1, 1, 0, 0]]
     # three tokens with return 1, three with return 0: mean 1/2, std 1/2
     expected = torch.tensor([[0, 1, 1, 0, 0, 1], [0, -1, -1, -1, 0, 0]], dtype=torch.float64) * 0.5 / 0.5001
@@ -265,36 +264,17 @@ def test_nothing_is_bootstrapped_at_the_end(truncated: bool):
 
 def test_shaping_of_the_docstring() -> None:
     assert potential_shaping(torch.tensor([[0.0, 0, 1, 1, 1, 1]]), 1.0).tolist() == [[0, 1, 0, 0, 0, -1]]
+    assert potential_shaping(torch.tensor([[0.0, 1, 0, 1, 0]]), 1.0).sum() == 0  # going back and forth earns nothing
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
-def test_pitfall_08_returns_are_lower_by_the_potential_of_the_state(gamma: float) -> None:
+def test_pitfall_08_returns_are_lower_by_the_potential(gamma: float) -> None:
     batch = ragged_batch()
     mask = batch.loss_mask & batch.valid[:, None]
     potentials = torch.rand(mask.shape, dtype=torch.float64)
     batch = replace(batch, rewards=torch.zeros_like(batch.rewards), potentials=potentials)
     shaped, _ = token_returns(batch, torch.zeros_like(potentials), None, gamma, 1.0)
     torch.testing.assert_close(shaped, torch.where(mask, -potentials, 0.0))
-
-
-def test_the_order_of_all_policies_stays_the_same() -> None:
-    """All plans of a walk of 4 steps: find (worth 1 at the end, once) or waste. Shaping adds the same to every plan."""
-
-    def value(plan: tuple[bool, ...], coef: float, gamma: float) -> float:
-        found = [min(1, sum(plan[:step])) for step in range(len(plan))]
-        rewards = torch.zeros(1, len(plan), dtype=torch.float64)
-        rewards[0, -1] = float(any(plan)) - 0.1 * sum(plan)
-        rewards += potential_shaping(coef * torch.tensor([found], dtype=torch.float64), gamma)
-        return float(discounted_suffix_sums(rewards, gamma)[0, 0])
-
-    plans = list(itertools.product([False, True], repeat=4))
-    for gamma in (1.0, 0.8):
-        plain = [value(plan, 0.0, gamma) for plan in plans]
-        assert [value(plan, 5.0, gamma) for plan in plans] == pytest.approx(plain)
-
-
-def test_going_back_and_forth_earns_nothing() -> None:
-    assert potential_shaping(torch.tensor([[0.0, 1, 0, 1, 0]]), 1.0).sum() == 0
 
 
 @pytest.mark.parametrize("name", NAMES)

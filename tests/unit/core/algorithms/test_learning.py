@@ -45,7 +45,7 @@ def tiny_case() -> tuple[list[Tensor], TokenBatch]:
 @pytest.mark.parametrize(
     ("name", "estimator"), [*((name, "k3") for name in NAMES), ("grpo", "k1"), ("grpo", "k2"), ("ppo", "k2")]
 )
-def test_pitfall_17_gradient_of_the_whole_loss_against_finite_differences(name: str, estimator: str):
+def test_pitfall_17_the_loss_gradient_is_the_finite_difference(name: str, estimator: str):
     parameters, batch = tiny_case()
     mismatch = {"mismatch_correction": "truncate", "mismatch_cap": 1.3}
     terms = {"kl_coef": 0.1, "kl_estimator": estimator, "entropy_coef": 0.05, "truncated": "mask"} | mismatch

@@ -133,7 +133,7 @@ def gradient_of(divergence: str, logits: Tensor) -> Tensor:
     return logits.grad
 
 
-def test_pitfall_15_enumerated_gradient_in_the_loss_is_as_documented():
+def test_pitfall_15_the_enumerated_gradient_is_as_documented():
     reverse, forward = gradient_of("reverse", START), gradient_of("forward", START)
     torch.testing.assert_close(enumerated_loss_gradient("k1", START), torch.zeros(4).double())
     torch.testing.assert_close(enumerated_loss_gradient("k2", START), reverse)
@@ -141,16 +141,8 @@ def test_pitfall_15_enumerated_gradient_in_the_loss_is_as_documented():
     assert (forward - reverse).abs().max() > 0.05
 
 
-def test_pitfall_15_k3_agrees_with_k2_to_first_order_at_the_reference():
-    near = REFERENCE + 1e-3 * START
-    torch.testing.assert_close(
-        enumerated_loss_gradient("k3", near), enumerated_loss_gradient("k2", near), rtol=0, atol=1e-6
-    )
-    assert enumerated_loss_gradient("k2", near).abs().max() > 1e-4
-
-
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
-def test_pitfall_15_descending_the_loss_alone_lowers_the_exact_kl(estimator: str):
+def test_pitfall_15_descending_the_loss_lowers_the_exact_kl(estimator: str):
     logits = START.clone()
     values = [exact_kl(logits.log_softmax(0), REFERENCE).item()]
     for _ in range(200):
@@ -161,7 +153,7 @@ def test_pitfall_15_descending_the_loss_alone_lowers_the_exact_kl(estimator: str
     assert all(later < earlier for earlier, later in pairwise(values[:20]))
 
 
-def test_pitfall_15_k1_in_the_reward_has_the_gradient_of_the_reverse_kl():
+def test_pitfall_15_k1_in_the_reward_is_the_reverse_kl():
     """Enumerated policy gradient: one row per token, weighted by its probability; the baseline is the same for all."""
     logits = START.clone().requires_grad_()
     logprobs = logits.log_softmax(0)[:, None]
@@ -191,7 +183,7 @@ def test_kl_estimates_at_log_two(estimator: str, value: float):
 
 
 @pytest.mark.parametrize("num_tokens", [3, 300])
-def test_pitfall_23_sequence_ratio_is_the_exponential_of_the_mean(num_tokens: int):
+def test_pitfall_23_the_sequence_ratio_is_the_exp_of_the_mean(num_tokens: int):
     log_ratio = torch.zeros(2, 400, dtype=torch.float64)
     log_ratio[0, 10 : 10 + num_tokens] = 0.01
     log_ratio[1, 10] = 0.3
@@ -206,7 +198,7 @@ def test_pitfall_23_sequence_ratio_is_the_exponential_of_the_mean(num_tokens: in
 
 
 @pytest.mark.parametrize(("num_tokens", "product"), [(3, 1.0304545), (300, 20.0855369)])
-def test_pitfall_23_weights_of_tokens_sequences_and_their_mean_by_hand(num_tokens: int, product: float):
+def test_pitfall_23_token_and_sequence_weights_by_hand(num_tokens: int, product: float):
     log_weight = torch.full((2, 400), 5.0, dtype=torch.float64)  # what is masked counts nowhere
     mask = torch.zeros(2, 400, dtype=torch.bool)
     mask[:, 10 : 10 + num_tokens] = True
@@ -225,7 +217,7 @@ def test_pitfall_23_a_product_that_overflows_is_bounded():
     assert found[0, 0].item() == pytest.approx(math.exp(MAX_LOG_RATIO), rel=1e-5)
 
 
-def test_pitfall_23_each_correction_has_the_weight_and_the_limit_of_its_name():
+def test_pitfall_23_each_correction_has_its_weight_and_limit():
     log_weight = torch.tensor([[2.0, 0.6, 1.0]]).log()  # product 1.2, mean 1.0627
     mask = torch.ones(1, 3, dtype=torch.bool)
     expected = {

@@ -28,6 +28,12 @@ def means(terms: LossTerms) -> dict[str, float]:
     return {name: (x / terms.sums["tokens"]).item() for name, x in terms.sums.items()}
 
 
+def loss_of(chosen: Objective, scored: TokenBatch, logprobs: Tensor | None = None) -> LossTerms:
+    """The loss of a batch that has advantages, without a critic, at its old logprobs unless others are given."""
+    now = current(scored) if logprobs is None else logprobs
+    return chosen.loss(scored, chosen.weights(scored), now, torch.ones_like(now), None)
+
+
 def current(batch: TokenBatch) -> Tensor:
     """The old logprobs as the current policy's."""
     assert batch.old_logprobs is not None
@@ -65,7 +71,7 @@ def test_pitfall_22_old_logprobs_are_demanded_not_guessed():
     batch, chosen = ragged_batch(), algorithm("grpo")
     scored = replace(chosen.advantages(batch), old_logprobs=None)
     with pytest.raises(ValueError, match="needs"):
-        chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones_like(current(batch)), None)
+        loss_of(chosen, scored, current(batch))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,7 +98,7 @@ def test_pitfall_16_extreme_logprobs_stay_finite_and_are_counted(name: str, esti
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
-def test_pitfall_16_missing_behavior_logprobs_are_weight_one_and_counted(correction: str):
+def test_pitfall_16_missing_behavior_logprobs_have_weight_one(correction: str):
     batch = ragged_batch()
     assert batch.old_logprobs is not None
     chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=cap_of(correction))
@@ -113,7 +119,7 @@ def test_pitfall_16_missing_behavior_logprobs_are_weight_one_and_counted(correct
     assert other.sums["clamped_tokens"] == 0
 
 
-def test_pitfall_16_clamped_tokens_are_those_of_every_ratio_each_once() -> None:
+def test_pitfall_16_clamped_tokens_are_counted_once() -> None:
     """Of seven tokens one has an extreme ratio, two a strange sampler, one a far reference, one all three at once."""
     old, behavior, reference = (torch.full((1, 7), -1.0).double() for _ in range(3))
     old[0, [0, 4]] = -60.0  # current / old: tokens 0 and 4
@@ -134,13 +140,13 @@ def test_pitfall_16_clamped_tokens_are_those_of_every_ratio_each_once() -> None:
     assert clamped(replace(batch, behavior_logprobs=old, reference_logprobs=None)) == 2
 
 
-def test_pitfall_15_the_logged_reference_kl_has_the_policy_in_the_numerator() -> None:
+def test_pitfall_15_the_logged_kl_has_the_policy_on_top() -> None:
     """k3 of log r = log pi - log pi_ref, with pi = 2 pi_ref: 1/2 - 1 + log 2. The other sign gives 2 - 1 - log 2."""
     batch = replace(ragged_batch(), reference_logprobs=current(ragged_batch()).detach() - math.log(2))
     for estimator in ("k1", "k2", "k3"):
         chosen = algorithm("grpo", kl_coef=0.1, kl_estimator=estimator)
         scored = chosen.advantages(batch)
-        terms = chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones_like(current(batch)), None)
+        terms = loss_of(chosen, scored)
         assert means(terms)["reference_kl"] == pytest.approx(-0.5 + math.log(2))
 
 
@@ -149,7 +155,7 @@ def test_a_nan_of_the_policy_reaches_the_loss():
     scored = chosen.advantages(batch)
     logprobs = current(batch).detach()
     logprobs[0, 3] = float("nan")
-    terms = chosen.loss(scored, chosen.weights(scored), logprobs, torch.ones_like(logprobs), None)
+    terms = loss_of(chosen, scored, logprobs)
     assert terms.loss.isnan()
 
 
@@ -192,7 +198,7 @@ def test_pitfall_23_metrics_report_weights_before_the_cap(cap: float, capped: in
     for correction in ("none", "truncate", "mask"):
         chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=cap)
         scored = chosen.advantages(batch)
-        terms = chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones(1, 2), None)
+        terms = loss_of(chosen, scored)
         assert terms.sums["mismatch_weight"].item() == pytest.approx(21.0855369)
         assert terms.sums["mismatch_capped"].item() == capped
         assert terms.sums["mismatch_kl"].item() == pytest.approx(20.0855369 - 1 - 3)
@@ -202,19 +208,19 @@ def test_pitfall_23_metrics_report_weights_before_the_cap(cap: float, capped: in
     ("correction", "weight", "capped"),
     [("sequence_truncate", 20.0855369, 2), ("sequence_mask", 20.0855369, 2), ("geometric_mask", 4.4816891, 2)],
 )
-def test_pitfall_23_metrics_report_weights_of_sequences_before_the_cap(correction: str, weight: float, capped: int):
+def test_pitfall_23_sequence_weights_are_logged_before_the_cap(correction: str, weight: float, capped: int):
     for sign in (1, -1):
         behavior = torch.tensor([[-1.0, -1.0 - 3 * sign]]).double()
         batch = batch_of([[1, 1]], [1.0], behavior_logprobs=behavior)
         chosen = algorithm("grpo", mismatch_correction=correction, mismatch_cap=cap_of(correction))
         scored = chosen.advantages(batch)
-        terms = chosen.loss(scored, chosen.weights(scored), current(batch), torch.ones(1, 2), None)
+        terms = loss_of(chosen, scored)
         assert terms.sums["mismatch_weight"].item() == pytest.approx(2 * weight**sign)
         # a small product takes itself out of the loss; a mean is near 1 anyway, and its rows are left out on both sides
         assert terms.sums["mismatch_capped"].item() == (capped if sign == 1 or correction == "geometric_mask" else 0)
 
 
-def test_pitfall_22_with_one_update_the_correction_acts_alone_and_needs_no_pass_of_its_own():
+def test_pitfall_22_with_one_update_the_correction_acts_alone():
     behavior = torch.tensor([[-1.0, -1.5]]).double()
     batch = replace(batch_of([[1, 1]], [1.0], behavior_logprobs=behavior), advantages=torch.ones(1, 2).double())
     found = []
@@ -223,7 +229,7 @@ def test_pitfall_22_with_one_update_the_correction_acts_alone_and_needs_no_pass_
         assert ("old_logprobs" in chosen.algorithm.needs) == (num_epochs == 2)
         scored = batch if num_epochs == 2 else replace(batch, old_logprobs=None)
         logprobs = current(batch)
-        terms = chosen.loss(scored, chosen.weights(scored), logprobs, torch.ones(1, 2), None)
+        terms = loss_of(chosen, scored, logprobs)
         terms.loss.backward()
         assert terms.sums["ratio"].item() == 2  # of two tokens
         torch.testing.assert_close(logprobs.grad, -0.5 * torch.tensor([[1.0, math.exp(0.5)]]).double())
@@ -316,7 +322,7 @@ def wrong_estimates(shape: torch.Size) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("came", wrong_estimates(torch.Size([1])))
-def test_an_own_algorithm_that_returns_wrong_advantages_is_one_sentence(came: str):
+def test_own_advantages_that_are_wrong_are_a_sentence(came: str):
     batch = ragged_batch()
     shape = batch.loss_mask.shape
     wanted = rf"must return an Estimate with finite advantages \[B, T\] = \[{shape[0]}, {shape[1]}\]"
@@ -324,7 +330,7 @@ def test_an_own_algorithm_that_returns_wrong_advantages_is_one_sentence(came: st
         own("advantages", wrong_estimates(shape)[came]).advantages(batch)
 
 
-def test_an_own_algorithm_that_raises_is_one_sentence_with_its_line():
+def test_an_own_algorithm_that_raises_is_a_sentence():
     def advantages(*_: object) -> None:
         raise KeyError("rewards")
 
@@ -357,7 +363,7 @@ def test_an_own_algorithm_may_leave_anything_outside_the_loss():
     "came",
     ["None", "a loss without gradient", r"loss of shape \[\]", "loss with NaN or infinity", "ratio of type float"],
 )
-def test_an_own_algorithm_that_returns_a_wrong_surrogate_is_one_sentence(came: str):
+def test_an_own_surrogate_that_is_wrong_is_a_sentence(came: str):
     batch = algorithm("grpo").advantages(ragged_batch())
     logprobs = current(batch)
     none, one = torch.zeros_like(batch.loss_mask), torch.ones_like(logprobs)

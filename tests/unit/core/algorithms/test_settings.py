@@ -235,7 +235,7 @@ def test_every_function_and_choice_is_in_the_documentation() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_documented_algorithm_is_the_algorithm_and_its_defaults(name: str) -> None:
+def test_the_documented_algorithm_has_its_defaults(name: str) -> None:
     (line,) = [line for line in DOCS.read_text().splitlines() if line.startswith(f"| `{name}` |")]
     defaults = dumped(made(name))
     assert all(f"`{function}`" in line for function in [*functions_of(name), defaults["aggregation"]])

@@ -23,7 +23,7 @@ def filled() -> tuple[SlotCache, torch.Tensor]:
     cache = SlotCache(8)
     cache.rows.reserve(3, 4)
     columns = torch.arange(4).expand(3, 4)
-    cache.start(Append(first_row=0, positions=columns, num_columns=4))
+    cache.start_rows(Append(first_row=0, positions=columns, num_columns=4))
     first = states(3, 4, 100)
     cache.update(first, -first, 0)
     return cache, first
@@ -33,7 +33,7 @@ def test_new_tokens_go_to_each_rows_own_column():
     cache, first = filled()
     cache.rows.reserve(3, 40)  # grows and keeps
     new = states(3, 1, 1000)
-    cache.start(Append(first_row=0, positions=torch.tensor([[4], [2], [3]]), num_columns=5))
+    cache.start_rows(Append(first_row=0, positions=torch.tensor([[4], [2], [3]]), num_columns=5))
     keys, values = cache.update(new, -new, 0)
     assert torch.equal(values, -keys)
     for row, column in enumerate([4, 2, 3]):
@@ -60,7 +60,7 @@ def test_a_saved_row_can_be_put_into_any_slot_of_any_cache():
 def test_layers_of_different_shapes_are_saved_and_put_back():
     cache = SlotCache(4)
     cache.prefixes.reserve(2, 4)
-    cache.start(0)
+    cache.start_prompts(0)
     narrow, wide = states(2, 3, 5), torch.arange(2 * 1 * 3 * 7, dtype=torch.float32).view(2, 1, 3, 7)
     cache.update(narrow, wide, 0)
     cache.update(wide, 2 * wide, 1)

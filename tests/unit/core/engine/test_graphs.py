@@ -89,7 +89,7 @@ crowd = partial(ragged, max_tokens=75, stop_ids=frozenset(range(0, VOCABULARY, 1
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2_sliding", "gemma3", "mixtral"])
-def test_pitfall_31_replayed_steps_give_the_logprobs_of_a_plain_forward(name):
+def test_pitfall_31_replayed_steps_equal_a_plain_forward(name):
     model, recorder = tiny_model(name).eval(), TapeRecorder()
     with torch.inference_mode(), engine_attention(model):
         assert probe(model, partial(GraphedRunner, recorder=TapeRecorder())) is None
@@ -133,7 +133,7 @@ def test_sessions_go_on_from_what_is_kept():
     assert_exact(model, *play(engine, [prompt(4 + i) for i in range(5)], max_tokens=9, stop_ids=frozenset({5})))
 
 
-def test_a_step_that_cannot_be_recorded_is_computed_and_said_once():
+def test_a_step_that_cannot_be_recorded_is_computed():
     class Refusing(TapeRecorder):
         def __call__(self, compute):
             try:
@@ -242,7 +242,7 @@ def test_recording_keeps_the_rules_of_cuda(monkeypatch):
     assert cuda.users == {1: 0, 2: 1}
 
 
-def test_a_failed_recording_leaves_the_stream_that_work_goes_on_in(monkeypatch):
+def test_a_failed_recording_leaves_the_stream(monkeypatch):
     cuda = Streams(monkeypatch)
     graphs = Graphs(CudaRecorder())
     calls = []
@@ -259,7 +259,7 @@ def test_a_failed_recording_leaves_the_stream_that_work_goes_on_in(monkeypatch):
     assert graphs.gave_up
 
 
-def test_new_weights_act_at_once_and_broken_numbers_do_not_survive_them():
+def test_new_weights_act_at_once_after_nan():
     model = tiny_model("llama")
     engine, requests = make_engine(model, TapeRecorder()), crowd(2)
     generate(engine, requests)

@@ -60,7 +60,7 @@ def test_pitfall_36_half_as_many_at_a_time_give_the_same_tokens(rows, from_step)
     assert max(rows[2:]) == 2, "it stays so"
 
 
-def test_as_few_as_there_were_are_halved_and_not_the_places_and_nothing_holds_the_failed_step(rows, monkeypatch):
+def test_the_running_rows_are_halved_and_nothing_is_held(rows, monkeypatch):
     notes, errors = [], []
     monkeypatch.setattr(engine_module, "free", lambda: errors.append(sys.exc_info()[1]))
     engine = make_engine(notes, max_batch_size=64)
@@ -70,7 +70,7 @@ def test_as_few_as_there_were_are_halved_and_not_the_places_and_nothing_holds_th
     assert errors == [None, None]
 
 
-def test_one_that_does_not_fit_alone_is_a_sentence_for_all_who_wait(rows):
+def test_one_completion_that_does_not_fit_is_a_sentence(rows):
     engine = make_engine([])
     rows[0] = 0
 
@@ -86,7 +86,7 @@ def test_one_that_does_not_fit_alone_is_a_sentence_for_all_who_wait(rows):
     assert len(generate(engine, REQUESTS[:2])) == 2, "the next ones may fit"
 
 
-def test_who_waits_hears_of_it_where_there_is_not_even_memory_to_begin_anew(rows, monkeypatch):
+def test_no_memory_to_start_over_is_an_error_for_all(rows, monkeypatch):
     engine = make_engine([])
     rows[0] = 4
     monkeypatch.setattr(engine_module, "Scheduler", lambda *args, **kwargs: torch.zeros(1 << 60))
@@ -97,7 +97,7 @@ def test_who_waits_hears_of_it_where_there_is_not_even_memory_to_begin_anew(rows
     assert {type(error) for error in asyncio.run(run())} == {RuntimeError}
 
 
-def test_pitfall_24_what_is_begun_anew_is_of_the_newest_weights_only(rows):
+def test_pitfall_24_restarted_completions_use_the_newest_weights(rows):
     engine = make_engine([])
     rows[:] = [5, 4]
 
@@ -129,7 +129,7 @@ def test_alternatives_are_noted_once(rows):
         assert len(alternatives.seen) == len(completion.token_ids)
 
 
-def test_who_has_heard_the_first_tokens_hears_of_the_end_and_the_others_go_on(rows):
+def test_listeners_hear_of_the_end_and_the_others_go_on(rows):
     engine = make_engine([])
     rows[:] = [3, 2]
     heard = [[] for _ in REQUESTS]

@@ -19,7 +19,7 @@ def test_the_architectures_we_name_get_the_fast_path(name):
         assert choose_runner(model) == (CachedRunner, None)
 
 
-def test_the_slow_path_gives_the_same_completions_after_one_warning(monkeypatch):
+def test_the_slow_path_gives_the_same_completions(monkeypatch):
     model = tiny_model()
     requests = [(prompt(4 + i // 3), sampling(i, stop_ids=frozenset({5, 10}))) for i in range(9)]
     fast = generate(LocalEngine(model, max_batch_size=4, max_context_tokens=64), requests)

@@ -45,7 +45,7 @@ def test_which_tokens_truncation_keeps(settings, expected):
     assert kept(**settings) == expected
 
 
-def test_pitfall_20_the_token_that_crosses_top_p_stays_and_both_logprobs_are_right():
+def test_pitfall_20_the_token_that_crosses_top_p_stays():
     drawn = draw(top_p=0.6)  # .5 < .6, so .3 is needed to cross and stays
     counts = torch.bincount(drawn.ids, minlength=4) / len(drawn.ids)
     expected = torch.tensor([0, 0.5, 0, 0.3]) / 0.8
@@ -65,7 +65,7 @@ def test_pitfall_20_the_token_that_crosses_top_p_stays_and_both_logprobs_are_rig
         ({"temperature": 0.5, "min_p": 0.3}, torch.tensor([0, 0.25, 0, 0.09]) / 0.34),
     ],
 )
-def test_frequencies_and_logprobs_are_those_of_the_hand_distribution(settings, expected):
+def test_frequencies_and_logprobs_match_the_distribution(settings, expected):
     drawn = draw(**settings)
     counts = torch.bincount(drawn.ids, minlength=4) / len(drawn.ids)
     torch.testing.assert_close(counts, expected, atol=0.015, rtol=0)
@@ -77,14 +77,14 @@ def test_pitfall_19_behavior_logprobs_are_at_the_temperature():
     torch.testing.assert_close(drawn.behavior_logprobs, (HAND**2 / (HAND**2).sum()).log()[drawn.ids])
 
 
-def test_greedy_takes_the_most_likely_token_and_scores_it_at_temperature_one():
+def test_greedy_takes_the_most_likely_token():
     drawn = draw(50, temperature=0.0)
     assert (drawn.ids == 1).all()
     torch.testing.assert_close(drawn.behavior_logprobs, HAND.log()[drawn.ids])
     torch.testing.assert_close(drawn.sampling_logprobs, HAND.log()[drawn.ids])
 
 
-def test_rows_that_truncate_do_not_change_the_draws_of_rows_that_do_not():
+def test_truncated_rows_do_not_change_the_others():
     logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(0))
     positions = torch.arange(200)
     plain = rows(range(200))

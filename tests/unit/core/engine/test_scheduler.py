@@ -65,7 +65,7 @@ def test_the_example_of_the_docstring():
     assert [request.token_ids[-1] for request in scheduler.running] == [30, 34, 32]
 
 
-def test_pitfall_03_a_row_that_moves_keeps_its_stop_ids_and_its_limit():
+def test_pitfall_03_a_row_that_moves_keeps_its_limits():
     settings = [
         sampling(max_tokens=1),
         sampling(stop_ids=frozenset({7})),

@@ -32,7 +32,7 @@ def test_pitfall_06_each_token_is_heard_once_in_order():
         assert heard == ([] if index == 2 else expected)
 
 
-def test_pitfall_37_nobody_hears_of_tokens_of_a_request_that_was_given_up():
+def test_pitfall_37_no_tokens_of_a_request_that_was_given_up():
     """And it leaves the batch at the next step, not only at its own end."""
     engine, heard, known_at_the_end, running = make_engine(), ([], []), [], []
 
@@ -62,7 +62,7 @@ def test_pitfall_37_nobody_hears_of_tokens_of_a_request_that_was_given_up():
 
 
 @pytest.mark.parametrize("listens", [False, True])
-def test_a_step_waits_for_the_device_once_and_looks_for_likely_tokens_on_demand(monkeypatch, listens: bool):
+def test_a_step_waits_for_the_device_once(monkeypatch, listens: bool):
     engine, waits, tolist = make_engine(), [], torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "topk", None)
     monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: waits.append(1) or tolist(tensor))

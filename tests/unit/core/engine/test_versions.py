@@ -18,7 +18,7 @@ def count_tokens(engine: LocalEngine) -> list[int]:
     return seen
 
 
-def test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which(
+def test_pitfall_30_a_copy_samples_with_its_last_load(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     versions = [tiny_model(seed=seed) for seed in range(4)]
@@ -67,7 +67,7 @@ def test_pitfall_30_a_copy_samples_with_the_weights_of_its_last_load_and_says_wh
 
 
 @pytest.mark.parametrize("max_tokens", [1, 4])
-def test_a_completion_that_ends_before_the_next_load_has_one_version(max_tokens: int) -> None:
+def test_a_completion_before_the_next_load_has_one_version(max_tokens: int) -> None:
     engine = LocalEngine(tiny_model(), max_batch_size=2, max_context_tokens=64)
     engine.load_weights(3)
     [done] = generate(engine, [(prompt(5), sampling(0, max_tokens=max_tokens))])
