@@ -10,8 +10,11 @@ rlvr's, with documents and notes of its own; it ends with the rollout.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import verifiers as vf
@@ -20,6 +23,7 @@ from datasets import Dataset
 from rlvr.app.musique import Game, open_game
 from rlvr.config.compose import load_task_config
 from rlvr.core.env import TurnText
+from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.tasks.verifiers_env import to_messages
 from rlvr.types import Example, Message, StopReason
 
@@ -45,6 +49,7 @@ def load_environment(
     reward: str | None = None,
     settings: Sequence[str] = (),
     seed: int = 0,
+    **unknown: Any,
 ) -> vf.Environment:
     """The environment. What is None has rlvr's value (`rlvr train --config-name musique --cfg job` shows them).
 
@@ -61,6 +66,9 @@ def load_environment(
         reward: A choice of rlvr's reward group: musique, musique_spec, musique_later.
         settings: More of rlvr's settings, e.g. `["task.hops=[2]", "reward.parts.format.weight=0.1"]`.
         seed: Of the order and the noise of the training set.
+        unknown: Nothing else is taken.
+
+    Raises ConfigError or UserError, one sentence; `vf-eval` ends with it, without a traceback.
     """
     chosen = {
         "task.retriever": retriever,
@@ -73,8 +81,17 @@ def load_environment(
         "reward": reward,
     }
     lines = [*(f"{key}={value}" for key, value in chosen.items() if value is not None), *settings]
-    parts = load_task_config("musique", lines).reward.parts
-    return MusiqueEnv(open_game(lines, seed=seed), parts, num_train=num_train_examples, num_eval=num_eval_examples)
+    try:
+        for name in unknown:
+            known = [*inspect.signature(load_environment).parameters][:-1]
+            raise ConfigError(f"vf-musique has no argument {name}; {suggestion(name, known)}")
+        parts = load_task_config("musique", lines).reward.parts
+        game = open_game(lines, seed=seed)
+    except UserError as error:
+        if Path(sys.argv[0]).stem == "vf-eval":
+            raise SystemExit(f"vf-eval: error: {error}") from None
+        raise
+    return MusiqueEnv(game, parts, num_train=num_train_examples, num_eval=num_eval_examples)
 
 
 class MusiqueEnv(vf.MultiTurnEnv):
@@ -139,6 +156,8 @@ class MusiqueEnv(vf.MultiTurnEnv):
         """What the tools returned."""
         return [
             vf.ToolMessage(tool_call_id=message.call_id, content=message.content)
+            if message.call_id is not None
+            else vf.UserMessage(content=message.content)  # a reminder to call a tool
             for message in state["trajectory"][-1]["extras"]["reply"]
         ]
 

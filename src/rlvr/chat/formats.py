@@ -1,4 +1,4 @@
-"""Every tool-call format by its name. `prompt.tool_format` offers the first four; `auto` knows all.
+"""Every tool-call format by its name. `prompt.tool_format` offers four; `auto` knows all.
 
 The formats of model families here read back what the family's chat template renders.
 """
@@ -11,11 +11,11 @@ from typing import Any
 
 from rlvr.chat.reasoning import Marks, pieces
 from rlvr.chat.tool_calls import BadJsonError, Reading, Tools, as_written, decode_json, load_json, schema_of, to_json
-from rlvr.chat.tool_formats import Hermes, Llama, Taught, ToolFormat, Words, bare
+from rlvr.chat.tool_formats import Hermes, Llama, Marked, Taught, ToolFormat, Words, bare
 from rlvr.types import Message, ToolCall
 
 
-class _Tagged(ToolFormat):
+class _Tagged(Marked):
     """Named parameters between tags, their text bare: only the tool's schema tells 3 from "3"."""
 
     header: re.Pattern[str]  # its group is the tool's name
@@ -90,7 +90,7 @@ class Atem(_Tagged):
     written_parameter = '<atem:parameter name="{key}">{value}</atem:parameter>\n'
 
 
-class DeepSeek(ToolFormat):
+class DeepSeek(Marked):
     """`function<sep>f ```json {"query": "x"} ```  of DeepSeek V3 and R1, `f<sep>{"query": "x"}` of V3.1."""
 
     name, open, close = "deepseek", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
@@ -144,7 +144,7 @@ def _as_json(text: str, *, python: bool = False) -> str:
     return _TOKEN.sub(written, text)
 
 
-class Gemma(ToolFormat):
+class Gemma(Marked):
     """`call:f{query:<|"|>x<|"|>}`: Gemma 4."""
 
     name, open, close = "gemma", "<|tool_call>", "<tool_call|>"
@@ -174,7 +174,7 @@ class Gemma(ToolFormat):
         return to_json(value)
 
 
-class Lfm(ToolFormat):
+class Lfm(Marked):
     """`[f(query='x'), g()]`, Python-like: LFM2."""
 
     name, open, close = "lfm", "<|tool_call_start|>", "<|tool_call_end|>"
@@ -271,7 +271,8 @@ class Mistral(ToolFormat):
         return f"{self.open} {to_json(entries)}"
 
 
-_KINDS = (Hermes, Llama, Words, Taught, Xml, Glm, Atem, Harmony, DeepSeek, Gemma, Lfm, Mistral)
+# the format of a template is the first one that reads its call: Llama takes any JSON, and so is the last one
+_KINDS = (Hermes, Words, Taught, Xml, Glm, Atem, Harmony, DeepSeek, Gemma, Lfm, Mistral, Llama)
 FORMATS: Mapping[str, ToolFormat] = {kind.name: kind() for kind in _KINDS}
 
 

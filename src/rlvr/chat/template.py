@@ -127,7 +127,9 @@ class Template:
         special = [word.content for word in self._tokenizer.added_tokens_decoder.values()]
         while True:  # special tokens end the turn, but may also end the call
             for tool_format in FORMATS.values():
-                if read_message(said, self.marks, tool_format, [PROBE]).tool_calls == call.tool_calls:
+                read = read_message(said, self.marks, tool_format, [PROBE])
+                whole = tool_format.name != "llama" or not read.content  # it finds a call in other formats
+                if read.tool_calls == call.tool_calls and whole:
                     return tool_format
             ends = [word for word in special if word and said.endswith(word)]
             if not ends:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from rlvr.chat.tool_calls import (
@@ -18,61 +20,30 @@ from rlvr.chat.tool_calls import (
 )
 from rlvr.types import ToolCall
 
+MAX_TRIES = 100
+"""JSON objects of a turn that are looked at."""
 
-class ToolFormat:
-    """One way to write tool calls; by default any number of calls between `open` and `close`, with text around them."""
+
+class ToolFormat(ABC):
+    """One way to write tool calls."""
 
     name: str
     """The name in `prompt.tool_format`."""
-    open: str
-    close: str
-    outer: tuple[str, str] = ("", "")
-    """Marks before the first and behind the last call."""
-    between = "\n"
+    open = close = ""
+    """The marks around a call, where it has any."""
     is_taught = False
     """Whether demonstrations alone explain it: plain prompts, without a chat template, say nothing of the tools."""
 
+    @abstractmethod
     def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
         """Read the calls in `text`, which holds no reasoning, and the text beside them.
 
         `finished`: the model ended the turn itself. If not, an incomplete call is only text.
         """
-        position = 0
-        first, last = self.outer
-        if first and self.open in text:
-            text = text.replace(first, "").replace(last, "")
-        while not into.full and (start := text.find(self.open, position)) >= 0:
-            into.text.append(text[position:start])
-            end = text.find(self.close, start + len(self.open))
-            if end < 0:
-                self._unfinished(text[start:], into, finished)
-                return
-            position = end + len(self.close)
-            raw = text[start:position]
-            if len(raw) > MAX_CALL_CHARS:
-                into.malformed(raw, "The call is too long.")
-            else:
-                self.read_call(text[start + len(self.open) : end], raw, into, tools)
-        into.text.append(text[position:])
 
-    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
-        """Add the call between the marks; `raw` includes them."""
-        raise NotImplementedError
-
-    def _unfinished(self, raw: str, into: Reading, finished: bool) -> None:
-        if finished:
-            into.malformed(raw, f"The call does not end: {self.close} is missing.")
-        else:
-            into.text.append(raw)
-
+    @abstractmethod
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
         """The calls as the family's template writes them; `read` gives the same ones back."""
-        written = [f"{self.open}{self.write_call(call, tools)}{self.close}" for call in calls]
-        return self.outer[0] + self.between.join(written) + self.outer[1]
-
-    def write_call(self, call: ToolCall, tools: Tools) -> str:
-        """The text between the marks."""
-        raise NotImplementedError
 
     def describe(self, tools: Tools) -> str:
         """What a system message says about the tools and how to call them."""
@@ -84,35 +55,75 @@ class ToolFormat:
         )
 
 
-class Hermes(ToolFormat):
+class Marked(ToolFormat):
+    """Any number of calls between `open` and `close`, with text around them."""
+
+    outer: tuple[str, str] = ("", "")
+    """Marks before the first and behind the last call."""
+    between = "\n"
+
+    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
+        position = 0
+        first, last = self.outer
+        if first and self.open in text:
+            text = text.replace(first, "").replace(last, "")
+        while not into.full and (start := text.find(self.open, position)) >= 0:
+            into.text.append(text[position:start])
+            end = self._end(text, start)
+            if end < 0:
+                raw = text[start:]
+                if finished:
+                    into.malformed(raw, f"The call does not end: {self.close} is missing.")
+                else:
+                    into.text.append(raw)
+                return
+            position = end + len(self.close)
+            raw = text[start:position]
+            if len(raw) > MAX_CALL_CHARS:
+                into.malformed(raw, "The call is too long.")
+            else:
+                self.read_call(text[start + len(self.open) : end], raw, into, tools)
+        into.text.append(text[position:])
+
+    def _end(self, text: str, start: int) -> int:
+        """Where the closing mark of the call at `start` is; -1 if it has none."""
+        return text.find(self.close, start + len(self.open))
+
+    @abstractmethod
+    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
+        """Add the call between the marks; `raw` includes them."""
+
+    def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
+        written = [f"{self.open}{self.write_call(call, tools)}{self.close}" for call in calls]
+        return self.outer[0] + self.between.join(written) + self.outer[1]
+
+    @abstractmethod
+    def write_call(self, call: ToolCall, tools: Tools) -> str:
+        """The text between the marks."""
+
+
+class Hermes(Marked):
     """`<tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>`"""
 
     name, open, close = "hermes", "<tool_call>", "</tool_call>"
 
-    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
+    def _end(self, text: str, start: int) -> int:
         """Tags within JSON strings are text: the JSON is read first, then its closing tag."""
-        position = 0
-        while not into.full and (start := text.find(self.open, position)) >= 0:
-            into.text.append(text[position:start])
-            end = _after_spaces(text, start + len(self.open))
-            problem = f"The call is no JSON object followed by {self.close}."
-            closed, value = False, None
-            try:
-                value, end = decode_json(text, end)
-                end = _after_spaces(text, end)
-                closed = text.startswith(self.close, end)
-            except BadJsonError as error:
-                problem = f"The call is no JSON: {error}."
-            end = end if closed else text.find(self.close, end)
-            if end < 0:
-                self._unfinished(text[start:], into, finished)
-                return
-            position = end + len(self.close)
-            if closed:
-                _add_object(value, text[start:position], into)
-            else:
-                into.malformed(text[start:position], problem)
-        into.text.append(text[position:])
+        start += len(self.open)
+        with suppress(BadJsonError):
+            _, start = decode_json(text, _behind(_WITHIN_TAGS, text, start))
+        return text.find(self.close, start)
+
+    def read_call(self, body: str, raw: str, into: Reading, tools: Tools) -> None:
+        try:
+            value, end = decode_json(body, _behind(_WITHIN_TAGS, body, 0))
+        except BadJsonError as error:
+            into.malformed(raw, f"The call is no JSON: {error}.")
+            return
+        if _behind(_WITHIN_TAGS, body, end) < len(body):
+            into.malformed(raw, f"The call is no JSON object followed by {self.close}.")
+        else:
+            _add_object(value, raw, into)
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
         """As Qwen's templates do."""
@@ -130,36 +141,46 @@ class Hermes(ToolFormat):
 
 
 class Llama(ToolFormat):
-    """The whole turn is `{"name": "search", "parameters": {"query": "x"}}`, optionally behind `<|python_tag|>`.
+    """`{"name": "search", "parameters": {"query": "x"}}`, optionally behind `<|python_tag|>`: Llama 3.1.
 
-    Several objects may follow each other, separated by semicolons or spaces.
+    Text may surround it, and a code fence; other JSON is text. Several calls may follow each other.
     """
 
     name = "llama"
     open = "<|python_tag|>"
 
     def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
-        """A turn that is other text, or JSON that names no tool, is an answer."""
-        stripped = text.strip()
-        tagged = stripped.startswith(self.open)
-        body = stripped.removeprefix(self.open).lstrip()
-        if not tagged and not body.startswith("{"):
-            into.text.append(text)
-            return
-        objects, problem = _objects(body)
-        if objects:
-            calls_tools = all(_calls_a_tool(value, tools) for value, _ in objects)
+        """Without the tag only objects that name a tool or have parameters are calls."""
+        before, tag, body = text.partition(self.open)
+        before, body = (before, body) if tag else ("", text)
+        into.text.append(before)
+        position = start = 0
+        problem, fenced = "there is no object", False
+        for _ in range(MAX_TRIES):
+            opening = _OBJECT.search(body, start)
+            if opening is None or into.full:
+                break
+            try:
+                value, end = decode_json(body, opening.start())
+            except BadJsonError as error:
+                if tag or _names_a_tool(body[opening.start() :], tools):
+                    problem = str(error)
+                    break
+                start = opening.end()
+                continue
+            start = end
+            if tag or _calls_a_tool(value, tools):
+                fence = _FENCE.search(body, position, opening.start())
+                fenced = fenced or fence is not None
+                into.text.append(body[position : opening.start() if fence is None else fence.start()])
+                _add_object(value, body[opening.start() : end], into)
+                position = start = _behind(_FENCE_END if fenced else _SEPARATOR, body, end)
+                tag = ""
+        is_broken = tag or problem != "there is no object"
+        if is_broken and finished:
+            into.malformed(tag + body[position:], f"The call is no JSON: {problem}.")
         else:
-            calls_tools = '"name"' in body[:MAX_CALL_CHARS]
-        if not tagged and not calls_tools:
-            into.text.append(text)
-            return
-        for value, raw in objects:
-            _add_object(value, raw, into)
-        if problem is not None and finished:
-            into.malformed("" if objects else body, f"The call is no JSON: {problem}.")
-        elif not objects:
-            into.text.append(text)
+            into.text.append(tag + body[position:])
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
         """As the template of Llama 3.1 writes one."""
@@ -181,7 +202,7 @@ class Taught(Hermes):
     name, is_taught = "taught", True
 
 
-class Words(ToolFormat):
+class Words(Marked):
     """`<call> search alice </call>`: the words are the tool's arguments in their order, the last one takes the rest.
 
     For models that know a few dozen words, and no punctuation. A word is a number where the tool wants one.
@@ -248,24 +269,6 @@ def _add_object(value: Any, raw: str, into: Reading) -> None:
         into.add(raw, value.get("name"), value.get("arguments", value.get("parameters")))
 
 
-def _objects(text: str) -> tuple[list[tuple[Any, str]], str | None]:
-    """The JSON values that the text consists of, each with its own text, and what is wrong with the rest."""
-    found: list[tuple[Any, str]] = []
-    position = 0
-    while position < len(text):
-        if len(found) > 100:
-            return found, "there is too much of it"
-        try:
-            value, end = decode_json(text, position)
-        except BadJsonError as error:
-            return found, str(error)
-        found.append((value, text[position:end]))
-        position = _after_spaces(text, end)
-        if text.startswith(";", position):
-            position = _after_spaces(text, position + 1)
-    return found, None if found else "there is nothing"
-
-
 def _calls_a_tool(value: Any, tools: Tools) -> bool:
     if not isinstance(value, dict) or "name" not in value:
         return False
@@ -273,9 +276,20 @@ def _calls_a_tool(value: Any, tools: Tools) -> bool:
     return named or "parameters" in value or "arguments" in value
 
 
-_SPACES = re.compile(r"[ \t\r\n]*")
+def _names_a_tool(text: str, tools: Tools) -> bool:
+    """Whether broken JSON was meant as a call."""
+    names = (tool.get("function", tool).get("name") for tool in tools)
+    return any(f'"{name}"' in text[:MAX_CALL_CHARS] for name in names)
 
 
-def _after_spaces(text: str, position: int) -> int:
-    found = _SPACES.match(text, position)
+_OBJECT = re.compile(r'\{\s*+"')
+_FENCE = re.compile(r"```\w*+\s*+\Z")
+_FENCE_END = re.compile(r"\s*+(?:```|;\s*+)?")
+_SEPARATOR = re.compile(r"\s*+(?:;\s*+)?")
+_WITHIN_TAGS = re.compile(r"\s*+(?:```(?:json)?\s*+)?")
+
+
+def _behind(pattern: re.Pattern[str], text: str, position: int) -> int:
+    """Where what matches at the position ends; all patterns match nothing, too."""
+    found = pattern.match(text, position)
     return found.end() if found else position

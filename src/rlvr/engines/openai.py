@@ -95,7 +95,7 @@ class Endpoint:
                 limit = MAX_FAILURES if self._has_answered else MAX_FAILURES_AT_START
                 if self._num_failures >= limit:
                     raise UserError(
-                        f"the endpoint {self.url} failed {self._num_failures} times running ({error}): mend it, then "
+                        f"the endpoint {self.url} failed {self._num_failures} times running ({error}): repair it, then "
                         "run the same command again."
                     ) from error
                 raise
@@ -123,10 +123,10 @@ class Endpoint:
         except openai.APIStatusError as error:
             if error.status_code in (404, 405, 501):
                 return
-            raise UserError(f"the endpoint {self.url} does not work ({_told(error)}): mend it first.") from error
+            raise UserError(f"the endpoint {self.url} does not work ({_told(error)}): repair it first.") from error
         except (openai.OpenAIError, EndpointError) as error:
             raise UserError(
-                f"the endpoint {self.url} does not answer ({_told(error)}): start it, or mend the address."
+                f"the endpoint {self.url} does not answer ({_told(error)}): start it, or correct the address."
             ) from error
         finally:
             await self.close()

@@ -59,7 +59,9 @@ class VllmEngineSettings(EngineSettings):
         only_if="sync != 'broadcast'",
     )
     timeout_s: Annotated[float, Field(gt=0, le=MAX_WAIT_S)] = setting(
-        600.0, "a request or a push of weights that is silent for longer has failed; a server's first ones are slow"
+        600.0,
+        "read timeout: a request or a push of weights whose answer is silent for longer has failed, however long all "
+        "of it takes; a server's first ones are slow",
     )
     wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S)] = setting(
         600.0, "how long to wait for a server to come back when none is left; then the run ends, to be resumed"

@@ -26,7 +26,9 @@ _FAILURES = {"arguments": "invalid_arguments", "timeout": "tool_timeouts"}
 
 
 class ToolEnv:
-    """Ends with a turn that calls nothing, with a successful call of a final tool, or after `max_turns` turns.
+    """Ends with a successful call of a final tool, with a turn that calls nothing, or after `max_turns` turns.
+
+    With `reminds` a turn that calls nothing is answered by the user instead, and counted: call a tool or `complete`.
 
     The calls of a turn run one after another. What goes wrong with a call is said to the model in a tool's message and
     counted in `Score.diagnostics`; nothing of it ends the episode. In the last turn only final tools are executed:
@@ -45,6 +47,7 @@ class ToolEnv:
         verifier: Verifier,
         max_turns: int,
         potential: Callable[[object], float] | None = None,
+        reminds: bool = False,
     ) -> None:
         self.max_turns: int | None = max_turns
         self.tools: tuple[ToolSchema, ...] = tuple(tool.schema for tool in tools)
@@ -53,7 +56,7 @@ class ToolEnv:
         if len(self._tools) < len(tools):
             raise ValueError(f"two of the tools {[tool.name for tool in tools]} have the same name")
         self._last_turn = max_turns - 1
-        self._potential = potential
+        self._potential, self._reminds = potential, reminds
         trace = getattr(state, "trace", None)
         self._trace = trace if isinstance(trace, Trace) else None
         self._potentials: list[float] = []
@@ -79,9 +82,9 @@ class ToolEnv:
             self._trace.turn = self._num_turns
         self._num_turns += 1
         self._counts["tool_calls"] += len(said.tool_calls)
-        if not said.tool_calls:
+        if not said.tool_calls and not (self._reminds and not is_last):
             return Reply(messages=(), done=True)
-        replies = []
+        replies = [] if said.tool_calls else [self._reminder()]
         for index, call in enumerate(said.tool_calls):
             text, ends = await self._call(call, is_last, index)
             if ends:
@@ -95,6 +98,7 @@ class ToolEnv:
         attempt = to_attempt(self._example, turns, self._state)
         score = await run_verifier(self._verifier, attempt)
         counted = {"turns": float(len(turns)), **{name: float(self._counts[name]) for name in COUNTED}}
+        counted |= {"reminders": float(self._counts["reminders"])} if self._reminds else {}
         return replace(
             score,
             diagnostics={**score.diagnostics, **counted},
@@ -121,6 +125,12 @@ class ToolEnv:
         if result.failure is not None:
             return self._failed(_FAILURES.get(result.failure), f"{tool.name}: {result.text}"), False
         return result.text, tool.final
+
+    def _reminder(self) -> Message:
+        self._counts["reminders"] += 1
+        final = " or ".join(name for name, tool in self._tools.items() if tool.final)
+        text = f"You have called no tool: call one of {', '.join(self._tools)}; {final} ends the task."
+        return Message(role="user", content=text)
 
     def _failed(self, kind: str | None, text: str) -> str:
         self._counts["tool_errors"] += 1

@@ -10,7 +10,9 @@ def search(query: str, state: Notes, top_n: int = 3) -> str:
 
 tool = make_tool(search, timeout_s=5.0)
 await tool.call({"query": "Oslo"}, state)        ToolResult(text="...", failure=None)
-await tool.call({"query": 3}, state)             ToolResult(text="argument 'query' ...", failure="arguments")
+await tool.call({"query": []}, state)            ToolResult(text="argument 'query' ...", failure="arguments")
+
+Arguments are read as pydantic does by default: `top_n="3"` is 3, and `query=3` is "3".
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
 
 import pydantic_core
@@ -77,7 +80,7 @@ class Tool:
     async def call(self, arguments: Mapping[str, Any], state: object) -> ToolResult:
         """The answer in words for the model; never raises for anything that the model wrote.
 
-        Raises UserError if the tool does: something is wrong that the model cannot mend.
+        Raises UserError if the tool does: the model can do nothing about it.
         """
         try:
             checked = self.checked(arguments)
@@ -135,7 +138,7 @@ def make_tool(
     async def run(arguments: dict[str, Any], state: object) -> str:
         given = arguments | {_STATE: state} if takes_state else arguments
         if inspect.iscoroutinefunction(function):
-            return _text(await _within(function(**given), timeout_s), max_output_chars)
+            return _text(await _within(partial(function, **given), timeout_s), max_output_chars)
         if inline:
             return _text(function(**given), max_output_chars)
         return await pool.run(name, lambda: _text(function(**given), max_output_chars), timeout_s)
@@ -219,7 +222,7 @@ def _parameters(
         field: Any = Annotated[hints[key], Field(description=notes.get(key), json_schema_extra=extra)]
         fields[key] = field if default is parameter.empty else NotRequired[field]
     model: Any = TypedDict(name, fields)  # pyright: ignore[reportArgumentType]
-    model.__pydantic_config__ = ConfigDict(strict=True, extra="forbid")
+    model.__pydantic_config__ = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
     try:
         adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(model)
         schema = adapter.json_schema(schema_generator=_Untitled)
@@ -234,9 +237,9 @@ def _parameters(
 # --------------------------------------------------------------------------------------------------------- running
 
 
-async def _within(coroutine: Any, timeout_s: float) -> object:
-    """The coroutine's result. One that is out of time is cancelled, and not waited for if it does not care."""
-    task = asyncio.ensure_future(_no_exit(coroutine))
+async def _within(call: Callable[[], Awaitable[object]], timeout_s: float) -> object:
+    """The call's result. One that is out of time is cancelled, and not waited for if it does not care."""
+    task = asyncio.ensure_future(_no_exit(call))
     try:
         await asyncio.wait({task}, timeout=timeout_s)
         if task.done():
@@ -249,9 +252,9 @@ async def _within(coroutine: Any, timeout_s: float) -> object:
     raise TimeIsUpError
 
 
-async def _no_exit(coroutine: Awaitable[object]) -> object:
+async def _no_exit(call: Callable[[], Awaitable[object]]) -> object:
     try:
-        return await coroutine
+        return await call()
     except SystemExit as error:  # out of a task it would end the event loop
         raise RuntimeError(f"SystemExit: {error}") from error
 
@@ -290,4 +293,5 @@ def _problem(problem: Any, known: Mapping[str, Any]) -> str:
     kinds = {bool: "the boolean", int: "the integer", float: "the number", str: "the string", list: "the list"}
     value = problem["input"]
     shown = f"{kinds[type(value)]} {value!r:.60}" if type(value) in kinds else "null" if value is None else "an object"
-    return f"argument {place!r} {problem['msg'].removeprefix('Input ')}, not {shown}"
+    wanted = re.sub(r", (?:unable to|got a) .*", "", problem["msg"].removeprefix("Input "))
+    return f"argument {place!r} {wanted}, not {shown}"

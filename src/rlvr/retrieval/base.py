@@ -14,6 +14,10 @@ class RetrievalError(UserError):
     """A service stays down, or a search gives what cannot be used: the run ends, it does not go on with reward 0."""
 
 
+class NoAnswerError(RetrievalError):
+    """A service did not answer one search: a tool tells the model so, and the run goes on."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
     """`Document(id="3", title="Lyon", text="Lyon is a city in France.")`; an id is unique among its documents."""
@@ -46,5 +50,6 @@ class Found(NamedTuple):
 Search = Callable[[str, int], Awaitable[list[Document]]]
 """The search of one episode: a query and `top_n` -> at most that many documents, best first.
 
-What other episodes do never changes what it finds. Raises `RetrievalError` where a service stays down.
+What other episodes do never changes what it finds. Raises `NoAnswerError` where a service does not answer,
+`RetrievalError` where it stays down.
 """

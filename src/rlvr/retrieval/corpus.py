@@ -14,7 +14,6 @@ import hashlib
 import json
 import mmap
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -57,8 +56,8 @@ def open_corpus(file: str | Path, index_dir: str | Path | None) -> Corpus:
     """The passages of a file; read and stored if that was not done before for exactly these bytes.
 
     Args:
-        file: one JSON object a line (.jsonl) or a JSON list of objects (.json), either also as .gz, with "text" and
-            perhaps "title" and "id" (else its number, from 0); other fields are ignored.
+        file: as of `read_file`, with "text" and perhaps "title" and "id" (else its number, from 0); other fields are
+            ignored.
         index_dir: where folders are kept; None for `default_folder()`.
 
     Raises:
@@ -67,7 +66,7 @@ def open_corpus(file: str | Path, index_dir: str | Path | None) -> Corpus:
     """
     path = Path(file).expanduser()
     check_file(path)
-    name, kind = re.fullmatch(r"(.*)\.(jsonl?)(?:\.gz)?", path.name, re.DOTALL).groups()  # type: ignore[union-attr]
+    name, _, kind = path.name.removesuffix(".gz").rpartition(".")
     digest = hashlib.sha256(f"{FORMAT} {kind}\n".encode())
     with path.open("rb") as opened:
         while block := opened.read(1 << 20):

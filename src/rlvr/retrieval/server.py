@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import JSONResponse
 
-HOST = "127.0.0.1"
 MAX_BODY_BYTES = 8 << 20
 MAX_DOCUMENTS = 1_000
 MAX_TOP_N = 100
@@ -60,12 +59,13 @@ class _Search(_Body):
     top_n: Annotated[int, Field(ge=1, le=MAX_TOP_N)] = DEFAULT_TOP_N
 
 
-def serve(name: str, retriever: Retriever, port: int) -> None:
+def serve(name: str, retriever: Retriever, host: str, port: int) -> None:
     """Answer requests until Ctrl-C or SIGTERM; requests under way are finished, for `SHUTDOWN_S` at most.
 
     Args:
         name: of the retriever, which a request may give as "model".
         retriever: open, with scope=corpus; /rerank searches the documents of the request with it.
+        host: address to listen on; anything but 127.0.0.1 lets other machines ask.
         port: 0 for any free one; the address is printed on stderr.
 
     Raises:
@@ -89,7 +89,7 @@ def serve(name: str, retriever: Retriever, port: int) -> None:
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            address = f"http://{HOST}:{listening.getsockname()[1]}"
+            address = f"http://{host}:{listening.getsockname()[1]}"
             print(f"rlvr: {name} over {num_passages:,} passages at {address}; Ctrl-C stops it", file=sys.stderr)
             sys.stderr.flush()
 
@@ -97,9 +97,9 @@ def serve(name: str, retriever: Retriever, port: int) -> None:
         raise SystemExit(128 + number)
 
     try:
-        listening = socket.create_server((HOST, port), backlog=MAX_CONNECTIONS)
+        listening = socket.create_server((host, port), backlog=MAX_CONNECTIONS)
     except OSError as error:
-        raise UserError(f"--port {port} cannot be used ({error.strerror}); choose another one.") from None
+        raise UserError(f"--host {host} --port {port} cannot be used ({error.strerror}); choose another one.") from None
     with listening:
         # uvicorn raises the signal again when it is done: SIGINT becomes KeyboardInterrupt, SIGTERM this.
         before = signal.signal(signal.SIGTERM, leave)

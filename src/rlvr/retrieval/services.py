@@ -5,8 +5,9 @@
     POST /search {"query", "top_n"} -> {"results": [{"id", "title", "text"[, "score"]}, ...]}
 
 A request that fails for a reason that may pass (no connection, no answer in time, status 408, 429 or 5xx) is made
-again after a pause; then, and for any other failure, `RetrievalError` ends the run: a service that is down must not
-turn into episodes without documents, and so into reward 0.
+again after a pause; then the search has failed, and the model is told (`NoAnswerError`). More failures than
+`max_error_share` of the last 50 searches, and any other failure, end the run with `RetrievalError`: a service that is
+down must not turn into episodes without documents, and so into reward 0.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 import os
 import weakref
 from abc import ABC
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
@@ -36,7 +38,7 @@ from pydantic import (
 
 from rlvr.errors import ConfigError
 from rlvr.registry import register
-from rlvr.retrieval.base import Document, Found, RetrievalError
+from rlvr.retrieval.base import Document, Found, NoAnswerError, RetrievalError
 from rlvr.retrieval.retriever import Retriever
 from rlvr.retrieval.text import readable
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 MAX_CONCURRENT = 32
 MAX_ANSWER_BYTES = 16 << 20
+WATCHED_SEARCHES = 50
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 PASSING = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -91,11 +94,13 @@ class ServiceRetriever(Retriever, ABC):
     """Asks a service, at `task.retrieval.<name>_url`. May be used from several event loops."""
 
     is_local: ClassVar[bool] = False
-    uses: ClassVar[frozenset[str]] = frozenset({"api_key_var", "timeout_s", "max_retries"})
+    uses: ClassVar[frozenset[str]] = frozenset({"api_key_var", "timeout_s", "max_retries", "max_error_share"})
     address_var: ClassVar[str]
     """The variable with the service's address, where no setting has it."""
     _url: str = ""
     _headers: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    _failed: deque[bool] = PrivateAttr(default_factory=lambda: deque(maxlen=WATCHED_SEARCHES))
+    """Of the last searches, which of them had no answer."""
     _connections: Any = PrivateAttr(default_factory=weakref.WeakKeyDictionary)
 
     def check(self, tool_timeout_s: float = math.inf) -> None:
@@ -121,7 +126,7 @@ class ServiceRetriever(Retriever, ABC):
         self._headers = {"Content-Type": "application/json"} | _authorization(self.retrieval.api_key_var)
 
     async def post(self, body: Mapping[str, Any], kind: type[Answer]) -> Answer:
-        """The service's answer to `body`. RetrievalError if there is none after `max_retries` further requests."""
+        """The service's answer to `body`. NoAnswerError if there is none after `max_retries` further requests."""
         client, gate, _ = await self._connection()
         tries, problem = self.retrieval.max_retries + 1, ""
         async with gate:  # also between the requests: else those who wait would be in turn before the last
@@ -138,11 +143,20 @@ class ServiceRetriever(Retriever, ABC):
                     problem = _shown(str(error) or type(error).__name__)
                 else:
                     if status == 200:
+                        self._failed.append(False)
                         return self._parsed(text, kind)
                     problem = f"status {status}: {_shown(text)}"
                     if status not in PASSING:
                         raise self._error(f"refuses the request ({problem}); check its address, key and model.")
-        raise self._error(f"does not answer after {tries} request{'s' * (tries > 1)} ({problem}); see that it runs.")
+        self._failed.append(True)
+        share, number = self.retrieval.max_error_share, sum(self._failed)
+        said = f"does not answer after {tries} request{'s' * (tries > 1)} ({problem})"
+        if number > share * WATCHED_SEARCHES:
+            raise self._error(
+                f"{said}; {number} of the last {WATCHED_SEARCHES} searches failed, more than "
+                f"task.retrieval.max_error_share={share:g}; see that it runs, and go on with resume=true."
+            )
+        raise NoAnswerError(f"the service at {self._url} {said}; see that it runs.")
 
     async def _exchange(self, client: AsyncClient, body: Mapping[str, Any]) -> tuple[int, str]:
         content = json.dumps(body).encode()  # escapes what UTF-8 cannot hold

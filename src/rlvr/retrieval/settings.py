@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from rlvr.settings import NonNegativeInt, PositiveFloat, PositiveInt, Settings, Text, setting
+from rlvr.settings import NonNegativeInt, PositiveFloat, PositiveInt, Settings, Share, Text, setting
 
 
 def _read_by(retrievers: str, name: str, default: Any, description: str) -> Any:
@@ -46,5 +46,11 @@ class RetrievalSettings(Settings):
     )
     timeout_s: PositiveFloat = _read_by("rerank and search", "timeout_s", 10.0, "time limit of a request")
     max_retries: NonNegativeInt = _read_by("rerank and search", "max_retries", 3, "requests after the first failed one")
+    max_error_share: Share = _read_by(
+        "rerank and search",
+        "max_error_share",
+        0.1,
+        "the model is told of a search without an answer; more than this share of the last 50 end the run",
+    )
     max_document_chars: PositiveInt = _read_by("rerank", "max_document_chars", 8_000, "longer documents are cut")
     own: Mapping[str, Any] = setting({}, "a retriever of your own (module:Class): its fields")

@@ -105,7 +105,7 @@ class RpnVerifier:
         ended, correct = END in written, found == attempt.example.answer
         derivation = _derivation(attempt.prompt, written[: written.index(END)] if ended else written, attempt.state)
         diagnostics, trace = dict(score.diagnostics), ()
-        if derivation is not None:  # nobody judges the expression, nor a line that was cut off
+        if derivation is not None:  # neither the expression nor a line that was cut off is judged
             right = derivation.right
             if ended:
                 diagnostics["valid_steps"] = sum(right) / len(right)

@@ -1,14 +1,14 @@
 """Processes that can be killed, for verifiers that may hang, eat memory or crash.
 
-    this process            root                                        runners
-    threads  -- calls -->   imports what verifiers need, forks runners  run one call after another
-             <-- JSON --    and kills each at its call's deadline
+    this process                     root                                        runners
+    a thread a worker -- fork, kill -->  imports what verifiers need, forks runners
+                      -- calls, JSON back ------------------------------------>  run one call after another
 
 A runner leads a process group that dies with it by SIGKILL; what left the group becomes a child of the root, which ends
 it. A bad call costs only itself: the next runner is forked within milliseconds, and a call that dies in a runner which
 earlier calls may have damaged is tried once more in a fresh one. The root is a fresh interpreter: no runner has a copy
-of the trainer's memory, threads or locks, the user's `__main__` never runs twice, and a busy trainer delays nobody.
-Nothing is unpickled that a runner wrote.
+of the trainer's memory, threads or locks, and the user's `__main__` never runs twice (multiprocessing's forkserver
+would run it, and would not find what left its group). Nothing is unpickled that a runner wrote.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import itertools
 import json
 import os
 import pickle
+import queue
 import resource
 import signal
 import socket
-import stat
-import struct
 import subprocess
 import sys
 import threading
-import traceback
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -45,8 +43,9 @@ _BOOT = "import json, sys; sys.path[:], *a = json.loads(sys.argv[1]); from rlvr.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """A worker is one core's work; the buffers of more threads would also use up its address space."""
 _LOAD_TIMEOUT_S = 120.0  # to import a function's module, or start a process: many times what a busy machine needs
+_SWEEP_S = 1.0
 _MAX_REPLY_BYTES = 1 << 19
-_HEADER = struct.Struct("!QQ")
+_NUMBER_BYTES = 8
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
 
 
@@ -66,6 +65,7 @@ class CallResult:
 
 
 _CLOSED = CallResult(status="closed", message="the sandbox was closed")
+_DIED = CallResult(status="crash", message="its process died")
 _NO_START = CallResult(status="crash", message="no verifier process starts; stderr says why")
 
 
@@ -93,12 +93,15 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
     """
 
     def __init__(self, *, num_workers: int, timeout_s: float, max_memory_mb: int) -> None:
-        self._limits = (num_workers, timeout_s, max_memory_mb)
+        self._timeout_s, self._max_memory_mb = timeout_s, max_memory_mb
         self._preloads: dict[str, None] = {}
         self._lock, self._closed = threading.Lock(), False
-        self._link: socket.socket | None = None  # to the root
-        self._receiver = threading.Thread()
-        self._numbers, self._waiting = itertools.count(), dict[int, Future[CallResult]]()
+        self._calls = queue.SimpleQueue[tuple[bytes, Future[CallResult]] | None]()
+        names = [f"sandbox {number}" for number in range(num_workers)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(i,), name=n, daemon=True) for i, n in enumerate(names)
+        ]
+        self._root: tuple[subprocess.Popen[bytes], socket.socket] | None = None
 
     def preload(self, module: str) -> None:
         """Import `module` where workers are forked from, if none is yet."""
@@ -125,35 +128,50 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         with self._lock:
             if self._closed:
                 raise RuntimeError("the sandbox is closed")
-            try:
-                self._link = self._link or self._start_root()
-            except (OSError, RuntimeError):  # there is no such program, or no memory for it or a thread
-                traceback.print_exc()
-                future.set_result(_NO_START)
-                return future
-            number = next(self._numbers)
-            self._waiting[number] = future
-            with contextlib.suppress(OSError):  # it has died, as the thread that receives will find
-                self._link.sendall(_HEADER.pack(number, len(request)) + request)
+            for thread in self._threads:
+                if thread.ident is None:
+                    thread.start()
+            self._calls.put((request, future))
         return future
 
     def close(self) -> None:
         """End all processes; calls that are not done come back as `closed`."""
         with self._lock:
             self._closed = True
-            if self._link is not None:
-                with contextlib.suppress(OSError):  # it has died
-                    self._link.shutdown(socket.SHUT_RDWR)
-        if self._receiver.ident is not None:
-            self._receiver.join()
+            if self._root is not None:
+                self._end_root(*self._root)
+        started = [thread for thread in self._threads if thread.ident is not None]
+        for _ in started:
+            self._calls.put(None)
+        for thread in started:
+            thread.join()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start_root(self) -> socket.socket:
-        link, theirs = socket.socketpair()
+    def _work(self, number: int) -> None:
+        worker = _Worker(number, self._fork, self._timeout_s)
+        while (call := self._calls.get()) is not None:
+            request, future = call
+            result = _CLOSED if self._closed else worker.answer(request)
+            future.set_result(_CLOSED if self._closed and result.status != "ok" else result)
+        worker.end()
+
+    def _fork(self, number: int, *links: socket.socket) -> None:
+        """Have the runner of worker `number` killed and, with a link to read calls from, another one forked."""
+        with self._lock:
+            if links and (self._root is None or self._root[0].poll() is not None) and not self._closed:
+                if self._root is not None:
+                    self._end_root(*self._root)
+                self._root = self._start_root()
+            if self._root is not None:
+                link_fds = [link.fileno() for link in links]
+                socket.send_fds(self._root[1], [number.to_bytes(_NUMBER_BYTES)], link_fds)
+
+    def _start_root(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = socket.socketpair()
         path = [os.path.abspath(entry) for entry in [*sys.path, os.getcwd()]]
-        arguments = json.dumps([path, theirs.fileno(), list(self._preloads), *self._limits])
+        arguments = json.dumps([path, theirs.fileno(), list(self._preloads), self._max_memory_mb])
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-u", "-c", _BOOT, arguments],
@@ -163,72 +181,16 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C at the terminal does not reach it
             )
-        self._receiver = threading.Thread(target=self._receive, args=(link, process), name="sandbox", daemon=True)
-        self._receiver.start()
-        return link
+        return process, ours
 
-    def _receive(self, link: socket.socket, process: subprocess.Popen[bytes]) -> None:
-        """A thread, as long as a root lives; the calls that it leaves undone have failed."""
-        failed = _NO_START
-        link.settimeout(_LOAD_TIMEOUT_S)
-        with link, link.makefile("rb") as lines, contextlib.suppress(OSError):
-            while (line := lines.readline()).endswith(b"\n"):  # else it died, maybe in the middle of a line
-                link.settimeout(None)
-                failed = CallResult(status="crash", message="its process died")
-                for number, reply in json.loads(line).items():
-                    self._waiting.pop(int(number)).set_result(CallResult(**reply))
+    @staticmethod
+    def _end_root(process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        control.close()
         try:
             process.wait(timeout=10)  # it ends its runners
         except subprocess.TimeoutExpired:  # it hangs in an import
             process.kill()
             process.wait()
-        with self._lock:
-            self._link, undone, self._waiting = None, self._waiting, {}
-        for future in undone.values():
-            future.set_result(_CLOSED if self._closed else failed)
-
-
-def root(control_fd: int, preloads: list[str], num_workers: int, timeout_s: float, max_memory_mb: int) -> None:
-    """The process that forks runners: `Sandbox` starts it, and it ends when the other end of its socket closes."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what has lost its parent becomes a child of this process
-    for module in preloads:
-        with contextlib.suppress(Exception):  # a call that needs the module will say what is wrong with it
-            importlib.import_module(module)
-    gc.freeze()  # a collection in a runner then leaves the pages of these objects shared
-    workers = [_Worker(timeout_s, max_memory_mb) for _ in range(num_workers)]
-    asyncio.run(_serve(socket.socket(fileno=control_fd), workers))
-
-
-async def _serve(control: socket.socket, workers: Sequence[_Worker]) -> None:
-    calls: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
-    reader, writer = await asyncio.open_connection(sock=control)
-    writer.write(b"{}\n")  # it is there
-
-    async def work(worker: _Worker) -> None:
-        while True:
-            number, request = await calls.get()
-            reply = await worker.answer(request)
-            writer.write(json.dumps({number: reply}).encode() + b"\n")
-
-    async def sweep() -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            _end_strays({worker.pid for worker in workers})
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(sweep())
-            for worker in workers:
-                group.create_task(work(worker))
-            while True:
-                number, size = _HEADER.unpack(await reader.readexactly(_HEADER.size))
-                calls.put_nowait((number, await reader.readexactly(size)))
-    except* (EOFError, ConnectionError):
-        pass
-    finally:
-        for worker in workers:
-            worker.end()
-        _end_strays(set())
 
 
 class _Worker:
@@ -239,66 +201,120 @@ class _Worker:
     call's own random token: what another call wrote there is no answer.
     """
 
-    def __init__(self, timeout_s: float, max_memory_mb: int) -> None:
-        self._timeout_s, self._max_memory_mb = timeout_s, max_memory_mb
-        self.pid = 0  # of the runner; 0: there is none
+    def __init__(self, number: int, fork: Callable[..., None], timeout_s: float) -> None:
+        self._number, self._fork, self._timeout_s = number, fork, timeout_s
+        self._link: socket.socket | None = None  # to the runner; None: there is none
+        self._read = b""
 
-    async def answer(self, request: bytes) -> dict[str, Any]:
-        """How the call ended; one that ends a runner which earlier calls may have damaged is tried once more."""
-        was_used = self.pid != 0
-        reply = await self._attempt(request)
-        return await self._attempt(request) if was_used and reply["status"] in ("memory", "crash") else reply
+    def answer(self, request: bytes) -> CallResult:
+        """How the call ended; one that ends a runner which earlier calls may have damaged is tried once more, and so is
+        one under whose runner another call killed the root."""
+        result = _NO_START
+        for _ in range(3):
+            was_used = self._link is not None
+            result = self._attempt(request)
+            if result is not _NO_START and not (was_used and result.status in ("memory", "crash")):
+                break
+        return result
 
-    async def _attempt(self, request: bytes) -> dict[str, Any]:
-        seconds, is_last = self._timeout_s, True
+    def _attempt(self, request: bytes) -> CallResult:
+        seconds, is_last, died = self._timeout_s, True, _DIED
         try:
-            if self.pid == 0:
-                await self._start()
-                seconds = _LOAD_TIMEOUT_S
+            if self._link is None:
+                seconds, died = _LOAD_TIMEOUT_S, _NO_START
+                self._link, theirs = socket.socketpair()
+                with theirs:
+                    self._fork(self._number, theirs)
             token, found = os.urandom(8).hex(), None
-            self._writer.write(token.encode() + request)
+            self._link.settimeout(_LOAD_TIMEOUT_S)
+            self._link.sendall(token.encode() + request)
             while not isinstance(found, dict):
                 seconds = {None: seconds, "loading": _LOAD_TIMEOUT_S, "loaded": self._timeout_s}[found]
-                async with asyncio.timeout(seconds):
-                    whose, found = json.loads(await self._reader.readline())
+                whose, found = json.loads(self._line(self._link, seconds))
+                died = _DIED
                 if whose != token:
                     raise ValueError("an answer to no call")
-            is_last = found.get("last", False)
-            return {"status": found["status"], "value": found.get("value"), "message": found.get("message", "")}
-        except TimeoutError:
+            is_last = found.pop("last", False)
+            return CallResult(**found)
+        except (TimeoutError, BlockingIOError):
             what = "timed out" if seconds == self._timeout_s else "could not be loaded"
-            return {"status": "timeout", "message": f"{what} after {seconds:g} s"}
+            return CallResult(status="timeout", message=f"{what} after {seconds:g} s")
         except Exception:  # it died, or what it wrote is no answer
-            return {"status": "crash", "message": "its process died"}
+            return died
         finally:
             if is_last:
                 self.end()
 
-    async def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                _run(theirs, self._max_memory_mb)
-            finally:
-                os._exit(0)
-        theirs.close()
-        self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=2 * _MAX_REPLY_BYTES)
-        # asyncio's buffer of 256 KB for each read costs a tenth of all that the root does
-        self._writer.transport.max_size = 1 << 14  # pyright: ignore[reportAttributeAccessIssue]
+    def _line(self, link: socket.socket, seconds: float) -> bytes:
+        """The next line. An answer that is there counts, however late a busy trainer looks for it."""
+        end = time.monotonic() + seconds
+        while b"\n" not in self._read:
+            link.settimeout(max(0.0, end - time.monotonic()))
+            block = link.recv(1 << 16)
+            if not block or len(self._read) > 2 * _MAX_REPLY_BYTES:
+                raise EOFError
+            self._read += block
+        line, _, self._read = self._read.partition(b"\n")
+        return line
 
     def end(self) -> None:
         """End the runner and its group."""
-        if self.pid:
-            self._writer.transport.abort()
-            for end in (os.killpg, os.kill):  # it may not have made its group yet
-                with contextlib.suppress(OSError):
-                    end(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-            self.pid = 0
+        if self._link is not None:
+            self._link.close()
+            self._link, self._read = None, b""
+            with contextlib.suppress(OSError):  # the root has died, and its runners with it
+                self._fork(self._number)
 
 
-def _end_strays(runners: set[int]) -> None:
+# ------------------------------------------------------------------------------------------------------ other processes
+
+
+def root(control_fd: int, preloads: list[str], max_memory_mb: int) -> None:
+    """The process that forks and kills runners; it ends them all when the other end of its socket closes."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what has lost its parent becomes a child of this process
+    for module in preloads:
+        with contextlib.suppress(Exception):  # a call that needs the module will say what is wrong with it
+            importlib.import_module(module)
+    gc.freeze()  # a collection in a runner then leaves the pages of these objects shared
+    control, runners, swept = socket.socket(fileno=control_fd), dict[int, int](), time.monotonic()
+    control.settimeout(_SWEEP_S)
+    while True:
+        with contextlib.suppress(TimeoutError):
+            message, links, *_ = socket.recv_fds(control, _NUMBER_BYTES, 1)
+            if not message:
+                break
+            number = int.from_bytes(message)
+            if number in runners:
+                _kill(runners.pop(number))
+            if links:
+                runners[number] = _fork(control, links[0], max_memory_mb)
+        if time.monotonic() - swept > _SWEEP_S:
+            swept = time.monotonic()
+            _kill_strays(set(runners.values()))
+    for pid in runners.values():
+        _kill(pid)
+    _kill_strays(set())
+
+
+def _fork(control: socket.socket, link: int, max_memory_mb: int) -> int:
+    if (pid := os.fork()) == 0:
+        try:
+            control.close()
+            _run(socket.socket(fileno=link), max_memory_mb)
+        finally:
+            os._exit(0)
+    os.close(link)
+    return pid
+
+
+def _kill(pid: int) -> None:
+    for end in (os.killpg, os.kill):  # it may not have made its group yet
+        with contextlib.suppress(OSError):
+            end(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _kill_strays(runners: set[int]) -> None:
     """End what left its group and lost its parent. Linux only: elsewhere such a process is not found."""
     for _ in range(100):  # the children of a killed stray become strays in their turn
         try:
@@ -323,10 +339,6 @@ def _run(link: socket.socket, max_memory_mb: int) -> None:
     """The runner: one call after another, until it is killed."""
     os.setsid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    for name in os.listdir("/dev/fd"):  # the root's sockets, among them those to other runners
-        with contextlib.suppress(OSError):
-            if int(name) != link.fileno() and stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                os.close(int(name))
     for kind, value in ((resource.RLIMIT_AS, max_memory_mb << 20), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(ValueError, OSError):  # macOS refuses or ignores limits of the address space
             resource.setrlimit(kind, (value, value))  # hard, too: no call can lift it again

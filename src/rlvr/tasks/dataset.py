@@ -34,7 +34,7 @@ class Data:
     """What a loader found: problems, what there is to say about them, and words if the text is made of a few."""
 
     source: Source
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] | None = None
 
 

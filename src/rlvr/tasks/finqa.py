@@ -26,7 +26,7 @@ from rlvr.settings import Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.settings import DataPath, SplitSettings, TaskContext, data_folder
-from rlvr.tasks.splits import make_data, parse_rows
+from rlvr.tasks.splits import NO_GOLD, Part, make_data, parse_rows
 
 CELL = " | "  # no cell of the data has a bar, and a model tells bars from the spaces inside cells
 STEP = re.compile(r"[a-z_]+\(")
@@ -76,22 +76,25 @@ class Finqa(SplitSettings):
 
     def load(self, context: TaskContext) -> Data:
         """Rows without `exe_ans` have no gold; they are left out and noted."""
-        wants_program = self.answer == "program"
-        train, held_out = (
-            parse_rows(self.rows(key), lambda row: parse(row, wants_program)) for key in ("train_split", "eval_split")
+
+        def part(key: str) -> Part:
+            return parse_rows(self.rows(key), lambda row: parse(row, self.answer == "program"))
+
+        train = part("train_split") if context.reads == "all" else None
+        return make_data(
+            (train, part("eval_split")), where=self.path, seed=context.seed, max_train=self.max_train_examples
         )
-        return make_data((train, held_out), where=self.path, seed=context.seed, max_train=self.max_train_examples)
 
 
-def parse(row: Row, wants_program: bool) -> Problem | None:
-    """The problem of a row, with metadata `table`, `exe_ans` and, where it is known, `program`; None without a gold."""
+def parse(row: Row, wants_program: bool) -> Problem | str:
+    """The problem of a row, with metadata `table`, `exe_ans` and, where it is known, `program`; or `NO_GOLD`."""
     flat = "qa" not in row.fields and "question" in row.fields
     prefix = "" if flat else "qa."
     gold_field = "final_result" if flat else "qa.exe_ans"
     question, table = row.text(f"{prefix}question"), _table(row)
     gold = _gold(row, gold_field)
     if gold is None:
-        return None
+        return NO_GOLD
     facts = row.fields.get("gold_inds") if flat else row.get("qa").get("gold_inds")
     program = None if flat else row.get("qa").get("program")
     if program is not None:

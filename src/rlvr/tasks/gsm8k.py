@@ -14,9 +14,9 @@ from rlvr.rows import Row, clean
 from rlvr.settings import PositiveInt, Text, setting
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.readers import read_split, split_names
+from rlvr.tasks.readers import Split, split_names
 from rlvr.tasks.settings import DataPath, SplitSettings, Subset, TaskContext, data_folder
-from rlvr.tasks.splits import Part, make_data, parse_rows
+from rlvr.tasks.splits import NO_GOLD, Part, make_data, parse_rows
 
 FIELDS = ("question", "answer")
 CALCULATION = re.compile(r"<<[^<>\n]{0,200}>>")
@@ -49,20 +49,21 @@ class Gsm8k(SplitSettings):
 
     def load(self, context: TaskContext) -> Data:
         """Rows without a number after `####` have no gold; they are left out and noted."""
-        train, held_out = (self._part(key) for key in ("train_split", "eval_split"))
+        train = self._part("train_split") if context.reads == "all" else None
+        held_out = self._part("eval_split")
         return make_data((train, held_out), where=self.path, seed=context.seed, max_train=self.max_train_examples)
 
     def _part(self, key: str) -> Part:
         rows: dict[str, Row] = {}
         for split in split_names(f"task.{key}", getattr(self, key)):
-            found = read_split(self.path, split, subset=self.subset, fields=FIELDS)
+            found = Split(self.path, split, self.subset).rows(FIELDS)
             rows |= {f"gsm8k/{split}/{number}": row for number, row in enumerate(found, start=1)}
         names = iter(rows)
         return parse_rows(rows.values(), lambda row: parse(row, next(names), self.solution_lines))
 
 
-def parse(row: Row, name: str, solution_lines: int | None) -> Problem | None:
-    """The problem of a row; None without a gold.
+def parse(row: Row, name: str, solution_lines: int | None) -> Problem | str:
+    """The problem of a row, or `NO_GOLD`.
 
     `"48/2 = <<48/2=24>>24\\n#### 1,072"` gives the answer `1072` and the solution `48/2 = 24`.
     """
@@ -70,7 +71,7 @@ def parse(row: Row, name: str, solution_lines: int | None) -> Problem | None:
     working, mark, gold = text.rpartition("####")
     answer = clean(gold).replace(",", "")
     if not mark or parse_answer(answer) is None:
-        return None
+        return NO_GOLD
     lines = [line.strip() for line in CALCULATION.sub("", working).splitlines() if line.strip()]
     shown = lines if solution_lines is None else lines[-solution_lines:]
     steps = len(CALCULATION.findall(working))

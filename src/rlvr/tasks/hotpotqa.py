@@ -18,8 +18,10 @@ from typing import ClassVar
 from rlvr.registry import register
 from rlvr.retrieval.base import Document
 from rlvr.rows import Row
-from rlvr.tasks.multihop_sets import Library, Question, Reason, cell, gold, records
+from rlvr.tasks.multihop_sets import Library, cell, gold, records, to_problem
 from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
+from rlvr.tasks.problems import Problem
+from rlvr.tasks.splits import NO_GOLD
 
 INCOMPLETE = "have a context without all supporting paragraphs, and need task.retrieval.scope=corpus"
 
@@ -34,7 +36,7 @@ class Hotpotqa(MultiHopSettings):
     train_sets: TrainSets = sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "train", "train")
     eval_sets: EvalSets = sets("hotpotqa", "hotpotqa/hotpot_qa,distractor", "validation", "dev")
 
-    def parse(self, row: Row) -> Question | Reason:
+    def parse(self, row: Row) -> Problem | str:
         return parse(row, self.library)
 
 
@@ -48,11 +50,11 @@ class Wiki2(Hotpotqa):
     eval_sets: EvalSets = sets("2wikimultihopqa", "xanhho/2WikiMultihopQA,", "validation", "dev")
 
 
-def parse(row: Row, library: Library | None = None) -> Question | Reason:
-    """The question of a row, or why it is left out. With a library its documents are the passages that support it."""
-    text, answer = row.text("question"), gold(row, "answer")
+def parse(row: Row, library: Library | None = None) -> Problem | str:
+    """The problem of a row, or why it is left out. With a library its documents are the passages that support it."""
+    answer = gold(row, "answer")
     if answer is None:
-        return "have no gold answer"
+        return NO_GOLD
     if not row.fields.get("supporting_facts"):
         return "have no supporting facts"
     facts = enumerate(records(row, "supporting_facts", ("title",)))
@@ -70,16 +72,16 @@ def parse(row: Row, library: Library | None = None) -> Question | Reason:
         support = {document.id: document.title for document in documents if document.title in titles}
         if row.fields.get("context_complete") is False or len(set(support.values())) < len(titles):
             return INCOMPLETE
-    return Question(
-        id=row.text("_id" if "_id" in row.fields else "id"),
-        text=text,
-        golds=(answer,),
-        documents=documents,
+    kind = row.fields.get("type")
+    return to_problem(
+        row,
+        (answer,),
+        documents,
+        len(titles),
+        None if kind is None else cell(row, "type", kind),
         support=support,
         wanted=wanted,
         num_support=len(titles),
-        hops=len(titles),
-        kind=cell(row, "type", row.fields["type"]) or None if row.fields.get("type") is not None else None,
     )
 
 

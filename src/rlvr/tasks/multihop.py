@@ -11,21 +11,21 @@ An episode has documents, search and notes of its own (`Notes`): nothing is shar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlvr.envs.tools import Tool, ToolError, load_tool, make_tool
 from rlvr.errors import UserError
-from rlvr.retrieval.base import Document, Search
+from rlvr.retrieval.base import Document, NoAnswerError, Search
 from rlvr.retrieval.retriever import Retriever
 from rlvr.rewards.base import Verifier
 from rlvr.rewards.completion import ARGUMENTS, Ids, Text
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import QaState, Rules, final_answer, official_scores, potential
 from rlvr.rewards.text import golds_of
-from rlvr.tasks.multihop_sets import Library, Question, with_noise
-from rlvr.tasks.problems import Problem, fingerprint
+from rlvr.tasks.multihop_sets import Library
+from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompting import DOCUMENTS
 from rlvr.tasks.tool_play import ToolEnvironments
 from rlvr.types import Attempt, Example, Verdict
@@ -102,7 +102,10 @@ def _retrieve(default: int, most: int) -> Callable[..., object]:
         if not query.strip():
             raise ToolError("the query is empty: write what to look for")
         state.trace.note("query", query)
-        found = await state.search(query, min(max(top_n, 1), most))
+        try:
+            found = await state.search(query, min(max(top_n, 1), most))
+        except NoAnswerError:
+            raise ToolError("the search service does not answer; try again, or go on without it") from None
         for document in found:
             state.note(document)
         return "\n\n".join(map(render, found)) or "No document has any of these words."
@@ -183,6 +186,7 @@ class MultiHopEnvs(ToolEnvironments):
             state=self.notes,
             max_turns=settings.max_turns,
             potential=potential(settings.progress_coef) if settings.progress_coef > 0 else None,
+            reminds=settings.no_call == "remind",
         )
         self.settings, self._retriever, self._library = settings, retriever, library
 
@@ -226,41 +230,19 @@ class OfficialAnswer(Metric):
         return Verdict(answer=completion.answer, correct=scores.em == 1.0)
 
 
-# ------------------------------------------------------------------------------------------------------ the problems
+# ---------------------------------------------------------------------------------------------------- demonstrations
 
 
-def to_problem(question: Question, noise_rate: float, seed: int, tools: Collection[str] = TOOLS) -> Problem:
-    """The problem of a question, noise drawn by `seed`; how to solve it can be shown with some of the tools alone."""
-    noisy = with_noise(question, noise_rate, seed)
-    answer, *others = noisy.golds
-    return Problem(
-        id=noisy.id,
-        key=fingerprint(noisy.text),
-        question=noisy.text,
-        answer=answer,
-        metadata={
-            "aliases": tuple(others),
-            "documents": noisy.documents,
-            "support": noisy.support,
-            "wanted": noisy.wanted,
-            "num_support": noisy.num_support,
-            "hops": noisy.hops,
-        },
-        turns=_demonstration(noisy) if {"retrieve_documents", "complete"} <= {*tools} else (),
-        tags=(f"{noisy.hops}_hops", *([noisy.kind] if noisy.kind else [])),
-    )
-
-
-def _demonstration(question: Question) -> tuple[Mapping[str, object], ...]:
+def demonstration(problem: Problem) -> tuple[Mapping[str, object], ...]:
     """Search for each supporting document by its title, then answer and cite them; nothing where none is known."""
-    found = [document for document in question.documents if document.id in question.support]
+    about = problem.metadata
+    found = [document for document in about["documents"] if document.id in about["support"]]
     if not found:
         return ()
     searches = [{"name": "retrieve_documents", "arguments": {"query": document.title}} for document in found]
-    names = [document.title for document in found]
     answer = {
-        "reasoning": f"It is in {' and '.join(names)}.",
-        "final_answer": question.golds[0],
+        "reasoning": f"It is in {' and '.join(document.title for document in found)}.",
+        "final_answer": problem.answer,
         "cited_doc_ids": [document.id for document in found],
     }
     return (*searches, {"name": "complete", "arguments": answer})

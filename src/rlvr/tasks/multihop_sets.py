@@ -11,16 +11,17 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError
 from rlvr.retrieval.base import Document
 from rlvr.rows import ENDINGS, MAX_FIELD_CHARS, DataError, Row, ascii_text, clean, read_file
 from rlvr.tasks import made_rows
-from rlvr.tasks.readers import read_split
+from rlvr.tasks.problems import Problem, fingerprint
+from rlvr.tasks.readers import Split
 
 _SLICE = re.compile(r"(.+?)(?:\[(\d*):(\d*)\])?")
 
@@ -36,71 +37,20 @@ class NamedSet:
     stop: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """A question with its documents.
-
-    Args:
-        id: of the row.
-        text: what is asked.
-        golds: the answer, then its aliases.
-        documents: what can be searched, in order; with a corpus the supporting passages only.
-        support: document id -> what it supports.
-        wanted: with a corpus, `Library.key` of a passage -> what it supports.
-        num_support: how many different things have to be supported.
-        hops: how many documents have to be combined.
-        kind: what the data set calls the sort of question, if it does.
-    """
-
-    id: str
-    text: str
-    golds: tuple[str, ...]
-    documents: tuple[Document, ...]
-    support: Mapping[str, str]
-    wanted: Mapping[Hashable, str]
-    num_support: int
-    hops: int
-    kind: str | None = None
-
-
-Reason = str
-ParseQuestion = Callable[[Row], "Question | Reason"]
-"""The question of a row, or why it is left out; DataError if the row is not what it should be."""
-
-
-def read_questions(
-    key: str, sets: str, parse: ParseQuestion, fields: Collection[str]
-) -> tuple[list[Question], list[str]]:
-    """The questions of all sets, in order, and what was left out: in sentences.
+def read_sets(key: str, sets: str, fields: Collection[str]) -> Iterator[Row]:
+    """The rows of all sets, in order.
 
     Args:
         key: of the setting, for errors: `task.train_sets`.
         sets: its value.
-        parse: what to make of a row.
         fields: columns that are needed, of a data set of the Hub.
 
     Raises:
         ConfigError: a set is written wrongly, or there is no such folder, file, configuration or split.
-        DataError: the data is damaged, two questions have one id, or no row is left.
+        DataError: the data is damaged.
     """
-    kept: dict[str, tuple[Question, str]] = {}
-    left_out: dict[Reason, list[str]] = {}
-    for row in (row for one in named_sets(key, sets) for row in _rows(key, one, fields)):
-        found = parse(row)
-        if isinstance(found, Question):
-            first, place = kept.setdefault(found.id, (found, row.place))
-            if first is found:
-                continue
-            if first.text != found.text:
-                name = ascii_text(found.id[:80])
-                raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
-            found = "repeat the question of an earlier row"
-        left_out.setdefault(found, []).append(row.place)
-    kind = "training" if key == "task.train_sets" else "held-out"
-    notes = [f"{len(places):,} {kind} rows {why}: left out (first: {places[0]})" for why, places in left_out.items()]
-    if not kept:
-        raise DataError(f"{key}={ascii_text(sets)}: no question is left; {'; '.join(notes)}.")
-    return [question for question, _ in kept.values()], notes
+    for one in named_sets(key, sets):
+        yield from _rows(key, one, fields)
 
 
 def named_sets(key: str, sets: str) -> list[NamedSet]:
@@ -127,18 +77,14 @@ def _named_set(key: str, text: str) -> NamedSet:
 
 
 def _rows(key: str, one: NamedSet, fields: Collection[str]) -> Sequence[Row]:
-    try:
-        if one.split is not None:
-            rows = read_split(one.path, one.split, subset=one.subset, fields=fields)
-        elif one.path == made_rows.NAME:
-            rows = made_rows.made_rows()
-        elif one.path.endswith(ENDINGS):
-            rows = list(read_file(Path(one.path).expanduser()))
-        else:
-            raise ConfigError(f"{key}: {ascii_text(one.path)!r} names no split and is no file; write path,name,split.")
-    except UserError as error:  # they speak of the settings of a task with one data set
-        text = str(error).replace("task.path", key).replace("task.subset", f"the name in {key}")
-        raise type(error)(text) from None
+    if one.split is not None:
+        rows = Split(one.path, one.split, one.subset, key, f"the name in {key}").rows(fields)
+    elif one.path == made_rows.NAME:
+        rows = made_rows.made_rows()
+    elif one.path.endswith(ENDINGS):
+        rows = list(read_file(Path(one.path).expanduser()))
+    else:
+        raise ConfigError(f"{key}: {ascii_text(one.path)!r} names no split and is no file; write path,name,split.")
     if one.start >= len(rows):
         raise ConfigError(
             f"{key}: {ascii_text(one.path)} has {len(rows):,} rows, and the slice begins at {one.start:,}."
@@ -211,17 +157,43 @@ def gold(row: Row, name: str) -> str | None:
     return None if value is None else cell(row, name, value) or None
 
 
-# ------------------------------------------------------------------------------------------------------------- noise
+# ------------------------------------------------------------------------------------------------------ the question
 
 
-def with_noise(question: Question, rate: float, seed: int) -> Question:
+def to_problem(
+    row: Row, golds: tuple[str, ...], documents: tuple[Document, ...], hops: int, kind: str | None = None, **about: Any
+) -> Problem:
+    """The problem of a row; its metadata is what an episode needs.
+
+    Args:
+        row: has the id and the question.
+        golds: the answer, then its aliases.
+        documents: what can be searched, in order; with a corpus the supporting passages only.
+        hops: how many documents have to be combined.
+        kind: what the data set calls the sort of question, if it does.
+        about: `support` is {document id: what it supports}, `num_support` how many different things have to be
+            supported, and `wanted`, with a corpus, is {`Library.key` of a passage: what it supports}.
+    """
+    text, (answer, *others) = row.text("question"), golds
+    return Problem(
+        id=row.text("_id" if "_id" in row.fields else "id"),
+        key=fingerprint(text),
+        question=text,
+        answer=answer,
+        metadata={"aliases": tuple(others), "documents": documents, "hops": hops, **about},
+        tags=(f"{hops}_hops", *([kind] if kind else [])),
+    )
+
+
+def with_noise(problem: Problem, rate: float, seed: int) -> Problem:
     """Keeps each document that supports nothing with the chance `rate`, all that support something, and the order."""
     if rate >= 1:
-        return question
+        return problem
     rng = random.Random(seed)
-    drawn = [(document, rng.random()) for document in question.documents]
-    kept = tuple(document for document, number in drawn if document.id in question.support or number < rate)
-    return replace(question, documents=kept)
+    drawn = [(document, rng.random()) for document in problem.metadata["documents"]]
+    support = problem.metadata["support"]
+    kept = tuple(document for document, number in drawn if document.id in support or number < rate)
+    return replace(problem, metadata={**problem.metadata, "documents": kept})
 
 
 # ------------------------------------------------------------------------------------------------------------ corpus

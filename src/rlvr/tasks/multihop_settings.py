@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -19,12 +20,12 @@ from rlvr.rows import Row, ascii_text
 from rlvr.seeding import EVAL_SEED, derive_seed
 from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
 from rlvr.tasks.dataset import Data
-from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, to_problem
-from rlvr.tasks.multihop_sets import Library, Match, Question, Reason, read_questions
+from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, demonstration
+from rlvr.tasks.multihop_sets import Library, Match, read_sets, with_noise
 from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompting import DOCUMENTS
 from rlvr.tasks.settings import DataSettings, TaskContext, data_folder
-from rlvr.tasks.splits import Part, make_data
+from rlvr.tasks.splits import Part, make_data, parse_rows
 
 SEARCHES = "'retrieve_documents' in tools"
 PARAGRAPHS = "retrieval.scope == 'paragraphs'"
@@ -74,6 +75,11 @@ class MultiHopSettings(DataSettings):
         TOOLS, f"what the model may call: {', '.join(TOOLS)}, or your own module:function", min_length=1
     )
     max_turns: PositiveInt = setting(10, "completions of an episode, the last one included")
+    no_call: Literal["end", "remind"] = setting(
+        "end",
+        "a turn that calls no tool; end: it ends the episode; remind: the model is told to call a tool or complete",
+        only_if="'complete' in tools",
+    )
     tool_timeout_s: PositiveFloat = setting(120.0, "a call of a tool is given up after so long")
     noise_rate: Share = setting(
         1.0,
@@ -163,25 +169,20 @@ class MultiHopSettings(DataSettings):
 
     def load(self, context: TaskContext) -> Data:
         """Training and held-out questions with noise, what is in both only held out; notes on all that was left out."""
-        library = self.library
-        train, train_notes = self._questions("train_sets")
-        held_out, held_out_notes = self._questions("eval_sets")
+        train = self._part("train_sets", self.noise_rate, context.seed) if context.reads == "all" else None
+        held_out = self._part("eval_sets", self.eval_noise_rate, EVAL_SEED)
         data = make_data(
-            (
-                self._part(train, self.noise_rate, context.seed),
-                self._part(held_out, self.eval_noise_rate, EVAL_SEED),
-            ),
+            (train, held_out),
             where=ascii_text(f"{self.train_sets} and {self.eval_sets}"),
             seed=context.seed,
             max_train=self.max_train_examples,
             difficulty=_hops if self.curriculum == "hops" else None,
             stratum=_hops if self.eval_order == "balanced" else None,
         )
-        size, *notes = data.notes
-        searched = "the question's own paragraphs" if library is None else (self.retrieval.corpus or "a service")
+        size, *left_out = data.notes
+        searched = "the question's own paragraphs" if self.library is None else (self.retrieval.corpus or "a service")
         retriever = f"retriever {self.retriever} over {ascii_text(searched)}"
-        left_out = (*notes, *train_notes, *held_out_notes, *self._idle_orders(train, held_out))
-        return Data(source=data.source, notes=(size, retriever, *left_out))
+        return Data(source=data.source, notes=(size, retriever, *left_out, *self._idle_orders(train, held_out)))
 
     def verifier(self, context: TaskContext) -> Verifier:
         return MultiHopVerifier(context.verifier, context.prompter.answer_format)
@@ -202,39 +203,38 @@ class MultiHopSettings(DataSettings):
         return Library(documents, self.match)
 
     @abstractmethod
-    def parse(self, row: Row) -> Question | Reason:
-        """The question of a row, or why it is left out."""
+    def parse(self, row: Row) -> Problem | str:
+        """The problem of a row, or why it is left out."""
 
-    def _questions(self, key: str) -> tuple[list[Question], list[str]]:
-        """Without noise, and notes on what was left out."""
+    def _part(self, key: str, noise_rate: float, seed: int) -> Part:
+        """The questions of a setting's sets, with noise; how to solve them is shown where the tools allow it."""
 
-        def parse(row: Row) -> Question | Reason:
-            found = self.parse(row)
-            if isinstance(found, Question) and self.hops is not None and found.hops not in self.hops:
+        def parse(row: Row) -> Problem | str:
+            problem = self.parse(row)
+            if isinstance(problem, str):
+                return problem
+            if self.hops is not None and _hops(problem) not in self.hops:
                 return f"have another number of hops than task.hops={list(self.hops)}"
-            return found
+            problem = with_noise(problem, noise_rate, derive_seed(seed, "noise", problem.id))
+            return replace(problem, turns=demonstration(problem)) if is_shown else problem
 
-        return read_questions(f"task.{key}", getattr(self, key), parse, self.fields)
+        is_shown = {"retrieve_documents", "complete"} <= {*self.tools}
+        return parse_rows(read_sets(f"task.{key}", getattr(self, key), self.fields), parse)
 
-    def _part(self, questions: list[Question], noise_rate: float, seed: int) -> Part:
-        seeds = [derive_seed(seed, "noise", each.id) for each in questions]
-        made = (to_problem(each, noise_rate, one, self.tools) for each, one in zip(questions, seeds, strict=True))
-        return Part(problems=tuple(made))
-
-    def _idle_orders(self, train: list[Question], held_out: list[Question]) -> list[str]:
+    def _idle_orders(self, train: Part | None, held_out: Part) -> list[str]:
         """Notes on orders by hops where all questions have as many: those of HotpotQA have 2."""
         orders = (
-            ("task.curriculum=hops", self.curriculum == "hops", "training", train),
-            ("task.eval_order=balanced", self.eval_order == "balanced", "held-out", held_out),
+            ("task.curriculum=hops", self.curriculum == "hops", "training", train.problems if train else []),
+            ("task.eval_order=balanced", self.eval_order == "balanced", "held-out", held_out.problems),
         )
         return [
-            f"{line} changes nothing: all {kind} questions have {questions[0].hops} hops"
-            for line, is_set, kind, questions in orders
-            if is_set and len({question.hops for question in questions}) == 1
+            f"{line} changes nothing: all {kind} questions have {_hops(problems[0])} hops"
+            for line, is_set, kind, problems in orders
+            if is_set and len(set(map(_hops, problems))) == 1
         ]
 
 
-def _hops(problem: Problem) -> float:
+def _hops(problem: Problem) -> int:
     return problem.metadata["hops"]
 
 

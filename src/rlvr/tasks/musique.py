@@ -16,8 +16,10 @@ from typing import ClassVar
 from rlvr.registry import register
 from rlvr.retrieval.base import Document
 from rlvr.rows import DataError, Row
-from rlvr.tasks.multihop_sets import Library, Question, Reason, aliases, cell, gold, records
+from rlvr.tasks.multihop_sets import Library, aliases, cell, gold, records, to_problem
 from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
+from rlvr.tasks.problems import Problem
+from rlvr.tasks.splits import NO_GOLD
 
 FIELDS = ("id", "question", "answer", "answer_aliases", "answerable", "paragraphs")
 COLUMNS = ("idx", "title", "paragraph_text", "is_supporting")
@@ -32,17 +34,17 @@ class Musique(MultiHopSettings):
     train_sets: TrainSets = sets("musique", "bdsaglam/musique,answerable", "train", "train")
     eval_sets: EvalSets = sets("musique", "bdsaglam/musique,answerable", "validation", "dev")
 
-    def parse(self, row: Row) -> Question | Reason:
+    def parse(self, row: Row) -> Problem | str:
         return parse(row, self.library)
 
 
-def parse(row: Row, library: Library | None = None) -> Question | Reason:
-    """The question of a row, or why it is left out. With a library its documents are the passages that support it."""
-    text, answer = row.text("question"), gold(row, "answer")
+def parse(row: Row, library: Library | None = None) -> Problem | str:
+    """The problem of a row, or why it is left out. With a library its documents are the passages that support it."""
+    answer = gold(row, "answer")
     if row.fields.get("answerable", True) is False:
         return "cannot be answered"
     if answer is None:
-        return "have no gold answer"
+        return NO_GOLD
     if not row.fields.get("paragraphs"):
         return "have no paragraphs"
     documents, supporting = _paragraphs(row)
@@ -55,16 +57,9 @@ def parse(row: Row, library: Library | None = None) -> Question | Reason:
         documents, support = library.matching(wanted)
         if library.is_known and len(set(support.values())) < len(wanted):
             return "have supporting paragraphs that are not in the corpus"
-    return Question(
-        id=row.text("id"),
-        text=text,
-        golds=(answer, *aliases(row, "answer_aliases")),
-        documents=documents,
-        support=support,
-        wanted=wanted,
-        num_support=len(wanted) if library is not None else len(supporting),
-        hops=len(supporting),
-    )
+    golds = (answer, *aliases(row, "answer_aliases"))
+    num_support = len(wanted) if library is not None else len(supporting)
+    return to_problem(row, golds, documents, len(supporting), support=support, wanted=wanted, num_support=num_support)
 
 
 def _paragraphs(row: Row) -> tuple[tuple[Document, ...], list[str]]:

@@ -6,6 +6,7 @@ import contextlib
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
 TIMEOUT_S = 5.0
 """How long the Hub may take to say whether it has a data set."""
-REMEDY = "set task.path to a folder that has the files, or RLVR_DATA to the folder around it"
 
 
 def split_names(key: str, splits: str) -> list[str]:
@@ -32,145 +32,164 @@ def split_names(key: str, splits: str) -> list[str]:
     return names
 
 
-def read_split(path: str, split: str, *, subset: str | None = None, fields: Collection[str] = ()) -> list[Row]:
-    """The rows of a split of a local folder or of a data set of the Hub.
+@dataclass(frozen=True)
+class Split:
+    """A split of a local folder or of a data set of the Hub.
 
     Args:
-        path: a folder with `<split>.jsonl`, `.json` or either with `.gz`; a folder with a repository in the Hub's
-            format; or a Hub id, of which an earlier download is read where the Hub cannot be reached.
-        split: its name.
+        path: a folder with `<split>.jsonl` or another of `ENDINGS`; a folder with a repository in the Hub's format; or
+            a Hub id, of which an earlier download is read where the Hub cannot be reached.
+        name: of the split.
         subset: the configuration of a repository; None for its only one.
-        fields: the fields that are needed, all if empty; others may be missing from the rows.
-
-    Raises:
-        ConfigError: there is no such folder, file, data set, subset or split.
-        DataError: the data is damaged.
-        UserError: the Hub cannot be reached and nothing was downloaded before, or it refuses access.
+        key: of the setting that names the path, for errors.
+        subset_key: of the one that names the subset.
     """
-    folder, shown = Path(path).expanduser(), ascii_text(path)
-    if folder.is_dir():
-        files = [file for ending in ENDINGS if (file := folder / f"{split}{ending}").is_file()]
+
+    path: str
+    name: str
+    subset: str | None = None
+    key: str = "task.path"
+    subset_key: str = "task.subset"
+
+    def rows(self, fields: Collection[str] = ()) -> list[Row]:
+        """Its rows, with these fields at least (all if empty); others may be missing.
+
+        Raises:
+            ConfigError: there is no such folder, file, data set, subset or split.
+            DataError: the data is damaged.
+            UserError: the Hub cannot be reached and nothing was downloaded before, or it refuses access.
+        """
+        folder, shown = Path(self.path).expanduser(), ascii_text(self.path)
+        if folder.is_dir():
+            file = self._file(folder)
+            if file is not None:
+                return list(read_file(file))
+            with _quiet(), tempfile.TemporaryDirectory() as cache:
+                return self._rows(self._load(str(folder), cache), str(folder), fields)
+        if folder.exists():
+            raise ConfigError(f"{self.key}={shown} is a file: name its folder, or read it with task=jsonl.")
+        if not HUB_ID.fullmatch(self.path) or self.path.startswith("."):
+            raise self._no_hub_id(shown)
+        with _quiet():
+            unreachable = self._ask()
+            return self._rows(self._cached(unreachable) if unreachable else self._load(self.path), self.path, fields)
+
+    @property
+    def _remedy(self) -> str:
+        return f"set {self.key} to a folder that has the files, or RLVR_DATA to the folder around it"
+
+    def _file(self, folder: Path) -> Path | None:
+        """The split's file; None if the folder is a copy of a data set of the Hub."""
+        files = [file for ending in ENDINGS if (file := folder / f"{self.name}{ending}").is_file()]
+        shown = ascii_text(self.path)
         if len(files) > 1:
             raise ConfigError(f"{shown} has both {files[0].name} and {files[1].name}: keep one of them.")
-        if files:
-            return list(read_file(files[0]))
-        # a copy of a Hub data set: a card, Parquet files, or a loading script (which will be refused)
+        # signs of a copy: a card, Parquet files, or a loading script (which will be refused)
         signs = ("README.md", f"{folder.name}.py", "*.parquet", "*/*.parquet")
-        if not any(next(folder.glob(sign), None) is not None for sign in signs):
-            found = sorted(entry.name for entry in folder.iterdir())
-            names = ", ".join([*found[:10], *(["..."] if len(found) > 10 else [])]) or "nothing"
-            raise ConfigError(
-                f"{shown} has no {split}.jsonl or {split}.json (or either with .gz), only {ascii_text(names)}: name "
-                "another split, or another folder as task.path."
-            )
-        with _quiet(), tempfile.TemporaryDirectory() as cache:
-            return _rows(_load(str(folder), subset, split, cache), str(folder), split, fields)
-    if folder.exists():
-        raise ConfigError(f"task.path={shown} is a file: name its folder, or read it with task=jsonl task.path=FILE.")
-    if not HUB_ID.fullmatch(path) or path.startswith("."):
-        raise ConfigError(f"task.path={shown}: there is no such folder, and it is no Hub id (owner/name).")
-    with _quiet():
-        unreachable = _ask(path)
-        found = _cached(path, subset, split, unreachable) if unreachable else _load(path, subset, split)
-        return _rows(found, path, split, fields)
+        if files or any(next(folder.glob(sign), None) is not None for sign in signs):
+            return files[0] if files else None
+        found = sorted(entry.name for entry in folder.iterdir())
+        names = ", ".join([*found[:10], *(["..."] if len(found) > 10 else [])]) or "nothing"
+        raise ConfigError(
+            f"{shown} has no {self.name}.jsonl, .json, .csv (or one with .gz) or .parquet, only {ascii_text(names)}: "
+            f"name another split, or another folder as {self.key}."
+        )
 
+    def _rows(self, dataset: Dataset, source: str, fields: Collection[str]) -> list[Row]:
+        if fields and set(fields) <= set(dataset.column_names):
+            dataset = dataset.select_columns(list(fields))
+        place = f"{ascii_text(source)}, split {self.name}"
+        if len(dataset) == 0:
+            raise DataError(f"{place}: is empty, it has no row.")
+        return [Row(f"{place}, row {number}", row) for number, row in enumerate(dataset.to_list(), start=1)]
 
-def _rows(dataset: Dataset, source: str, split: str, fields: Collection[str]) -> list[Row]:
-    if fields and set(fields) <= set(dataset.column_names):
-        dataset = dataset.select_columns(list(fields))
-    place = f"{ascii_text(source)}, split {split}"
-    if len(dataset) == 0:
-        raise DataError(f"{place}: is empty, it has no row.")
-    return [Row(f"{place}, row {number}", row) for number, row in enumerate(dataset.to_list(), start=1)]
+    def _ask(self) -> str | None:
+        """None if the Hub has the data set and lets us read it, else why it could not be asked.
 
+        `load_dataset` would ask several times, with pauses, before it says that there is no network.
+        """
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+            OfflineModeIsEnabled,
+            RepositoryNotFoundError,
+        )
 
-def _ask(path: str) -> str | None:
-    """None if the Hub has the data set and lets us read it, else why it could not be asked.
+        try:
+            HfApi().dataset_info(self.path, timeout=TIMEOUT_S)
+        except HFValidationError:
+            raise self._no_hub_id(self.path) from None
+        except OfflineModeIsEnabled:
+            return "HF_HUB_OFFLINE is set"
+        except HfHubHTTPError as error:
+            status = error.response.status_code
+            if isinstance(error, GatedRepoError) or status in (401, 403):
+                raise self._refused() from None
+            if isinstance(error, RepositoryNotFoundError):
+                raise ConfigError(
+                    f"{self.key}={self.path}: there is no such folder, and the Hub has no such data set (or it is "
+                    "private and the token may not read it)."
+                ) from None
+            return f"it answers {status}"
+        except Exception as error:  # of the network; which classes it has depends on the version of the library
+            return f"{type(error).__name__}: {_first_line(error)}"
+        return None
 
-    `load_dataset` would ask several times, with pauses, before it says that there is no network.
-    """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
+    def _no_hub_id(self, shown: str) -> ConfigError:
+        return ConfigError(f"{self.key}={shown}: there is no such folder, and it is no Hub id (owner/name).")
 
-    try:
-        HfApi().dataset_info(path, timeout=TIMEOUT_S)
-    except HFValidationError:
-        raise ConfigError(f"task.path={path}: there is no such folder, and it is no Hub id (owner/name).") from None
-    except OfflineModeIsEnabled:
-        return "HF_HUB_OFFLINE is set"
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        if isinstance(error, GatedRepoError) or status in (401, 403):
-            raise _refused(path) from None
-        if isinstance(error, RepositoryNotFoundError):
-            raise ConfigError(
-                f"task.path={path}: there is no such folder, and the Hub has no such data set (or it is private and "
-                "the token may not read it)."
+    def _refused(self) -> UserError:
+        return UserError(
+            f"the Hub refuses access to the data set {self.path} with this token (or without one): check the name, "
+            f"accept its conditions at https://huggingface.co/datasets/{self.path} if it has any, log in (hf auth "
+            f"login, or HF_TOKEN) as somebody who may read it, or {self._remedy}."
+        )
+
+    def _cached(self, reason: str) -> Dataset:
+        """What an earlier run downloaded."""
+        from datasets.packaged_modules.cache.cache import Cache
+
+        name = self.path.rpartition("/")[2]
+        try:
+            builder = Cache(repo_id=self.path, dataset_name=name, config_name=self.subset, version="auto", hash="auto")
+        except ValueError:
+            raise UserError(
+                f"{self.key}={self.path} is no local folder, was not downloaded before, and the Hub cannot be reached "
+                f"({reason}): {self._remedy}, or connect to the network."
             ) from None
-        return f"it answers {status}"
-    except Exception as error:  # of the network; which classes it has depends on the version of the library
-        return f"{type(error).__name__}: {_first_line(error)}"
-    return None
+        return self._call(lambda: builder.as_dataset(split=self.name))
 
+    def _load(self, path: str, cache_dir: str | None = None) -> Dataset:
+        from datasets import load_dataset
 
-def _refused(path: str) -> UserError:
-    return UserError(
-        f"the Hub refuses access to the data set {path} with this token (or without one): check the name, accept its "
-        f"conditions at https://huggingface.co/datasets/{path} if it has any, log in (hf auth login, or HF_TOKEN) as "
-        f"somebody who may read it, or {REMEDY}."
-    )
+        return self._call(lambda: load_dataset(path, self.subset, split=self.name, cache_dir=cache_dir))
 
-
-def _cached(path: str, subset: str | None, split: str, reason: str) -> Dataset:
-    """What an earlier run downloaded."""
-    from datasets.packaged_modules.cache.cache import Cache
-
-    name = path.rpartition("/")[2]
-    try:
-        builder = Cache(repo_id=path, dataset_name=name, config_name=subset, version="auto", hash="auto")
-    except ValueError:
-        raise UserError(
-            f"task.path={path} is no local folder, was not downloaded before, and the Hub cannot be reached "
-            f"({reason}): {REMEDY}, or connect to the network."
-        ) from None
-    return _call(path, subset, split, lambda: builder.as_dataset(split=split))
-
-
-def _load(path: str, subset: str | None, split: str, cache_dir: str | None = None) -> Dataset:
-    from datasets import load_dataset
-
-    return _call(path, subset, split, lambda: load_dataset(path, subset, split=split, cache_dir=cache_dir))
-
-
-def _call(path: str, subset: str | None, split: str, load: Callable[[], Any]) -> Dataset:
-    """The data set that `load` gives, its errors as sentences."""
-    try:
-        return load()
-    except Exception as error:  # a foreign library with errors of many kinds
-        text, path = _first_line(error), ascii_text(path)
-        if "gated dataset" in text:
-            raise _refused(path) from None
-        if "scripts are no longer supported" in text:
+    def _call(self, load: Callable[[], Any]) -> Dataset:
+        """The data set that `load` gives, its errors as sentences."""
+        try:
+            return load()
+        except Exception as error:  # a foreign library with errors of many kinds
+            text, path = _first_line(error), ascii_text(self.path)
+            if "gated dataset" in text:
+                raise self._refused() from None
+            if "scripts are no longer supported" in text:
+                raise DataError(
+                    f"{path} is loaded by a program, which is not run: download its data files and set {self.key} to "
+                    "their folder."
+                ) from None
+            if "Config name is missing" in text:
+                text = text.partition(" Example of usage")[0]
+                raise ConfigError(f"{self.subset_key}=null: {path} has several configurations ({text}).") from None
+            if "BuilderConfig" in text:
+                subset = self.subset or "null"
+                raise ConfigError(f"{self.subset_key}={subset}: {path} has no such configuration ({text}).") from None
+            if isinstance(error, ValueError | KeyError) and "split" in text.lower():
+                raise ConfigError(f"split {self.name}: {path} has no such split ({text}).") from None
             raise DataError(
-                f"{path} is loaded by a program, which is not run: download its data files and set task.path to their "
-                "folder."
+                f"{path}, split {self.name}: cannot be loaded ({type(error).__name__}: {text}); {self._remedy}."
             ) from None
-        if "Config name is missing" in text:
-            text = text.partition(" Example of usage")[0]
-            raise ConfigError(f"task.subset=null: {path} has several configurations ({text}).") from None
-        if "BuilderConfig" in text:
-            raise ConfigError(f"task.subset={subset or 'null'}: {path} has no such configuration ({text}).") from None
-        if isinstance(error, ValueError | KeyError) and "split" in text.lower():
-            raise ConfigError(f"split {split}: {path} has no such split ({text}).") from None
-        raise DataError(
-            f"{path}, split {split}: cannot be loaded ({type(error).__name__}: {text}); {REMEDY}."
-        ) from None
 
 
 def _first_line(error: Exception) -> str:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from rlvr.rewards.settings import RewardSettings
 from rlvr.rows import ENDINGS, Row
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, chosen, setting
 from rlvr.tasks.prompts import Prompt
-from rlvr.tasks.readers import read_split, split_names
+from rlvr.tasks.readers import Split, split_names
 
 if TYPE_CHECKING:
     from rlvr.rewards.base import Verifier
@@ -32,6 +32,9 @@ HeldOutShare = Annotated[float, Field(gt=0, lt=1)]
 Functions = Mapping[str, Callable[..., Any]]
 """Import path -> the function itself, for functions of a script or notebook that no import could find."""
 
+Reads = Literal["all", "held_out", "nothing"]
+"""What of a task's data is needed. Training reads all; a user's own question needs nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContext:
@@ -45,6 +48,7 @@ class TaskContext:
     sandbox: Sandbox  # processes for what can hang
     functions: Functions
     open: Callable[[TaskBundle, str, int], Task]  # opens a task inside this one: bundle, name, seed
+    reads: Reads = "all"
 
     @property
     def verifier(self) -> Verifier:
@@ -176,12 +180,13 @@ class DataSettings(LimitSettings):
         return None
 
     def open(self, context: TaskContext) -> Task:
-        from rlvr.tasks.dataset import DatasetTask
+        from rlvr.tasks.dataset import Data, DatasetTask
+        from rlvr.tasks.sources import ListSource
 
         context = replace(context, reward=self.verifier(context))
         return DatasetTask(
             context,
-            data=self.load(context),
+            data=self.load(context) if context.reads != "nothing" else Data(source=ListSource([], [], context.seed)),
             judge=self.judge(),
             max_prompt_tokens=self.max_prompt_tokens,
             environments=self.environments(context),
@@ -192,7 +197,8 @@ class DataSettings(LimitSettings):
 DataPath = Annotated[
     str,
     setting(
-        description="Hub id, or a folder with <split>.jsonl, .json or either with .gz; `RLVR_DATA/<task>` if it exists",
+        description="Hub id, or a folder with <split>.jsonl, .json, .csv (each also .gz) or .parquet; "
+        "`RLVR_DATA/<task>` if it exists",
         min_length=1,
     ),
 ]
@@ -230,7 +236,7 @@ class SplitSettings(DataSettings):
     def rows(self, key: str, fields: Collection[str] = ()) -> list[Row]:
         """The rows of the splits that a setting names, with these fields at least."""
         splits = split_names(f"task.{key}", getattr(self, key))
-        return [row for split in splits for row in read_split(self.path, split, subset=self.subset, fields=fields)]
+        return [row for split in splits for row in Split(self.path, split, self.subset).rows(fields)]
 
 
 class MetricSettings(DataSettings):
@@ -243,11 +249,11 @@ class MetricSettings(DataSettings):
         return type(self.judge()).uses_sandbox
 
     def judge(self) -> Metric:
-        return registry.find("metric", self.metric)()
+        return registry.find("metric", str(self.metric))()
 
     def check_run(self, config: Any) -> None:
         super().check_run(config)
-        registry.find("metric", self.metric)
+        registry.find("metric", str(self.metric))  # a class of the user's may have given it another type
 
 
 class ColumnSettings(MetricSettings):

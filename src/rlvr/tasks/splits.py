@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlvr.errors import ConfigError
@@ -12,40 +12,41 @@ from rlvr.tasks.dataset import Data, note_overlap
 from rlvr.tasks.problems import Problem, hash_rank, is_held_out
 from rlvr.tasks.sources import ListSource
 
-Parse = Callable[[Row], Problem | None]
-"""The problem of a row, None if it has no gold answer; DataError if it is not what it should be."""
+NO_GOLD = "have no gold answer"
+Parse = Callable[[Row], Problem | str]
+"""The problem of a row, or why it is left out: `NO_GOLD`. DataError if it is not what it should be."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The problems of some rows, and how many rows gave none."""
+    """The problems of some rows, and the places of the rows that gave none, by the reason."""
 
     problems: tuple[Problem, ...]
-    num_without_gold: int = 0
-    num_repeated: int = 0
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def notes(self, kind: str) -> list[str]:
+        """`3 training rows have no gold answer: left out (first: train.jsonl, line 17)`"""
+        return [
+            f"{len(places):,} {kind} rows {why}: left out (first: {places[0]})" for why, places in self.left_out.items()
+        ]
 
 
-def parse_rows(rows: Iterable[Row], parse: Parse, *, ids_are_given: bool = True) -> Part:
-    """The problems of the rows, in their order. DataError for an id that occurs twice.
-
-    Where ids are not given but made from the question, a repeated question is left out and counted.
-    """
-    places: dict[str, str] = {}
-    problems: list[Problem] = []
-    num_without_gold = num_repeated = 0
+def parse_rows(rows: Iterable[Row], parse: Parse) -> Part:
+    """The problems of the rows in order, repeated questions left out. DataError for an id of two questions."""
+    found: dict[str, tuple[Problem, str]] = {}
+    left_out: dict[str, list[str]] = {}
     for row in rows:
         problem = parse(row)
-        if problem is None:
-            num_without_gold += 1
-        elif problem.id not in places:
-            places[problem.id] = row.place
-            problems.append(problem)
-        elif ids_are_given:
-            name = ascii_text(problem.id[:80])
-            raise DataError(f"{row.place}: the id {name!r} was given before, at {places[problem.id]}: ids must differ.")
-        else:
-            num_repeated += 1
-    return Part(problems=tuple(problems), num_without_gold=num_without_gold, num_repeated=num_repeated)
+        if isinstance(problem, Problem):
+            first, place = found.setdefault(problem.id, (problem, row.place))
+            if first is problem:
+                continue
+            if first.key != problem.key:
+                name = ascii_text(problem.id[:80])
+                raise DataError(f"{row.place}: the id {name!r} was given before, at {place}: ids must differ.")
+            problem = "repeat an earlier question"
+        left_out.setdefault(problem, []).append(row.place)
+    return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out)
 
 
 def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
@@ -61,14 +62,11 @@ def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
         held_out_keys = {min(keys, key=hash_rank)}
     train = tuple(problem for problem in part.problems if problem.key not in held_out_keys)
     held_out = tuple(problem for problem in part.problems if problem.key in held_out_keys)
-    return (
-        Part(problems=train, num_without_gold=part.num_without_gold, num_repeated=part.num_repeated),
-        Part(problems=held_out),
-    )
+    return Part(problems=train, left_out=part.left_out), Part(problems=held_out)
 
 
 def make_data(
-    parts: tuple[Part, Part],
+    parts: tuple[Part | None, Part],
     *,
     where: str,
     max_train: int | None,
@@ -76,22 +74,24 @@ def make_data(
 ) -> Data:
     """The task's data of a training and a held-out part, which is never trained on; notes say what became of every row.
 
-    All training examples may be held out, too: that is no error for those who only evaluate. `order` is that of
-    `ListSource`: `seed`, `difficulty` and `stratum`. Raises DataError if one of the parts is empty.
+    All training examples may be held out, too: that is no error for those who only evaluate. Without a training part
+    only the other one was read. `order` is that of `ListSource`: `seed`, `difficulty` and `stratum`. Raises DataError
+    if one of the parts is empty.
     """
     train, held_out = parts
     keys = {problem.key for problem in held_out.problems}
-    kept = [problem for problem in train.problems if problem.key not in keys]
+    kept = [problem for problem in train.problems if problem.key not in keys] if train else []
     notes: list[str] = []
     for kind, part in zip(("training", "held-out"), parts, strict=True):
-        if part.num_without_gold:
-            notes.append(f"{part.num_without_gold:,} {kind} rows have no gold answer: left out")
-        if part.num_repeated:
-            notes.append(f"{part.num_repeated:,} {kind} rows repeat an earlier question: left out")
+        if part is None:
+            continue
+        notes += part.notes(kind)
         if not part.problems:
-            raise DataError(f"{ascii_text(where)}: none of the {kind} rows has a gold answer.")
-    note_overlap(notes, len(train.problems) - len(kept), len(train.problems), "held out")
+            raise DataError(f"{ascii_text(where)}: no {kind} row can be used; {'; '.join(part.notes(kind))}.")
+    if train is not None:
+        note_overlap(notes, len(train.problems) - len(kept), len(train.problems), "held out")
     if max_train is not None:
         kept = kept[:max_train]
-    sizes = f"{len(kept):,} training and {len(held_out.problems):,} held-out examples from {ascii_text(where)}"
+    training = f"{len(kept):,} training and " if train else ""
+    sizes = f"{training}{len(held_out.problems):,} held-out examples from {ascii_text(where)}"
     return Data(source=ListSource(kept, held_out.problems, **order), notes=(sizes, *notes))

@@ -25,23 +25,17 @@ class ToolEnvironments:
         verifier: Verifier,
         *,
         state: Callable[[Example], Any],
-        max_turns: int,
-        potential: Callable[[Any], float] | None = None,
+        **limits: Any,
     ) -> None:
+        """`limits` are those of `ToolEnv`: `max_turns`, `potential`, `reminds`."""
         self.toolbox = tuple(toolbox)
         self.tools: tuple[ToolSchema, ...] = tuple(tool.schema for tool in toolbox)
-        self._verifier, self._state, self._max_turns, self._potential = verifier, state, max_turns, potential
+        self._verifier, self._state, self._limits = verifier, state, limits
 
     def env(self, example: Example) -> ToolEnv:
         """A fresh single-use environment."""
-        return ToolEnv(
-            example,
-            tools=self.toolbox,
-            state=self._state(example),
-            verifier=self._verifier,
-            max_turns=self._max_turns,
-            potential=self._potential,
-        )
+        state = self._state(example)
+        return ToolEnv(example, tools=self.toolbox, state=state, verifier=self._verifier, **self._limits)
 
     def fields(self, problem: Problem) -> Mapping[str, str]:
         """Nothing beside the question."""

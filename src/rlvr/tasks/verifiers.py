@@ -36,7 +36,7 @@ from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.settings import HeldOutShare, LimitSettings, TaskContext
 from rlvr.tasks.sources import ListSource
 from rlvr.tasks.splits import Part, by_hash, make_data
-from rlvr.tasks.verifiers_env import FAILURES, Scorer, VerifiersEnv, to_messages, tool_schema
+from rlvr.tasks.verifiers_env import FAILURES, TOOL_ERRORS, Scorer, VerifiersEnv, to_messages, tool_schema
 from rlvr.types import Example, Message, Score, ToolSchema, TurnText, Verdict
 
 VERSION = "0.3.1"
@@ -313,7 +313,16 @@ def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
         raise ConfigError(f"task.env_id={env_id}: gives no scores (score_rollouts=False), so nothing could be learnt.")
     for rubric in _rubrics(env):
         _watch(rubric)
+    for part in (env, *getattr(env, "envs", ())):
+        if hasattr(part, "error_formatter"):
+            part.error_formatter = functools.partial(_noted, part.error_formatter)
     return env
+
+
+def _noted(formatted: Callable[[Exception], str], error: Exception) -> str:
+    """What the model is told of an exception in a tool, which the episode counts."""
+    TOOL_ERRORS.get([]).append(text := formatted(error))
+    return text
 
 
 def _rubrics(env: Any) -> Iterator[Any]:

@@ -16,17 +16,22 @@ import json
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 from rlvr.core.env import Reply
+from rlvr.envs.tool_env import COUNTED
 from rlvr.errors import UserError
 from rlvr.rewards.base import checked
 from rlvr.types import Example, Message, Score, StopReason, ToolCall, ToolSchema, TurnText
 
 FAILURES = "rlvr_failures"
 """Key of a library's state: `(name of the function, exception)` for each function of the rubric that raised."""
+
+TOOL_ERRORS: ContextVar[list[str]] = ContextVar("rlvr_tool_errors")
+"""Of the rollout that runs: what the library's tools raised, which the model is told."""
 
 MAX_REFUSALS = 100
 """An environment that still asks for completions after this many refusals is given up."""
@@ -113,6 +118,7 @@ class VerifiersEnv:
         self._rollout: Any = None  # asyncio.Task, once it has started
         self._pending: Request | None = None
         self._num_said = 0
+        self._tool_errors: list[str] = []
 
     async def start(self) -> tuple[Message, ...]:
         """What the library asks for first; the example's messages if it ends before. RuntimeError the second time."""
@@ -120,7 +126,9 @@ class VerifiersEnv:
             raise RuntimeError(f"the environment of example {self._example.id!r} is single-use and was started before")
         requests = self._requests
         rollout = self._env.rollout(dict(self._row), _client_class()(requests), "policy", {})
+        before = TOOL_ERRORS.set(self._tool_errors)
         self._rollout = asyncio.create_task(rollout)
+        TOOL_ERRORS.reset(before)
         self._rollout.add_done_callback(lambda task: requests.put_nowait(None))
         # an episode that is dropped without a score, by an exception elsewhere, leaves no task behind
         weakref.finalize(self, self._rollout.cancel).atexit = False
@@ -190,16 +198,22 @@ class VerifiersEnv:
             return _error(f"reward function {name}: {_chain(error)}")
         if state.get("reward") is None:
             return _error("the rubric gave no reward")
-        calls = [call for turn in turns for call in turn.calls]
-        counts = {"turns": len(turns)}
-        if self.tools:
-            counts |= {"tool_calls": len(calls), "malformed_calls": sum(call.problem is not None for call in calls)}
-        score = Score(
-            value=float(state["reward"]),
-            parts={name: float(value) for name, value in (state.get("metrics") or {}).items()},
-            diagnostics={name: float(count) for name, count in counts.items()},
-        )
+        parts = {name: float(value) for name, value in (state.get("metrics") or {}).items()}
+        score = Score(value=float(state["reward"]), parts=parts, diagnostics=self._counted(turns, parts))
         return checked(self._env.env_id, score)
+
+    def _counted(self, turns: Sequence[TurnText], metrics: Mapping[str, float]) -> dict[str, float]:
+        """As `ToolEnv` counts: what went wrong, as far as tool environments or the rubric's metrics say."""
+        counts: dict[str, float] = {"turns": len(turns)}
+        if self.tools:
+            calls = [call for turn in turns for call in turn.calls]
+            malformed = sum(call.problem is not None for call in calls)
+            counts |= {"tool_calls": len(calls), "malformed_calls": malformed}
+            parts = (self._env, *getattr(self._env, "envs", ()))
+            known = any(hasattr(part, "error_formatter") for part in parts)
+            counts |= {"tool_errors": len(self._tool_errors)} if known else {}
+            counts |= {name: metrics[name] for name in COUNTED if name in metrics and name not in counts}
+        return {name: float(count) for name, count in counts.items()}
 
     async def _finished(self, turns: Sequence[TurnText]) -> Any:
         """The state after the library's rollout, which is brought to its end."""

@@ -75,7 +75,7 @@ def test_hermes_calls_stand_in_text() -> None:
         ('{"name": "search", "arguments": {"top_n": ' + "1" * 5000 + "}}", "limit"),
         ('{"name": "search", "arguments": {"query": "a", "query": "b"}}', "a key stands twice"),
         ('{"name": "search", "arguments": {"query": "\\ud800"}}', "surrogate"),
-        ('{"name": "search", "arguments": {"query": ' + "[" * 100_000, "nested too deep"),
+        ('{"name": "search", "arguments": {"query": ' + "[" * 90_000, "nested too deep"),
         ('{"name": "search", "arguments": {"query": ' + "[" * 40 + "]" * 40 + "}}", "nested too deep"),
         ('{"name": "search", "arguments": {"query": "' + "x" * 100_000 + '"}}', "too long"),
         ('{"name": "search", "arguments": {"query": "Ann"}} and more', "followed by </tool_call>"),
@@ -117,18 +117,45 @@ def test_a_llama_turn_is_json(tag: str) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    ["Ann", '{"answer": "Ann"}', '{"name": "Ann", "age": 3}', "{x | x > 0}", "", "{", 'So: {"name": "list"}'],
+    ["Ann", '{"answer": "Ann"}', '{"name": "Ann", "age": 3}', "{x | x > 0}", "", "{", 'So: {"name": "Ann"}'],
 )
 def test_other_turns_are_answers(answer: str) -> None:
     assert read("llama", answer) == Message(role="assistant", content=answer)
 
 
+LLAMA_CALL = '{"name": "search", "parameters": {"query": "Ann"}}'
+
+
 @pytest.mark.parametrize(
-    "text", ['{"name": "search", "parameters": {"query": ', "<|python_tag|>print(1)", "<|python_tag|>"]
+    ("text", "content", "num_calls"),
+    [
+        (f"I have to find Ann.\n{LLAMA_CALL}", "I have to find Ann.", 1),
+        (f"```json\n{LLAMA_CALL}\n```", "", 1),
+        (f"So:\n```\n{LLAMA_CALL}\n{LLAMA_CALL}\n```\nLet me see.", "So:\n\nLet me see.", 2),
+        (f"Find her: <|python_tag|>{LLAMA_CALL}", "Find her:", 1),
+        (f'Of {{"age": 3}}: {LLAMA_CALL}, or', 'Of {"age": 3}: , or', 1),
+        (f"{LLAMA_CALL}; {LLAMA_CALL}", "", 2),
+    ],
+)
+def test_a_llama_call_may_stand_behind_text_and_in_a_fence(text: str, content: str, num_calls: int) -> None:
+    assert calls("llama", text) == [("search", {"query": "Ann"})] * num_calls
+    assert read("llama", text).content == content
+    hermes = f"So: <tool_call>\n```json\n{LLAMA_CALL}\n```\n</tool_call>"
+    assert calls("hermes", hermes) == [("search", {"query": "Ann"})]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "search", "parameters": {"query": ',
+        'First {"name": "search", "parameters": {"query": "Ann}',
+        "<|python_tag|>print(1)",
+        "<|python_tag|>",
+    ],
 )
 def test_a_broken_llama_call_is_malformed_or_cut_off(text: str) -> None:
     assert "no JSON" in problem("llama", text)
-    assert read("llama", text).content == text.removeprefix("<|python_tag|>").strip()
+    assert read("llama", text).content == text.strip()
     assert read("llama", text, finished=False) == Message(role="assistant", content=text)
 
 

@@ -288,7 +288,9 @@ def test_an_endpoint_that_is_down_is_named() -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-        with pytest.raises(UserError, match=rf"127.0.0.1:{port}/v1 does not answer .*: start it, or mend the address"):
+        with pytest.raises(
+            UserError, match=rf"127.0.0.1:{port}/v1 does not answer .*: start it, or correct the address"
+        ):
             open_endpoint(f"openai:http://127.0.0.1:{port}/v1#policy")
 
 

@@ -133,6 +133,18 @@ def test_pitfall_28_verifier_and_metric_see_the_calls_and_tokens_of_all_turns_an
     assert (attempt.num_tokens, attempt.text, attempt.turns) == (6, "done", (first, last))
 
 
+def test_a_turn_without_a_call_ends_the_episode_or_is_answered_by_a_reminder() -> None:
+    turns = said(content="Let me think."), said(call("search", query="a")), said(content="Hm."), said(content="Oslo")
+    ended, _ = play(make_env(), turns[0])
+    assert ended == [Reply(messages=(), done=True)]
+    replies, score = play(make_env(reminds=True, potential=lambda state: 0.5), *turns)
+    assert [reply.done for reply in replies] == [False, False, False, True]
+    assert replies[0].messages == replies[2].messages
+    assert replies[0].messages[0].role == "user"
+    assert replies[0].messages[0].content.endswith("search, fail, down, complete; complete ends the task.")
+    assert (score.diagnostics["reminders"], score.diagnostics["tool_errors"], len(score.potentials)) == (2.0, 0.0, 4)
+
+
 def test_the_calls_of_a_turn_run_in_order_and_each_has_its_answer() -> None:
     state = Notes()
     calls = [call("search", query=query) for query in "abc"]
@@ -152,7 +164,7 @@ def test_the_final_tool_ends_the_episode_and_what_stands_behind_it_is_not_run() 
 
 def test_pitfall_28_a_final_call_that_fails_does_not_end_the_episode() -> None:
     state = Notes()
-    replies, score = play(make_env(state), said(call("complete", answer=3)), said(call("complete", answer="Oslo")))
+    replies, score = play(make_env(state), said(call("complete", answer=[])), said(call("complete", answer="Oslo")))
     assert [reply.done for reply in replies] == [False, True]
     assert replies[0].messages[0].content.startswith("Error: complete: argument 'answer' should be a valid string")
     assert (score.value, score.diagnostics["invalid_arguments"]) == (1.0, 1.0)
@@ -183,7 +195,7 @@ def test_pitfall_26_every_kind_of_failure_is_counted_by_itself_and_as_an_error()
 
     tools = [*TOOLS, make_tool(slow, timeout_s=0.02)]
     malformed = ToolCall(id="c", name="", arguments={}, problem="no")
-    calls = [malformed, call("none"), call("search", query=1), call("slow"), call("fail"), call("search", query="a")]
+    calls = [malformed, call("none"), call("search", query=[]), call("slow"), call("fail"), call("search", query="a")]
     _, score = play(make_env(tools=tools), said(*calls))
     counted = {name: score.diagnostics[name] for name in score.diagnostics if name not in ("seen", "turns")}
     assert counted == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Callable
 from enum import Enum
@@ -153,15 +154,19 @@ def test_arguments_and_defaults_reach_the_function_with_the_state() -> None:
     assert call(search, {"query": "x", "top_n": 5, "kinds": ["b"]}, state=[]).text == "x 5 ['b'] in 0"
 
 
+@pytest.mark.parametrize("top_n", ["5", 5.0, " 5"])
+def test_texts_stand_for_numbers_and_numbers_for_texts(top_n: object) -> None:
+    assert call(search, {"query": 3, "top_n": top_n, "kinds": ["b", 7]}, state=[]).text == "3 5 ['b', '7'] in 0"
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"query": 3}, "argument 'query' should be a valid string, not the integer 3"),
-        ({"query": "x", "top_n": "3"}, "argument 'top_n' should be a valid integer, not the string '3'"),
-        ({"query": "x", "top_n": True}, "argument 'top_n' should be a valid integer, not the boolean True"),
+        ({"query": True}, "argument 'query' should be a valid string, not the boolean True"),
+        ({"query": "x", "top_n": "three"}, "argument 'top_n' should be a valid integer, not the string 'three'"),
         ({"query": "x", "top_n": 2.5}, "argument 'top_n' should be a valid integer, not the number 2.5"),
         ({"query": "x", "kinds": "b"}, "argument 'kinds' should be a valid array, not the string 'b'"),
-        ({"query": "x", "kinds": ["b", 3]}, "argument 'kinds.1' should be a valid string, not the integer 3"),
+        ({"query": "x", "kinds": ["b", []]}, "argument 'kinds.1' should be a valid string, not the list []"),
         ({}, "argument 'query' (string) is missing"),
         ({"query": "x", "n": 3}, "there is no argument 'n'; the arguments are: query, top_n, kinds"),
         ({"query": "x", "state": []}, "there is no argument 'state'; the arguments are: query, top_n, kinds"),
@@ -269,6 +274,23 @@ def test_what_the_model_cannot_mend_ends_the_run(inline: bool) -> None:
 
     with pytest.raises(UserError, match="stays down"):
         call(down, inline=inline)
+
+
+def test_a_call_that_is_given_up_at_once_leaves_nothing_behind() -> None:
+    async def wait() -> str:
+        """Wait."""
+        await asyncio.sleep(5)
+        return ""
+
+    async def give_up() -> None:
+        task = asyncio.create_task(make_tool(wait, timeout_s=5.0).call({}, None))
+        await asyncio.sleep(0)
+        for each in asyncio.all_tasks() - {asyncio.current_task()}:
+            each.cancel()  # as a loop that ends does; the tool has not begun
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(give_up())
+    gc.collect()  # a coroutine that was never awaited is a warning
 
 
 OWN = """

@@ -172,5 +172,5 @@ def test_a_taken_port_is_one_sentence(url: str, tmp_path: Path, capsys: pytest.C
     assert main(["retrieve", str(write_corpus(tmp_path)), "--serve", "--port", port, "--index-dir", folder]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"rlvr: error: --port {port} cannot be used")
+    assert err.startswith(f"rlvr: error: --host 127.0.0.1 --port {port} cannot be used")
     assert err.count("\n") == 1

@@ -12,7 +12,7 @@ import pytest
 
 from rlvr.errors import ConfigError
 from rlvr.retrieval import services
-from rlvr.retrieval.base import Document, RetrievalError
+from rlvr.retrieval.base import Document, NoAnswerError, RetrievalError
 from rlvr.retrieval.retriever import Retriever, open_retriever
 from rlvr.retrieval.services import SearchService, ServiceRetriever
 from tests.unit.retrieval.passages import documents, retrieval
@@ -146,13 +146,23 @@ def test_a_failure_that_passes_is_retried(server: Server, status: int) -> None:
     assert len(server.asked) == 3
 
 
-@pytest.mark.parametrize("ask", [rerank, search])
-def test_pitfall_26_a_service_that_stays_down_ends_the_run_instead_of_finding_nothing(server: Server, ask: Any) -> None:
+@pytest.mark.parametrize("make", [reranker, searcher])
+@pytest.mark.parametrize(("share", "told"), [(0.0, 0), (0.02, 1), (0.1, 5)])
+def test_pitfall_26_a_search_may_fail_and_a_service_that_stays_down_ends_the_run(
+    server: Server, make: Any, share: float, told: int
+) -> None:
     server.says(b"out of memory\n\x1b[31m", status=500)
-    with pytest.raises(RetrievalError, match=r"does not answer after 3 requests \(status 500: 'out of memory") as error:
-        ask(server)
-    assert "\x1b" not in str(error.value)
-    assert len(server.asked) == 3
+    retriever = make(server, max_retries=1, max_error_share=share)
+    for _ in range(told):
+        with pytest.raises(NoAnswerError, match=r"does not answer after 2 requests \(status 500: 'out of memory"):
+            search_once(retriever, "capital", 1)
+    with pytest.raises(
+        RetrievalError, match=rf"{told + 1} of the last 50 searches failed, more than .*={share:g}"
+    ) as e:
+        search_once(retriever, "capital", 1)
+    assert "\x1b" not in str(e.value)
+    assert not isinstance(e.value, NoAnswerError)
+    assert len(server.asked) == 2 * (told + 1)
 
 
 def test_nobody_listens() -> None:
@@ -192,7 +202,7 @@ def test_pitfall_26_a_service_that_hangs_ends_the_run_however_many_episodes_wait
     """The first one to ask makes all its requests first; else all might reach the time limit of the tool together."""
     monkeypatch.setattr(services, "MAX_CONCURRENT", 1)
     server.answer = lambda body: (time.sleep(0.3), (200, b'{"results": []}'))[1]
-    retriever = searcher(server, timeout_s=0.05, max_retries=2)
+    retriever = searcher(server, timeout_s=0.05, max_retries=2, max_error_share=0)
     begun, exchange = [], ServiceRetriever._exchange
 
     def noted(self: ServiceRetriever, http: Any, body: Any) -> Any:

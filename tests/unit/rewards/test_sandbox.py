@@ -224,6 +224,28 @@ def test_where_no_process_starts_every_call_says_so(monkeypatch: pytest.MonkeyPa
     assert results == [CallResult(status="crash", message="no verifier process starts; stderr says why")] * 2
 
 
+WAITING = """
+import pathlib, time
+while not pathlib.Path(__file__).with_name("go").exists():
+    time.sleep(0.02)
+"""
+
+
+def test_submit_does_not_wait_for_processes_that_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "waits_for_a_file.py").write_text(WAITING)
+    monkeypatch.syspath_prepend(tmp_path)
+    futures: list[Any] = []
+    with make_pool(timeout_s=20.0) as pool:
+        pool.preload("waits_for_a_file")
+        calls = [("x" * 400_000,)] * 5
+        thread = threading.Thread(target=lambda: futures.extend(pool.submit(len, *call) for call in calls), daemon=True)
+        thread.start()
+        thread.join(timeout=20)
+        assert [future.done() for future in futures] == [False] * 5
+        (tmp_path / "go").touch()
+        assert [future.result(timeout=60).value for future in futures] == [400_000] * 5
+
+
 def test_calls_under_way_come_back_when_the_pool_is_closed() -> None:
     pool = make_pool()
     futures = [pool.submit(bad_calls.spin), pool.submit(bad_calls.echo, 1)]
@@ -345,7 +367,7 @@ time.sleep(1000)
 
 @needs_proc
 def test_what_workers_forked_ends_with_a_killed_program(mark: str, tmp_path: Path) -> None:
-    """Several times: the end of the program reaches the nursery twice, on its socket and as a signal."""
+    """Several times: the end of the program and of the runners is a race."""
     (tmp_path / "script.py").write_text(CHILDREN)
     for attempt in range(6):
         folder = tmp_path / str(attempt)

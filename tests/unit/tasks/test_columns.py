@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from rlvr.errors import ConfigError
@@ -120,9 +121,36 @@ def test_an_answer_that_the_metric_cannot_judge_is_an_error_at_load_time(
 
 
 def test_rows_without_an_answer_are_left_out_and_noted(tmp_path: Path) -> None:
-    rows = [*sums(20), {"question": "a?", "answer": None}, {"question": "b?", "answer": " "}]
-    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows)))
-    assert "2 training rows have no gold answer: left out" in made.notes
+    rows = [*sums(20), {"question": "a?", "answer": None}, {"question": "b?", "answer": " "}, {"question": "c?"}]
+    path = write_jsonl(tmp_path / "x.jsonl", rows)
+    assert f"3 training rows have no gold answer: left out (first: {path}, line 21)" in make(jsonl(path)).notes
+    with pytest.raises(DataError, match=r"x\.jsonl, line 1: field 'gold' is missing; there are 'question', 'answer'"):
+        make(jsonl(path, answer_field="gold"))
+
+
+@pytest.mark.parametrize(("metric", "answer"), [("numeric", "1,072"), ("math", "1,072")])
+def test_golds_behind_four_hashes_are_read_and_the_working_is_shown(tmp_path: Path, metric: str, answer: str) -> None:
+    rows = [row | {"answer": "48 / 2 = <<48/2=24>>24\nand so on\n#### 1,072"} for row in sums(5)]
+    made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), metric=metric))
+    assert made.train_example(0).answer == answer
+    assert "48 / 2 = 24\nand so on" in made.demonstration(0, 1.0)[1]
+    text = make(jsonl(tmp_path / "x.jsonl", metric="text"))
+    assert "####" in text.train_example(0).answer
+
+
+def test_a_folder_of_files_of_any_kind_is_read(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", sums(20))
+    (tmp_path / "b.csv").write_text("question,answer\n" + "".join(f"Twice {n}?,#### {2 * n}\n" for n in range(10)))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(sums(10, start=50)), tmp_path / "c.parquet")
+    (tmp_path / "README.md").write_text("read me")
+    assert make(jsonl(tmp_path)).sizes == (38, 2)
+    held_out = write_jsonl(tmp_path / "test.jsonl", sums(5, start=90))
+    with pytest.raises(ConfigError, match=r"has test\.jsonl, which would be trained on: name it as task\.eval_path"):
+        make(jsonl(tmp_path))
+    assert make(jsonl(tmp_path, eval_path=str(held_out))).sizes == (40, 5)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"has no data file; data files end in \.jsonl"):
+        make(jsonl(tmp_path / "empty"))
 
 
 def test_a_local_folder_is_a_hub_data_set_too(tmp_path: Path) -> None:
@@ -140,4 +168,4 @@ def test_a_share_of_all_rows_in_two_files_cannot_leak(tmp_path: Path) -> None:
     made = make(hub(tmp_path, train_split="a+b", eval_share=0.4))
     held_out = {e.id for e in made.eval_examples(100)}
     assert not held_out & set(ids(made, range(200)))
-    assert "30 training rows repeat an earlier question: left out" in made.notes
+    assert any(note.startswith("30 training rows repeat an earlier question: left out (first: ") for note in made.notes)

@@ -59,6 +59,10 @@ class Shop(Doubles):
         return dict(example.metadata) | {"asked": []}
 
 
+class Numbered(Doubles):
+    metric: Any = 3
+
+
 class Asked(Part):
     """How often the tool was asked."""
 
@@ -89,6 +93,12 @@ def test_it_is_chosen_by_its_path() -> None:
     assert (config.task.name, config.task.label, config.task.num_turns) == (f"{HERE}:Shop", "shop", 2)
     with pytest.raises(ConfigError, match=r"task\.max_turns=2: has no effect; it needs a task with tools"):
         load_task_config(f"{HERE}:Doubles", ["task.max_turns=2"])
+
+
+@pytest.mark.parametrize("metric", ["nope", 3])
+def test_a_metric_that_does_not_exist_is_named_with_its_key(metric: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^task\.metric={metric}: there is no such metric; there are exact, math"):
+        make({"name": f"{HERE}:{'Doubles' if metric == 'nope' else 'Numbered'}", "metric": metric})
 
 
 def test_tools_and_reward_share_a_state_that_is_each_episodes_own() -> None:

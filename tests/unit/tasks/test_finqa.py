@@ -10,6 +10,8 @@ import pytest
 from rlvr.rows import DataError, Row
 from rlvr.tasks.base import Task
 from rlvr.tasks.finqa import parse
+from rlvr.tasks.problems import Problem
+from rlvr.tasks.splits import NO_GOLD
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, ids, judged, make, real_data, scored, solved, turn
 
@@ -36,7 +38,7 @@ def row(**changes: Any) -> Row:
 
 def test_a_page_is_its_text_with_the_table_between_bars_and_the_question_last() -> None:
     problem = parse(row(), wants_program=False)
-    assert problem is not None
+    assert isinstance(problem, Problem)
     assert problem.question == (
         "acme makes tools .\n\n | 2012 | 2011\nnet sales | $ 250 | 200\n\n.\n\nQuestion: growth ?"
     )
@@ -44,7 +46,7 @@ def test_a_page_is_its_text_with_the_table_between_bars_and_the_question_last() 
 
 def test_the_gold_is_the_result_of_the_program_and_not_the_display_text() -> None:
     problem = parse(row(), wants_program=False)
-    assert problem is not None
+    assert isinstance(problem, Problem)
     assert (problem.answer, problem.solution) == ("0.25", "subtract(250, 200)")
     assert problem.metadata == {
         "table": [["", "2012", "2011"], ["net sales", "$ 250", "200"]],
@@ -59,13 +61,13 @@ def test_the_gold_is_the_result_of_the_program_and_not_the_display_text() -> Non
 )
 def test_golds_are_written_in_full(exe_ans: object, answer: str) -> None:
     problem = parse(row(qa={"exe_ans": exe_ans}), wants_program=False)
-    assert problem is not None
+    assert isinstance(problem, Problem)
     assert problem.answer == answer
 
 
 def test_with_programs_the_answer_is_the_program_and_the_facts_are_the_working() -> None:
     problem = parse(row(qa={"gold_inds": {"table_1": "net sales of 2012 is 250 ;"}}), wants_program=True)
-    assert problem is not None
+    assert isinstance(problem, Problem)
     assert (problem.answer, problem.solution) == ("subtract(250, 200)", "net sales of 2012 is 250 ;")
     assert problem.metadata["exe_ans"] == 0.25
 
@@ -74,7 +76,7 @@ def test_the_hubs_flat_rows_are_read_for_numbers_and_refused_for_programs() -> N
     fields = {name: value for name, value in row().fields.items() if name != "qa"}
     flat = Row("p", fields | {"question": "growth ?", "answer": "25%", "final_result": "0.25", "gold_inds": ["x"]})
     problem = parse(flat, wants_program=False)
-    assert problem is not None
+    assert isinstance(problem, Problem)
     assert (problem.answer, problem.metadata["exe_ans"]) == ("0.25", 0.25)
     assert problem.question.endswith("Question: growth ?")
     with pytest.raises(DataError, match=r"'qa\.program' is missing"):
@@ -89,7 +91,7 @@ def test_tags_say_how_many_steps_and_whether_it_is_yes_or_no() -> None:
     }
     for program, tags in programs.items():
         problem = parse(row(qa={"program": program}), wants_program=False)
-        assert problem is not None
+        assert isinstance(problem, Problem)
         assert problem.tags == tags
     yes = parse(row(qa={"program": "greater(1, 2)", "exe_ans": "no"}), wants_program=False)
     assert yes is not None
@@ -98,7 +100,7 @@ def test_tags_say_how_many_steps_and_whether_it_is_yes_or_no() -> None:
 
 @pytest.mark.parametrize("gold", [None, ""])
 def test_a_row_without_a_gold_is_none(gold: object) -> None:
-    assert parse(row(qa={"exe_ans": gold}), wants_program=False) is None
+    assert parse(row(qa={"exe_ans": gold}), wants_program=False) == NO_GOLD
 
 
 @pytest.mark.parametrize(

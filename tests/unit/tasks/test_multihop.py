@@ -10,7 +10,7 @@ import pytest
 from rlvr.chat.formats import FORMATS, read_message
 from rlvr.chat.reasoning import THINK
 from rlvr.errors import UserError
-from rlvr.retrieval.base import Document, RetrievalError
+from rlvr.retrieval.base import Document, NoAnswerError, RetrievalError
 from rlvr.retrieval.retriever import Retriever
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.multihop import MultiHopEnvs
@@ -238,11 +238,19 @@ def test_pitfall_28_ids_are_whole_ids_and_those_that_do_not_exist_cost_precision
         assert score.parts["citation"] == share
 
 
+def test_a_reminder_is_a_setting() -> None:
+    task = make_qa(no_call="remind")
+    example = task.eval_examples(1)[0]
+    _, verdict, heard = play(task, example, said(text="It is so."), said(answer(example.answer)))
+    assert verdict.correct
+    assert [message.role for message in heard] == ["user"]
+
+
 @pytest.mark.parametrize(
     ("made", "words"),
     [
         (call("retrieve_documents", query=""), "the query is empty"),
-        (call("retrieve_documents", query=7), "'query' should be a valid string"),
+        (call("retrieve_documents", query=[7]), "'query' should be a valid string"),
         (call("retrieve_documents", text="a"), "'query' (string) is missing"),
         (call("get_document", doc_id="99"), "there is no document '99'"),
         (call("get_document", doc_id=["1"]), "should be a text"),
@@ -305,6 +313,16 @@ def test_pitfall_26_a_search_that_fails_ends_the_run_and_is_no_reward_of_0(error
     task = with_retriever(error)
     with pytest.raises(RetrievalError, match=said_of_it):
         play(task, task.eval_examples(1)[0], said(call("retrieve_documents", query="town")))
+
+
+def test_a_search_service_without_an_answer_is_told_to_the_model_and_counted() -> None:
+    task = with_retriever(NoAnswerError("the service at http://secret does not answer."))
+    example = task.eval_examples(1)[0]
+    score, verdict, messages = play(
+        task, example, said(call("retrieve_documents", query="town")), said(answer(example.answer))
+    )
+    assert "the search service does not answer; try again" in messages[0].content
+    assert (verdict.correct, score.diagnostics["tool_errors"]) == (True, 1)
 
 
 def test_in_a_corpus_ids_are_the_corpus_ids_and_a_title_may_have_any_number_of_passages(tmp_path: Any) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from rlvr.retrieval.base import Document
 from rlvr.rows import DataError, Row
 from rlvr.tasks import hotpotqa, musique
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.tasks.multihop import to_problem
-from rlvr.tasks.multihop_sets import Library, Question, named_sets, read_questions, with_noise
+from rlvr.tasks.multihop_sets import Library, named_sets, read_sets, with_noise
+from rlvr.tasks.problems import Problem
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, ids, write_jsonl
 from tests.unit.tasks.multihop_episodes import corpus, make_qa, rows
@@ -29,7 +30,7 @@ def save(folder: Path, train: list[dict[str, Any]], dev: list[dict[str, Any]]) -
     return folder
 
 
-def parsed(row: dict[str, Any]) -> Question | str:
+def parsed(row: dict[str, Any]) -> Problem | str:
     return musique.parse(Row("here, line 1", row))
 
 
@@ -38,8 +39,8 @@ def changed(**fields: Any) -> dict[str, Any]:
     return rows("musique")[0] | fields
 
 
-def question(found: Question | str) -> Question:
-    assert isinstance(found, Question), found
+def question(found: Problem | str) -> Problem:
+    assert isinstance(found, Problem), found
     return found
 
 
@@ -79,7 +80,7 @@ def test_sets_are_written_as_path_name_and_split() -> None:
 )
 def test_sets_that_cannot_be_read_are_an_error_naming_the_setting(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        read_questions("task.train_sets", text, musique.parse, musique.Musique.fields)
+        list(read_sets("task.train_sets", text, musique.Musique.fields))
     assert "task.path" not in str(caught.value)
 
 
@@ -96,7 +97,7 @@ def test_a_row_that_two_sets_share_is_used_once_and_noted() -> None:
     task = make_qa(train_sets=f"{MUSIQUE},train;{MUSIQUE},train[:3]")
     assert task.sizes == (8, 8)
     note = next(note for note in task.notes if "repeat" in note)
-    assert note.startswith("3 training rows repeat the question of an earlier row: left out (first: ")
+    assert note.startswith("3 training rows repeat an earlier question: left out (first: ")
     assert note.endswith("train.jsonl, line 1)")
 
 
@@ -119,15 +120,14 @@ def test_pitfall_38_questions_that_are_also_held_out_are_not_trained_on(tmp_path
 
 def test_pitfall_28_a_musique_row_has_its_documents_golds_and_hops() -> None:
     found = question(parsed(rows("musique")[1]))
-    assert found.hops == found.num_support == len(found.support) == 3
-    assert found.golds[1:] == (f"the {found.golds[0]}",)
-    problem = to_problem(found, 1.0, 0)
-    assert (problem.answer, *problem.metadata["aliases"]) == found.golds
-    assert [document.id for document in found.documents] == [str(place) for place in range(len(found.documents))]
-    titles = Counter(document.title for document in found.documents)
+    about = found.metadata
+    assert about["hops"] == about["num_support"] == len(about["support"]) == 3
+    assert about["aliases"] == (f"the {found.answer}",)
+    assert [document.id for document in about["documents"]] == [str(place) for place in range(len(about["documents"]))]
+    titles = Counter(document.title for document in about["documents"])
     assert max(titles.values()) == 2  # one of them supports, the other does not
     repeated = next(title for title, count in titles.items() if count == 2)
-    assert sum(document.id in found.support for document in found.documents if document.title == repeated) == 1
+    assert sum(each.id in about["support"] for each in about["documents"] if each.title == repeated) == 1
 
 
 def test_the_hubs_columns_of_lists_are_read_like_rows() -> None:
@@ -141,7 +141,7 @@ def test_all_shapes_of_hotpotqa_and_2wiki_are_read_alike() -> None:
     row = rows("hotpotqa")[0]
     facts, context = row["supporting_facts"], row["context"]
     expected = hotpotqa.parse(Row("r", row))
-    assert len(question(expected).support) == 2
+    assert len(question(expected).metadata["support"]) == 2
     hub = {key: value for key, value in row.items() if key != "_id"} | {
         "id": row["_id"],
         "supporting_facts": {"title": [title for title, _ in facts], "sent_id": [place for _, place in facts]},
@@ -158,7 +158,7 @@ def test_all_shapes_of_hotpotqa_and_2wiki_are_read_alike() -> None:
 
 def test_sentences_are_stripped_and_joined_by_a_space() -> None:
     found = question(hotpotqa.parse(Row("r", rows("hotpotqa")[0])))
-    assert all(document.text.endswith(". And so on.") for document in found.documents)
+    assert all(document.text.endswith(". And so on.") for document in found.metadata["documents"])
 
 
 def test_hops_of_hotpotqa_are_its_different_supporting_titles_and_kinds_are_tags() -> None:
@@ -199,7 +199,7 @@ def test_questions_without_paragraphs_are_left_out_with_one_note_that_names_the_
     notes = [note for note in make_qa(folder=folder).notes if "paragraphs:" in note]
     assert notes == [f"3 held-out rows have no paragraphs: left out (first: {folder}/dev.jsonl, line 1)"]
     folder = save(tmp_path / "data", rows("musique", "train"), bare)
-    with pytest.raises(DataError, match=r"no question is left; 3 held-out rows have no paragraphs: left out"):
+    with pytest.raises(DataError, match=r"no held-out row can be used; 3 held-out rows have no paragraphs: left out"):
         make_qa(folder=folder)
 
 
@@ -252,7 +252,7 @@ def test_pitfall_28_in_a_corpus_musique_wants_title_and_text_and_the_others_the_
         Document(id="other", title=support[0]["title"], text="Another text."),
     ]
     found = question(musique.parse(Row("r", row), Library(passages, "title_and_text")))
-    assert found.support.keys() == {"m0", "m1"}
+    assert found.metadata["support"].keys() == {"m0", "m1"}
     assert musique.parse(Row("r", row), Library(passages[1:], "title_and_text")) == (
         "have supporting paragraphs that are not in the corpus"
     )
@@ -260,8 +260,8 @@ def test_pitfall_28_in_a_corpus_musique_wants_title_and_text_and_the_others_the_
     titles = [title for title, _ in hotpot["supporting_facts"]]
     named = [Document(id=f"h{n}", title=titles[n % 2], text=f"Text {n}.") for n in range(4)]
     whole = question(hotpotqa.parse(Row("r", hotpot), Library(named, "title")))
-    assert whole.support == {"h0": titles[0], "h2": titles[0], "h1": titles[1], "h3": titles[1]}
-    assert whole.num_support == whole.hops == 2
+    assert whole.metadata["support"] == {"h0": titles[0], "h2": titles[0], "h1": titles[1], "h3": titles[1]}
+    assert whole.metadata["num_support"] == whole.metadata["hops"] == 2
     assert hotpotqa.parse(Row("r", hotpot), Library(named[:1], "title")) == (
         "have supporting titles that are not in the corpus"
     )
@@ -320,14 +320,11 @@ def test_noise_of_the_evaluation_is_asked_for_and_depends_on_no_seed() -> None:
 def test_the_share_of_noise_is_the_rate() -> None:
     many = tuple(Document(id=str(n), title="t", text="x") for n in range(4_000))
     whole = question(parsed(rows("musique")[0]))
-    noisy = with_noise(Question(**{**_fields(whole), "documents": many, "support": {"7": "7"}}), 0.25, 0)
-    assert abs(len(noisy.documents) / 4_000 - 0.25) < 0.03
-    assert "7" in {document.id for document in noisy.documents}
-    assert [int(d.id) for d in noisy.documents] == sorted(int(d.id) for d in noisy.documents)
-
-
-def _fields(found: Question) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in Question.__slots__}
+    noisy = with_noise(replace(whole, metadata={"documents": many, "support": {"7": "7"}}), 0.25, 0)
+    kept = [int(document.id) for document in noisy.metadata["documents"]]
+    assert abs(len(kept) / 4_000 - 0.25) < 0.03
+    assert 7 in kept
+    assert kept == sorted(kept)
 
 
 def hops(task: DatasetTask, indices: range) -> list[int]:
@@ -365,7 +362,7 @@ def test_hops_keeps_a_subset_and_says_so() -> None:
     task = make_qa(hops=(3,))
     assert {example.metadata["hops"] for example in task.eval_examples(9)} == {3}
     assert any(note.startswith("5 training rows have another number of hops than task.hops=[3]") for note in task.notes)
-    with pytest.raises(DataError, match="no question is left"):
+    with pytest.raises(DataError, match="no training row can be used; 8 training rows have another number of hops"):
         make_qa(hops=(5,))
 
 

@@ -1,15 +1,19 @@
 import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.rows import DataError, Row, read_file
-from rlvr.tasks.readers import read_split, split_names
+from rlvr.tasks.readers import Split, split_names
 
 ROWS = [{"question": "a?", "answer": "1"}, {"question": "b?", "answer": "2"}]
+TABLE = io.BytesIO()
+pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), TABLE)
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
 
 
@@ -26,6 +30,9 @@ def fields(path: Path) -> list[Any]:
         ("x.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0)),
         ("x.jsonl", b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n\r\n").encode()),  # from Windows, with empty lines
         ("x.jsonl", LINES.strip().encode()),  # no newline at the end
+        ("x.csv", b"\xef\xbb\xbfquestion,answer\r\na?,1\r\n\r\nb?,2\r\n"),
+        ("x.csv.gz", gzip.compress(b'"question","answer"\n"a?","1"\n"b?","2"', mtime=0)),
+        ("x.parquet", TABLE.getvalue()),
     ],
 )
 def test_every_kind_of_file_gives_its_rows_in_order(tmp_path: Path, name: str, data: bytes) -> None:
@@ -55,6 +62,13 @@ def test_every_kind_of_file_gives_its_rows_in_order(tmp_path: Path, name: str, d
             gzip.compress(LINES.encode(), mtime=0)[:-4] + b"\0\0\0\0",
             "line 2: the file is damaged from here on",
         ),
+        ("x.csv", b"a,b\n1,2\n1\n", "line 3: has not 2 fields, as the first line has"),
+        ("x.csv", b"a,b\n1,2,3\n", "line 2: has not 2 fields"),
+        ("x.csv", b'a,b\n1,"2\n', "the file is damaged"),
+        ("x.csv", b"a\n\xff\n", "the file is damaged from here on ('utf-8' codec"),
+        ("x.csv", b"a,b\n", "is empty"),
+        ("x.parquet", TABLE.getvalue()[:-20], "the file is damaged"),
+        ("x.parquet", b"", "the file is damaged"),
         ("x.jsonl.gz", b"no gzip at all", "x.jsonl.gz: the file is damaged"),
         ("x.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0)[:20], "the file is damaged"),
     ],
@@ -73,41 +87,41 @@ def test_a_damaged_file_is_one_sentence_that_names_file_and_place(
 def test_rows_before_the_damage_are_no_data_set(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(LINES + "{broken\n")
     with pytest.raises(DataError, match="line 3"):
-        read_split(str(tmp_path), "train")
+        Split(str(tmp_path), "train").rows()
 
 
 def test_a_file_that_is_not_there_or_not_data_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no file .*gone\.jsonl"):
         fields(tmp_path / "gone.jsonl")
-    (tmp_path / "x.csv").write_text("a,b")
-    with pytest.raises(ConfigError, match=r"x\.csv: data files end in \.jsonl"):
-        fields(tmp_path / "x.csv")
+    (tmp_path / "x.tsv").write_text("a,b")
+    with pytest.raises(ConfigError, match=r"x\.tsv: data files end in \.jsonl"):
+        fields(tmp_path / "x.tsv")
 
 
 def test_a_missing_split_names_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(LINES)
-    with pytest.raises(ConfigError, match=r"has no dev\.jsonl or dev\.json .* only train\.jsonl"):
-        read_split(str(tmp_path), "dev")
+    with pytest.raises(ConfigError, match=r"has no dev\.jsonl, \.json, .* only train\.jsonl"):
+        Split(str(tmp_path), "dev").rows()
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(ConfigError, match="only nothing"):
-        read_split(str(empty), "dev")
+        Split(str(empty), "dev").rows()
 
 
 def test_two_files_of_one_split_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(LINES)
     (tmp_path / "train.json").write_text(json.dumps(ROWS))
     with pytest.raises(ConfigError, match=r"has both train\.jsonl and train\.json"):
-        read_split(str(tmp_path), "train")
+        Split(str(tmp_path), "train").rows()
 
 
 def test_a_path_that_is_a_file_or_nothing_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(LINES)
     with pytest.raises(ConfigError, match=r"is a file: name its folder, or .* task=jsonl"):
-        read_split(str(tmp_path / "train.jsonl"), "train")
+        Split(str(tmp_path / "train.jsonl"), "train").rows()
     for path in (str(tmp_path / "gone"), "./gone", "a/b/c", "../data", "spa ces/x"):
         with pytest.raises(ConfigError, match="no such folder"):
-            read_split(path, "train")
+            Split(path, "train").rows()
 
 
 def test_splits_are_joined_by_plus_and_cannot_leave_the_folder() -> None:
@@ -150,7 +164,7 @@ def test_keys_and_paths_with_control_characters_are_escaped(tmp_path: Path) -> N
         Row("p", {"\x1b[31mred": 1}).get("question")
     assert str(error.value).isprintable()
     with pytest.raises(ConfigError) as second:
-        read_split("\x1b[31m", "train")
+        Split("\x1b[31m", "train").rows()
     assert str(second.value).isprintable()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from rlvr.errors import ConfigError
 from rlvr.rows import DataError
-from rlvr.tasks.readers import read_split
+from rlvr.tasks.readers import Split
 from tests.unit.tasks.data_tasks import make
 
 CARD = """---
@@ -69,11 +69,11 @@ def test_a_repository_on_disk_is_a_task(repository: Path, capfd: pytest.CaptureF
 
 
 def test_rows_know_their_place_and_only_the_wanted_fields_are_read(repository: Path) -> None:
-    rows = read_split(str(repository), "train", subset="main", fields=("question",))
+    rows = Split(str(repository), "train", "main").rows(("question",))
     assert rows[2].place == f"{repository}, split train, row 3"
     assert set(rows[0].fields) == {"question"}
-    assert set(read_split(str(repository), "train", subset="main")[0].fields) == {"question", "answer", "extra"}
-    assert set(read_split(str(repository), "train", subset="main", fields=("nothing",))[0].fields) == {
+    assert set(Split(str(repository), "train", "main").rows()[0].fields) == {"question", "answer", "extra"}
+    assert set(Split(str(repository), "train", "main").rows(("nothing",))[0].fields) == {
         "question",
         "answer",
         "extra",
@@ -120,11 +120,11 @@ def test_a_damaged_repository_is_one_sentence(tmp_path: Path) -> None:
 LOAD = """
 import sys, time
 from rlvr.errors import UserError
-from rlvr.tasks.readers import read_split
+from rlvr.tasks.readers import Split
 for name in sys.argv[1:]:
     start = time.perf_counter()
     try:
-        rows = read_split(f"owner/{name}", "train", subset="main")
+        rows = Split(f"owner/{name}", "train", "main").rows()
         print("rows", len(rows), rows[0].fields["question"])
     except UserError as error:
         print(type(error).__name__, error)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rlvr.core.metrics import tool_metrics
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import RewardError
 from rlvr.tasks.verifiers import library
@@ -116,7 +117,11 @@ def test_tools_are_called_by_the_library_and_answered_in_messages() -> None:
     assert "b" in second[0].content
     assert found.score.value == 1.0
     assert found.score.parts["total_tool_calls"] == 3.0
-    assert found.score.diagnostics == {"turns": 3.0, "tool_calls": 3.0, "malformed_calls": 0.0}
+    counts = {"turns": 3.0, "tool_calls": 3.0, "malformed_calls": 0.0, "tool_errors": 2.0}
+    assert found.score.diagnostics == counts
+    assert tool_metrics([counts], [found.stop_reason])["tool_error_share"] == pytest.approx(2 / 3)
+    other, _ = play(task, "done")
+    assert other.score.diagnostics["tool_errors"] == 0.0
     assert found.turns[1].prompt_ids[:3] == found.turns[0].prompt_ids + found.turns[0].completion.token_ids
 
 

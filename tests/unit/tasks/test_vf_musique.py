@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rlvr.core.env import Env
+from rlvr.errors import ConfigError
 from rlvr.types import Example, Message, Score, StopReason
 from tests.unit.tasks.verifiers_play import Codec, call, episode
 
@@ -54,7 +55,7 @@ def scripts(example: Example) -> dict[str, Sequence[Any]]:
         "malformed, unknown, wrong type, no document": (
             "calls rubbish",
             call(("look_up", {"query": "x"})),
-            call(("retrieve_documents", {"query": 3})),
+            call(("retrieve_documents", {"query": []})),
             call(("get_document", {"doc_id": "99"})),
             answers(example),
         ),
@@ -108,6 +109,24 @@ def by_the_library(env: Any, example: Example, script: Sequence[Any]) -> Any:
 
 def by_us(env: Env, example: Example, script: Sequence[Any]) -> Score:
     return asyncio.run(episode(example, env, *script)).score
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"retriver": "bm25"}, r"vf-musique has no argument retriver; did you mean retriever\?"),
+        ({"retriever": "bm26"}, r"task\.retriever=bm26: there is no such retriever; did you mean bm25\?"),
+        ({"settings": ["task.hop=3"]}, r"there is no key task\.hop; did you mean task\.hops\?"),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence_and_ends_vf_eval_with_it(
+    arguments: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load(**arguments)
+    monkeypatch.setattr("sys.argv", ["/usr/bin/vf-eval"])
+    with pytest.raises(SystemExit, match=f"^vf-eval: error: .*{sentence}"):
+        load(**arguments)
 
 
 # --------------------------------------------------------------------------------------------------------- agreement

@@ -164,7 +164,7 @@ class VllmEngine:
             if attempt > self._settings.max_retries:
                 raise UserError(
                     f"the server {member.url} did not give a completion in {attempt} attempts ({problem}); see its "
-                    "log, mend it, and go on with resume=true."
+                    "log, repair it, and go on with resume=true."
                 )
             await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S))
             await self._fleet.recheck(connection.turn, member, num_looks, problem)

@@ -74,7 +74,7 @@ def check_fits(url: str, facts: Facts, expected: Expected) -> None:
         raise UserError(f"the server {url} has another tokenizer than the policy: {ours}.")
     if facts.quantization is not None:
         raise UserError(
-            f"the server {url} keeps its weights quantized ({facts.quantization}), and nobody could tell whether "
+            f"the server {url} keeps its weights quantized ({facts.quantization}), and no check can tell whether "
             "pushed ones arrived: start it without quantization."
         )
     if facts.logprobs_mode != "processed_logprobs":
