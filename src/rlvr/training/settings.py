@@ -16,6 +16,9 @@ class WarmStartSettings(Settings):
     """Supervised training on the task's demonstrations before RL; only for models made from scratch."""
 
     enabled: bool = setting(True, "false: RL starts from random weights")
+    cache: bool = setting(
+        True, "start from the weights of an earlier warm start with the same content, and keep those of a new one"
+    )
     loss_on: Literal["completion", "all"] = setting(
         "completion",
         "completion: only what follows the prompt; all: the prompt too, as in pretraining",

@@ -61,7 +61,7 @@ def warm_start(
         )
         for group in optimizer.param_groups:
             group["lr"] = rate
-        rows = _encode(policy, task, _demonstrations(task, settings, step))
+        rows = _encode(policy, task, demonstrations(task, settings, step))
         optimizer.zero_grad()
         loss = _backward(policy, rows, settings.loss_on, microbatch_tokens)
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
@@ -76,7 +76,8 @@ def warm_start(
     return True
 
 
-def _demonstrations(task: Task, settings: WarmStartSettings, step: int) -> list[tuple[str, ...]]:
+def demonstrations(task: Task, settings: WarmStartSettings, step: int) -> list[tuple[str, ...]]:
+    """The demonstrations of a step, the texts of each: prompt, completion, reply, completion, ..."""
     final = step >= settings.num_steps - settings.final_phase_steps
     share = settings.final_worked_share if final else settings.worked_share
     first = step * settings.batch_size

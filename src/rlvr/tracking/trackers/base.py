@@ -7,7 +7,7 @@
         def log(self, rows: Sequence[Row]) -> None: ...
 
 The instance of the configuration holds settings only. Every run copies it, and calls the methods of the copy in one
-thread (`trackers.thread`), where a tracker may block, print or raise.
+thread (`trackers.fanout`), where a tracker may block, print or raise.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Tracker(Component, ABC):
             importlib.import_module(self.needs_package)
 
     def prepare(self, run: RunFacts) -> None:
-        """Do what takes long the first time and waits for nobody, e.g. make a database on this machine."""
+        """Do what takes long the first time and waits for no server, e.g. make a database on this machine."""
 
     def start(self, run: RunFacts) -> Started:
         """Begin a run, or go on with the known one."""

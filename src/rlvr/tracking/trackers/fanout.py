@@ -1,32 +1,50 @@
-"""All trackers of a run: each has a thread of its own, and the run waits for none but at its end."""
+"""All trackers of a run: each has a thread of its own, and is given up with one note when it fails or hangs.
+
+The run waits for none but at its end. Numbers do not wait in the queue of a tracker: its thread reads them from
+metrics.jsonl, so none is lost when the queue is full. `RUN/trackers/<label>.json` holds what `Started` said and the
+last step that was sent; `RUN/trackers/<label>.log` what the library printed.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import queue
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
+from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self, TextIO
 
 from rlvr import __version__
+from rlvr.lines import resuming
 from rlvr.tracking.files import writing
 from rlvr.tracking.rollouts import EpisodeRecord, completion_rows
 from rlvr.tracking.settings import TrackerSettings
-from rlvr.tracking.trackers.base import RunFacts, Status
-from rlvr.tracking.trackers.thread import TrackerThread, of_this_thread
+from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker, sentence, without_password
 
 LEAVE_S = 2.0
 """Seconds that a run that is being killed waits for its trackers."""
 
+LOAD_S = 120.0
+"""Seconds for `load` and `prepare`, which are slow on a busy machine."""
 
-@dataclass(frozen=True, kw_only=True)
-class Reported:
-    """What trackers are told about a run beside its numbers: the experiment's name, and the values of config.yaml."""
+POLL_S = 0.05
 
-    experiment: str
-    config: dict[str, Any]
+MAX_WAITING = 500
+"""Jobs in the queue of a tracker that is slower than the run."""
+
+MAX_ROWS = 100
+"""Steps that are sent at once."""
+
+
+of_this_thread = threading.local()
+"""`log`: the file for what the thread of a tracker prints."""
 
 
 class Trackers:
@@ -37,14 +55,23 @@ class Trackers:
     thread.
     """
 
-    def __init__(self, settings: TrackerSettings, about: Reported, folder: Path, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: TrackerSettings,
+        folder: Path,
+        note: Callable[[str], None],
+        *,
+        experiment: str,
+        config: dict[str, Any],
+    ) -> None:
+        """`config` has the values of config.yaml."""
         self._settings, self._folder = settings, folder
         run = RunFacts(
             name=settings.run_name or folder.resolve().name,
-            experiment=about.experiment,
+            experiment=experiment,
             group=settings.group,
             tags=list(settings.tags),
-            config=about.config,
+            config=config,
             folder=str(folder.absolute()),
             timeout_s=settings.timeout_s,
             version=__version__,
@@ -108,6 +135,167 @@ class Trackers:
             tracker.jobs.put((tracker.finish, status))
         for tracker in self._all:
             tracker.wait(since, status)
+
+
+class TrackerThread:
+    """`jobs` are tuples of a method of this object and its arguments; the last one is `finish`.
+
+    `offer` and `wait` are called in the run's thread, which never waits for a call of the tracker's, and notes that it
+    is given up.
+    """
+
+    def __init__(
+        self, tracker: Tracker, run: RunFacts, folder: Path, note: Callable[[str], None], upload_timeout_s: float
+    ) -> None:
+        self._tracker = tracker.model_copy()  # what it keeps in private attributes belongs to this run
+        self._run, self._folder, self._note = run, folder, note
+        self._limits = {"load": LOAD_S, "prepare": LOAD_S, "model": upload_timeout_s}
+        self._state = folder / "trackers" / f"{tracker.label}.json"
+        self._log_path = self._state.with_suffix(".log")
+        self.jobs: queue.Queue[tuple[Any, ...]] = queue.Queue()
+        self.is_given_up, self.num_dropped = False, 0
+        self._call: tuple[str, float] | None = None  # what the tracker does, and until when it may
+        self._failure: str | None = None  # why the thread ended
+        self._started, self._is_shown = Started(), False
+        self._loaded_at, self._position = 0.0, 0
+        self.thread = threading.Thread(target=self._serve, name=f"tracker {tracker.label}", daemon=True)
+
+    def offer(self, *job: Any) -> bool:
+        """Queue a job, if there is room and the tracker is not given up; whether it was queued."""
+        self._check()
+        if self.is_given_up or self.jobs.qsize() >= MAX_WAITING:
+            return False
+        self.jobs.put(job)
+        return True
+
+    def wait(self, since: float, status: Status) -> None:
+        """Wait until all jobs are done, for a limited time from `since` (`time.monotonic`) or the end of loading."""
+        limit = self._limit("finish") + (self._limit("model") if self._model(status) else 0.0)
+        while self.thread.is_alive() and not self.is_given_up:
+            self.thread.join(POLL_S)
+            self._check()
+            if self._loaded_at and monotonic() > max(since, self._loaded_at) + limit:
+                is_last = self._call is not None and self._call[0] == "finish"
+                self._give_up(
+                    f"{'no answer to `finish`' if is_last else 'it did not take the rest'} within {limit:g} s"
+                )
+        self._check()
+        if self.num_dropped and not self.is_given_up:
+            self._note(
+                f"warning: {self._tracker.shown} is slower than the run: it has all numbers, but no completions of "
+                f"{self.num_dropped} steps; raise tracker.rollouts_every"
+            )
+
+    def _check(self) -> None:
+        if self._started.where and not self._is_shown:
+            self._is_shown = True
+            self._note(f"{self._tracker.shown}: {self._started.where}")
+        if self._failure is not None:
+            self._give_up(self._failure)
+        elif reason := self._overdue():
+            self._give_up(reason)
+
+    def _overdue(self) -> str | None:
+        what, deadline = self._call or ("", inf)
+        return f"no answer to `{what}` within {self._limit(what):g} s" if monotonic() > deadline else None
+
+    def _give_up(self, reason: str) -> None:
+        if self.is_given_up:
+            return
+        self.is_given_up = True
+        with suppress(OSError), self._log_path.open("a") as file:
+            file.write(f"given up: {reason}\n")
+        self._note(
+            f"warning: {self._tracker.shown} is given up ({reason}); the run goes on, metrics.jsonl has all numbers, "
+            f"and `rlvr train {resuming(self._folder)}` sends what is missing (details: {self._log_path})"
+        )
+
+    def _limit(self, what: str) -> float:
+        return self._limits.get(what, self._run.timeout_s)
+
+    def _model(self, status: Status) -> Path | None:
+        folder = Path(self._run.folder, "final")
+        return folder if self._tracker.keeps_model and status == "finished" and folder.is_dir() else None
+
+    # ------------------------------------------------------------------------------------------------- in the thread
+
+    def _serve(self) -> None:
+        try:
+            with self._log_path.open("a", buffering=1) as of_this_thread.log:
+                self._ask("load")
+                job = None
+                while job != self.finish:
+                    job, *arguments = self.jobs.get()
+                    job(*arguments)
+        except (Exception, SystemExit) as error:  # of the tracker, of its files, of metrics.jsonl: never the run's
+            with suppress(OSError), self._log_path.open("a") as file:  # here: the run may be killed before it looks
+                file.write(without_password(traceback.format_exc()))
+            self._failure = self._overdue() or sentence(error)
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        """Call a method of the tracker; ends the thread if it took too long."""
+        self._call = what, monotonic() + self._limit(what)
+        answer = getattr(self._tracker, what)(*arguments)
+        if self.is_given_up or self._overdue():
+            raise SystemExit
+        self._call = None
+        return answer
+
+    def begin(self, first_step: int) -> None:
+        """Start the tracker's run, or go on with it."""
+        run = replace(self._run, first_step=first_step)
+        with suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
+            run = replace(run, known=Started(**json.loads(self._state.read_text())))
+        self._ask("prepare", run)
+        self._loaded_at = monotonic()
+        started = self._ask("start", run)
+        if not isinstance(started, Started):
+            raise TypeError(f"its method start must return Started(...), not {type(started).__name__}")
+        self._remember(started)
+
+    def send_numbers(self, last_step: float) -> None:
+        """The lines of metrics.jsonl that the tracker lacks, up to a step."""
+        rows = list(self._new_rows(last_step))
+        for first in range(0, len(rows), MAX_ROWS):
+            self._ask("log", part := rows[first : first + MAX_ROWS])
+            self._remember(replace(self._started, last_step=part[-1][0]))
+
+    def _new_rows(self, last_step: float) -> Iterator[Row]:
+        """Without nulls, which stand for NaN and infinity."""
+        with Path(self._run.folder, "metrics.jsonl").open("rb") as file:
+            file.seek(self._position)
+            while (text := file.readline()).endswith(b"\n") and (line := json.loads(text))["step"] <= last_step:
+                self._position = file.tell()
+                if (step := line.pop("step")) > self._started.last_step:
+                    yield step, {name: value for name, value in line.items() if value is not None}
+
+    def send_completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
+        """The numbers of the steps before, then completions: the steps of W&B never go back."""
+        if step > self._started.last_step:
+            self.send_numbers(step - 1)
+            self._ask("completions", step, rows)
+
+    def send_files(self, status: Status) -> None:
+        """The rest of the numbers, the files, the model."""
+        paths = [Path(self._run.folder, name) for name in ("metrics.jsonl", "config.yaml", "report.html")]
+        if paths[0].exists():
+            self.send_numbers(float("inf"))
+        self._ask("files", [str(path) for path in paths if path.is_file()])
+        if model := self._model(status):
+            self._ask("model", str(model))
+
+    def finish(self, status: Status) -> None:
+        """Record how the run ended, if it ever began."""
+        if self._loaded_at:
+            self._ask("finish", status)
+
+    def _remember(self, started: Started) -> None:
+        """Not synced to the disk: losing it costs a second run in the tracker, no number."""
+        self._started = started
+        temporary = self._state.with_name(f".{self._state.name}.tmp")
+        with suppress(OSError):
+            temporary.write_text(json.dumps(asdict(started)))
+            os.replace(temporary, self._state)
 
 
 class _Stream:

@@ -31,7 +31,7 @@ class Mlflow(Tracker):
     tracking_uri: Text | None = setting(
         None,
         "store or server, e.g. http://host:5000; null: MLFLOW_TRACKING_URI, else mlflow.db in the folder that contains "
-        "the run folder",
+        "the folder of the run, or of its sweep",
     )
     experiment: Text | None = setting(None, "experiment that the run belongs to; null: the configuration's name")
     log_model: bool = setting(True, "also keep the final model there, as the artifact `final`")
@@ -39,6 +39,7 @@ class Mlflow(Tracker):
     _artifacts: str | None = None  # beside a database, where MLflow would choose the working directory
     _client: Any = None
     _run_id: str = ""
+    _steps: Any = None  # the last step that the store has of each metric
 
     @model_validator(mode="after")
     def _holds_no_password(self) -> Self:
@@ -67,17 +68,18 @@ class Mlflow(Tracker):
         super().load()
 
     def prepare(self, run: RunFacts) -> None:
-        """Make the tables of a database on this machine."""
+        """Make the tables of a database on this machine. OSError if it cannot be written."""
         import mlflow
 
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(run.timeout_s))))
-        beside = f"sqlite:///{Path(run.folder).parent / 'mlflow.db'}"
-        self._uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or beside
-        self._client = mlflow.MlflowClient(tracking_uri=self._uri)
+        self._uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or default_store(run)
         if self._uri.startswith("sqlite:///"):
-            folder = Path(self._uri.removeprefix("sqlite:///")).absolute().parent
-            folder.mkdir(parents=True, exist_ok=True)
-            self._artifacts = (folder / "mlflow_artifacts").as_uri()
+            database = Path(self._uri.removeprefix("sqlite:///")).absolute()
+            database.parent.mkdir(parents=True, exist_ok=True)
+            database.open("ab").close()  # MLflow would try again for two minutes
+            self._artifacts = (database.parent / "mlflow_artifacts").as_uri()
+        self._client = mlflow.MlflowClient(tracking_uri=self._uri)
+        if self._artifacts:
             self._client.search_experiments(max_results=1)
 
     def start(self, run: RunFacts) -> Started:
@@ -86,6 +88,8 @@ class Mlflow(Tracker):
         experiment = self._experiment(self.experiment or run.experiment)
         known = self._known(run, store)
         self._run_id = known.id if known else self._client.create_run(experiment, run_name=run.name).info.run_id
+        # a process that is killed may have sent more than it noted
+        self._steps = {one.key: one.step for one in self._client.get_run(self._run_id).data._metric_objs}
         self._describe(run)
         if self._uri.startswith("http"):
             where = f"{store.rstrip('/')}/#/experiments/{experiment}/runs/{self._run_id}"
@@ -98,7 +102,8 @@ class Mlflow(Tracker):
         from mlflow.entities import Metric
 
         now = round(time.time() * 1000)
-        metrics = [Metric(allowed(name), value, now, step) for step, values in rows for name, value in values.items()]
+        named = [(allowed(name), value, step) for step, values in rows for name, value in values.items()]
+        metrics = [Metric(name, value, now, step) for name, value, step in named if step > self._steps.get(name, -1)]
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def completions(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
@@ -167,6 +172,15 @@ class Mlflow(Tracker):
             params=[Param(name, value) for name, value in params.items() if name not in there],
             tags=[RunTag(allowed(name), value[:MAX_TAG]) for name, value in tags.items()],
         )
+
+
+def default_store(run: RunFacts) -> str:
+    """`mlflow.db` beside the run, or beside the sweep that its group is named after; one that has the run stays."""
+    folder = Path(run.folder).parent
+    beside, above = (f"sqlite:///{one / 'mlflow.db'}" for one in (folder, folder.parent))
+    if run.known is not None and run.known.store in (beside, above):
+        return run.known.store
+    return above if run.group == folder.name else beside
 
 
 def allowed(name: str) -> str:

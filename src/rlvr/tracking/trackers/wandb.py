@@ -14,6 +14,7 @@ from rlvr.registry import register
 from rlvr.settings import Text, setting
 from rlvr.tracking.trackers.base import Row, RunFacts, Started, Status, Tracker
 
+PROJECT = "rlvr"
 EXIT_CODES = {"finished": 0, "killed": 130, "failed": 1}
 
 
@@ -23,8 +24,8 @@ class Wandb(Tracker):
 
     title: ClassVar[str] = "Weights & Biases"
     needs_package: ClassVar[str] = "wandb"
-    project: Text = setting("rlvr", "project of the run")
-    entity: Text | None = setting(None, "user or team; null: the account's default")
+    project: Text = setting(PROJECT, "project of the run; WANDB_PROJECT replaces this default")
+    entity: Text | None = setting(None, "user or team; null: WANDB_ENTITY, else the account's default")
     mode: Literal["auto", "online", "offline"] = setting(
         "auto",
         "offline: files in RUN/wandb, for `wandb sync`; auto: WANDB_MODE, else online where there is an API key (wandb "
@@ -52,7 +53,9 @@ class Wandb(Tracker):
         mode: Any = self.mode
         if mode == "auto":  # what WANDB_MODE says is W&B's to judge
             mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
-        store = f"{mode}:{self.entity or ''}/{self.project}"
+        project = self.project if self.project != PROJECT else os.environ.get("WANDB_PROJECT") or PROJECT
+        entity = self.entity or os.environ.get("WANDB_ENTITY") or None
+        store = f"{mode}:{entity or ''}/{project}"
         known = run.known if run.known and run.known.store == store else None
         self._variables = {"WANDB_DATA_DIR", "WANDB_CACHE_DIR"} - os.environ.keys()
         for name in self._variables:  # what waits for `wandb sync` belongs to the run
@@ -60,8 +63,8 @@ class Wandb(Tracker):
         hooks = sys.exit, sys.excepthook
         try:
             self._run = wandb.init(
-                project=self.project,
-                entity=self.entity,
+                project=project,
+                entity=entity,
                 name=run.name,
                 group=run.group,
                 tags=run.tags or None,

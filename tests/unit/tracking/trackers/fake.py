@@ -15,7 +15,7 @@ from rlvr.settings import validated
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.settings import TrackerSettings
 from rlvr.tracking.trackers.base import RunFacts, Started, Tracker
-from rlvr.tracking.trackers.fanout import Reported, Trackers
+from rlvr.tracking.trackers.fanout import Trackers
 
 NAME = "tests.unit.tracking.trackers.fake:Fake"
 GATE = threading.Event()
@@ -100,8 +100,8 @@ class Run:
         self.metrics = MetricsFile(folder / "metrics.jsonl")
         fake = {"report_to": [NAME], "timeout_s": 20.0, "fake": {"file": str(self.calls_file), "does": does}}
         values = validated(TrackerSettings, settings if "report_to" in settings else fake | settings)
-        about = Reported(experiment="rpn", config={"seed": 5, "run_dir": None})
-        self.trackers = Trackers(values, about, folder, self.notes.append)
+        config = {"seed": 5, "run_dir": None}
+        self.trackers = Trackers(values, folder, self.notes.append, experiment="rpn", config=config)
 
     def steps(self, *steps: int, values: Callable[[int], Mapping[str, float]] = lambda step: {"x/y": step / 7}) -> None:
         """Make some steps."""

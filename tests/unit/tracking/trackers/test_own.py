@@ -7,7 +7,7 @@ import pytest
 from rlvr.settings import validated
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.settings import TrackerSettings
-from rlvr.tracking.trackers.fanout import Reported, Trackers
+from rlvr.tracking.trackers.fanout import Trackers
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "own"
 
@@ -16,7 +16,7 @@ def report(folder: Path, steps: range) -> list[str]:
     """Report some steps, those before them from metrics.jsonl; the notes."""
     settings = validated(TrackerSettings, {"report_to": ["my_tracker:Csv"], "csv": {"path": "mine.csv"}})
     file, notes = MetricsFile(folder / "metrics.jsonl"), []
-    with Trackers(settings, Reported(experiment="rpn", config={}), folder, notes.append) as trackers:
+    with Trackers(settings, folder, notes.append, experiment="rpn", config={}) as trackers:
         trackers.begin(steps.start)
         for step in steps:
             file.append(step, {"loss/total": step / 4, "reward/mean": 1.0})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.tracking.trackers import thread
+from rlvr.tracking.trackers import fanout
 from rlvr.tracking.trackers.base import sentence
 from tests.unit.tracking.trackers.fake import GATE, INSIDE, Run, wait_for
 from tests.unit.tracking.trackers.test_fanout import record
@@ -77,7 +77,7 @@ def test_a_damaged_memory_begins_a_new_run(tmp_path: Path) -> None:
 def test_pitfall_37_a_tracker_that_fails_is_given_up_with_one_note_and_never_waited_for(
     does: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread, "LOAD_S", 1.1)
+    monkeypatch.setattr(fanout, "LOAD_S", 1.1)
     run = Run(tmp_path, does, timeout_s=1.0)
     begin = time.perf_counter()
     run.all(*range(50))
@@ -124,7 +124,7 @@ def test_pitfall_37_what_a_slow_tracker_has_not_taken_at_the_end_is_not_waited_f
 def test_pitfall_37_a_full_queue_costs_completions_but_no_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread, "MAX_WAITING", 4)
+    monkeypatch.setattr(fanout, "MAX_WAITING", 4)
     run = Run(tmp_path, "log:wait")
     with run.trackers as trackers:
         trackers.begin(0)
@@ -156,7 +156,7 @@ def test_what_a_library_prints_goes_to_the_log(tmp_path: Path, capfd: pytest.Cap
 def test_pitfall_37_a_run_that_is_being_killed_marks_it_and_hardly_waits(
     does: str, last: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlvr.tracking.trackers.fanout.LEAVE_S", 0.5 if does else 60.0)
+    monkeypatch.setattr(fanout, "LEAVE_S", 0.5 if does else 60.0)
     INSIDE.clear()
     run = Run(tmp_path, does)
     run.trackers.__enter__()

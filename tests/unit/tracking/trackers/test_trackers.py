@@ -1,14 +1,17 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rlvr.errors import ConfigError
+from rlvr.settings import validated
 from rlvr.tracking.trackers.base import without_password
 from rlvr.tracking.trackers.mlflow import allowed, split_tag
 from rlvr.tracking.trackers.wandb import Wandb, has_key
 from tests.unit.tracking.trackers.fake import Fake
+from tests.unit.tracking.trackers.test_tensorboard import facts
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +75,32 @@ def test_an_account_is_one_in_the_environment_or_the_netrc(monkeypatch: pytest.M
     assert not has_key()
     monkeypatch.setenv("WANDB_API_KEY", "k")
     assert has_key()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({}, ("theirs", "team")), ({"project": "mine", "entity": "us"}, ("mine", "us"))],
+)
+def test_the_environment_names_project_and_entity_where_settings_do_not(
+    settings: dict[str, str], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class InitError(Exception):
+        """Instead of a run."""
+
+    told: dict[str, object] = {}
+
+    def init(**arguments: object) -> None:
+        told.update(arguments)
+        raise InitError
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=dict))
+    monkeypatch.setenv("WANDB_PROJECT", "theirs")
+    monkeypatch.setenv("WANDB_ENTITY", "team")
+    monkeypatch.setenv("WANDB_DATA_DIR", "kept")
+    monkeypatch.setenv("WANDB_CACHE_DIR", "kept")
+    with pytest.raises(InitError):
+        validated(Wandb, settings).start(facts(tmp_path))
+    assert (told["project"], told["entity"]) == expected
 
 
 def test_no_library_is_imported_by_naming_a_tracker() -> None:

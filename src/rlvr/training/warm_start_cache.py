@@ -1,0 +1,132 @@
+"""Warm starts of earlier runs, in the user's cache folder: the same content gives the same weights, bit for bit.
+
+    ~/.cache/rlvr/warm_starts/KEY-CHECKSUM.safetensors      (XDG_CACHE_HOME is obeyed)
+
+KEY is a hash of everything that decides the weights: those before the warm start, the tokenizer, every demonstration,
+the settings, our code, the libraries' versions and the processor. CHECKSUM is that of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import tokenizers
+import torch
+import transformers
+
+import rlvr
+from rlvr.errors import UserError
+from rlvr.models.policy import HubPolicy
+from rlvr.settings import dumped
+from rlvr.tasks.base import Task
+from rlvr.tracking.files import write_atomically
+from rlvr.training.settings import WarmStartSettings
+from rlvr.training.warm_start import demonstrations
+
+MAX_BYTES = 2 * 1024**3
+"""Of all files together; those that were not used for the longest time are removed."""
+
+
+def cache_folder() -> Path:
+    """Where warm starts are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlvr" / "warm_starts"
+
+
+def content_key(policy: HubPolicy, task: Task, settings: WarmStartSettings, microbatch_tokens: int) -> str:
+    """A hash of everything that decides the weights after the warm start; to be asked before it."""
+    digest = hashlib.blake2b(digest_size=20)
+    for part in _content(policy, task, settings, microbatch_tokens):
+        digest.update(len(part).to_bytes(8, "big"))  # so that no two lists of parts give the same bytes
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _content(policy: HubPolicy, task: Task, settings: WarmStartSettings, microbatch_tokens: int) -> Iterator[bytes]:
+    tokenizer: Any = policy.tokenizer
+    about = {
+        "settings": {key: value for key, value in dumped(settings).items() if key != "cache"},
+        "microbatch_tokens": microbatch_tokens,
+        "model": policy.model.config.to_dict(),
+        "tokenizer": tokenizer.backend_tokenizer.to_str(),
+        "end": [tokenizer.eos_token_id, list(task.stop_words)],
+        "versions": [torch.__version__, transformers.__version__, tokenizers.__version__, platform.python_version()],
+        "machine": [torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), _cpu()],
+        "products": [_device(policy.model.device), torch.get_float32_matmul_precision()],
+    }
+    yield json.dumps(about, sort_keys=True, default=str).encode()
+    folder = Path(rlvr.__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        yield file.relative_to(folder).as_posix().encode()
+        yield file.read_bytes()
+    for name, parameter in policy.model.named_parameters():
+        yield f"{name} {parameter.dtype} {list(parameter.shape)}".encode()
+        yield parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    for step in range(settings.num_steps):
+        for parts in demonstrations(task, settings, step):
+            yield "\0".join(parts).encode()
+
+
+def _device(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def _cpu() -> str:
+    """The processor's name: another one may round otherwise."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line for line in lines if line.startswith("model name")), platform.machine())
+    return f"{platform.machine()} {platform.processor()}"
+
+
+def restore(policy: HubPolicy, key: str) -> Path | None:
+    """Give the policy the weights that are kept under the key; returns their file, None if there is no sound one."""
+    for file in cache_folder().glob(f"{key}-*.safetensors"):
+        try:
+            data = file.read_bytes()
+            if _file_name(key, data) != file.name:
+                continue  # damaged: computed again, and then replaced
+            tensors = safetensors.torch.load(data)
+            with torch.no_grad():
+                for name, parameter in policy.model.named_parameters():
+                    parameter.copy_(tensors[name])
+            os.utime(file)
+        except OSError:  # another process has removed it, or it cannot be read
+            continue
+        return file
+    return None
+
+
+def keep(policy: HubPolicy, key: str) -> None:
+    """Keep the policy's weights under the key. Raises UserError if the folder cannot be written."""
+    tensors = {name: p.detach().to("cpu", copy=True).contiguous() for name, p in policy.model.named_parameters()}
+    data = safetensors.torch.save(tensors)
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for damaged in folder.glob(f"{key}-*.safetensors"):
+            damaged.unlink(missing_ok=True)
+        write_atomically(folder / _file_name(key, data), data)
+        _remove_oldest(folder)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror or error}") from error
+
+
+def _file_name(key: str, data: bytes) -> str:
+    return f"{key}-{hashlib.blake2b(data, digest_size=10).hexdigest()}.safetensors"
+
+
+def _remove_oldest(folder: Path) -> None:
+    kept = sorted(((file.stat(), file) for file in folder.glob("*.safetensors")), key=lambda one: -one[0].st_mtime)
+    total = 0
+    for place, (status, file) in enumerate(kept):
+        total += status.st_size
+        if place and total > MAX_BYTES:  # the newest one stays, however large
+            file.unlink(missing_ok=True)

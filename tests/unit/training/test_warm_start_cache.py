@@ -1,0 +1,115 @@
+"""A kept warm start is found for the same content alone, and only if its file is sound."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlvr.errors import UserError
+from rlvr.models.policy import HubPolicy
+from rlvr.training import warm_start_cache
+from rlvr.training.settings import WarmStartSettings
+from rlvr.training.warm_start_cache import cache_folder, content_key, keep, restore
+from tests.unit.core.tiny import tiny_policy
+from tests.unit.training.test_warm_start import Copies
+
+SETTINGS: dict[str, Any] = {"num_steps": 3, "warmup_steps": 1, "final_phase_steps": 1, "batch_size": 4}
+
+
+class LastCopyDiffers(Copies):
+    def demonstration(self, index: int, worked_share: float) -> tuple[str, str]:
+        prompt, completion = super().demonstration(index, worked_share)
+        return prompt, "7 <eoe>" if index == 11 else completion
+
+
+def key(policy: HubPolicy | None = None, task: Any = None, microbatch_tokens: int = 2048, **changes: Any) -> str:
+    settings = WarmStartSettings(**(SETTINGS | changes))
+    return content_key(policy or tiny_policy(), task or Copies(), settings, microbatch_tokens)
+
+
+def weights(policy: HubPolicy) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in policy.model.parameters()]
+
+
+def changed() -> HubPolicy:
+    """A policy with other weights than `tiny_policy()`."""
+    policy = tiny_policy()
+    with torch.no_grad():
+        next(iter(policy.model.parameters())).add_(1.0)
+    return policy
+
+
+def same(first: HubPolicy, second: HubPolicy) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(weights(first), weights(second), strict=True))
+
+
+def test_same_content_has_the_same_key():
+    assert key() == key(cache=False)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"policy": "changed"},
+        {"task": LastCopyDiffers()},
+        {"microbatch_tokens": 64},
+        {"learning_rate": 1e-4},
+        {"loss_on": "all"},
+    ],
+)
+def test_other_content_has_another_key(other: dict[str, Any]):
+    if "policy" in other:
+        other = {"policy": changed()}
+    assert key(**other) != key()
+
+
+def test_threads_and_libraries_are_content(monkeypatch: pytest.MonkeyPatch):
+    before = key()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
+    threads = key()
+    monkeypatch.setattr(warm_start_cache.transformers, "__version__", "0.0")
+    assert len({before, threads, key()}) == 3
+
+
+def test_restored_weights_are_the_kept_ones():
+    kept, policy = changed(), tiny_policy()
+    assert restore(policy, "k") is None
+    keep(kept, "k")
+    assert restore(policy, "k") is not None
+    assert same(policy, kept)
+    assert restore(policy, "other") is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"not weights", None])
+def test_damaged_files_are_not_used(damage: bytes | None):
+    keep(changed(), "k")
+    (file,) = cache_folder().iterdir()
+    file.write_bytes(file.read_bytes()[:-4] + b"\0\1\2\3" if damage is None else damage)
+    policy = tiny_policy()
+    assert restore(policy, "k") is None
+    assert same(policy, tiny_policy())
+    keep(changed(), "k")
+    assert len(list(cache_folder().iterdir())) == 1
+    assert restore(policy, "k") is not None
+
+
+def test_the_longest_unused_are_removed(monkeypatch: pytest.MonkeyPatch):
+    policy = tiny_policy()
+    for age, name in enumerate("abc"):
+        keep(policy, name)
+        (file,) = cache_folder().glob(f"{name}-*")
+        os.utime(file, (1000 + age, 1000 + age))
+    assert restore(policy, "a") is not None  # now the last used one
+    monkeypatch.setattr(warm_start_cache, "MAX_BYTES", 3 * file.stat().st_size)
+    keep(policy, "d")
+    assert {file.name[0] for file in cache_folder().iterdir()} == {"a", "c", "d"}
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"cannot be written|Cannot write"):
+        keep(tiny_policy(), "k")
+    assert restore(tiny_policy(), "k") is None
