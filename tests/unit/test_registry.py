@@ -46,14 +46,14 @@ def test_an_installed_package_adds_names_and_takes_none_of_ours(installed: None)
     assert registry.find("algorithm", "grpo") is Grpo
 
 
-def test_a_package_that_cannot_be_imported_stops_only_who_chooses_it(installed: None) -> None:
+def test_a_broken_package_stops_only_those_that_choose_it(installed: None) -> None:
     assert "broken" not in registry.every("algorithm")
     assert {"mine", "grpo"} <= registry.every("algorithm").keys()
     with pytest.raises(ConfigError, match=r"^algorithm=broken: module gone_from_here cannot be imported"):
         registry.find("algorithm", "broken")
 
 
-def test_a_class_of_the_users_is_never_saved_under_a_name_of_ours() -> None:
+def test_a_user_class_is_never_saved_under_our_names() -> None:
     class Child(Grpo): ...
 
     named = register("algorithm", "rloo")(Child)

@@ -20,7 +20,7 @@ from rlvr.errors import UserError
 from rlvr.threads import CallThreads
 
 
-def test_pitfall_27_a_tool_that_hangs_is_given_up_and_the_event_loop_goes_on_meanwhile() -> None:
+def test_pitfall_27_a_tool_that_hangs_is_given_up() -> None:
     wake = threading.Event()
 
     def hang() -> str:
@@ -48,7 +48,7 @@ def test_pitfall_27_a_tool_that_hangs_is_given_up_and_the_event_loop_goes_on_mea
     assert ticks >= 5
 
 
-def test_an_asynchronous_tool_that_hangs_is_cancelled_and_leaves_no_task() -> None:
+def test_a_hanging_asynchronous_tool_is_cancelled() -> None:
     cleaned = []
 
     async def hang() -> str:
@@ -69,13 +69,13 @@ def test_an_asynchronous_tool_that_hangs_is_cancelled_and_leaves_no_task() -> No
     assert num_tasks == 1
 
 
-def test_pitfall_27_an_asynchronous_tool_that_refuses_to_be_cancelled_is_not_waited_for() -> None:
+def test_pitfall_27_a_tool_that_ignores_cancel_is_left() -> None:
     async def stubborn() -> str:
         """Stay."""
-        end = time.monotonic() + 5.0
+        end = time.monotonic() + 2.5
         while time.monotonic() < end:
             with suppress(asyncio.CancelledError):
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(0.5)
         raise ValueError("nobody reads this")
 
     async def alone() -> float:
@@ -84,7 +84,7 @@ def test_pitfall_27_an_asynchronous_tool_that_refuses_to_be_cancelled_is_not_wai
         assert result.failure == "timeout"
         return time.monotonic() - start
 
-    assert asyncio.run(alone()) < 4.5
+    assert asyncio.run(alone()) < 2.2
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])
@@ -142,7 +142,7 @@ def test_few_calls_run_at_once_and_their_threads_end() -> None:
     wait_until(lambda: num_tool_threads() == 0)
 
 
-def test_threads_that_hang_are_replaced_and_what_waits_behind_them_runs() -> None:
+def test_hanging_threads_are_replaced() -> None:
     wake = threading.Event()
 
     def maybe(hangs: bool) -> str:
@@ -164,7 +164,7 @@ def test_threads_that_hang_are_replaced_and_what_waits_behind_them_runs() -> Non
     wait_until(lambda: num_tool_threads() == 0)
 
 
-def test_pitfall_27_waiting_for_a_thread_does_not_count_towards_the_time_limit() -> None:
+def test_pitfall_27_waiting_for_a_thread_is_not_timed() -> None:
     def slow() -> str:
         """Take a while."""
         time.sleep(0.06)
@@ -178,7 +178,7 @@ def test_pitfall_27_waiting_for_a_thread_does_not_count_towards_the_time_limit()
     assert [result.text for result in asyncio.run(many())] == ["ok"] * 8
 
 
-def test_pitfall_27_too_many_threads_that_hang_are_one_sentence_and_not_a_full_machine() -> None:
+def test_pitfall_27_too_many_hanging_threads_are_a_sentence() -> None:
     wake = threading.Event()
 
     def hang() -> str:
@@ -223,7 +223,7 @@ def test_an_event_loop_that_has_ended_is_not_kept() -> None:
     assert sum(loop() is not None for loop in loops) == 1  # the last one
 
 
-def test_a_result_that_comes_after_the_event_loop_has_ended_disturbs_nobody() -> None:
+def test_a_result_after_the_event_loop_is_dropped() -> None:
     wake, done = threading.Event(), threading.Event()
 
     def late() -> str:
@@ -262,7 +262,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_pitfall_27_a_call_that_nobody_waits_for_any_more_is_not_made() -> None:
+def test_pitfall_27_a_call_that_is_given_up_is_not_made() -> None:
     made: list[str] = []
 
     async def given_up() -> None:
@@ -280,7 +280,7 @@ def test_pitfall_27_a_call_that_nobody_waits_for_any_more_is_not_made() -> None:
     assert made == ["last"]
 
 
-def test_pitfall_37_a_quick_call_is_answered_before_anything_else_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pitfall_37_a_quick_call_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the clock would decide which episodes are computed together, and with it the last bits of their logprobs."""
 
     async def turns_of_others(call: Callable[[], object]) -> int:

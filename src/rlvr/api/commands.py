@@ -149,7 +149,7 @@ def evaluate(
             if stopped():
                 raise _StoppedError
 
-        with open_inference(source, config, functions) as inference:
+        with open_inference(source, config, functions, reads="held_out") as inference:
             for line in inference.notes:
                 note(line)
             return evaluate_into(inference, Path(output) if output else None, on_progress=on_progress, on_note=note)

@@ -139,7 +139,7 @@ def _measure_model(folder: Path, model: str, cells: Mapping[str, Cell], show: Sh
 
 
 def _measure(path: Path, loaded: Loaded, cell: Cell, show: Show, bar: Bar) -> None:
-    with open_inference(loaded, cell.config) as inference:
+    with open_inference(loaded, cell.config, reads="held_out") as inference:
         for note in inference.notes:
             show(note)
         _check_records(path, inference, show)

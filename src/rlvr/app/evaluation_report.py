@@ -46,10 +46,10 @@ def _cell(cell: Cell) -> dict[str, Any]:
 
 
 def _comparison(one: Comparison) -> dict[str, Any]:
-    names = ("task", "split", "first", "second", "num_common", "difference", "sampled", "is_real", "sentence")
+    names = ("task", "split", "first", "second", "num_common", "difference", "scores", "sampled")
     p_values = {name: finite(getattr(one, name), 4) for name in ("p_value", "adjusted_p_value")}
     counts = {name: len(getattr(one, name)) for name in ("only_first", "only_second")}
-    return _fields(one, *names) | counts | p_values
+    return _fields(one, *names) | counts | p_values | {"is_real": one.is_real, "sentence": one.sentence}
 
 
 def _fields(record: Any, *names: str) -> dict[str, Any]:

@@ -13,15 +13,14 @@ from rlvr.config import Config
 from rlvr.core.engine import LocalEngine
 from rlvr.engines.openai import PREFIX, Endpoint, open_endpoint
 from rlvr.errors import UserError
-from rlvr.evaluation.endpoint import EndpointPlayer
-from rlvr.evaluation.players import LocalPlayer, Player
+from rlvr.evaluation.players import EndpointPlayer, LocalPlayer, Player
 from rlvr.models.devices import choose_device, choose_products
 from rlvr.models.fingerprint import fingerprint
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
 from rlvr.models.settings import PretrainedModel
 from rlvr.tasks.base import Task
-from rlvr.tasks.settings import Functions
+from rlvr.tasks.settings import Functions, Reads
 
 MARKS_OF = "llama"
 """The type whose markers prompts for an endpoint have with prompt.markers=auto: they are text to any model."""
@@ -105,9 +104,12 @@ def open_model(model: str, settings: PretrainedModel | None = None, device: str 
 
 
 @contextmanager
-def open_inference(model: str | Loaded, config: Config, functions: Functions | None = None) -> Iterator[Inference]:
+def open_inference(
+    model: str | Loaded, config: Config, functions: Functions | None = None, *, reads: Reads = "all"
+) -> Iterator[Inference]:
     """A model, named or loaded already, ready to be tried on the configuration's tasks. Processes of verifiers end with
-    the block.
+    the block. `reads` says how much of the tasks' data is needed: training data are large, and a user's own question
+    needs none at all.
 
     Raises:
         UserError: there is no such model, or it is damaged; what the tasks' data lack.
@@ -116,7 +118,7 @@ def open_inference(model: str | Loaded, config: Config, functions: Functions | N
         if isinstance(model, str):
             model = stack.enter_context(open_model(model, config.model.pretrained, config.trainer.device))
         if isinstance(model.model, Endpoint):
-            tasks = stack.enter_context(open_tasks(config, MARKS_OF, functions or {}))
+            tasks = stack.enter_context(open_tasks(config, MARKS_OF, functions or {}, reads=reads))
             yield Inference(loaded=model, config=config, tasks=tasks, engine=None)
             return
         policy = model.model
@@ -124,7 +126,7 @@ def open_inference(model: str | Loaded, config: Config, functions: Functions | N
         set_threads(config, policy)
         context = context_tokens(policy)
         family = policy.model.config.get_text_config().model_type
-        tasks = stack.enter_context(open_tasks(config, family, functions or {}))
+        tasks = stack.enter_context(open_tasks(config, family, functions or {}, reads=reads))
         tasks.fit(config, policy)
         engine = LocalEngine(policy.model, max_batch_size=config.engine.max_batch_size, max_context_tokens=context)
         stack.callback(engine.close)

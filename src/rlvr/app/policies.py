@@ -17,6 +17,7 @@ from rlvr.app.tasks import Tasks
 from rlvr.config import Config
 from rlvr.core.settings import cpu_tokens
 from rlvr.core.world import ALONE, World
+from rlvr.errors import UserError
 from rlvr.models.devices import choose_device, move
 from rlvr.models.loading import load_for_inference
 from rlvr.models.policy import HubPolicy
@@ -28,6 +29,7 @@ from rlvr.tracking.console import Console
 from rlvr.tracking.files import writing
 from rlvr.training.checkpoint import replace_folder, temporary_folder
 from rlvr.training.warm_start import warm_start
+from rlvr.training.warm_start_cache import content_key, keep, restore
 
 ONE_THREAD_BELOW = 500_000
 """Parameters below which one thread beats two: in prototypes two were 1.5x slower at 150k and 1.5x faster at 900k."""
@@ -64,20 +66,40 @@ def scratch_policy(setup: Setup, stopped: Stopped) -> HubPolicy | None:
     setup.tasks.fit(config, policy)
     check_engine(config, policy)
     set_threads(config, policy, world)
-    if config.warm_start.enabled:
-        setup.console.stage("warm start", config.warm_start.num_steps)
-        if not warm_start(
-            policy,
-            setup.tasks.own,
-            config.warm_start,
-            microbatch_tokens=cpu_tokens(config.trainer.microbatch_tokens),
-            progress=lambda step, loss: setup.console.advance(step, {"loss": loss}),
-            stopped=stopped,
-        ):
-            return None
+    if config.warm_start.enabled and not _warmed(setup, policy, stopped):
+        return None
     if world.is_first:
         save_atomically(policy.save, folder.warm_start)
     return policy
+
+
+def _warmed(setup: Setup, policy: HubPolicy, stopped: Stopped) -> bool:
+    """Make the warm start, or take it from an earlier run; False if that was stopped."""
+    settings, task, world, console = setup.config.warm_start, setup.tasks.own, setup.world, setup.console
+    microbatch_tokens = cpu_tokens(setup.config.trainer.microbatch_tokens)
+    key = content_key(policy, task, settings, microbatch_tokens) if settings.cache and world.is_first else None
+    file = restore(policy, key) if key else None
+    if world.first(file is not None):
+        console.note(f"warm start: {file}, made by an earlier run (warm_start.cache=false computes it)")
+        for parameter in policy.model.parameters():
+            world.copy_first(parameter.detach())
+        return True
+    console.stage("warm start", settings.num_steps)
+    if not warm_start(
+        policy,
+        task,
+        settings,
+        microbatch_tokens=microbatch_tokens,
+        progress=lambda step, loss: console.advance(step, {"loss": loss}),
+        stopped=stopped,
+    ):
+        return False
+    if key:
+        try:
+            keep(policy, key)
+        except UserError as error:
+            console.note(f"the next run will compute its warm start again: {error}")
+    return True
 
 
 def _random(config: Config, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

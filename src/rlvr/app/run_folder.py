@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any
 
 from omegaconf.errors import OmegaConfBaseException
@@ -18,6 +19,7 @@ from rlvr.config import Config
 from rlvr.config.compose import read_yaml, to_run_yaml
 from rlvr.config.said import leaf_values
 from rlvr.errors import ConfigError, UserError
+from rlvr.lines import resuming
 from rlvr.settings import dumped
 from rlvr.tracking.files import write_atomically, writing
 from rlvr.training.checkpoint import clean_leftovers, list_checkpoints
@@ -43,7 +45,7 @@ class RunFolder:
 def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime | None = None) -> Iterator[RunFolder]:
     """Create the folder of a new run, or take over the one to resume; locked for the block, its `config.yaml` written.
 
-    Without `run_dir` the folder is `runs/<name>-<time>`, and `runs/latest` points to it.
+    Without `run_dir` the folder is `runs/<name>-<time>`. `runs/latest` points to the newest one, wherever it is.
 
     Raises:
         ConfigError: a run is already there, there is none to resume, or a setting differs from the run's own.
@@ -69,7 +71,7 @@ def open_run_folder(config: Config, *, runs: Path = Path("runs"), now: datetime 
         text = to_run_yaml(config)
         if not config.resume or folder.config.read_text(encoding="utf-8") != text:
             write_atomically(folder.config, text.encode())
-        if config.run_dir is None:
+        if config.run_dir is None or runs.is_dir():
             _point_latest(runs, root)
         yield folder
 
@@ -91,7 +93,7 @@ def _point_latest(runs: Path, root: Path) -> None:
     temporary = runs / f".latest.tmp-{os.getpid()}"
     with suppress(OSError):
         temporary.unlink(missing_ok=True)
-        temporary.symlink_to(root.name)
+        temporary.symlink_to(os.path.relpath(root, runs))
         temporary.replace(runs / "latest")
     with suppress(OSError):
         temporary.unlink(missing_ok=True)
@@ -144,7 +146,7 @@ _FREE_SECTIONS = ("tracker.", "engine.")
 _FREE = {
     "run_dir", "resume", "name", "trainer.checkpoint_every", "trainer.keep_last", "trainer.keep_best",
     "trainer.strategy", "trainer.world_size", "trainer.device", "trainer.num_threads", "trainer.cpu_offload",
-    "trainer.microbatch_tokens", "model.gradient_checkpointing", "evaluation.headline",
+    "trainer.microbatch_tokens", "model.gradient_checkpointing", "evaluation.headline", "warm_start.cache",
     "reward.max_error_share", "reward.timeout_s", "reward.num_workers", "reward.max_memory_mb",
 }  # fmt: skip
 
@@ -172,8 +174,8 @@ def _check_resumes(folder: RunFolder, new: Config) -> None:
             why = f"the {old.trainer.schedule} schedule depends on it"
         raise ConfigError(
             f"{key}={after} differs from {before} in {folder.config}{more}, and {why}: resume with the run's own "
-            f"settings (rlvr train --config-dir {root} --config-name config run_dir={root} resume=true), or start "
-            "another."
+            f"settings (rlvr train --config-dir {quote(str(root))} --config-name config {resuming(root)}), or "
+            "start another."
         )
     made = max(list_checkpoints(folder.checkpoints), default=0)
     if made > new.trainer.max_steps:

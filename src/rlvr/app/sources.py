@@ -35,7 +35,7 @@ def inference_config(
     if own is None or task not in {**own.evaluation.also, **own.task.bundles}:
         return load_task_config(task, overrides, config_dir=config_dir)
     config = own_config(model, overrides) or own
-    return config.with_bundle({**config.evaluation.also, **config.task.bundles}[task])
+    return config.with_bundle({**config.evaluation.also, **config.task.bundles}[task], name=task)
 
 
 def _refuse(model: str) -> Config:

@@ -17,7 +17,7 @@ from rlvr.rows import ascii_text
 from rlvr.tasks.base import Task
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.prompting import Prompter, resolve_markers
-from rlvr.tasks.settings import Functions, TaskBundle, TaskContext
+from rlvr.tasks.settings import Functions, Reads, TaskBundle, TaskContext
 from rlvr.types import Message, ToolSchema
 
 
@@ -88,6 +88,7 @@ class TaskOpener:
     family: str | None  # of the model, for prompt.markers=auto
     functions: Functions
     stack: ExitStack
+    reads: Reads = "all"
 
     def open(self, bundle: Config | TaskBundle, name: str, seed: int) -> Task:
         """The task called `name`, its data loaded."""
@@ -106,6 +107,7 @@ class TaskOpener:
             sandbox=sandbox,
             functions=self.functions,
             open=self.open,
+            reads="all" if prompt.few_shot else self.reads,  # shown examples are training ones
         )
         try:
             return bundle.task.open(context)
@@ -119,12 +121,13 @@ class TaskOpener:
 
 
 @contextmanager
-def open_tasks(config: Config, family: str | None, functions: Functions) -> Iterator[Tasks]:
-    """The tasks of a configuration; the processes of their verifiers end with the block."""
+def open_tasks(config: Config, family: str | None, functions: Functions, *, reads: Reads = "all") -> Iterator[Tasks]:
+    """The tasks of a configuration, with as much of their data as `reads` says; the processes of their verifiers end
+    with the block."""
     with ExitStack() as stack:
-        opener = TaskOpener(config=config, family=family, functions=functions, stack=stack)
+        opener = TaskOpener(config=config, family=family, functions=functions, stack=stack, reads=reads)
         also = tuple(opener.open(bundle, name, config.seed) for name, bundle in config.evaluation.also.items())
-        own = opener.open(config, config.task.label, config.seed)
+        own = opener.open(config, config.set_name, config.seed)
         for part in own.eval_sets():
             for other in also:
                 if isinstance(part, DatasetTask) and isinstance(other, DatasetTask):

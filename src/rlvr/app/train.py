@@ -28,7 +28,7 @@ from rlvr.settings import dumped
 from rlvr.tasks.settings import Functions
 from rlvr.tracking.console import Console
 from rlvr.tracking.jsonl import read_metrics
-from rlvr.tracking.trackers.fanout import Reported, Trackers
+from rlvr.tracking.trackers.fanout import Trackers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
     """Run `rlvr train`: warm start, RL, evaluations, checkpoints, `final/`. Asks `stopped()` after every step.
 
     `functions` are those that the configuration names but no other process could import. Raises UserError for
-    everything that is the user's to mend: nothing is written, and runs/latest is not moved, before all is checked.
+    everything that the user can correct: nothing is written, and runs/latest is not moved, before all is checked.
     """
     with ExitStack() as stack:
         with errors_once():
@@ -73,8 +73,8 @@ def train(config: Config, stopped: Stopped = lambda: False, functions: Functions
             tasks.fit(config, policy)
         folder = stack.enter_context(_open_folder(config, world))
         data = dumped(config.model_copy(update={"run_dir": None, "resume": False}))
-        about = Reported(experiment=config.name, config=data)
-        trackers = stack.enter_context(Trackers(shown.tracker, about, folder.root, console.note))
+        trackers = Trackers(shown.tracker, folder.root, console.note, experiment=config.name, config=data)
+        stack.enter_context(trackers)
         setup = Setup(config=config, tasks=tasks, folder=folder, console=console, world=world, stopped=stopped)
         console.note(f"run folder: {folder.root}")
         all_stop = any_stopped(stopped, world, console.note)

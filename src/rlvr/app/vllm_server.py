@@ -19,6 +19,8 @@ import httpx2
 
 import rlvr.engines
 from rlvr.app.sources import own_config, weights_of
+from rlvr.app.tasks import own_tool_format
+from rlvr.chat.template import Template
 from rlvr.engines.openai import PREFIX
 from rlvr.errors import ConfigError, UserError
 from rlvr.models.adapters import saved_settings
@@ -35,6 +37,8 @@ OWN_OPTIONS = (
     *("--logprobs-mode", "--worker-extension-cls", "--weight-transfer-config", "--no-enable-scale-out"),
 )
 """vLLM options that the user may not give after --."""
+TOOL_PARSERS = {"hermes": "hermes", "llama": "llama3_json", "xml": "qwen3_coder"}
+"""Our tool formats, by vLLM's names: without a parser it refuses requests with tools."""
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Allowed values of --max-lora-rank."""
 POLL_S, TELL_S, PROBE_S = 0.25, 10.0, 60.0
@@ -80,6 +84,7 @@ class Weights:
     model: str  # folder or Hub id of a whole model
     adapter: Path | None = None  # on top of it
     tokenizer: str | None = None  # None: the model's
+    tool_parser: str | None = None  # vLLM's, of the format that the model calls tools in; None: none is known
     notes: tuple[str, ...] = ()
 
 
@@ -139,7 +144,7 @@ def find_weights(model: str) -> Weights:
         raise UserError(f"{model} is an endpoint already: name a folder or a Hub id to serve.")
     source = weights_of(model)
     if not locate(source).is_adapter:
-        return Weights(model=source)
+        return Weights(model=source, tool_parser=tool_parser(model, source))
     adapter = Path(source)
     if not adapter.is_dir():
         raise UserError(f"{model} is an adapter on the Hub: download it, or merge it with rlvr export {model} --merge.")
@@ -149,7 +154,22 @@ def find_weights(model: str) -> Weights:
     notes = ()
     if kept is not None and kept.bits:
         notes = (f"the model under the adapter was trained in {kept.bits} bits; vLLM takes it as saved: other numbers",)
-    return Weights(model=base_of(adapter), adapter=adapter, tokenizer=tokenizer, notes=notes)
+    base = base_of(adapter)
+    parser = tool_parser(model, tokenizer or base)
+    return Weights(model=base, adapter=adapter, tokenizer=tokenizer, tool_parser=parser, notes=notes)
+
+
+def tool_parser(model: str, tokenizer: str) -> str | None:
+    """vLLM's name of the format that a model calls tools in: the run's own, or its chat template's."""
+    from transformers import AutoTokenizer
+
+    config = own_config(model)
+    tool_format = own_tool_format(config) if config is not None else "auto"
+    try:
+        loaded = AutoTokenizer.from_pretrained(tokenizer)
+        return TOOL_PARSERS.get(Template(loaded, tool_format).format.name) if loaded.chat_template else None
+    except Exception:  # foreign code, on files that may be damaged: vLLM reports it
+        return None
 
 
 def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool = False) -> None:
@@ -200,6 +220,8 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
     ]
     if weights.tokenizer is not None:
         options += ["--tokenizer", weights.tokenizer]
+    if weights.tool_parser is not None and not given & {"--tool-call-parser", "--enable-auto-tool-choice"}:
+        options += ["--enable-auto-tool-choice", "--tool-call-parser", weights.tool_parser]
     if weights.adapter is not None:
         rank = int(saved_settings(weights.adapter)["r"])
         room = next((one for one in LORA_RANKS if one >= rank), rank)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rlvr.tracking.evaluations import EvaluationRecord
 
 DESCRIPTION = """Measure a model on held-out examples: greedy accuracy and, with samples, avg@k, pass@k and maj@k.
-Every number comes with its 95 % interval. The verdict is the task's metric, not the training reward."""
+Every score comes with its 95 % interval. The verdict is the task's metric, not the training reward."""
 EXAMPLE = """examples:
   rlvr eval runs/latest                                   greedy accuracy on the run's own task
   rlvr eval runs/latest --samples-per-example 8           sampled accuracy, pass@k and maj@8 too
@@ -87,8 +87,11 @@ def table(source: str, task: str, split: str, metrics: Mapping[str, float]) -> s
     from rlvr.evaluation.tables import number, score_name
 
     values = {name.removeprefix(f"eval/{task}/"): value for name, value in metrics.items()}
-    examples = "held-out examples" if split == "test" else "training examples"
-    lines = [f"{source} on {task}, {values.pop('num_examples'):.0f} {examples}", f"{'':32}{'':>8}   95 % interval"]
+    num, kind = values.pop("num_examples"), "held-out" if split == "test" else "training"
+    lines = [
+        f"{source} on {task}, {num:.0f} {kind} example{'' if num == 1 else 's'}",
+        f"{'':32}{'':>8}   95 % interval",
+    ]
     scores = [name for name in values if f"{name}_low" in values]
     kinds = [name.removeprefix("accuracy_") for name in scores if name.startswith("accuracy_")]
     by_kind = {name: value for name, value in values.items() if name not in scores and _kind(name, values, kinds)}

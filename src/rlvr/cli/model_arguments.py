@@ -19,6 +19,7 @@ from rlvr.errors import ConfigError
 if TYPE_CHECKING:
     from rlvr.app.inference import Inference
     from rlvr.config import Config
+    from rlvr.tasks.settings import Reads
 
 MODEL_HELP = "run folder, checkpoint folder, model folder, Hub id, or an endpoint: openai:ADDRESS#NAME"
 SPLITS = {"test": "test", "validation": "test", "train": "train"}
@@ -97,10 +98,16 @@ def check_used(lines: Sequence[str]) -> None:
 
 @contextmanager
 def opened(
-    args: argparse.Namespace, lines: Sequence[str] = (), *, samples: str, sampled: Callable[[Config], bool]
+    args: argparse.Namespace,
+    lines: Sequence[str] = (),
+    *,
+    samples: str,
+    sampled: Callable[[Config], bool],
+    own_words: bool = False,
 ) -> Iterator[Inference]:
     """The model that the arguments name, with the settings that `lines` change. torch loads here, after the arguments
     were found to make sense. `samples` is the option that has something sampled, and `sampled` tells whether it has.
+    With `own_words` the user asks and no data are read; training data are read only for their own split.
 
     SIGTERM ends the block as Ctrl-C does, and then the command with status 143.
     """
@@ -120,7 +127,8 @@ def opened(
     hush()
     from rlvr.app.inference import open_inference
 
-    with ended_by_sigterm(), open_inference(args.model, config) as inference:
+    reads: Reads = "nothing" if own_words else "all" if args.split == "train" else "held_out"
+    with ended_by_sigterm(), open_inference(args.model, config, reads=reads) as inference:
         for line in inference.notes:
             note(line)
         try:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from shlex import quote
 
 from hydra.errors import HydraException
 
@@ -15,6 +16,8 @@ from rlvr.config import Config
 from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import inclusive_range, parse_overrides
 from rlvr.errors import ConfigError, UserError
+from rlvr.report.history import read_history
+from rlvr.report.sweep import sweep_table
 
 MAX_FOLDER_LENGTH = 100
 
@@ -63,9 +66,9 @@ def expand(overrides: Sequence[str]) -> list[Job]:
 
 
 def folder_names(jobs: Sequence[Job]) -> list[str]:
-    """`seed=1,algorithm=ppo`, or plain numbers where such a name would be too long, odd or not unique."""
-    names = [",".join(job.swept) for job in jobs]
-    plain = all(0 < len(name) <= MAX_FOLDER_LENGTH and not set(name) & set("/\\:'\"{}$ ") for name in names)
+    """`seed-1_algorithm-ppo`, or plain numbers where such a name would be too long, odd or not unique."""
+    names = ["_".join(job.swept).replace("=", "-") for job in jobs]
+    plain = all(0 < len(name) <= MAX_FOLDER_LENGTH and not set(name) & set("/\\:,'\"{}[]$ ") for name in names)
     return names if plain and len(set(names)) == len(names) else [str(number) for number in range(len(jobs))]
 
 
@@ -77,6 +80,9 @@ def run_sweep(args: argparse.Namespace) -> int:
     configs = [load_config(job.overrides, config_name=args.config_name, config_dir=args.config_dir) for job in jobs]
     parent = configs[0].run_dir or f"runs/{configs[0].name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
     folders = [Path(parent, name) for name in folder_names(jobs)]
+    if configs[0].resume:  # as the runs of a sweep were called in 0.1.0
+        before = [Path(parent, ",".join(job.swept)) for job in jobs]
+        folders = [old if old.is_dir() else new for old, new in zip(before, folders, strict=True)]
     configs = [_placed(c, folder) for c, folder in zip(configs, folders, strict=True)]
     if args.cfg:
         sys.stdout.write("---\n".join(to_yaml(config) for config in configs))
@@ -116,6 +122,10 @@ def _run_all(jobs: Sequence[Job], configs: Sequence[Config]) -> int:
             if stop.stopped():
                 break
     print(table(outcomes, num_jobs=len(jobs)))
+    _, *rows = sweep_table([read_history(Path(outcome.run_dir)) for outcome in outcomes])
+    if means := [f"{said}: {num} runs, {score}" for said, num, score, _ in rows if "(" in score]:
+        where = quote(str(Path(outcomes[0].run_dir).parent))
+        print("\n".join(["", *means, f"all of them on one page: rlvr report {where}"]))
     return stop.exit_code or int(any(outcome.status != "done" for outcome in outcomes))
 
 

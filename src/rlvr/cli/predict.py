@@ -18,6 +18,7 @@ from rlvr.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rlvr.app.inference import Inference
+    from rlvr.config import Config
     from rlvr.evaluation.players import Player
     from rlvr.tracking.evaluations import EvaluationRecord
     from rlvr.types import Example
@@ -42,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_model_arguments(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--prompt", metavar="TEXT", help='one problem, e.g. "3 4 + 5 *"')
-    what.add_argument("--input", metavar="F.jsonl", help='JSON lines with a "prompt" each')
+    what.add_argument("--input", metavar="F.jsonl", help='JSON lines with a "prompt" or "question" each')
     what.add_argument(
         "--num-examples", type=at_least(1), metavar="N", help="examples of the split (with --task: default 10)"
     )
@@ -67,7 +68,12 @@ def run(args: argparse.Namespace) -> int:
     if args.input and args.output and Path(args.input).resolve() == Path(args.output).resolve():
         raise ConfigError(f"--output {args.output}: is the --input too; choose another file.")
     prompts = _read_prompts(args.input) if args.input else None
-    with opened(args, samples="--num-samples", sampled=lambda config: args.num_samples is not None) as inference:
+    own_words = args.prompt is not None or prompts is not None
+
+    def sampled(config: Config) -> bool:
+        return args.num_samples is not None
+
+    with opened(args, samples="--num-samples", sampled=sampled, own_words=own_words) as inference:
         examples = _examples(args, inference, prompts)
         live = _is_live(args, inference)
         records = _predict(args, inference, examples, live=live)
@@ -123,14 +129,16 @@ def _read_prompts(path: str) -> list[str]:
     """The prompts of a file of JSON lines; empty lines are skipped."""
     prompts = []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
+        if not line.strip():
+            continue
         found = None
-        with suppress(ValueError, KeyError, TypeError, RecursionError):
-            found = json.loads(line)["prompt"] if line.strip() else ""
+        with suppress(ValueError, AttributeError, RecursionError):
+            row = json.loads(line)
+            found = row.get("prompt", row.get("question"))
         if not isinstance(found, str):
-            raise UserError(
-                f'{path}, line {number}: not a JSON object with a "prompt" text, e.g. {{"prompt": "3 4 +"}}.'
-            )
-        prompts += [found] if line.strip() else []
+            example = '{"prompt": "3 4 +"}'
+            raise UserError(f'{path}, line {number}: not a JSON object with a "prompt" or "question", e.g. {example}.')
+        prompts.append(found)
     if not prompts:
         raise UserError(f"{path} holds no prompts: write one JSON object with a prompt on each line.")
     return prompts

@@ -20,6 +20,7 @@ each example with two models side by side."""
 EXAMPLE = """examples:
   rlvr report runs/latest                            writes runs/latest/report.html
   rlvr report runs/a runs/b --output both.html       curves of both in the same charts
+  rlvr report runs/sweep                             all runs of a sweep, with a table of their scores
   rlvr report runs/latest --max-episodes 2000        embed a sample of the rollouts
   rlvr report before.jsonl after.jsonl               records of `rlvr eval --output`: scores, models side by side
   rlvr report results/                               a folder of them, or of `rlvr benchmark`
@@ -64,15 +65,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(sources: list[Path], args: argparse.Namespace) -> Report:
-    from rlvr.report.history import is_run
     from rlvr.report.run import Limits, write_run_report
+    from rlvr.report.sweep import runs_of
 
     absent = next((source for source in sources if not source.exists()), None)
     if absent is not None:
         raise UserError(f"There is no {absent}: name a run folder, or records of evaluations.")
     output = Path(args.output) if args.output else None
     limits = Limits(max_episodes=args.max_episodes, max_mb=args.max_mb)
-    if any(is_run(source) for source in sources):
+    if any(runs_of(source) for source in sources):
         return write_run_report(sources, output, limits)
     from rlvr.app.evaluation_report import write_evaluation_report
 

@@ -49,6 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_config_dir(parser)
     add_set(parser, "a field of your own retriever", "task.retrieval.own.width=4")
     parser.add_argument("--top-n", metavar="N", type=at_least(1), help=f"passages to print (default: {TOP_N})")
+    parser.add_argument("--host", metavar="H", help="address of --serve (default: 127.0.0.1, this machine only)")
     parser.add_argument("--port", metavar="P", type=port, help=f"of --serve; 0: any (default: {PORT})")
     parser.add_argument("--index-dir", metavar="D", help="where indexes are kept (default: ~/.cache/rlvr/retrieval)")
     parser.add_argument("--no-stem", action="store_true", help="bm25: take words as they are")
@@ -66,8 +67,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--json goes with --query: the service's answers are JSON anyway.")
     if args.top_n is not None and args.serve:
         raise ConfigError("--top-n goes with --query: each request to the service says how many it wants.")
-    if args.port is not None and not args.serve:
-        raise ConfigError("--port goes with --serve.")
+    for option in ("port", "host"):
+        if getattr(args, option) is not None and not args.serve:
+            raise ConfigError(f"--{option} goes with --serve.")
     imports.look_in(args.config_dir)
     settings = RetrievalSettings(
         scope="corpus",
@@ -80,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     if args.serve:
         name = args.retriever or "bm25"
         check_installed()
-        serve(name, _opened(name, settings), PORT if args.port is None else args.port)
+        port_ = PORT if args.port is None else args.port
+        serve(name, _opened(name, settings), args.host or "127.0.0.1", port_)
         return 0
     for name in [args.retriever] if args.retriever else _local_names():
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rlvr import imports
 from rlvr.cli.model_arguments import add_config_dir
 from rlvr.errors import ConfigError
+from rlvr.lines import resuming
 from rlvr.scale.launch import check_launch, errors_once, is_local_main_process, launcher, num_processes
 
 if TYPE_CHECKING:
@@ -101,16 +102,19 @@ def summary(result: TrainResult, task: str, headline: str) -> str:
     name = f"eval/{task}/{headline}"
     if name in result.metrics:
         low, high = result.metrics.get(f"{name}_low"), result.metrics.get(f"{name}_high")
-        interval = "" if low is None else f"(95 % interval {low:.3f} to {high:.3f}) "
-        lines.append(
-            f"{task}: held-out {headline.replace('_', ' ')} {result.before[name]:.3f} -> {result.metrics[name]:.3f} "
-            f"{interval}in {result.num_steps} steps"
-        )
+        interval = "" if low is None else f" (95 % interval {low:.3f} to {high:.3f})"
+        before, step = f"held-out {headline.replace('_', ' ')} {result.before[name]:.3f}", int(result.metrics["step"])
+        steps = f"{result.num_steps} step{'' if result.num_steps == 1 else 's'}"
+        if step == 0:
+            lines.append(f"{task}: {before}{interval} at step 0; {steps} made, not evaluated since")
+        else:
+            late = "" if step == result.num_steps else f", at step {step}"
+            lines.append(f"{task}: {before} -> {result.metrics[name]:.3f}{interval}{late} in {steps}")
     if result.finished:
         lines.append(f"model: {result.folder / 'final'}    curve: {result.folder / 'metrics.jsonl'}")
         lines.append(f"try it: rlvr eval {quote(str(result.folder))}")
     else:
-        lines.append(f"stopped; go on with: {launcher()} train {quote(f'run_dir={result.folder}')} resume=true")
+        lines.append(f"stopped; go on with: {launcher()} train {resuming(result.folder)}")
     return "".join(line + "\n" for line in lines)
 
 

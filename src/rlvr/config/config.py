@@ -27,7 +27,7 @@ class Config(Settings):
         "run", "first part of the run folder's name"
     )
     seed: NonNegativeInt = setting(0, "the one seed; every other is derived from it")
-    run_dir: Text | None = setting(None, "run folder; null: runs/<name>-<time>, and runs/latest points to it")
+    run_dir: Text | None = setting(None, "run folder; null: runs/<name>-<time>; runs/latest points to the newest run")
     resume: bool = setting(False, "go on from the last complete checkpoint in run_dir")
     debug: bool = setting(False, "few examples and steps, every rollout written, every episode printed by turn")
     task: Annotated[TaskSettings, chosen("task")]
@@ -44,6 +44,7 @@ class Config(Settings):
     tracker: TrackerSettings = TrackerSettings()
     _notes: tuple[str, ...] = PrivateAttr(())
     _is_trained: bool = PrivateAttr(True)
+    _set_name: str | None = PrivateAttr(None)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -56,21 +57,26 @@ class Config(Settings):
         return self._is_trained
 
     @property
+    def set_name(self) -> str:
+        """What the metrics of its task are called: its label, or its name beside another task."""
+        return self._set_name or self.task.label
+
+    @property
     def trained(self) -> Mapping[str, Config | TaskBundle]:
         """What is trained on, by task: the parts of a mix, or the run's own task, reward and prompt."""
-        return self.task.bundles or {self.task.label: self}
+        return self.task.bundles or {self.set_name: self}
 
     @property
     def bundles(self) -> Mapping[str, Config | TaskBundle]:
         """What is trained on, and what is evaluated beside it."""
         return {**self.trained, **self.evaluation.also}
 
-    def with_bundle(self, bundle: TaskBundle, *, is_trained: bool = True) -> Config:
-        """The run as if `bundle` were its only task."""
+    def with_bundle(self, bundle: TaskBundle, *, is_trained: bool = True, name: str | None = None) -> Config:
+        """The run as if `bundle`, called `name`, were its only task."""
         evaluation = self.evaluation.model_copy(update={"also": {}})
         sections = {"task": bundle.task, "reward": bundle.reward, "prompt": bundle.prompt, "evaluation": evaluation}
         alone = self.model_copy(update=sections)
-        alone._is_trained = is_trained
+        alone._is_trained, alone._set_name = is_trained, name
         return alone
 
 

@@ -14,6 +14,7 @@ from rlvr.evaluation.compare import Comparison, compare
 from rlvr.evaluation.intervals import Interval, holm
 from rlvr.evaluation.summary import judged_greedily, measure, samples_by_example
 from rlvr.tracking.evaluations import EvaluationRecord
+from rlvr.types import StopReason
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,10 +219,18 @@ def _cost(records: Sequence[EvaluationRecord]) -> Cost:
         prompt_tokens=fmean(record.num_prompt_tokens for record in records),
         completion_tokens=fmean(record.num_completion_tokens for record in records),
         turns=fmean(len(record.turns) for record in records),
-        tool_calls=fmean(sum(len(turn.calls) for turn in record.turns) for record in records),
+        tool_calls=fmean(map(_num_calls, records)),
         seconds=fmean(record.time_s for record in records),
         tokens_per_right=num_tokens / num_right if num_right else math.nan,
     )
+
+
+def _num_calls(record: EvaluationRecord) -> float:
+    """The calls that ran, as the environment counts them: those of a completion that was cut off did not."""
+    counted = record.diagnostics.get("tool_calls")
+    if isinstance(counted, int | float):
+        return counted
+    return sum(len(turn.calls) for turn in record.turns[: -1 if record.stop_reason is StopReason.LENGTH else None])
 
 
 def _comparable(one: Cell, two: Cell, baseline: str | None) -> bool:

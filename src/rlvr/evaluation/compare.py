@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from rlvr.evaluation.intervals import Interval, mcnemar, paired_bootstrap
-from rlvr.evaluation.summary import judged_greedily, judged_samples
+from rlvr.evaluation.summary import SCORE, fact_values, judged_greedily, judged_samples
 from rlvr.tracking.evaluations import EvaluationRecord
 
 ALPHA = 0.05
 """Significance level of a difference, for the adjusted p-value."""
+
+HEADLINE = re.compile(r".+_recall|(?:answer|citation)_f1")
+"""Of the scores beside accuracy, those that the sentence names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +39,7 @@ class Comparison:
     p_value: float  # McNemar's exact test
     adjusted_p_value: float = math.nan  # Holm's correction for all `num_comparisons`
     num_comparisons: int = 1
+    scores: Mapping[str, Interval] = field(default_factory=dict)  # differences of F1, recall, ..., where both have one
     sampled: Interval | None = None  # difference of the sampled accuracies, where all samples of an example were judged
     num_changed: int = 0  # examples whose gold answers differ, left out
     disagreeing: tuple[tuple[EvaluationRecord, EvaluationRecord], ...] = ()  # some that only one gets right
@@ -53,13 +58,16 @@ class Comparison:
         if self.num_comparisons > 1:
             evidence += f" ({_p(self.adjusted_p_value).removeprefix('= ')} corrected for {self.num_comparisons})"
         evidence += f", on {self.num_common:,} common examples"
+        for name, difference in self.scores.items():
+            if HEADLINE.fullmatch(name):
+                evidence += f"; {name.replace('_', ' ')} {_points(difference, sign, '+')}"
         if self.sampled is not None:
             evidence += f"; sampled {_points(self.sampled, sign, '+')}"
         if self.is_real:
             better, worse = (self.second, self.first)[::sign]
             return f"{better} is better than {worse} {where} by {_points(self.difference, sign, '')}, {evidence}."
         return (
-            f"{self.second} against {self.first} {where}: no difference that chance would not explain, "
+            f"{self.second} against {self.first} {where}: no difference in accuracy that chance would not explain, "
             f"{_points(self.difference, sign, '+')}, {evidence}."
         )
 
@@ -104,7 +112,18 @@ def compare(
         only_first=only_first,
         only_second=only_second,
         p_value=mcnemar(len(only_first), len(only_second)),
+        scores=_scores([(one[e], two[e]) for e in common]),
         sampled=paired_bootstrap(*rates) if both else None,
         num_changed=len(changed),
         disagreeing=tuple((one[id], two[id]) for id in (*only_first[:num_shown], *only_second[:num_shown])),
     )
+
+
+def _scores(pairs: Sequence[tuple[EvaluationRecord, EvaluationRecord]]) -> dict[str, Interval]:
+    """The paired differences of the verifier's scores, each on the pairs where both records have it."""
+    found = {}
+    for name in dict.fromkeys(name for one, _ in pairs for name in one.diagnostics if SCORE.fullmatch(name)):
+        both = [values for pair in pairs if len(values := fact_values(pair, name)) == 2]
+        if both:
+            found[name] = paired_bootstrap(*zip(*both, strict=True))
+    return found

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlvr.core.metrics import facts, tool_metrics
 from rlvr.evaluation.intervals import Interval, bootstrap, wilson
+from rlvr.rewards.text import normalize
 from rlvr.tracking.evaluations import EvaluationRecord
 from rlvr.types import StopReason
 
@@ -40,6 +41,9 @@ def judged_greedily(records: Sequence[EvaluationRecord]) -> dict[str, Evaluation
     """The greedy completions that the metric could judge, by example."""
     return {one.example_id: one for one in records if one.sample_index == 0 and one.failure is None}
 
+
+SCORE = re.compile(r".+_(?:em|f1|recall|precision)")
+"""Facts of a verifier that are scores: each has an interval, and a paired difference between two models."""
 
 Measured = dict[tuple[str, str], Interval | float]
 """Values by name and tag: `("accuracy", "")` of all examples, `("accuracy", "2_hops")` of those with the tag."""
@@ -99,6 +103,9 @@ def _greedy(judged: Sequence[EvaluationRecord]) -> Measured:
         numbers |= {f"part_{name}": _mean(values) for name, values in _parts(records).items()}
         numbers |= tools | facts([record.diagnostics for record in records])
         found |= {(name, tag): value for name, value in numbers.items()}
+        if not tag:
+            values = {name: fact_values(judged, name) for name in numbers if SCORE.fullmatch(name)}
+            found |= {(name, ""): bootstrap(of_all) for name, of_all in values.items() if of_all}
         numbers, tools = {}, {}  # those of all examples have no tag
     return found
 
@@ -113,8 +120,12 @@ def _sampled(samples: Sequence[Sequence[EvaluationRecord]]) -> dict[str, Interva
     for k in powers_of_two(size)[1:]:  # pass@1 is sampled_accuracy
         per_example[f"pass_at_{k}"] = [pass_at_k(size, c, k) for c in correct]
     if size > 1:
-        votes = [majority_vote([r.answer for r in of_one], [r.correct for r in of_one]) for of_one in samples]
-        per_example[f"maj_at_{size}"] = votes
+        ballots = [([r.answer for r in of_one], [r.correct for r in of_one]) for of_one in samples]
+        per_example[f"maj_at_{size}"] = [majority_vote(*ballot) for ballot in ballots]
+        f1 = [fact_values(of_one, "answer_f1") for of_one in samples]
+        if all(len(values) == size for values in f1):
+            votes = [majority_vote(*ballot, worth) for ballot, worth in zip(ballots, f1, strict=True)]
+            per_example[f"maj_answer_f1_at_{size}"] = votes
     scores = {name: bootstrap(values) for name, values in per_example.items()}
     return scores | {"samples_per_example": float(size)}
 
@@ -132,23 +143,33 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
 
 
-def majority_vote(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
+def majority_vote(
+    answers: Sequence[str | None], correct: Sequence[bool], worth: Sequence[float] | None = None
+) -> float:
     """1.0 if the most frequent answer is correct, shared among ties: 0.5 when a right and a wrong one tie.
 
-    An answer of None could not be parsed and has no vote; without any vote the result is 0.
+    Votes count together for answers of the same normalized text and verdict: `The Beatles` and `beatles.` are one.
+    An answer of None could not be parsed and has no vote; without any vote the result is 0. With `worth`, the mean
+    worth (e.g. F1) of those who cast the winning votes.
     """
-    votes = Counter(answer for answer in answers if answer is not None)
-    if not votes:
-        return 0.0
-    most = max(votes.values())
-    tied = [answer for answer, count in votes.items() if count == most]
-    right = {answer for answer, is_right in zip(answers, correct, strict=True) if is_right}
-    return sum(answer in right for answer in tied) / len(tied)
+    classes: dict[tuple[str, bool], list[float]] = {}
+    for answer, is_right, value in zip(answers, correct, correct if worth is None else worth, strict=True):
+        if answer is not None:
+            classes.setdefault((normalize(answer), is_right), []).append(value)
+    most = max(map(len, classes.values()), default=0)
+    tied = [_mean(values) for values in classes.values() if len(values) == most]
+    return _mean(tied) if tied else 0.0
 
 
 def powers_of_two(limit: int) -> list[int]:
     """`powers_of_two(10) == [1, 2, 4, 8]`: the k of pass@k worth a column."""
     return [1 << i for i in range(limit.bit_length()) if 1 << i <= limit]
+
+
+def fact_values(records: Iterable[EvaluationRecord], name: str) -> list[float]:
+    """A number that the verifier reports, of the records that have it."""
+    values = (record.diagnostics.get(name) for record in records)
+    return [float(value) for value in values if isinstance(value, int | float)]
 
 
 def _parts(records: Sequence[EvaluationRecord]) -> dict[str, list[float]]:

@@ -50,7 +50,7 @@ def number(name: str, value: float | None) -> str:
 
 def readable(name: str) -> str:
     """`pass_at_4` as `pass@4`, `3_operators` as `3 operators`."""
-    name = name.replace("pass_at_", "pass@").replace("maj_at_", "maj@")
+    name = re.sub(r"_at_(\d+)$", r"@\1", name)
     return re.sub(r"\b1_(operator|hop)s\b", r"1 \1", name).replace("_", " ")
 
 
@@ -103,7 +103,8 @@ def summary_rows(cells: Sequence[Cell], *, full: bool = True) -> tuple[TableRow,
     scores = ["accuracy", *(name for name in sampled if full or name == "sampled_accuracy")]
     shares = ("invalid_share", "truncated_share", "error_share") if full else ()
     more = ("completion tokens",) if full else ()
-    head = ("model", "task", "retriever", "examples", *map(readable, [*scores, *shares]), *more)
+    short = () if full else [name for name in sampled if name == "answer_f1"]  # its interval is in the Markdown
+    head = ("model", "task", "retriever", "examples", *map(readable, [*scores, *short, *shares]), *more)
     return head, [
         (
             f"{cell.model} {cell.variant}".rstrip(),
@@ -111,6 +112,7 @@ def summary_rows(cells: Sequence[Cell], *, full: bool = True) -> tuple[TableRow,
             cell.retriever or "-",
             f"{cell.num_examples:,}",
             *(percent(cell.scores.get(name)) for name in scores),
+            *(percent(cell.scores.get(name)).partition(" ")[0] for name in short),
             *(number(name, cell.numbers.get(name)) for name in shares),
             *(number(name, cell.cost.completion_tokens) for name in more),
         )

@@ -9,25 +9,30 @@ from pathlib import Path
 from rlvr.errors import UserError
 from rlvr.report.curves import meanings, sections, series
 from rlvr.report.health import health
-from rlvr.report.history import History, is_run, read_history
+from rlvr.report.history import History, read_history
 from rlvr.report.page import Limits, Page, Report, pack, write_report
 from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, token_texts
+from rlvr.report.sweep import runs_of, sweep_table
 
 
 def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: Limits | None = None) -> Report:
-    """Write the page of runs, finished or not; by default `report.html` in the first one's folder.
+    """Write the page of runs, finished or not; by default `report.html` in the first folder. A folder of
+    runs, such as a sweep's, stands for all of them.
 
     Raises:
         UserError: one of them is no run folder, or the page cannot be written.
     """
-    other = next((folder for folder in folders if not is_run(folder)), None)
+    found = {folder: runs_of(folder) for folder in folders}
+    other = next((folder for folder, runs in found.items() if not runs), None)
     if other is not None:
         raise UserError(f"{other} is no run folder: it has no config.yaml, metrics.jsonl or rollouts/.")
-    return write_report(run_page(folders, limits or Limits()), folders[0], output)
+    runs = [run for inside in found.values() for run in inside]
+    is_sweep = any(inside != [folder] for folder, inside in found.items())
+    return write_report(run_page(runs, limits or Limits(), is_sweep=is_sweep), folders[0], output)
 
 
-def run_page(folders: Sequence[Path], limits: Limits) -> Page:
-    """Read run folders, running, finished or damaged, into one page."""
+def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False) -> Page:
+    """Read run folders, running, finished or damaged, into one page; that of a sweep has a table of the scores."""
     histories = [read_history(folder) for folder in folders]
     rollouts = _rollouts(folders, limits)
     notes = [note for history in histories for note in history.notes] + rollouts.notes
@@ -46,7 +51,7 @@ def run_page(folders: Sequence[Path], limits: Limits) -> Page:
     labels = [one.name if names.count(one.name) == 1 else str(one.folder) for one in histories]
     main = {
         "kind": "run",
-        "title": " and ".join(labels),
+        "title": " and ".join(labels) if len(labels) < 4 else f"{labels[0]} and {len(labels) - 1} more",
         "facts": _facts(histories),
         "notes": notes,
         "runs": [
@@ -61,6 +66,7 @@ def run_page(folders: Sequence[Path], limits: Limits) -> Page:
         "sections": sections(rows),
         "metrics": meanings(name for history in rows for row in history for name in row),
         "episodes": rollouts.kept,
+        "sweep": sweep_table(histories) if is_sweep else None,
     }
     title = f"rlvr: {main['title']}"
     return Page(title=title, main=main, chunks=chunks, kept=rollouts.kept, total=rollouts.total, notes=notes)

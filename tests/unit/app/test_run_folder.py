@@ -101,6 +101,12 @@ def test_the_default_name_holds_the_time_and_latest_points_to_it(base: Config, t
     assert len(list(runs.iterdir())) == 3
 
 
+def test_latest_points_to_a_run_in_a_folder_of_its_own(base: Config, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with open_run_folder(base.model_copy(update={"run_dir": str(tmp_path / "mine")}), runs=tmp_path / "runs"):
+        assert (tmp_path / "runs" / "latest").resolve() == tmp_path / "mine"
+
+
 def test_a_latest_that_is_not_ours_is_left_alone(base: Config, tmp_path: Path) -> None:
     (tmp_path / "latest").mkdir()
     opened(base, runs=tmp_path, now=NOW)

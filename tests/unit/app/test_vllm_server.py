@@ -28,6 +28,7 @@ from rlvr.app.vllm_server import (
     variables,
 )
 from rlvr.errors import ConfigError, UserError
+from tests.system.qwen import save_qwen
 from tests.unit.models.test_scratch import model
 
 CPU = Build(python="python", version="0.32.0", cpu=True, head_sizes=[32, 64])
@@ -139,6 +140,15 @@ def test_an_adapter_is_served_over_its_model_with_its_own_tokenizer(tmp_path: Pa
     assert _after(line, "--max-lora-rank") == "32"
     at = line.index("--lora-modules")
     assert line[at + 1 : at + 3] == [f"a={tmp_path}", f"b={tmp_path}"]
+
+
+def test_a_request_with_tools_finds_the_models_own_parser(tmp_path: Path) -> None:
+    weights = find_weights(str(save_qwen(tmp_path / "model")))
+    line = command_line(CPU, weights, ["a"], VllmSettings(port=1))
+    assert _after(line, "--tool-call-parser") == "hermes"
+    assert "--enable-auto-tool-choice" in line
+    own = VllmSettings(port=1, arguments=("--tool-call-parser=mistral",))
+    assert "--tool-call-parser" not in command_line(CPU, weights, ["a"], own)
 
 
 # ------------------------------------------------------------------------------------------------------------ arguments

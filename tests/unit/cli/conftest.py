@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +19,7 @@ class FakeResult:
     before: dict[str, float] = field(default_factory=lambda: {"eval/rpn/accuracy": 0.25})
     metrics: dict[str, float] = field(
         default_factory=lambda: {
+            "step": 40,
             "eval/rpn/accuracy": 0.75,
             "eval/rpn/accuracy_low": 0.7,
             "eval/rpn/accuracy_high": 0.8,
@@ -32,12 +33,13 @@ class FakeTraining:
     """Records the configurations it is called with; `act` may raise or send signals."""
 
     configs: list[Config] = field(default_factory=list)
+    result: FakeResult = field(default_factory=FakeResult)
     act: Callable[[Config], None] = lambda config: None
 
     def train(self, config: Config, stopped: Callable[[], bool]) -> FakeResult:
         self.configs.append(config)
         self.act(config)
-        return FakeResult(finished=not stopped())
+        return replace(self.result, finished=not stopped())
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from rlvr.models.scratch import build_model, build_tokenizer
 from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, read_records
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason
+from tests.system.qwen import save_qwen
 
 
 def without_clock(line: dict[str, Any]) -> dict[str, Any]:
@@ -360,3 +361,19 @@ def test_predict_writes_what_is_sampled_on_a_terminal_and_the_same_elsewhere(
     assert len(written) >= 4  # the problem, each token, the verdict
     assert main([*words, "--json"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_evaluation_reads_no_training_data_and_an_own_question_no_data_at_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, rows = str(save_qwen(tmp_path / "model")), tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
+    asked = ["--task", "jsonl", "--set", f"task.path={tmp_path / 'absent.jsonl'}", "--json"]
+    asked += ["--set", "rollout.max_completion_tokens=4"]
+    assert main(["eval", model, *asked, "--set", f"task.eval_path={rows}"]) == 0
+    assert main(["predict", model, *asked, "--prompt", "What is 2 + 2?"]) == 0
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question": "What is 2 + 2?"}\n\n{"prompt": "What is 3 + 3?"}\n')
+    assert main(["predict", model, *asked, "--input", str(questions)]) == 0
+    assert "What is 2 + 2?" in capsys.readouterr().out
+    assert main(["eval", model, *asked]) != 0

@@ -47,7 +47,7 @@ def test_a_class_of_ones_own_is_swept_like_a_name() -> None:
 
 
 def test_folders_are_named_after_the_swept_values_or_numbered() -> None:
-    assert folder_names(expand(["seed=1,2"])) == ["seed=1", "seed=2"]
+    assert folder_names(expand(["seed=1,2"])) == ["seed-1", "seed-2"]
     assert folder_names(expand(["model.name_or_path=a/b,c/d"])) == ["0", "1"]
     assert folder_names(expand(["seed=1,1"])) == ["0", "1"]
     assert folder_names(expand([])) == ["0"]
@@ -57,7 +57,7 @@ def test_runs_go_one_after_another_into_their_own_folders(
     training: FakeTraining, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "-m", "seed=1..3", "run_dir=out"]) == 0
-    assert [(c.seed, c.run_dir) for c in training.configs] == [(n, f"out/seed={n}") for n in (1, 2, 3)]
+    assert [(c.seed, c.run_dir) for c in training.configs] == [(n, f"out/seed-{n}") for n in (1, 2, 3)]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert "seed=2" in lines[2]

@@ -1,5 +1,6 @@
 """`rlvr train`: overrides anywhere, `--cfg job`, and what a run ends with."""
 
+import shlex
 import signal
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from rlvr.app.run_folder import changed_settings
 from rlvr.cli.main import main
 from rlvr.config.compose import load_config, to_run_yaml, to_yaml
 from rlvr.engines.settings import VllmEngineSettings
-from tests.unit.cli.conftest import FakeTraining
+from tests.unit.cli.conftest import FakeResult, FakeTraining
 
 
 def test_overrides_may_stand_anywhere(training: FakeTraining) -> None:
@@ -60,6 +61,26 @@ def test_what_a_run_came_to_is_printed(training: FakeTraining, capsys: pytest.Ca
         "model: run/final    curve: run/metrics.jsonl",
         "try it: rlvr eval run",
     ]
+
+
+@pytest.mark.parametrize(
+    ("step", "num_steps", "line"),
+    [
+        (0, 50, "0.250 (95 % interval 0.200 to 0.300) at step 0; 50 steps made, not evaluated since"),
+        (30, 50, "0.250 -> 0.250 (95 % interval 0.200 to 0.300), at step 30 in 50 steps"),
+        (1, 1, "0.250 -> 0.250 (95 % interval 0.200 to 0.300) in 1 step"),
+    ],
+)
+def test_a_stopped_run_says_which_step_its_accuracy_is_of(
+    step: int, num_steps: int, line: str, training: FakeTraining, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = {"step": step, "eval/rpn/accuracy": 0.25, "eval/rpn/accuracy_low": 0.2, "eval/rpn/accuracy_high": 0.3}
+    training.result = FakeResult(folder=Path("a run"), num_steps=num_steps, metrics=metrics)
+    training.act = lambda config: signal.raise_signal(signal.SIGTERM)
+    assert main(["train"]) == 143
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == f"rpn: held-out accuracy {line}"
+    assert shlex.split(out[1].partition("train ")[2]) == ["run_dir='a run'", "resume=true"]
 
 
 def test_a_run_that_goes_on_keeps_its_choices_but_may_have_another_engine(

@@ -225,7 +225,7 @@ def test_another_choice_leaves_behind_what_was_said_of_the_first() -> None:
     assert text == "model.name_or_path=x: model=scratch_bpe has no such key; model=hf has."
 
 
-def test_a_choice_of_the_users_with_a_key_of_another_choice_is_an_error(tmp_path: Path) -> None:
+def test_a_user_choice_with_a_key_of_another_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "algorithm").mkdir()
     (tmp_path / "algorithm" / "mine.yaml").write_text("defaults:\n  - grpo\nvalue_coef: 0.5\n")
     for name in ("rpn", "rpn_ppo"):
@@ -239,9 +239,7 @@ def test_a_choice_of_the_users_with_a_key_of_another_choice_is_an_error(tmp_path
         ("reward: {parts: {boxed: {weight: 0.7}}}", "reward=custom", "reward.parts.boxed.weight=0.7"),
     ],
 )
-def test_what_the_users_file_says_of_a_choice_that_the_line_replaces_is_a_note(
-    said: str, line: str, note: str, tmp_path: Path
-) -> None:
+def test_what_a_replaced_choice_was_given_is_a_note(said: str, line: str, note: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(f"defaults:\n  - rpn_small\n  - _self_\n{said}\n")
     lines = [line, "reward.parts.custom.function=my:f"] if line == "reward=custom" else [line]
     config = load_config(lines, config_name="mine", config_dir=str(tmp_path))

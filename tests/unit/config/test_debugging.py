@@ -57,7 +57,7 @@ def test_pitfall_37_a_value_of_the_users_own_wins(section: str, said: dict[str, 
     assert {key: getattr(found, key) for key in said} == said
 
 
-def test_several_minibatches_stay_several_so_that_the_clipping_of_a_file_has_an_effect(tmp_path: Path) -> None:
+def test_minibatches_of_a_file_keep_its_clipping_in_effect(tmp_path: Path) -> None:
     for parts, left in ((2, 2), (3, 2), (16, 2)):
         text = f"defaults: [rpn, _self_]\nalgorithm: {{num_minibatches: {parts}, clip_low: 0.1}}\n"
         (tmp_path / "mine.yaml").write_text(text)
@@ -67,7 +67,7 @@ def test_several_minibatches_stay_several_so_that_the_clipping_of_a_file_has_an_
 @pytest.mark.parametrize(
     "lines", [("trainer.max_steps=7",), HF, ("tracker.console=none", "tracker.rollouts_every=null")]
 )
-def test_pitfall_37_the_file_of_a_debug_run_composes_to_the_same_run(lines: tuple[str, ...], tmp_path: Path) -> None:
+def test_pitfall_37_the_file_of_a_debug_run_composes(lines: tuple[str, ...], tmp_path: Path) -> None:
     """As a resume does; nothing is made smaller again, and nothing is taken for the user's own."""
     config = debug(*lines)
     (tmp_path / "config.yaml").write_text(to_run_yaml(config))
@@ -80,7 +80,7 @@ def test_the_file_of_a_run_that_was_no_debug_run_is_made_small(tmp_path: Path) -
     assert size(debug(config_name="config", config_dir=str(tmp_path))) == (3, 2, 4)
 
 
-def test_what_stands_beside_debug_in_a_file_of_the_users_own_wins(tmp_path: Path) -> None:
+def test_a_file_wins_over_debug(tmp_path: Path) -> None:
     head = "defaults: [rpn, _self_]\nname: mine\n"
     (tmp_path / "mine.yaml").write_text(f"{head}debug: true\ntrainer: {{max_steps: 9}}\n")
     assert size(load_config([], config_name="mine", config_dir=str(tmp_path))) == (9, 2, 4)

@@ -28,7 +28,7 @@ def test_the_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PAGE.read_text() == page(), "run `python -m rlvr.cli.help > docs/configuration.md`"
 
 
-def test_every_parameter_of_the_rpn_specification_has_a_name_here() -> None:
+def test_every_parameter_of_the_rpn_specification_is_named() -> None:
     theirs = {spelling.theirs for spelling in spellings()}
     assert [name for name in RPN_PARAMETERS.split() if name not in theirs] == []
 

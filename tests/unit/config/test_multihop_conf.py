@@ -20,7 +20,7 @@ HUB = {
 
 
 @pytest.mark.parametrize("name", HUB)
-def test_sets_are_those_of_the_hub_or_of_rlvr_data_if_it_has_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_come_from_the_hub_or_rlvr_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLVR_DATA", raising=False)
     task = load_config([], config_name=name).task
     assert isinstance(task, MultiHopSettings)
@@ -49,7 +49,7 @@ def test_each_reward_pays_for_something(name: str) -> None:
     assert sum(part.weight for part in reward.parts.values()) > 0
 
 
-def test_the_defaults_leave_a_service_the_time_of_all_its_retries() -> None:
+def test_the_defaults_leave_a_service_time_for_its_retries() -> None:
     task = load_config([], config_name="musique").task
     assert isinstance(task, MultiHopSettings)
     service = find_retriever("rerank", task.retrieval)

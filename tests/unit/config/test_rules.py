@@ -173,14 +173,14 @@ task=gsm8k HF evaluation.also=[musique,hotpotqa,wiki2]
 
 
 @pytest.mark.parametrize(("overrides", "said"), REFUSED)
-def test_what_does_not_go_together_is_refused_with_key_and_remedy(overrides: str, said: str) -> None:
+def test_what_does_not_go_together_is_refused(overrides: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(lines(overrides))
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(("overrides", "condition"), IDLE)
-def test_a_value_without_effect_is_refused_and_what_it_needs_is_named(overrides: str, condition: str) -> None:
+def test_a_value_without_effect_is_refused(overrides: str, condition: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(lines(overrides))
     last = lines(overrides)[-1].removesuffix("']}}").rpartition("['")[2]
@@ -203,7 +203,7 @@ def mine(folder: Path, text: str, *overrides: str) -> tuple[str, ...]:
     return load_config(overrides, config_name="mine", config_dir=str(folder)).notes
 
 
-def test_an_idle_value_of_the_users_file_is_an_error_unless_the_command_line_made_it_idle(tmp_path: Path) -> None:
+def test_an_idle_value_of_a_file_is_an_error(tmp_path: Path) -> None:
     assert mine(tmp_path, MINE) == ()
     kl = "algorithm.kl_estimator=k1: has no effect; it needs algorithm.kl_coef > 0"
     assert mine(tmp_path, MINE, "algorithm.kl_coef=0") == (kl,)
@@ -238,7 +238,7 @@ def notes(*overrides: str, config_name: str = "gsm8k") -> list[str]:
     return [line for line in plan(load_config(overrides, config_name=config_name)) if line.startswith("note: ")]
 
 
-def test_a_prompt_that_does_not_say_where_the_answer_goes_is_noted() -> None:
+def test_a_prompt_without_a_place_for_the_answer_is_noted() -> None:
     (note,) = notes("prompt.system=null")
     assert "prompt: neither prompt.system nor prompt.user says where" in note
     assert "prompt.answer_in=solution" in note
@@ -263,7 +263,7 @@ def test_nothing_is_noted_where_the_prompt_says_it(overrides: list[str]) -> None
     assert notes(*overrides) == notes(config_name="gsm8k_smoke") == []
 
 
-def test_a_headline_that_is_no_part_of_another_reward_goes_back_to_accuracy() -> None:
+def test_a_headline_of_another_reward_falls_back_to_accuracy() -> None:
     config = load_config(["reward=numeric", "prompt=boxed", "prompt.user='{question}'"], config_name="gsm8k_smoke")
     assert config.evaluation.headline == "accuracy"
     assert "evaluation.headline=accuracy: the reward has no part format" in config.notes

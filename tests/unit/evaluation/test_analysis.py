@@ -133,6 +133,14 @@ def test_cost_is_counted_over_all_episodes() -> None:
     assert (cost.seconds, cost.tokens_per_right) == (2.0, 140.0)
 
 
+def test_calls_of_a_completion_that_was_cut_off_did_not_run() -> None:
+    call = CallRecord(name="retrieve", arguments={}, problem=None)
+    turns = (JudgedTurn(completion="c", calls=(call,)), JudgedTurn(completion="c", calls=(call,) * 65))
+    cut = record("e0", False, turns=turns, stop_reason=StopReason.LENGTH)
+    (cell,) = analyze([cut, replace(cut, example_id="e1", diagnostics={"turns": 2.0, "tool_calls": 1.0})]).cells
+    assert cell.cost.tool_calls == 1.0
+
+
 def test_best_and_worst_are_chosen_by_reward_then_length() -> None:
     values = [(True, 1.0, 9), (True, 1.0, 2), (True, 0.5, 1), (False, 0.0, 3), (False, 0.0, 30), (False, -1.0, 1)]
     records = [

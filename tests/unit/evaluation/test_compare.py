@@ -9,6 +9,7 @@ from scipy import stats
 
 from rlvr.evaluation.compare import Comparison, compare
 from rlvr.evaluation.intervals import Interval
+from rlvr.tracking.evaluations import EvaluationRecord
 from tests.unit.evaluation.records import greedy, record
 
 NAMES = ("a", "b")
@@ -53,6 +54,24 @@ def test_samples_are_compared_by_their_means_over_examples() -> None:
     assert compare(greedy([0]), second, names=NAMES).sampled is None  # type: ignore[union-attr]
 
 
+def test_equal_accuracies_do_not_hide_a_difference_in_f1() -> None:
+    def of(model: str, f1: float) -> list[EvaluationRecord]:
+        facts = {"answer_f1": f1, "corpus_recall": 0.5, "corpus_precision": 0.5, "hops": 2.0}
+        return greedy([0] * 40, model=model, diagnostics=facts)
+
+    second = of("b", 0.8)
+    second[0] = replace(second[0], diagnostics={"error": "the verifier failed"})
+    found = compare(of("a", 0.1), second, names=NAMES)
+    assert found is not None
+    assert {name: round(one.value, 6) for name, one in found.scores.items()} == {
+        "answer_f1": 0.7,
+        "corpus_recall": 0.0,
+        "corpus_precision": 0.0,
+    }
+    assert "on 40 common examples; answer f1 +70.0 points (+61.0 to +79.0); corpus recall +0.0" in found.sentence
+    assert "precision" not in found.sentence
+
+
 def said(value: float, p_value: float, *, adjusted: float | None = None, **values: object) -> str:
     ends = {"low": value - 0.02, "high": value + 0.03}
     found = Comparison(
@@ -85,8 +104,8 @@ def test_the_sentence_names_the_better_one_first_whichever_it_is() -> None:
 def test_pitfall_38_no_winner_is_named_where_chance_would_explain_the_difference() -> None:
     sentence = said(0.012, 0.4, split="train")
     assert sentence == (
-        "b against a on rpn (train): no difference that chance would not explain, +1.2 points (-0.8 to +4.2), "
-        "McNemar p = 0.40, on 500 common examples."
+        "b against a on rpn (train): no difference in accuracy that chance would not explain, +1.2 points "
+        "(-0.8 to +4.2), McNemar p = 0.40, on 500 common examples."
     )
     assert "better" not in said(0.032, 0.03, adjusted=0.09)
     assert "McNemar p = 0.03 (0.09 corrected for 3)" in said(0.032, 0.03, adjusted=0.09)

@@ -45,6 +45,8 @@ def test_pass_at_k_refuses_what_is_undefined(n: int, correct: int, k: int) -> No
         (["7", "3", "4"], [True, False, False], 1 / 3),
         ([None, None, "7"], [False, False, True], 1.0),
         ([None, None], [False, False], 0.0),
+        (["The Beatles", "Beatles", "the Beatles.", "Queen", "Queen"], [True, True, True, False, False], 1.0),
+        (["a", "A", "b"], [True, False, False], 1 / 3),  # a metric that tells them from each other
     ],
 )
 def test_majority_vote_by_hand(answers: list[str | None], correct: list[bool], expected: float) -> None:

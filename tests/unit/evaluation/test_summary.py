@@ -74,6 +74,23 @@ def test_pitfall_38_parts_and_facts_are_told_for_each_kind_of_example() -> None:
     assert undocumented(metrics) == []
 
 
+def test_f1_and_recall_have_intervals_and_the_majority_answer_an_f1() -> None:
+    def of(example: str, sample: int, answer: str, f1: float) -> EvaluationRecord:
+        facts = {"answer_f1": f1, "answer_em": float(f1 == 1), "corpus_recall": 0.5, "hops": 2.0}
+        return replace(record(example, sample, {}, correct=f1 == 1), answer=answer, diagnostics=facts)
+
+    greedy = [of("a", 0, "Paris", 1.0), of("b", 0, "Lyon", 0.5)]
+    samples = [of("a", 1, "The Beatles", 1.0), of("a", 2, "beatles", 1.0), of("a", 3, "Queen", 0.0)]
+    samples += [of("b", 1, "x", 0.4), of("b", 2, "y", 0.0), of("b", 3, "X.", 0.4)]
+    metrics = summarize("musique", greedy + samples)
+    for name, value in {"answer_f1": 0.75, "corpus_recall": 0.5, "maj_answer_f1_at_3": 0.7, "maj_at_3": 0.5}.items():
+        name = f"eval/musique/{name}"
+        assert metrics[name] == pytest.approx(value)
+        assert metrics[f"{name}_low"] <= metrics[name] + 1e-9 <= metrics[f"{name}_high"] + 2e-9
+    assert "eval/musique/hops_low" not in metrics
+    assert undocumented(metrics) == []
+
+
 def test_pitfall_38_tool_calls_are_summed_up_as_in_training() -> None:
     diagnostics = {"turns": 3.0, "tool_calls": 4.0, "tool_errors": 1.0, "malformed_calls": 1.0}
     greedy = replace(record("a", 0, {}), diagnostics=diagnostics, stop_reason=StopReason.MAX_TURNS)

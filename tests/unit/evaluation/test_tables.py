@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from rlvr.evaluation.analysis import analyze
 from rlvr.evaluation.intervals import Interval
@@ -34,11 +35,13 @@ def test_a_score_stands_with_its_interval_for_every_model() -> None:
 
 def test_many_models_with_long_names_fit_100_columns() -> None:
     models = [f"/home/somebody/experiments/runs/a-long-name-of-a-run-{n}/checkpoints/step_000100" for n in range(5)]
-    analysis = analyze([one for model in models for one in sampled(model)])
+    facts = {"answer_f1": 0.31, "citation_f1": 0.2}
+    analysis = analyze([replace(one, diagnostics=facts) for model in models for one in sampled(model)])
     text = report(analysis)
     assert max(map(len, text.splitlines())) <= WIDTH
     assert text.count("50.0% (21.5 to 78.5)") == 2 * 5  # accuracy, and accuracy of the one kind
     head, rows = summary_rows(analysis.cells, full=False)
+    assert "answer f1" in head
     short = table(head, rows, markdown=False)
     assert max(map(len, short.splitlines())) <= WIDTH
     assert short.count("50.0% (21.5 to 78.5)") == 5

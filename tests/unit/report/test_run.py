@@ -62,6 +62,19 @@ def test_two_runs_share_a_page_and_keep_their_names(tmp_path: Path) -> None:
     assert [file["run"] for file in chunk_of(html, "index")["files"]] == [0, 0, 0, 1, 1, 1]
 
 
+def test_a_sweep_is_one_page_with_a_table_over_its_seeds(tmp_path: Path) -> None:
+    for number, score in enumerate((0.5, 0.7, 0.6)):
+        metrics = {0: {"eval/rpn/accuracy": 0.1}, 3: {"eval/rpn/accuracy": score}}
+        save_run(tmp_path / f"seed-{8 + number}", metrics=metrics)
+    assert main(["report", str(tmp_path)]) == 0
+    found = chunk_of((tmp_path / "report.html").read_text(), "main")
+    assert [run["name"] for run in found["runs"]] == ["seed-8", "seed-9", "seed-10"]
+    half = 4.303 * 0.1 / 3**0.5
+    assert found["sweep"][1:] == [
+        ["all runs", "3", f"0.600 ({0.6 - half:.3f} to {0.6 + half:.3f})", "0.500, 0.700, 0.600"]
+    ]
+
+
 def test_pitfall_06_each_run_has_the_texts_of_its_own_tokens(tmp_path: Path) -> None:
     """Two models, two vocabularies: id 6 is another word in each."""
     runs = [save_run(tmp_path / name) for name in ("a", "b")]

@@ -11,6 +11,7 @@
 //   runs      (kind "run") [{name, steps: [..], series: {metric: [value or null, ..]}, health: [..], settings: text}]
 //   sections  (kind "run") [{title, open, names: [metric, ..], still: [metric, ..]}]: what charts.js draws
 //   metrics   (kind "run") {metric: {unit, meaning, bad}}, the rows of docs/metrics.md
+//   sweep     (kind "run") rows of texts, the head first; null if it is no sweep
 //   episodes  (kind "run") number of episodes in chunk "index" (see rollouts.js); 0: there are none
 //   evaluations  (the other kinds) whatever evaluations.js draws; larger things belong into chunks of their own
 //
@@ -28,6 +29,7 @@ const THEMES = ["auto", "light", "dark"];
 
 function tabsOf(main) {
   const tabs = [];
+  if (main.sweep) tabs.push({id: "sweep", label: "Sweep", mount: (panel) => mountSweep(panel, main.sweep)});
   if (main.runs) tabs.push({id: "curves", label: "Curves", mount: (panel) => mountCurves(panel, main)});
   if (main.runs) tabs.push({id: "health", label: healthLabel(main), mount: (panel) => mountHealth(panel, main)});
   if (main.episodes) tabs.push({id: "rollouts", label: "Rollouts", mount: (panel) => mountRollouts(panel, main)});
@@ -40,6 +42,12 @@ function tabsOf(main) {
 function healthLabel(main) {
   const wrong = main.runs.reduce((sum, run) => sum + run.health.filter((row) => row.state === "wrong").length, 0);
   return wrong ? `Health ▲ ${wrong}` : "Health";
+}
+
+function mountSweep(panel, [head, ...rows]) {
+  panel.append(el("div", {class: "card scroll"}, el("table", null,
+    el("thead", null, el("tr", null, head.map((name) => el("th", null, name)))),
+    el("tbody", null, rows.map((row) => el("tr", null, row.map((text) => el("td", null, text))))))));
 }
 
 function mountSettings(panel, main) {

@@ -1,0 +1,67 @@
+"""The runs of a sweep in a table: the last held-out score of each setting, with an interval over its runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from rlvr.report.history import History, is_run
+
+NOT_COMPARED = ("seed", "name", "run_dir", "resume", "debug")
+"""Settings that do not make another experiment; `tracker` does not either."""
+
+
+def runs_of(folder: Path) -> list[Path]:
+    """The folder if it is a run, else the runs directly inside, `seed-2` before `seed-10`; none if there are none."""
+    if is_run(folder):
+        return [folder]
+    inside = [path for path in folder.iterdir() if is_run(path) and not path.is_symlink()] if folder.is_dir() else []
+    return sorted(inside, key=lambda path: [part.zfill(12) for part in re.findall(r"\d+|\D+", path.name)])
+
+
+def sweep_table(histories: Sequence[History]) -> list[list[str]]:
+    """A head, and a row for each combination of settings: what differs, runs, mean score with interval, all scores."""
+    settings = [dict(_leaves(history.settings)) for history in histories]
+    keys = dict.fromkeys(key for one in settings for key in one)
+    keys = [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
+    groups: dict[str, list[float]] = {}
+    for history, values in zip(histories, settings, strict=True):
+        said = " ".join(f"{key}={values.get(key)}" for key in keys)
+        groups.setdefault(said or "all runs", []).append(last_score(history))
+    head = ["settings", "runs", "held-out score (95 % over runs)", "each run"]
+    return [head, *([said, str(len(of)), mean_score(of), ", ".join(map(_text, of))] for said, of in groups.items())]
+
+
+def last_score(history: History) -> float:
+    """The last held-out headline score of a run; NaN without one."""
+    name = f"eval/{history.setting('task.name')}/{history.setting('evaluation.headline')}"
+    return next((row[name] for row in reversed(history.rows) if math.isfinite(row.get(name, math.nan))), math.nan)
+
+
+def mean_score(scores: Sequence[float]) -> str:
+    """`0.512 (0.401 to 0.623)`: the mean over runs and Student's t interval, which a single run does not have."""
+    found = [score for score in scores if math.isfinite(score)]
+    if len(found) < 2:
+        return _text(found[0] if found else math.nan)
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
+    return f"{fmean(found):.3f} ({fmean(found) - half:.3f} to {fmean(found) + half:.3f})"
+
+
+def _text(score: float) -> str:
+    return f"{score:.3f}" if math.isfinite(score) else "-"
+
+
+def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if not prefix and (name in NOT_COMPARED or name == "tracker"):
+            continue
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
