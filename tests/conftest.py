@@ -5,6 +5,8 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """`pytest -m pitfalls` does not import the thousands of other tests."""
     elsewhere = Path(__file__).parent / "pitfalls" not in collection_path.parents
     return True if config.option.markexpr == "pitfalls" and collection_path.is_file() and elsewhere else None
+
+
+CACHE = tempfile.TemporaryDirectory(prefix="rlvr-cache-")
+os.environ["XDG_CACHE_HOME"] = CACHE.name  # of what tests share; not the user's
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test starts from what another one has kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex[:8]}"))
 
 
 @pytest.fixture(autouse=True)

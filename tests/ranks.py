@@ -52,7 +52,7 @@ class Ranks:
         port = _free_port()
         try:
             for rank, pipe in enumerate(self._pipes[:size]):
-                pipe.send((rank, size, strategy, port, job, arguments))
+                pipe.send((rank, size, strategy, port, job, arguments, os.environ["XDG_CACHE_HOME"]))
             answers = self._answers(size)
         except BaseException:
             self.close()
@@ -90,9 +90,12 @@ class Ranks:
 
 def _work(pipe: Connection) -> None:
     while True:
-        rank, size, strategy, port, job, arguments = pipe.recv()
+        rank, size, strategy, port, job, arguments, cache = pipe.recv()
         names = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
-        os.environ |= {name: str(value) for name, value in names.items()} | {"MASTER_ADDR": "127.0.0.1"}
+        os.environ |= {name: str(value) for name, value in names.items()} | {
+            "MASTER_ADDR": "127.0.0.1",
+            "XDG_CACHE_HOME": cache,
+        }
         try:
             with nullcontext(ALONE) if strategy is None else open_world(strategy) as world:
                 answer = (None, _run(world, job, arguments))

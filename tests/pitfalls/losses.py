@@ -85,14 +85,13 @@ BUGS = [
         pitfall=9,
         name="each microbatch has its own denominator",
         plant=around("rlvr.core.algorithms.objective:Objective.loss", own_denominator),
-        caught_by=TRAINER + "09_the_gradient_does_not_depend_on_how_the_batch_is_cut",
+        caught_by=TRAINER + "09_the_gradient_ignores_how_the_batch_is_cut",
     ),
     Planted(
         pitfall=9,
         name="every rank samples all prompts",
         plant=around("rlvr.core.world:World.share", lambda original, self, items: items),
-        caught_by="tests/unit/core/test_rollout.py::"
-        "test_pitfall_09_each_rank_samples_its_share_of_a_batch_and_of_its_replacements",
+        caught_by="tests/unit/core/test_rollout.py::test_pitfall_09_each_rank_samples_its_share",
     ),
     Planted(
         pitfall=10,
@@ -154,20 +153,19 @@ BUGS = [
             "rlvr.core.batch:to_batch",
             lambda original, *a, **k: replace(b := original(*a, **k), truncated=b.lengths == b.lengths.max()),
         ),
-        caught_by="tests/unit/core/test_batch.py::"
-        "test_pitfall_14_a_completion_that_ends_on_the_last_allowed_token_is_not_truncated",
+        caught_by="tests/unit/core/test_batch.py::test_pitfall_14_an_end_on_the_last_token_is_no_truncation",
     ),
     Planted(
         pitfall=15,
         name="k3 with the ratio upside down",
         plant=around("rlvr.core.algorithms.losses:kl_estimate", k3_upside_down),
-        caught_by=LOSSES + "15_enumerated_gradient_in_the_loss_is_as_documented",
+        caught_by=LOSSES + "15_the_enumerated_gradient_is_as_documented",
     ),
     Planted(
         pitfall=15,
         name="the KL is maximized",
         plant=around("rlvr.core.algorithms.objective:Objective.loss", kl_rewarded),
-        caught_by=LOSSES + "15_descending_the_loss_alone_lowers_the_exact_kl",
+        caught_by=LOSSES + "15_descending_the_loss_lowers_the_exact_kl",
     ),
     Planted(
         pitfall=16,
@@ -179,13 +177,13 @@ BUGS = [
         pitfall=16,
         name="a missing behavior logprob is NaN in the loss",
         plant=around("rlvr.core.algorithms.losses:mismatch_log_weight", unbounded),
-        caught_by=OBJECTIVE + "16_missing_behavior_logprobs_are_weight_one_and_counted",
+        caught_by=OBJECTIVE + "16_missing_behavior_logprobs_have_weight_one",
     ),
     Planted(
         pitfall=17,
         name="a gradient flows through CISPO's weight",
         plant=edit("rlvr.core.algorithms.losses:detached_clip", without_method("detach")),
-        caught_by=LEARNING + "17_gradient_of_the_whole_loss_against_finite_differences",
+        caught_by=LEARNING + "17_the_loss_gradient_is_the_finite_difference",
     ),
     Planted(
         pitfall=17,
@@ -193,7 +191,7 @@ BUGS = [
         plant=around(
             "rlvr.core.trainer:scatter", lambda original, flat, *rest: original((flat + flat.detach()) / 2, *rest)
         ),
-        caught_by=TRAINER + "17_the_gradient_is_that_of_the_formula_on_a_padded_batch",
+        caught_by=TRAINER + "17_the_gradient_is_that_of_the_formula",
     ),
     Planted(
         pitfall=18,

@@ -60,7 +60,7 @@ BUGS = [
         pitfall=26,
         name="verifier errors have no limit",
         plant=around("rlvr.core.rollout:check_errors", lambda original, *arguments: None),
-        caught_by=SCHEDULE + "26_verifier_errors_above_the_limit_stop_the_run_with_their_message",
+        caught_by=SCHEDULE + "26_errors_above_the_limit_stop_the_run",
     ),
     Planted(
         pitfall=27,
@@ -123,8 +123,7 @@ BUGS = [
             "rlvr.core.rollout:RolloutSchedule.restore",
             lambda original, self, state: original(self, {**state, "under_way": []}),
         ),
-        caught_by="tests/unit/core/test_staleness.py::"
-        "test_pitfall_37_no_prompt_is_lost_or_doubled_by_a_resume_at_any_step",
+        caught_by="tests/unit/core/test_staleness.py::test_pitfall_37_a_resume_loses_and_doubles_no_prompt",
     ),
     Planted(
         pitfall=37,

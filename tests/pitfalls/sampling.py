@@ -33,7 +33,7 @@ VERSIONS, PUSH = LOCAL + "test_versions.py::test_pitfall_", VLLM + "test_push.py
 STALENESS = "tests/unit/core/test_staleness.py::test_pitfall_"
 SCHEDULE = "tests/unit/core/test_rollout.py::test_pitfall_"
 ADAPTERS = "tests/unit/models/test_adapters.py::test_pitfall_"
-NEW_WEIGHTS = VERSIONS + "30_a_copy_samples_with_the_weights_of_its_last_load_and_says_which_token_has_which"
+NEW_WEIGHTS = VERSIONS + "30_a_copy_samples_with_its_last_load"
 
 
 def at_temperature_1(original: Callable[..., Draw], logits: Tensor, *rest: Any, **more: Any) -> Draw:
@@ -100,7 +100,7 @@ BUGS = [
             "rlvr.core.policy:Policy.token_scores",
             lambda original, self, hidden, targets, temperature, **more: original(self, hidden, targets, 1.0, **more),
         ),
-        caught_by=TRAINER + "19_the_trainer_scores_at_the_sampling_temperature",
+        caught_by=TRAINER + "19_the_trainer_scores_at_the_temperature",
     ),
     Planted(
         pitfall=19,
@@ -112,19 +112,19 @@ BUGS = [
         pitfall=20,
         name="behavior logprobs are those of the truncated distribution",
         plant=around("rlvr.core.engine.sampler:sample", of_the_truncated),
-        caught_by=ENGINE + "20_truncated_requests_get_both_logprobs_beside_plain_ones",
+        caught_by=ENGINE + "20_truncated_requests_get_both_logprobs",
     ),
     Planted(
         pitfall=20,
         name="the token that crosses top_p is dropped",
         plant=edit("rlvr.core.engine.sampler:kept_tokens", first_operand(ast.Sub)),
-        caught_by=SAMPLER + "20_the_token_that_crosses_top_p_stays_and_both_logprobs_are_right",
+        caught_by=SAMPLER + "20_the_token_that_crosses_top_p_stays",
     ),
     Planted(
         pitfall=21,
         name="the reference learns with the policy",
         plant=around("rlvr.core.policy:Policy.freeze", lambda original, self: lambda: nullcontext(self)),
-        caught_by=TRAINER + "21_the_reference_is_the_policy_of_the_start_after_an_update",
+        caught_by=TRAINER + "21_the_reference_stays_the_start_policy",
     ),
     Planted(
         pitfall=21,
@@ -142,7 +142,7 @@ BUGS = [
         pitfall=22,
         name="the old policy is the sampler's",
         plant=around("rlvr.core.trainer:Trainer.score", old_is_behavior),
-        caught_by=TRAINER + "22_old_logprobs_stay_those_before_the_first_of_several_updates",
+        caught_by=TRAINER + "22_old_logprobs_stay_for_all_updates",
     ),
     Planted(
         pitfall=22,
@@ -163,7 +163,7 @@ BUGS = [
             "rlvr.core.algorithms.losses:sequence_log_ratio",
             lambda original, x, mask: original(x, mask) * mask.sum(1, keepdim=True),
         ),
-        caught_by=LOSSES + "23_sequence_ratio_is_the_exponential_of_the_mean",
+        caught_by=LOSSES + "23_the_sequence_ratio_is_the_exp_of_the_mean",
     ),
     Planted(
         pitfall=23,
@@ -184,7 +184,7 @@ BUGS = [
         pitfall=24,
         name="the newest batch is delivered first",
         plant=edit("rlvr.core.rollout:RolloutSchedule.next_batch", renamed("popleft", "pop")),
-        caught_by=STALENESS + "24_delivery_in_issue_order_keeps_the_bound_for_every_token",
+        caught_by=STALENESS + "24_delivery_in_issue_order_keeps_the_bound",
     ),
     Planted(
         pitfall=30,
@@ -196,14 +196,13 @@ BUGS = [
         pitfall=25,
         name="the shortest rollouts fill the batch first",
         plant=around("rlvr.core.rollout:RolloutSource.sample", first_come),
-        caught_by=STALENESS + "25_episodes_trained_on_are_as_long_as_those_sampled",
+        caught_by=STALENESS + "25_trained_episodes_are_as_long_as_sampled",
     ),
     Planted(
         pitfall=25,
         name="requests are not admitted by priority",
         plant=around("rlvr.core.engine.scheduler:Scheduler.submit", last_in),
-        caught_by=ENGINE
-        + "25_of_requests_that_wait_those_of_smaller_priority_start_first_and_draw_what_they_always_do",
+        caught_by=ENGINE + "25_smaller_priorities_start_first",
     ),
     Planted(
         pitfall=30,
@@ -248,14 +247,13 @@ BUGS = [
         pitfall=33,
         name="the trained weights are bf16",
         plant=around("rlvr.core.trainer:Trainer.__init__", in_bf16),
-        caught_by=TRAINER + "33_an_update_at_a_tiny_learning_rate_is_not_rounded_away",
+        caught_by=TRAINER + "33_a_tiny_update_is_not_rounded_away",
     ),
     Planted(
         pitfall=33,
         name="gradients of chunks are accumulated in bf16",
         plant=around("rlvr.core.policy:_without_cast_cache", lambda original: iter([None])),
-        caught_by="tests/unit/core/test_policy.py::"
-        "test_pitfall_33_in_bfloat16_the_gradients_of_chunks_are_added_up_in_float32",
+        caught_by="tests/unit/core/test_policy.py::test_pitfall_33_gradients_of_chunks_are_summed_in_float32",
     ),
     Planted(
         pitfall=34,
@@ -267,13 +265,13 @@ BUGS = [
         pitfall=35,
         name="router noise is on while sampling",
         plant=edit("rlvr.core.engine.engine:LocalEngine._serving", constant(False, True)),
-        caught_by=ENGINE + "35_a_token_meets_the_same_experts_in_engine_and_trainer",
+        caught_by=ENGINE + "35_engine_and_trainer_use_the_same_experts",
     ),
     Planted(
         pitfall=36,
         name="the run seed reaches no draw",
         plant=around("rlvr.seeding:derive_seed", lambda original, seed, *path: original(0, *path)),
-        caught_by=SCHEDULE + "36_every_completion_has_a_seed_of_its_own_and_the_run_seed_reaches_it",
+        caught_by=SCHEDULE + "36_every_completion_has_its_own_seed",
     ),
     Planted(
         pitfall=36,
@@ -281,6 +279,6 @@ BUGS = [
         plant=around(
             "rlvr.core.engine.sampler:streams", lambda original, seeds: original(seeds[:1]).expand(len(seeds))
         ),
-        caught_by=ENGINE + "36_members_of_a_group_share_no_stream_and_a_seed_repeats_itself",
+        caught_by=ENGINE + "36_members_of_a_group_share_no_stream",
     ),
 ]

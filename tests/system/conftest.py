@@ -1,22 +1,40 @@
-"""A warm-started model that the system tests share."""
+"""Models and runs that the system tests share: made once, by the first worker that needs them."""
 
+import fcntl
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.system.harness import SCRATCH, SMALL, Finished, rlvr, run_train
+from tests.system.harness import SCRATCH, SMALL, Finished, python_rlvr, run_train
 from tests.system.qwen import save_qwen
 from tests.system.small_qwen import save_questions, save_small_qwen
+from tests.system.tool_qwen import save_tool_qwen
 from tests.unit.models.test_hub import online  # noqa: F401
+
+
+def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that `make` fills, once for all workers; the others wait for it."""
+    root = factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder, done = root / name, root / f"{name}.done"
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
 
 
 @pytest.fixture(scope="session")
 def first_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run from scratch: warm start, two steps of GRPO."""
-    return run_train(tmp_path_factory.mktemp("first") / "run", *SMALL, *SCRATCH).folder
+    return shared(tmp_path_factory, "first", lambda folder: run_train(folder / "run", *SMALL, *SCRATCH)) / "run"
 
 
 @pytest.fixture(scope="session")
@@ -28,19 +46,40 @@ def model(first_run: Path) -> Path:
 @pytest.fixture(scope="session")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small Qwen2 checkpoint with a chat template that answers GSM8K and FinQA questions in the asked-for format."""
-    return save_qwen(tmp_path_factory.mktemp("qwen") / "model")
+    return shared(tmp_path_factory, "qwen", lambda folder: save_qwen(folder / "model")) / "model"
+
+
+@pytest.fixture(scope="session")
+def tool_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small checkpoint that calls the tools of MuSiQue."""
+    return shared(tmp_path_factory, "tool_qwen", lambda folder: save_tool_qwen(folder / "model")) / "model"
+
+
+@pytest.fixture(scope="session")
+def two_hop_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short run of two_hop from scratch, in which a model learns to search twice."""
+
+    def make(folder: Path) -> None:
+        from tests.system.test_two_hop import LEARN  # which the other tests do not need
+
+        run_train(folder / "run", *LEARN, name="two_hop")
+
+    return shared(tmp_path_factory, "two_hop", make) / "run"
 
 
 @pytest.fixture(scope="session")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run with LoRA on a bfloat16 base, and the base."""
-    folder = tmp_path_factory.mktemp("adapted")
-    base, questions = save_small_qwen(folder / "qwen"), save_questions(folder / "sums.jsonl")
-    from tests.system.test_adapters import SHORT  # which the other tests do not need
 
-    words = (*SHORT, f"model.name_or_path={base}", f"task.path={questions}", "trainer.checkpoint_every=2")
-    run = run_train(folder / "run", *words, "model.dtype=bfloat16", "tracker.rollouts_every=1", name="gsm8k").folder
-    return run, base
+    def make(folder: Path) -> None:
+        base, questions = save_small_qwen(folder / "qwen"), save_questions(folder / "sums.jsonl")
+        from tests.system.test_adapters import SHORT  # which the other tests do not need
+
+        words = (*SHORT, f"model.name_or_path={base}", f"task.path={questions}", "trainer.checkpoint_every=2")
+        run_train(folder / "run", *words, "model.dtype=bfloat16", "tracker.rollouts_every=1", name="gsm8k")
+
+    folder = shared(tmp_path_factory, "adapted", make)
+    return folder / "run", folder / "qwen"
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +97,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
     words = ["tracker.report_to=[mlflow,wandb,tensorboard]", "tracker.wandb.mode=offline", "tracker.rollouts_every=2"]
     words += ["tracker.tags=[paper,team:nlp]", "tracker.group=ours", "trainer.max_steps=3", "run_dir=mine"]
     environment = {"PYTHONWARNINGS": ""}  # the libraries' are not ours
-    done = rlvr("train", "--config-name", "rpn_test", *words, cwd=parent, environment=environment)
+    done = python_rlvr("train", "--config-name", "rpn_test", *words, cwd=parent, environment=environment)
     assert done.code == 0, done.err
     return parent / "mine", done
 

@@ -103,12 +103,9 @@ def leaves_a_child(completion: str) -> float:
 
 VALUES: dict[str, Any] = {
     "nan": float("nan"),
-    "infinity": float("inf"),
     "list": [1.0, 2.0, 3.0],
-    "empty": [],
     "text": "1.0",
     "bool": True,
-    "object": {"reward": 1.0},
 }
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -167,33 +171,39 @@ class Finished:
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "error"}
 
 
-def rlvr(
-    *words: str, cwd: Path, environment: Mapping[str, str] | None = None, first: str | None = None, **options: Any
+def python_rlvr(
+    *words: str, cwd: Path, environment: Mapping[str, str] | None = None, timeout_s: float = 300.0
 ) -> Finished:
-    """`python -m rlvr WORDS` as a user would start it, with warnings as errors. The imports take three seconds.
-
-    `first` is Python that the process runs before: `preexec_fn` would fork this one, which may have threads.
-    """
-    module = "import runpy; runpy.run_module('rlvr', run_name='__main__', alter_sys=True)"
-    start = ["-m", "rlvr"] if first is None else ["-c", f"{first}\n{module}"]
-    command = [sys.executable, *start, *once(*words)]
+    """`python -m rlvr WORDS` as a user starts it, with warnings as errors. The imports take seconds: see `rlvr`."""
+    command = [sys.executable, "-m", "rlvr", *once(*words)]
     variables = os.environ | ENVIRONMENT | (environment or {})
-    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False, **options)
+    done = subprocess.run(
+        command, cwd=cwd, env=variables, capture_output=True, text=True, check=False, timeout=timeout_s
+    )
     return Finished(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def rlvr(*words: str, cwd: Path, environment: Mapping[str, str] | None = None, **options: Any) -> Finished:
+    """`rlvr WORDS` in a process of its own, in that folder, with warnings as errors; options as of `Command`."""
+    options["environment"] = ENVIRONMENT | dict(environment or {})
+    with tempfile.TemporaryDirectory() as folder:
+        out, log = Path(folder, "out"), Path(folder, "err")
+        code = Command(*words, log=log, out=out, cwd=cwd, **options).wait(300.0)
+        return Finished(code=code, out=out.read_text(), err=log.read_text())
 
 
 class Command:
     """A command in a process of its own, forked from one that has made the imports; stderr goes to `log`.
 
-    `die_at=n` kills the process with SIGKILL at its n-th write operation (a file opened for writing, renamed, removed).
+    `out` is a file for stdout, which otherwise goes to `log`. `die_at=n` kills the process with SIGKILL at its n-th
+    write operation (a file opened for writing, renamed, removed). `max_file_bytes` is a limit on the size of files.
+    `script` is a Python program that runs in place of a command.
     """
 
-    def __init__(
-        self, *words: str, log: Path, die_at: int | None = None, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, *words: str, log: Path, **options: Any) -> None:
         self._log = log
-        arguments = (once(*words), log, die_at, environment or {})
-        self.process: BaseProcess = forkserver().Process(target=_child, args=arguments)
+        start = Start(words=tuple(once(*words)), log=log, **options)
+        self.process: BaseProcess = forkserver().Process(target=_child, args=(start, dict(os.environ)))
         self.process.start()
 
     @property
@@ -215,16 +225,43 @@ class Command:
             os.kill(self.process.pid, number)
 
 
-def _child(words: Sequence[str], log: Path, die_at: int | None, environment: Mapping[str, str]) -> None:
-    os.environ.update(environment)
-    with log.open("w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a child is told; see `Command`."""
+
+    words: tuple[str, ...]
+    log: Path
+    out: Path | None = None
+    cwd: Path | None = None
+    environment: Mapping[str, str] | None = None
+    die_at: int | None = None
+    max_file_bytes: int | None = None
+    script: Path | None = None
+
+
+def _child(start: Start, environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment | dict(start.environment or {}))
+    with start.log.open("w") as log, (start.out or start.log).open("a") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    if os.environ.get("PYTHONWARNINGS") == "error":
+        warnings.simplefilter("error")
+    if start.cwd is not None:
+        os.chdir(start.cwd)
+        sys.path.insert(0, str(start.cwd))
     from rlvr.cli.main import main
 
-    if die_at is not None:
-        sys.addaudithook(_assassin(die_at))
-    code = main(words)
+    if start.max_file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (start.max_file_bytes,) * 2)
+    if start.die_at is not None:
+        sys.addaudithook(_assassin(start.die_at))
+    code = 0
+    if start.script is None:
+        code = main(start.words)
+    else:
+        runpy.run_path(str(start.script), run_name="__main__")
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # the server's children must not run its exit handlers
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from tests.system.harness import Command, wait_until
 
 WAIT_S = 60.0
 
@@ -24,8 +25,11 @@ class Server:
     """Its address, and the process."""
 
     url: str
-    process: subprocess.Popen[str]
-    log: Any
+    command: Command
+
+    @property
+    def process(self) -> BaseProcess:
+        return self.command.process
 
     @property
     def address(self) -> tuple[str, int]:
@@ -59,27 +63,21 @@ class Server:
 
     def ended(self) -> tuple[int, str]:
         """Wait for the end: the exit status and all of stderr."""
-        status = self.process.wait(timeout=WAIT_S)
-        self.log.seek(0)
-        return status, self.log.read()
+        return self.command.wait(WAIT_S), self.command.err
 
 
 @contextmanager
 def served(model: str, options: Sequence[str] = (), **environment: str) -> Iterator[Server]:
     """The server, once it accepts connections; it ends with the block."""
-    command = [sys.executable, "-m", "rlvr", "serve", model, "--port", "0", *options]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | environment)
-        assert process.stdout is not None
+    with tempfile.TemporaryDirectory() as folder:
+        out, log = Path(folder, "out"), Path(folder, "log")
+        words = ("serve", model, "--port", "0", *options)
+        command = Command(*words, log=log, out=out, environment=environment)
         try:
-            url = process.stdout.readline().strip()
-            if not url:
-                process.wait(timeout=WAIT_S)
-                log.seek(0)
-                raise AssertionError(log.read())
-            yield Server(url=url, process=process, log=log)
+            wait_until(lambda: (out.exists() and "\n" in out.read_text()) or not command.process.is_alive())
+            url = out.read_text().strip()
+            assert url, command.err
+            yield Server(url=url, command=command)
         finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                process.wait(timeout=WAIT_S)
-            process.stdout.close()
+            command.send(signal.SIGTERM)
+            command.wait(WAIT_S)

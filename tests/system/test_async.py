@@ -76,9 +76,9 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 @pytest.mark.parametrize(
     ("max_staleness", "more"),
-    [(1, ()), (2, ("algorithm=ppo", "algorithm.mismatch_correction=mask")), (4, (TIS,))],
+    [(1, ()), (4, ("algorithm=ppo", "algorithm.mismatch_correction=mask"))],
 )
-def test_pitfall_24_a_run_keeps_its_bound_for_every_token_and_trains_on_the_same_draws(
+def test_pitfall_24_a_run_keeps_its_bound_for_every_token(
     max_staleness: int, more: Sequence[str], model: Path, whole: Ran, tmp_path: Path
 ) -> None:
     ran = run_train(tmp_path / "run", *LONG, *pretrained(model), *more, f"rollout.max_staleness={max_staleness}")
@@ -100,7 +100,7 @@ def test_pitfall_24_a_run_keeps_its_bound_for_every_token_and_trains_on_the_same
     assert_nothing_is_left()
 
 
-def test_pitfall_31_tokens_of_the_newest_version_have_the_logprobs_of_its_weights(model: Path, tmp_path: Path) -> None:
+def test_pitfall_31_fresh_tokens_have_the_new_logprobs(model: Path, tmp_path: Path) -> None:
     """Those, too, that came after new weights in the middle of a completion: no key is left of the old ones."""
     ran = run_train(tmp_path / "run", *LONG, *pretrained(model), "rollout.max_staleness=1", "engine.max_batch_size=4")
     apart: dict[str, list[float]] = {"fresh": [], "old": []}
@@ -115,9 +115,7 @@ def test_pitfall_31_tokens_of_the_newest_version_have_the_logprobs_of_its_weight
     assert max(apart["old"]) > 1e-3
 
 
-def test_the_evaluation_has_the_newest_weights_while_later_batches_are_sampled(
-    monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
-) -> None:
+def test_the_evaluation_has_the_newest_weights(monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, set[int]]] = []
     evaluate = build.evaluate_all
 
@@ -175,14 +173,13 @@ def engine_with_a_copy(config: Any, *rest: Any) -> Any:
 
 
 SAME = {
-    "grpo": ("evaluation.samples_per_example=2",),
-    "dapo": ("algorithm=dapo", "algorithm.max_refills=3", "reward=rpn"),
+    "dapo": ("evaluation.samples_per_example=2", "algorithm=dapo", "algorithm.max_refills=3", "reward=rpn"),
     "ppo": ("algorithm=ppo", "algorithm.kl_coef=0.05"),
 }
 
 
-@pytest.mark.parametrize(("settings", "own_weights"), [("grpo", False), ("dapo", True), ("ppo", False)])
-def test_a_bound_of_0_in_the_thread_is_the_run_without_a_thread_bit_for_bit(
+@pytest.mark.parametrize(("settings", "own_weights"), [("dapo", True), ("ppo", False)])
+def test_a_bound_of_0_in_the_thread_equals_no_thread(
     settings: str, own_weights: bool, monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
 ) -> None:
     words = (*LONG, *pretrained(model), *SAME[settings])
@@ -195,36 +192,29 @@ def test_a_bound_of_0_in_the_thread_is_the_run_without_a_thread_bit_for_bit(
         assert sum(row["rollout/refilled_groups"] for row in inline.rows[1:]) > 0
 
 
-@pytest.fixture(scope="module")
-def searcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that calls tools."""
-    run = run_train(
-        tmp_path_factory.mktemp("searcher") / "run",
-        *LEARN,
-        "trainer.max_steps=1",
-        "warm_start.num_steps=100",
-        name="two_hop",
-    )
-    return run.folder / "warm_start"
-
-
-def of_searcher(searcher: Path) -> tuple[str, ...]:
+def of_searcher(two_hop_run: Path) -> tuple[str, ...]:
     kept = [word for word in LEARN if not word.startswith(("warm_start.", "model."))]
-    return (*kept, *pretrained(searcher), "trainer.max_steps=5", "rollout.prompts_per_step=8", "evaluation.every=2")
+    return (
+        *kept,
+        *pretrained(two_hop_run / "warm_start"),
+        "trainer.max_steps=5",
+        "rollout.prompts_per_step=8",
+        "evaluation.every=2",
+    )
 
 
-def test_episodes_of_several_turns_in_the_thread_are_those_without_it(
-    monkeypatch: pytest.MonkeyPatch, searcher: Path, tmp_path: Path
+def test_several_turns_in_the_thread_equal_no_thread(
+    monkeypatch: pytest.MonkeyPatch, two_hop_run: Path, tmp_path: Path
 ) -> None:
-    words = of_searcher(searcher)
+    words = of_searcher(two_hop_run)
     inline = run_train(tmp_path / "inline", *words, name="two_hop")
     assert inline.rows[1]["rollout/turns_mean"] > 1.5
     in_a_thread(monkeypatch, own_weights=True)
     check_equal(outcome(run_train(tmp_path / "threaded", *words, name="two_hop").folder), outcome(inline.folder))
 
 
-def test_episodes_of_several_turns_keep_the_bound_too(searcher: Path, tmp_path: Path) -> None:
-    ran = run_train(tmp_path / "run", *of_searcher(searcher), "rollout.max_staleness=2", TIS, name="two_hop")
+def test_episodes_of_several_turns_keep_the_bound_too(two_hop_run: Path, tmp_path: Path) -> None:
+    ran = run_train(tmp_path / "run", *of_searcher(two_hop_run), "rollout.max_staleness=2", TIS, name="two_hop")
     oldest = [row["rollout/staleness_max"] for row in ran.rows[1:]]
     assert max(oldest) == 2
     assert ran.rows[1]["rollout/turns_mean"] > 1.5
@@ -237,16 +227,7 @@ def test_episodes_of_several_turns_keep_the_bound_too(searcher: Path, tmp_path: 
 RESUMED = (*LONG, "rollout.max_staleness=2", TIS, "trainer.checkpoint_every=3")
 
 
-def test_pitfall_37_a_resumed_run_trains_on_every_prompt_once(model: Path, whole: Ran, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    first = run_train(folder, *RESUMED, *pretrained(model), stopped=lambda: num_lines(folder) > 4)
-    assert (first.result.finished, first.result.num_steps) == (False, 4)
-    assert_nothing_is_left()
-    run_train(folder, *RESUMED, *pretrained(model), "resume=true")
-    assert trained_on(folder) == trained_on(whole.folder)
-
-
-def test_pitfall_37_kill_9_in_the_middle_loses_and_doubles_no_prompt(model: Path, whole: Ran, tmp_path: Path) -> None:
+def test_pitfall_37_kill_9_loses_and_doubles_no_prompt(model: Path, whole: Ran, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = Command("train", *RESUMED, *pretrained(model), f"run_dir={folder}", log=tmp_path / "log")
     wait_until(lambda: num_lines(folder) >= 6)
@@ -256,7 +237,7 @@ def test_pitfall_37_kill_9_in_the_middle_loses_and_doubles_no_prompt(model: Path
     assert trained_on(folder) == trained_on(whole.folder)
 
 
-def test_pitfall_37_replaced_groups_are_of_no_batch_that_was_under_way(model: Path, tmp_path: Path) -> None:
+def test_pitfall_37_replaced_groups_are_not_under_way(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = (*RESUMED, *pretrained(model), "algorithm=dapo", "algorithm.max_refills=2", "reward=rpn")
     run_train(folder, *words, stopped=lambda: num_lines(folder) > 4)
@@ -269,7 +250,7 @@ def test_pitfall_37_replaced_groups_are_of_no_batch_that_was_under_way(model: Pa
 # ---------------------------------------------------------------------------------------------------------- the end
 
 
-def test_a_signal_ends_the_run_after_its_step_and_the_thread_with_it(model: Path, tmp_path: Path) -> None:
+def test_a_signal_ends_the_run_after_its_step(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = (*LONG, *pretrained(model), "rollout.max_staleness=4", "trainer.max_steps=2000")
     command = Command("train", *words, f"run_dir={folder}", log=tmp_path / "log")
@@ -284,7 +265,7 @@ def test_a_signal_ends_the_run_after_its_step_and_the_thread_with_it(model: Path
 
 def test_a_second_signal_stops_at_once(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    slow = ("rollout.prompts_per_step=2000", "engine.max_batch_size=8", "rollout.max_staleness=1")
+    slow = ("rollout.prompts_per_step=500", "engine.max_batch_size=8", "rollout.max_staleness=1")
     command = Command("train", *LONG, *pretrained(model), *slow, f"run_dir={folder}", log=tmp_path / "log")
     wait_until(lambda: num_lines(folder) == 1)
     command.send(signal.SIGINT)
@@ -312,7 +293,6 @@ def fail_at(count: int, function: Callable[..., Any], error: BaseException) -> C
 
 TROUBLE = {
     "a verifier that breaks its contract": (RolloutSource, "_sample_group", 14, UserError("mend your verifier")),
-    "a bug in an environment": (RolloutSource, "_sample_group", 14, ValueError("a bug")),
     "a step of the engine": (Scheduler, "step", 40, RuntimeError("no memory left")),
     "new weights": (LocalEngine, "load_weights", 3, RuntimeError("no such tensor")),
     "the trainer": (Trainer, "update", 3, RuntimeError("no memory left")),
@@ -322,7 +302,7 @@ TROUBLE = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLE)
-def test_what_fails_anywhere_ends_the_run_with_its_own_error_and_leaves_no_thread(
+def test_failures_end_the_run_with_their_own_error(
     trouble: str, monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
 ) -> None:
     owner, name, count, error = TROUBLE[trouble]
@@ -334,7 +314,7 @@ def test_what_fails_anywhere_ends_the_run_with_its_own_error_and_leaves_no_threa
     assert_nothing_is_left()
 
 
-def test_verifiers_that_fail_too_often_stop_the_run_at_the_step_of_their_batch(
+def test_verifier_errors_stop_the_run_at_their_step(
     monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
 ) -> None:
     """Not when they fail, which is earlier and at no certain step."""

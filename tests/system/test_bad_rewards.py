@@ -8,9 +8,7 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import pytest
 
 from rlvr.cli.main import main
 from rlvr.tracking.rollouts import read_rollouts
-from tests.system.harness import DATA, ENVIRONMENT, ON_DATA, Finished, metrics, once
+from tests.system.harness import DATA, ON_DATA, Command, Finished, metrics, once, wait_until
 from tests.unit.models.checkpoints import save_model
 from tests.unit.rewards.bad_calls import MARK, survivors
 from tests.unit.tasks.data_tasks import sums, write_jsonl
@@ -60,33 +58,20 @@ def refused(run: Run, words: list[str], code: int, *parts: str) -> None:
 GOOD = sums(4)
 ROWS: dict[str, tuple[Any, list[str], tuple[str, ...]]] = {
     "missing field": (
-        [*GOOD, {"question": "Why?"}],
+        [*GOOD, {"answer": "3"}],
         [],
-        ("bad.jsonl, line 5: field 'answer' is missing; there are 'question'",),
-    ),
-    "another name": (
-        [{"q": "1+1?", "a": "2"}],
-        [],
-        ("bad.jsonl, line 1: field 'question' is missing; there are 'q', 'a'",),
-    ),
-    "number as question": (
-        [{"question": 5, "answer": "5"}],
-        [],
-        ("line 1: field 'question' must be a text", "number 5"),
+        ("bad.jsonl, line 5: field 'question' is missing; there are 'answer'",),
     ),
     "no number": (
         [*GOOD, {"question": "Why?", "answer": "because"}],
         [],
         ("line 5", "'because'", "task.metric=numeric"),
     ),
-    "list as answer": ([{"question": "Why?", "answer": [["a"]]}], [], ("line 1", "field 'answer'", "list of 1")),
-    "lists": ([[1, 2], [3, 4]], [], ("bad.jsonl, line 1: a row must be a JSON object, but is a list of 2",)),
     "duplicate ids": (
         [{**row, "id": "same"} for row in GOOD],
         ["task.id_field=id"],
         ("bad.jsonl, line 2: the id 'same' was given before, at", "line 1: ids must differ"),
     ),
-    "one question": ([GOOD[0]] * 3, [], ("bad.jsonl has 1 different questions with an answer: 2 are needed",)),
     "no answers": ([{"question": f"{n}?", "answer": None} for n in range(4)], [], ("0 different questions",)),
 }
 
@@ -102,15 +87,9 @@ def test_rows_that_cannot_be_used_are_named(case: str, run: Run) -> None:
 TRAIN = (DATA / "gsm8k" / "train.jsonl").read_bytes()
 FILES: dict[str, tuple[str, bytes, str]] = {
     "empty": ("bad.jsonl", b"", "bad.jsonl is empty: it has no row"),
-    "blank lines": ("bad.jsonl", b"\n\n \n", "bad.jsonl is empty: it has no row"),
-    "empty list": ("bad.json", b"[]", "bad.json is empty: it has no row"),
-    "no list": ("bad.json", b'{"question": "1?"}', "bad.json: must be a JSON list of objects, but is an object"),
     "no JSON": ("bad.jsonl", TRAIN + b"{'question': 1}\n", "bad.jsonl, line 13: this is not JSON"),
-    "latin": ("bad.jsonl", '{"question": "für"}\n'.encode("latin-1"), "bad.jsonl, line 1: byte 16 is not UTF-8"),
     "cut gz": ("bad.jsonl.gz", gzip.compress(TRAIN)[:-20], "the file is damaged"),
-    "wrong sum gz": ("bad.jsonl.gz", gzip.compress(TRAIN)[:-8] + bytes(8), "the file is damaged"),
-    "no gz": ("bad.jsonl.gz", TRAIN, "bad.jsonl.gz: the file is damaged"),
-    "other ending": ("bad.csv", TRAIN, "bad.csv: data files end in .jsonl, .jsonl.gz, .json or .json.gz; rename or"),
+    "other ending": ("bad.tsv", TRAIN, "bad.tsv: data files end in .jsonl, .jsonl.gz, .json, "),
 }
 
 
@@ -150,15 +129,10 @@ def custom(name: str, settings: str = "{}", weight: float = 1.0) -> str:
 
 
 PROMPTS = {
-    "unknown set": (
-        ["prompt.markers=thnk"],
-        "prompt.markers=thnk: there is no such set in markers.sets; did you mean think?",
-    ),
     "unknown marker": (
         ["prompt.system='{reasoning_strat}'"],
         "prompt.system has an unknown placeholder {reasoning_strat}",
     ),
-    "open brace": (["prompt.system='a { b'"], "prompt.system has a brace that opens or closes nothing"),
     "no question": (
         ["prompt.user=Hello"],
         "prompt.user=Hello: is not of the right form (user message; holds {question}",
@@ -167,7 +141,6 @@ PROMPTS = {
         [custom("value", "{kind: nan}")],
         "reward.parts.mine.settings.kind=NaN: must be true or false, a finite number or text",
     ),
-    "equal markers": (["markers.sets.working_out.solution_end='<SOLUTION>'"], "markers.sets.working_out:"),
     "no family": (["markers.families.qwen2=nosuch"], "markers.families.qwen2=nosuch: there is no such set"),
     "shown examples": (["prompt.few_shot=12"], "prompt.few_shot=12: gsm8k has 12 different training examples"),
 }
@@ -179,7 +152,7 @@ def test_a_prompt_that_cannot_be_made_is_refused(case: str, run: Run) -> None:
     refused(run, words, 2, sentence)
 
 
-def test_a_model_of_a_family_without_markers_is_told_what_to_choose(run: Run) -> None:
+def test_a_model_family_without_markers_is_a_sentence(run: Run) -> None:
     folder = save_model(Path("mixtral").resolve(), "mixtral")
     sentence = (
         "prompt.markers=auto: markers.families has no set for models of type mixtral; add markers.families.mixtral"
@@ -207,7 +180,7 @@ def test_a_model_without_chat_template_runs_and_says_so(
     assert "eval/gsm8k/invalid_share" in json.loads(out)
 
 
-def test_prompts_that_do_not_fit_the_model_are_refused_or_counted(run: Run) -> None:
+def test_prompts_that_do_not_fit_are_refused_or_counted(run: Run) -> None:
     refused(run, ["rollout.max_completion_tokens=480"], 1, "the prompts of all 12 training examples have more than 32")
     done = run("task.max_prompt_tokens=95", "tracker.console=plain", "run_dir=run")
     assert done.code == 0, done.err
@@ -224,18 +197,12 @@ def all_records(folder: str = "run") -> list[Any]:
 
 FUNCTIONS = {
     "no module": (custom("nosuchmodule:f"), "module nosuchmodule cannot be imported (ModuleNotFoundError"),
-    "no function": (custom("hang"), "module tests.system.functions has no function hang; did you mean hangs?"),
-    "no path": (
-        custom("'abc'".strip("'")).replace("tests.system.functions:abc", "abc"),
-        "reward.parts.mine.function=abc",
-    ),
     "not called so": (custom("functions:needs"), "missing a required argument: 'rubric'"),
     "broken module": (
         custom("broken:f"),
         "broken cannot be imported (ZeroDivisionError: division by zero (broken.py, line 1))",
     ),
     "exiting module": (custom("leaving:f"), "module leaving cannot be imported (SystemExit"),
-    "idle setting": (custom("hangs", "{bonus: 1}"), "got an unexpected keyword argument 'bonus'"),
 }
 
 
@@ -273,13 +240,12 @@ def test_a_generator_that_cannot_be_used_is_refused(case: str, run: Run, monkeyp
     refused(run, ["task=generator", f"task.source='{source}'"], code, sentence)
 
 
-@pytest.mark.parametrize("kind", ["nan", "infinity", "list", "empty", "text", "object"])
+@pytest.mark.parametrize("kind", ["nan", "list", "text"])
 def test_a_reward_that_is_no_number_ends_the_run_naming_it(kind: str, run: Run) -> None:
     done = run(custom("value", f"{{kind: '{kind}'}}"), "run_dir=run")
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1), done.err
-    shown = {"nan": "float nan", "infinity": "float inf", "list": "list [1.0, 2.0, 3.0]", "empty": "list []"}
-    more = {"text": "str '1.0'", "object": "dict {'reward': 1.0}"}
-    wanted = f"rlvr: error: reward.parts.mine returned {(shown | more)[kind]} for example 'gsm8k/test/"
+    shown = {"nan": "float nan", "list": "list [1.0, 2.0, 3.0]", "text": "str '1.0'"}
+    wanted = f"rlvr: error: reward.parts.mine returned {shown[kind]} for example 'gsm8k/test/"
     assert done.err.startswith(wanted)
     assert "it must return one finite number, or None for a completion that it cannot read" in done.err
     assert not Path("run/final").exists()
@@ -313,12 +279,10 @@ def test_unreadable_completions_are_counted(run: Run) -> None:
 # ------------------------------------------------------------------------------------------- verifiers that misbehave
 
 KILLED = {
-    "hangs": "timed out after 1 s",
     "forks_and_hangs": "timed out after 1 s",
     "eats_memory": "memory",
     "exits": "its process died",
     "crashes": "its process died",
-    "picky": "ValueError: not this one",
 }
 LIMITS = ("reward.timeout_s=1.0", "reward.max_memory_mb=512")
 
@@ -347,8 +311,8 @@ def test_a_verifier_that_fails_is_counted_and_left_out(name: str, run: Run) -> N
     assert survivors(os.environ[MARK]) == []
 
 
-@pytest.mark.parametrize("name", ["hangs", "exits"])
-def test_more_failures_than_allowed_stop_the_run(name: str, run: Run) -> None:
+def test_more_failures_than_allowed_stop_the_run(run: Run) -> None:
+    name = "exits"
     done = run(custom(name), *LIMITS, "run_dir=run")
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1), done.err
     assert "of 8 episodes of this step, more than reward.max_error_share=0.2 (first: mine: " in done.err
@@ -377,21 +341,12 @@ def test_eval_counts_failures_too(run: Run, qwen: Path, capsys: pytest.CaptureFi
 
 def test_a_run_that_is_killed_leaves_no_verifier_behind(qwen: Path, tmp_path: Path) -> None:
     words = ["train", "--config-name", "gsm8k", *ON_DATA, f"model.name_or_path={qwen}", custom("forks_and_hangs")]
-    command = [sys.executable, "-m", "rlvr", *words, "reward.timeout_s=100", "run_dir=run"]
-    variables = (
-        os.environ | ENVIRONMENT | {"RLVR_DATA": str(DATA), MARK: str(tmp_path), "PYTHONPATH": str(DATA.parents[1])}
-    )
-    process = subprocess.Popen(command, cwd=tmp_path, env=variables)
+    environment = {"RLVR_DATA": str(DATA), MARK: str(tmp_path), "PYTHONPATH": str(DATA.parents[1])}
+    words += ["reward.timeout_s=100", f"run_dir={tmp_path / 'run'}"]
+    command = Command(*words, log=tmp_path / "log", environment=environment)
     try:
-        wait_for(lambda: len(survivors(str(tmp_path))) >= 5)  # itself, the nursery, two workers, their children
+        wait_until(lambda: len(survivors(str(tmp_path))) >= 4)  # the nursery, two workers, their children
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    wait_for(lambda: survivors(str(tmp_path)) == [])
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 90.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.05)
+        command.send(signal.SIGKILL)
+        command.wait()
+    wait_until(lambda: survivors(str(tmp_path)) == [])

@@ -14,7 +14,6 @@ from rlvr.cli.main import main
 from rlvr.tracking.evaluations import read_records
 from tests.system.harness import DATA, Command, Finished
 from tests.system.openai_server import error, serve
-from tests.system.tool_qwen import save_tool_qwen
 
 Rlvr = Callable[..., Finished]
 SUMMARY = ("summary.md", "summary.csv", "summary.json")
@@ -73,14 +72,14 @@ def test_the_table_has_a_row_a_cell_and_says_who_is_better(first_run: Path, whol
     assert json.loads(one.out)["eval/rpn/accuracy"] == lines[1]["scores"]["accuracy"]["value"]
 
 
-def test_pitfall_37_killed_half_way_and_started_again_it_ends_with_the_same_table(
+def test_pitfall_37_a_killed_benchmark_ends_with_the_same_table(
     first_run: Path, whole: Path, rlvr: Rlvr, tmp_path: Path
 ) -> None:
     folder = tmp_path / "bench"
-    for number, die_at in enumerate((4, 25, 30, 60)):  # before the first record, in each cell, after
+    for number, die_at in enumerate((25, 60)):  # in each cell
         command = Command(*plan(first_run, folder), *SIZE, log=tmp_path / f"log{number}", die_at=die_at)
         assert command.wait() in (-signal.SIGKILL, 0)
-        if number == 1:
+        if number == 0:
             assert not (folder / "summary.md").exists()
             partial = next((folder / "records").glob("*.partial"))
             with partial.open("ab") as file:
@@ -95,7 +94,7 @@ def test_pitfall_37_killed_half_way_and_started_again_it_ends_with_the_same_tabl
     assert table(folder) == table(whole)
 
 
-def test_pitfall_38_a_corrupt_record_file_is_named_and_only_it_is_measured_again(
+def test_pitfall_38_a_corrupt_record_file_is_measured_again(
     first_run: Path, whole: Path, rlvr: Rlvr, tmp_path: Path
 ) -> None:
     folder = tmp_path / "bench"
@@ -118,9 +117,7 @@ def test_pitfall_38_a_corrupt_record_file_is_named_and_only_it_is_measured_again
     assert len(kept) == 35  # of the second file's 36
 
 
-def test_models_and_examples_can_be_added_and_what_is_there_stays(
-    first_run: Path, whole: Path, rlvr: Rlvr, tmp_path: Path
-) -> None:
+def test_models_and_examples_can_be_added(first_run: Path, whole: Path, rlvr: Rlvr, tmp_path: Path) -> None:
     folder = tmp_path / "bench"
     alone = ["--models", first_run, "--tasks", first_run, "--output-dir", folder]
     assert rlvr("benchmark", *alone, *SIZE).code == 0
@@ -157,9 +154,7 @@ def test_a_cell_that_fails_is_reported_and_the_others_finish(first_run: Path, rl
     assert times(folder) == before
 
 
-def test_retrained_weights_under_the_same_name_are_not_mixed_with_the_old_ones(
-    first_run: Path, rlvr: Rlvr, tmp_path: Path
-) -> None:
+def test_retrained_weights_are_not_mixed_with_the_old_ones(first_run: Path, rlvr: Rlvr, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(first_run, run)
     words = ["benchmark", "--models", run, "--tasks", run, "--output-dir", tmp_path / "bench", *SIZE]
@@ -190,7 +185,7 @@ def test_retrained_weights_under_the_same_name_are_not_mixed_with_the_old_ones(
         (["--models", "openai:http://127.0.0.1:9/v1#b", "--tasks", "rpn"], 1, "the endpoint"),
     ],
 )
-def test_pitfall_38_bad_names_are_refused_before_anything_is_loaded(
+def test_pitfall_38_bad_names_are_refused_before_loading(
     first_run: Path, rlvr: Rlvr, tmp_path: Path, words: list[str], code: int, said: str
 ) -> None:
     if "openai" in words[1]:
@@ -215,9 +210,8 @@ def test_a_damaged_plan_is_refused_with_a_remedy(rlvr: Rlvr, tmp_path: Path) -> 
         assert "benchmark.json is damaged: delete it" in done.err
 
 
-def test_retrievers_vary_only_where_a_task_searches(tmp_path: Path, first_run: Path, rlvr: Rlvr) -> None:
-    model = save_tool_qwen(tmp_path / "model")
-    folder = tmp_path / "bench"
+def test_retrievers_vary_only_where_a_task_searches(tmp_path: Path, tool_qwen: Path, rlvr: Rlvr) -> None:
+    model, folder = tool_qwen, tmp_path / "bench"
     short = ("--set", "rollout.max_completion_tokens=32", "--num-examples", "4")
     words = ["benchmark", "--models", model, "--tasks", "musique,gsm8k", "--output-dir", folder, *short]
     done = rlvr(*words, "--retrievers", "bm25")
@@ -234,11 +228,8 @@ def test_retrievers_vary_only_where_a_task_searches(tmp_path: Path, first_run: P
 
 
 @pytest.mark.openai
-def test_a_service_that_goes_down_fails_its_cells_and_the_next_call_measures_only_them(
-    tmp_path: Path, rlvr: Rlvr
-) -> None:
-    model = save_tool_qwen(tmp_path / "model")
-    is_down = True
+def test_a_failed_endpoint_is_measured_again_and_only_it(tmp_path: Path, tool_qwen: Path, rlvr: Rlvr) -> None:
+    model, is_down = tool_qwen, True
     with serve(
         lambda messages: {"content": "<SOLUTION>7</SOLUTION>"},
         fault=lambda number, body: error(400, "out of order") if is_down else None,

@@ -10,37 +10,18 @@ from rlvr.tracking.rollouts import read_rollouts
 from tests.system.harness import SCRATCH, SMALL, TASK, check_equal, outcome, pretrained, run_train
 from tests.system.test_two_hop import ROWS_WITH_REPLIES
 
-SMALL_WORLD = (
-    "task.num_persons=12",
-    "task.num_organizations=9",
-    "task.num_cities=6",
-    "model.hidden_size=48",
-    "model.intermediate_size=96",
-    "warm_start.num_steps=90",
-    "warm_start.final_phase_steps=20",
-    "warm_start.learning_rate=4e-3",
-    "tracker.console=plain",
-    "debug=true",
-)
+WORLD = ("task.num_persons=12", "task.num_organizations=9", "task.num_cities=6", "tracker.console=plain", "debug=true")
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that calls the tool, and a debug run that made it."""
-    folder = tmp_path_factory.mktemp("debug") / "run"
-    return run_train(folder, *SMALL_WORLD, name="two_hop").folder
-
-
-def again(start: Path) -> tuple[str, ...]:
-    """The same with the model as it was after the warm start."""
-    changes = [line for line in SMALL_WORLD if not line.startswith(("warm_start", "model"))]
-    return (*changes, *pretrained(start / "warm_start"))
+def again(two_hop_run: Path) -> tuple[str, ...]:
+    """A debug run of a model that calls the tool."""
+    return (*WORLD, *pretrained(two_hop_run / "warm_start"))
 
 
 def test_every_episode_is_shown_by_turn_with_what_is_trained_on(
-    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_hop_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_train(tmp_path / "run", *again(start), name="two_hop")
+    run = run_train(tmp_path / "run", *again(two_hop_run), name="two_hop")
     out, err = capsys.readouterr()
     assert out == ""
     assert len(re.findall(r"^---- step [123], group [12] of 2, episode [1234] of 4, example p", err, re.M)) == 24
@@ -59,22 +40,22 @@ def test_every_episode_is_shown_by_turn_with_what_is_trained_on(
 
 
 def test_pitfall_05_tool_tokens_that_are_trained_on_are_seen(
-    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    two_hop_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlvr.core.batch.episode_rows", ROWS_WITH_REPLIES)
-    run_train(tmp_path / "run", *again(start), "trainer.max_steps=1", name="two_hop")
+    run_train(tmp_path / "run", *again(two_hop_run), "trainer.max_steps=1", name="two_hop")
     err = capsys.readouterr().err
     assert re.search(r"^reply     <tool> .* </tool>$", err, re.M)
     assert not re.search(r"^reply     \[", err, re.M)
     assert re.search(r"^prompt    \[<q> where p\d+\]$", err, re.M)
 
 
-def test_a_debug_run_that_was_stopped_goes_on_as_if_it_had_not_been(start: Path, tmp_path: Path) -> None:
+def test_a_stopped_debug_run_resumes_exactly(two_hop_run: Path, tmp_path: Path) -> None:
     stops = iter([False, True])
-    whole = run_train(tmp_path / "whole", *again(start), name="two_hop")
-    parts = run_train(tmp_path / "parts", *again(start), name="two_hop", stopped=lambda: next(stops))
+    whole = run_train(tmp_path / "whole", *again(two_hop_run), name="two_hop")
+    parts = run_train(tmp_path / "parts", *again(two_hop_run), name="two_hop", stopped=lambda: next(stops))
     assert parts.result.num_steps == 1
-    resumed = run_train(tmp_path / "parts", *again(start), "resume=true", name="two_hop")
+    resumed = run_train(tmp_path / "parts", *again(two_hop_run), "resume=true", name="two_hop")
     assert resumed.result.num_steps == 3
     check_equal(outcome(whole.folder), outcome(resumed.folder))
 

@@ -29,8 +29,9 @@ from tests.ranks import Ranks
 from tests.system.harness import Command, metrics, num_lines, numbers, run_train, wait_until
 from tests.system.torchrun import Job, said
 
-RPN_TEST = ("trainer.checkpoint_every=5", "trainer.keep_last=9", "tracker.rollouts_every=1")
-NUM_STEPS = 15
+NUM_STEPS = 8
+RPN_TEST = (f"trainer.max_steps={NUM_STEPS}", "trainer.checkpoint_every=5", "trainer.keep_last=9")
+RPN_TEST += ("tracker.rollouts_every=1", "evaluation.num_examples=40")
 ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2")
 TOLERANCE = 1e-5
 
@@ -83,12 +84,12 @@ def forked(num_processes: int, *words: str, log: Path) -> list[Command]:
 # ----------------------------------------------------------------------------------------------- the same numbers
 
 
-def test_pitfall_09_two_processes_train_as_one_does_and_speak_with_one_voice(alone: Path, tmp_path: Path) -> None:
+def test_pitfall_09_two_processes_train_as_one_does(alone: Path, tmp_path: Path) -> None:
     words = (*RPN_TEST, "trainer.strategy=fsdp2", "trainer.world_size=2", "run_dir=run")
     done = Job(2, "train", "--config-name", "rpn_test", *words, cwd=tmp_path).wait()
     assert done.code == 0, done.err
     folder = tmp_path / "run"
-    check_same_numbers(folder, alone, least=10)
+    check_same_numbers(folder, alone, least=6)
     check_same_start(folder, alone)
     check_one_voice(done.out, done.err)
     assert [row["step"] for row in metrics(folder)] == list(range(NUM_STEPS + 1))
@@ -102,7 +103,7 @@ def check_same_start(folder: Path, alone: Path) -> None:
     for name, tensor in load_file(alone / "warm_start" / "model.safetensors").items():
         assert torch.equal(load_file(folder / "warm_start" / "model.safetensors")[name], tensor)
     assert numbers(folder)[0] == numbers(alone)[0]
-    assert metrics(folder)[0]["eval/rpn/num_examples"] == 100
+    assert metrics(folder)[0]["eval/rpn/num_examples"] == 40
 
 
 def check_one_voice(out: str, err: str) -> None:
@@ -114,7 +115,7 @@ def check_one_voice(out: str, err: str) -> None:
     assert not [line for line in err.splitlines() if "Warning" in line or "Traceback" in line]
 
 
-def test_two_processes_sample_ahead_and_train_on_the_prompts_of_one(alone: Path, tmp_path: Path) -> None:
+def test_two_processes_sample_ahead_on_the_prompts_of_one(alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = (*RPN_TEST, "algorithm.num_epochs=1", "algorithm.num_minibatches=1", "rollout.max_staleness=1")
     words += ("trainer.strategy=ddp", f"run_dir={folder}")
@@ -183,11 +184,11 @@ def test_pitfall_37_saved_by_two_processes_gone_on_by_one(ranks: Ranks, alone: P
     assert (folder / "checkpoints/step_000005/shards/rank_00001.safetensors").is_file()
     words = (*RPN_TEST, "resume=true", "trainer.strategy=single")
     assert run_train(folder, *words, name="rpn_test").result.finished
-    check_same_numbers(folder, alone, least=10)
-    assert not (folder / "checkpoints/step_000015/shards").exists()
+    check_same_numbers(folder, alone, least=6)
+    assert not (folder / "checkpoints/step_000008/shards").exists()
 
 
-def test_pitfall_37_a_killed_process_ends_the_job_with_its_reason_and_two_go_on(alone: Path, tmp_path: Path) -> None:
+def test_pitfall_37_a_killed_process_ends_the_job(alone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = ("train", "--config-name", "rpn_test", *RPN_TEST, f"run_dir={folder}")
     job = forked(2, *words, "trainer.strategy=ddp", log=tmp_path)
@@ -201,11 +202,11 @@ def test_pitfall_37_a_killed_process_ends_the_job_with_its_reason_and_two_go_on(
     assert not (folder / "final").exists()
     job = forked(2, *words, "resume=true", "trainer.strategy=fsdp2", log=tmp_path)
     assert [rank.wait() for rank in job] == [0, 0]
-    check_same_numbers(folder, alone, least=10)
-    assert (folder / "checkpoints/step_000015/shards/rank_00001.safetensors").is_file()
+    check_same_numbers(folder, alone, least=6)
+    assert (folder / "checkpoints/step_000008/shards/rank_00001.safetensors").is_file()
 
 
-SHORT_OF_THE_END = ("tracker.rollouts_every=1", "trainer.checkpoint_every=null", "trainer.max_steps=500")
+SHORT_OF_THE_END = ("trainer.max_steps=500", "trainer.checkpoint_every=null", *RPN_TEST[3:])
 ON = "stopped; go on with: torchrun --standalone --nproc-per-node 2 -m rlvr train"
 
 
@@ -214,7 +215,7 @@ def check_stopped(folder: Path, alone: Path) -> None:
     steps = [row["step"] for row in metrics(folder)]
     assert [path.name for path in (folder / "checkpoints").iterdir()] == [f"step_{int(steps[-1]):06d}"]
     assert not (folder / "final").exists()
-    check_same_numbers(folder, alone, least=min(len(steps), 10))
+    check_same_numbers(folder, alone, least=min(len(steps), 6))
 
 
 def test_a_signal_to_one_process_saves_once_and_ends_all(alone: Path, tmp_path: Path) -> None:
@@ -255,9 +256,7 @@ def stopped_at_once(world: World, folder: str) -> tuple[int, bool, bool]:
     return result.num_steps, result.finished, result.is_first
 
 
-def test_a_warm_start_that_one_process_was_asked_to_stop_is_ended_by_all_and_said_by_one(
-    ranks: Ranks, tmp_path: Path
-) -> None:
+def test_a_stop_on_one_rank_ends_the_warm_start_on_all(ranks: Ranks, tmp_path: Path) -> None:
     found = ranks(2, None, stopped_at_once, str(tmp_path / "run"))
     assert found == [(0, False, True), (0, False, False)]
     assert not (tmp_path / "run" / "warm_start").exists()
@@ -275,7 +274,7 @@ def refused(world: World, overrides: tuple[str, ...]) -> str:
     return "trained"
 
 
-def test_prompts_that_do_not_split_are_refused_before_anything_is_written(ranks: Ranks, tmp_path: Path) -> None:
+def test_prompts_that_do_not_split_over_ranks_are_refused(ranks: Ranks, tmp_path: Path) -> None:
     odd = ("rollout.prompts_per_step=5", "algorithm.num_minibatches=1")
     found = ranks(2, None, refused, ("trainer.strategy=fsdp2", *odd, f"run_dir={tmp_path / 'run'}"))
     assert "rollout.prompts_per_step=5: does not split into equal parts for 2 processes; choose 4 or 6" in "".join(
@@ -290,15 +289,7 @@ def test_a_world_of_another_size_is_refused_in_python_too(tmp_path: Path) -> Non
         train(config)
 
 
-def test_a_wrong_key_is_said_once(tmp_path: Path) -> None:
-    done = Job(2, "train", "--config-name", "rpn_test", "seeed=1", "run_dir=run", cwd=tmp_path).wait()
-    assert done.code == 1
-    assert said(done.err) == ["rlvr: error: seeed=1: there is no key seeed; did you mean seed?"]
-    assert "exitcode  : 2" in done.err
-    assert not (tmp_path / "run").exists()
-
-
-def test_processes_that_would_each_train_by_themselves_are_refused(
+def test_processes_that_would_train_alone_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     from rlvr.cli.main import main
@@ -320,7 +311,7 @@ def test_processes_that_would_each_train_by_themselves_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_launcher_that_starts_one_process_in_silence_is_found_out(tmp_path: Path) -> None:
+def test_a_launcher_that_starts_one_process_is_noticed(tmp_path: Path) -> None:
     """`accelerate launch` on a CPU: one process where two were asked for."""
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("accelerate is not installed")

@@ -17,7 +17,6 @@ from tests.docs.treatments import OWN_TEST
 from tests.docs.world import World, furnish, prepare
 from tests.system.harness import DATA
 from tests.system.small_qwen import save_questions, save_small_qwen
-from tests.system.tool_qwen import save_tool_qwen
 
 PAGES = {name_of(page): page for page in pages()}
 COMMANDS = {name: commands(page) for name, page in PAGES.items()}
@@ -25,10 +24,10 @@ WITH_COMMANDS = [name for name, found in COMMANDS.items() if found]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, qwen: Path) -> World:
+def world(tmp_path_factory: pytest.TempPathFactory, qwen: Path, tool_qwen: Path) -> World:
     folder = tmp_path_factory.mktemp("docs")
     questions = save_small_qwen(folder / "qwen"), save_questions(folder / "sums.jsonl")
-    return prepare(folder, model=qwen, tool_model=save_tool_qwen(folder / "tools"), questions=questions)
+    return prepare(folder, model=qwen, tool_model=tool_qwen, questions=questions)
 
 
 @pytest.mark.long

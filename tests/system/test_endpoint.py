@@ -34,7 +34,7 @@ def solve(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return {"content": f"<REASONING>easy</REASONING><SOLUTION>{answer}</SOLUTION>"}
 
 
-def test_an_endpoint_is_evaluated_and_asked_only_for_what_is_missing(tmp_path: Path, capsys: Capture) -> None:
+def test_an_endpoint_is_asked_only_for_what_is_missing(tmp_path: Path, capsys: Capture) -> None:
     output = tmp_path / "F.jsonl"
     with serve(solve) as server:
         words = ["eval", f"openai:{server.url}#policy", "--task", "gsm8k", "--num-examples", "4", "--json"]

@@ -1,18 +1,20 @@
 """The examples that are programs of their own."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.system.harness import Command
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_a_loop_of_ones_own_learns_with_the_core_alone() -> None:
+def test_a_loop_of_ones_own_learns_with_the_core_alone(tmp_path: Path) -> None:
     script = EXAMPLES / "loop_in_sixty_lines.py"
     text = script.read_text()
     assert len(text.splitlines()) <= 60
     assert set(re.findall(r"^from (\w+\.\w+)", text, re.MULTILINE)) == {"rlvr.core", "rlvr.types"}
-    shown = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=300).stdout
+    command = Command(log=tmp_path / "err", out=tmp_path / "out", script=script)
+    assert command.wait(300.0) == 0, command.err
+    shown = (tmp_path / "out").read_text()
     rewards = [float(reward) for reward in re.findall(r"reward (\S+),", shown)]
     assert rewards[-1] > 0.7 > 0.4 > rewards[0]  # chance is about 0.02

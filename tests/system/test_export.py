@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlvr.cli.main import main
 from rlvr.tracking.rollouts import read_rollouts
-from tests.system.harness import SCRATCH, SMALL, metrics, numbers, run_train
+from tests.system.harness import SMALL, Command, metrics, numbers, run_train
 
 IDS = torch.tensor([[5, 9, 30, 7]])
 
@@ -60,13 +58,14 @@ def test_a_run_is_exported_byte_by_byte_and_its_card_works(
     assert set(made) - set(final) == {"README.md", "training_config.yaml", "rlvr_export.json"}
     assert [line.split()[1] for line in out.splitlines()[:-2]] == sorted(made)
 
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", snippet(tmp_path / "out")], capture_output=True, text=True, check=True
-    )
+    card = tmp_path / "card.py"
+    card.write_text("import warnings\nwarnings.simplefilter('ignore')\n" + snippet(tmp_path / "out"))
+    done = Command(log=tmp_path / "err", out=tmp_path / "said", script=card)
+    assert done.wait() == 0, done.err
     prompt = re.search(r'tokenizer\("(.*?)"', snippet(tmp_path / "out"))
     assert prompt is not None
     expected = _generate(first_run / "final", prompt[1])
-    assert done.stdout.strip() == expected != ""
+    assert (tmp_path / "said").read_text().strip() == expected != ""
 
 
 def _generate(folder: Path, prompt: str) -> str:
@@ -127,16 +126,15 @@ def test_a_stopped_run_is_exported_at_its_newest_checkpoint(
 
 
 def test_the_run_can_be_repeated_from_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    first_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_train(tmp_path / "run", *SMALL, *SCRATCH).folder
-    assert export(run, "--output", tmp_path / "out") == 0
+    assert export(first_run, "--output", tmp_path / "out") == 0
     monkeypatch.chdir(tmp_path / "out")
     command = re.search(r"```bash\nrlvr (.*)\n```", Path("README.md").read_text())
     assert command is not None
     capsys.readouterr()
     assert main([*command[1].split(), f"run_dir={tmp_path / 'again'}"]) == 0, capsys.readouterr().err
-    assert numbers(tmp_path / "again") == numbers(run)
+    assert numbers(tmp_path / "again") == numbers(first_run)
 
 
 def test_dtype_casts_and_leaves_the_run_alone(first_run: Path, tmp_path: Path) -> None:
@@ -176,9 +174,7 @@ def test_the_name_of_the_base_on_the_hub_is_written(adapted: tuple[Path, Path], 
     assert str(base.parent).encode() not in everything  # no folder of this machine is published
 
 
-def test_pitfall_32_merged_is_base_plus_adapter_and_the_base_is_untouched(
-    adapted: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_pitfall_32_merged_is_base_plus_adapter(adapted: tuple[Path, Path], tmp_path: Path) -> None:
     run, base = adapted
     before = files(base), files(run / "final")
     assert export(run, "--output", tmp_path / "out", "--merge") == 0
@@ -237,20 +233,32 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, st
     return code, err
 
 
-def test_nothing_to_merge_is_said(first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, err = refused(capsys, first_run, "--output", tmp_path / "out", "--merge")
-    assert code == 2
-    assert "there is nothing to merge" in err
-    assert not (tmp_path / "out").exists()
-
-
-def test_options_without_effect_are_refused(
-    adapted: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("folder", "words", "code", "sentence"),
+    [
+        ("first", ["--merge"], 2, "there is nothing to merge"),
+        ("adapted", ["--dtype", "bfloat16"], 2, "add --merge"),
+        ("adapted", ["--public"], 2, "nothing is uploaded"),
+        ("nothing", [], 1, "does not exist"),
+        ("empty", [], 1, "is no run folder"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_sentence(
+    folder: str,
+    words: list[str],
+    code: int,
+    sentence: str,
+    first_run: Path,
+    adapted: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, err = refused(capsys, adapted[0], "--output", tmp_path / "out", "--dtype", "bfloat16")
-    assert (code, "add --merge" in err) == (2, True)
-    code, err = refused(capsys, adapted[0], "--public")
-    assert (code, "nothing is uploaded" in err) == (2, True)
+    (tmp_path / "empty").mkdir()
+    run = {"first": first_run, "adapted": adapted[0]}.get(folder, tmp_path / folder)
+    found, err = refused(capsys, run, "--output", tmp_path / "out", *words)
+    assert found == code
+    assert sentence in err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("content", ["export", "other", "file"])
@@ -296,11 +304,6 @@ def test_damaged_weights_are_named(first_run: Path, tmp_path: Path, capsys: pyte
     assert "manifest.json is missing" in err
 
 
-def test_a_run_folder_may_be_called_model(first_run: Path, tmp_path: Path) -> None:
-    shutil.copytree(first_run, tmp_path / "model")
-    assert export(tmp_path / "model", "--output", tmp_path / "out") == 0
-
-
 def test_only_files_of_hub_format_are_taken_over(first_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(first_run, run)
@@ -308,9 +311,3 @@ def test_only_files_of_hub_format_are_taken_over(first_run: Path, tmp_path: Path
         (run / "final" / name).write_text("x")
     assert export(run, "--output", tmp_path / "out") == 0
     assert not {"pytorch_model.bin", "notes.txt", "run.py", ".env"} & set(files(tmp_path / "out"))
-
-
-def test_no_run_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "does not exist" in refused(capsys, tmp_path / "nothing")[1]
-    (tmp_path / "empty").mkdir()
-    assert "is no run folder" in refused(capsys, tmp_path / "empty")[1]

@@ -89,7 +89,7 @@ def hub(online: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 @pytest.mark.parametrize("more", [(), ("--public",)])
-def test_a_run_is_pushed_into_a_repository_that_is_private_unless_asked(
+def test_a_run_is_pushed_to_a_private_repository(
     more: tuple[str, ...], hub: Hub, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["export", str(first_run), "--output", str(tmp_path / "out"), "--push", "ann/sums"]
@@ -103,7 +103,7 @@ def test_a_run_is_pushed_into_a_repository_that_is_private_unless_asked(
     assert str(tmp_path).encode() not in b"".join(hub.files.values())
 
 
-def test_a_dry_run_lists_exactly_what_would_be_pushed_and_asks_nobody(
+def test_a_dry_run_lists_what_would_be_pushed(
     hub: Hub, first_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["export", str(first_run), "--output", str(tmp_path / "deep/out"), "--push", "ann/sums", "--json"]

@@ -42,9 +42,7 @@ def test_a_start_that_fails_moves_nothing(
     assert len(list(Path("runs").iterdir())) == 2
 
 
-def test_fewer_steps_than_were_made_are_refused_and_nothing_changes(
-    model: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_fewer_steps_than_made_are_refused(model: Path, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "run"
     run_train(folder, *SMALL, *pretrained(model), "trainer.max_steps=3")
     config = (folder / "config.yaml").read_text()
@@ -63,7 +61,7 @@ def test_a_finished_run_without_checkpoints_is_not_trained_anew(model: Path, tmp
     assert metrics(folder) == lines
 
 
-def test_a_resumed_run_that_is_stopped_is_judged_by_its_newest_weights(model: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_that_is_stopped_has_no_final_model(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run_train(folder, *SMALL, *pretrained(model), "trainer.max_steps=2")
     assert (folder / "final").is_dir()
@@ -77,9 +75,9 @@ def test_a_sweep_goes_on_with_what_was_not_started(model: Path, tmp_path: Path) 
     words = once("train", "--multirun", "seed=1,2", *SMALL, *pretrained(model), "trainer.max_steps=1")
     words += [f"run_dir={tmp_path / 'sweep'}"]
     assert main(words) == 0
-    shutil.rmtree(tmp_path / "sweep" / "seed=2")
+    shutil.rmtree(tmp_path / "sweep" / "seed-2")
     assert main([*words, "resume=true"]) == 0
-    assert (tmp_path / "sweep" / "seed=2" / "final").is_dir()
+    assert (tmp_path / "sweep" / "seed-2" / "final").is_dir()
 
 
 def test_an_output_replaces_the_file_behind_a_link_and_no_device(model: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -95,18 +93,6 @@ def test_an_output_replaces_the_file_behind_a_link_and_no_device(model: Path, tm
     assert (tmp_path / "file").read_text() == "old"
     os.mkfifo(tmp_path / "pipe")
     refused([*words, "--output", str(tmp_path / "pipe")], 1, "no ordinary file", capsys)
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["--multirun", "seed=2..1"], "a range is empty"),
-        (["run_dir="], "run_dir"),
-        (["task.modulus=1000000000"], "task.modulus=1000000000"),
-    ],
-)
-def test_more_wrong_values(words: list[str], part: str, capsys: Capture) -> None:
-    refused(["train", *words], 2, part, capsys)
 
 
 def test_a_configuration_that_includes_itself(tmp_path: Path, capsys: Capture) -> None:

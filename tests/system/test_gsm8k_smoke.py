@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_train(tmp_path_factory.mktemp("whole") / "run", *FEW, name="gsm8k_smoke").folder
 
 
-def test_a_run_reports_how_often_held_out_answers_have_the_format(whole: Path) -> None:
+def test_a_run_reports_the_held_out_format_rate(whole: Path) -> None:
     rows = metrics(whole)
     assert [row["step"] for row in rows if RATE in row] == [0, 2, 4]
     for row in rows[1:]:

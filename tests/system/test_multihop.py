@@ -9,7 +9,6 @@ import pytest
 from rlvr.cli.main import main
 from rlvr.tracking.rollouts import EpisodeRecord, read_rollouts
 from tests.system.harness import DATA, Finished, metrics, once
-from tests.system.tool_qwen import save_tool_qwen
 
 SHORT = (
     "prompt.system='Answer with tools.'",
@@ -28,11 +27,6 @@ SHORT = (
 )
 
 Run = Callable[..., Finished]
-
-
-@pytest.fixture(scope="module")
-def tool_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tool_qwen(tmp_path_factory.mktemp("tool_qwen") / "model")
 
 
 @pytest.fixture
@@ -75,7 +69,7 @@ def test_musique_trains_with_tools_and_its_run_can_be_evaluated(run: Run) -> Non
     assert "eval/musique/accuracy" in json.loads(done.out.splitlines()[-1])
 
 
-def test_how_tools_are_called_is_the_same_in_training_evaluation_and_prediction(run: Run) -> None:
+def test_tool_format_is_the_same_in_training_and_evaluation(run: Run) -> None:
     llama = "respond with JSON for a function call"
     few = ("task.tools=[complete]", "rollout.max_completion_tokens=8", "trainer.max_steps=1")
     done = run("train", "--config-name", "musique", "prompt.tool_format=llama", *few)

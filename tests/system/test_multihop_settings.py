@@ -123,7 +123,7 @@ def test_a_setting_does_what_it_says(
     assert one != two
 
 
-def test_an_order_by_hops_of_questions_that_all_have_as_many_is_noted() -> None:
+def test_an_order_by_equal_hops_is_noted() -> None:
     notes = make_qa("hotpotqa", curriculum="hops", eval_order="balanced").notes
     assert list(notes[-2:]) == [
         "task.curriculum=hops changes nothing: all training questions have 2 hops",

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from tests.system.harness import DATA, ENVIRONMENT, Finished, check_equal, metrics, outcome, wait_until
-from tests.system.tool_qwen import save_tool_qwen
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "examples" / "own"
@@ -97,15 +96,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packages
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """An empty folder to start in."""
-    return tmp_path
-
-
 RUN = """
 import contextlib, io, json, sys
+import rlvr
 from rlvr.cli.main import main
+assert rlvr.__file__.startswith(sys.argv[1]), "not the wheel"
 for words in json.load(sys.stdin):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -117,7 +112,7 @@ for words in json.load(sys.stdin):
 def run(installed: Path, folder: Path, *lines: Sequence[str]) -> list[Finished]:
     """The commands, one after another in one process of the installed package: the imports take seconds."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN],
+        [sys.executable, "-c", RUN, str(installed)],
         cwd=folder,
         env=environment(installed),
         input=json.dumps(lines),
@@ -153,53 +148,28 @@ def test_each_file_is_short_and_says_how_it_is_started() -> None:
         assert commands(file.stem), file
 
 
-def test_the_wheel_is_what_is_imported(installed: Path, here: Path) -> None:
-    command = [sys.executable, "-c", "import rlvr; print(rlvr.__file__)"]
-    done = subprocess.run(command, cwd=here, env=environment(installed), capture_output=True, text=True, check=True)
-    assert Path(done.stdout.strip()).is_relative_to(installed)
-
-
-@pytest.mark.parametrize(
-    "module",
-    [name if name in ("my_shop", "my_retriever") else pytest.param(name, marks=pytest.mark.long) for name in MORE],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("module", MORE)
 def test_a_run_that_is_resumed_equals_the_uninterrupted_one(
-    module: str, installed: Path, here: Path, request: pytest.FixtureRequest
+    module: str, installed: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    copied(here, module)
+    copied(tmp_path, module)
     model = () if module != "my_retriever" else (f"model.name_or_path={request.getfixturevalue('tool_qwen')}",)
     whole, cut = training(module, *model, "run_dir=whole"), training(module, *model, "trainer.max_steps=1")
     resume = ["train", "run_dir=run", "resume=true", "trainer.max_steps=2"]
     evaluate = ["eval", "run", "--num-examples", "2", "--json"]
-    done = run(installed, here, whole, cut, resume, evaluate)
+    done = run(installed, tmp_path, whole, cut, resume, evaluate)
     well(done)
-    assert any(MEASURED[module] in row for row in metrics(here / "run"))
-    check_equal(outcome(here / "whole"), outcome(here / "run"))
+    assert any(MEASURED[module] in row for row in metrics(tmp_path / "run"))
+    check_equal(outcome(tmp_path / "whole"), outcome(tmp_path / "run"))
     assert any(name.endswith("/accuracy") for name in json.loads(done[-1].out.splitlines()[-1]))
     if module == "my_shop":
-        check_served(installed, here)
+        check_served(installed, tmp_path)
     if module == "my_tracker":
-        steps = [line.split(",")[0] for line in (here / "run" / "all.csv").read_text().splitlines()]
+        steps = [line.split(",")[0] for line in (tmp_path / "run" / "all.csv").read_text().splitlines()]
         assert [step for step, before in zip(steps, [None, *steps], strict=False) if step != before] == [
             "step", "0", "1", "2",
         ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tool_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tool_qwen(tmp_path_factory.mktemp("tool_qwen") / "model")
-
-
-def test_the_other_commands_of_the_docstrings_work(installed: Path, here: Path) -> None:
-    copied(here, "my_retriever", "my_algorithm")
-    retrieve, search = commands("my_retriever")[0], str(DATA / "musique" / "corpus.jsonl")
-    compose = [[*words, "--cfg", "job"] for name in MORE for words in commands(name) if words[0] == "train"]
-    copied(here, *MORE)
-    found, *composed = run(installed, here, [search if word == "CORPUS" else word for word in retrieve], *compose)
-    well([found, *composed])
-    assert "passages searched" in found.err
-    assert len(found.out.splitlines()) > 2
-    assert [each.out.count("my_") for each in composed] == [1] * len(composed)  # each names the component once
 
 
 def check_served(installed: Path, folder: Path) -> None:
@@ -292,19 +262,6 @@ TRIGRAMS task.retrieval.own.width=0 -> task.retrieval.own.width=0: must be great
 ]  # fmt: skip
 
 
-def test_what_is_wrong_is_one_sentence(installed: Path, here: Path) -> None:
-    copied(here, *MORE)
-    for name, text in BROKEN.items():
-        (here / name).write_text(text)
-    done = run(installed, here, *(["train", *shlex.split(line)] for line, _ in WRONG))
-    for (line, sentence), found in zip(WRONG, done, strict=True):
-        assert found.code == 2, (line, found.err)
-        assert sentence in found.err, line
-        assert found.err.startswith("rlvr: error: "), line
-        assert found.err.count("\n") == 1, (line, found.err)
-    assert not (here / "runs").exists()
-
-
 HELP = {
     "task=my_shop:Shop": "task.max_price   int >= 1   default: 9",
     "algorithm=my_algorithm:Reinforce": "algorithm.baseline   true or false   default: true",
@@ -314,15 +271,32 @@ HELP = {
 }
 
 
-def test_help_knows_their_settings(installed: Path, here: Path) -> None:
-    copied(here, *MORE)
-    done = run(installed, here, *(["train", "--help-config", key] for key in HELP))
-    well(done)
-    assert [line for line, found in zip(HELP.values(), done, strict=True) if line not in found.out] == []
+def test_commands_help_and_what_is_wrong(installed: Path, tmp_path: Path) -> None:
+    copied(tmp_path, *MORE)
+    for name, text in BROKEN.items():
+        (tmp_path / name).write_text(text)
+    search = [
+        str(DATA / "musique" / "corpus.jsonl") if word == "CORPUS" else word for word in commands("my_retriever")[0]
+    ]
+    compose = [[*words, "--cfg", "job"] for name in MORE for words in commands(name) if words[0] == "train"]
+    wrong = [["train", *shlex.split(line)] for line, _ in WRONG]
+    done = iter(run(installed, tmp_path, search, *compose, *(["train", "--help-config", key] for key in HELP), *wrong))
+    found = next(done)
+    well([found])
+    assert "passages searched" in found.err
+    assert len(found.out.splitlines()) > 2
+    assert [next(done).out.count("my_") for _ in compose] == [1] * len(compose)  # each names the component once
+    assert [line for line in HELP.values() if line not in next(done).out] == []
+    for (line, sentence), found in zip(WRONG, done, strict=True):
+        assert found.code == 2, (line, found.err)
+        assert sentence in found.err, line
+        assert found.err.startswith("rlvr: error: "), line
+        assert found.err.count("\n") == 1, (line, found.err)
+    assert not (tmp_path / "runs").exists()
 
 
-def test_an_installed_package_gives_short_names(installed: Path, here: Path) -> None:
-    packages = here / "packages"
+def test_an_installed_package_gives_short_names(installed: Path, tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
     shutil.copytree(installed, packages)
     copied(packages, *MORE)
     (packages / "shelf-1.0.dist-info").mkdir()
@@ -337,11 +311,11 @@ def test_an_installed_package_gives_short_names(installed: Path, here: Path) -> 
     misspelt, broken = ["train", "task=shopp"], ["train", "task=broken"]
     search = ["retrieve", str(DATA / "musique" / "corpus.jsonl"), "--retriever", "trigrams", "--query", "Lyon"]
     trained, evaluated, refused, unloaded, found = run(
-        packages, here, words, ["eval", "run", "--num-examples", "2"], misspelt, broken, search
+        packages, tmp_path, words, ["eval", "run", "--num-examples", "2"], misspelt, broken, search
     )
     well([trained, evaluated, found])
-    assert "reward/brief" in metrics(here / "run")[-1]
-    assert (here / "run" / "numbers.csv").is_file()
+    assert "reward/brief" in metrics(tmp_path / "run")[-1]
+    assert (tmp_path / "run" / "numbers.csv").is_file()
     assert "shop, 2 held-out examples" in evaluated.out
     assert (refused.code, "did you mean shop?" in refused.err) == (2, True)
     assert (unloaded.code, "task=broken: module gone cannot be imported" in unloaded.err) == (2, True), unloaded.err

@@ -154,13 +154,13 @@ def test_scores_stand_in_tables_with_their_intervals(page: Any, report: Path) ->
     assert ["60.0 %" in row and "23.1 to 88.2" in row for row in rows] == [True, True]
     whisker = page.locator(".ev-bar .ev-whisker").first
     assert whisker.evaluate("node => node.getBoundingClientRect().width") > 100
-    assert "no difference that chance would not explain" in page.locator(".ev-pair").inner_text()
+    assert "no difference in accuracy that chance would not explain" in page.locator(".ev-pair").inner_text()
     assert page.locator(".ev-difference").count() == 1
     assert page.get_by_text("1 operators").count() == 1
     assert page.get_by_text("tokens written").first.is_visible()
 
 
-def test_pitfall_38_the_filter_for_disagreement_leaves_what_one_alone_gets_right(page: Any, report: Path) -> None:
+def test_pitfall_38_the_filter_for_disagreement(page: Any, report: Path) -> None:
     open_examples(page, report)
     assert len(listed(page)) == 5
     page.select_option("#ev-verdict", "disagree")
@@ -183,7 +183,7 @@ def test_pitfall_38_the_filter_for_disagreement_leaves_what_one_alone_gets_right
     assert "No example is like that." in page.locator("#ev-list").inner_text()
 
 
-def test_pitfall_28_an_example_opens_side_by_side_with_the_first_wrong_step_marked(page: Any, report: Path) -> None:
+def test_pitfall_28_the_first_wrong_step_is_marked(page: Any, report: Path) -> None:
     open_examples(page, report)
     page.get_by_text("4 0 1 + +").first.click()
     sides = page.locator(".ev-side-card")

@@ -60,7 +60,7 @@ def test_answers_are_the_engines_for_many_clients_at_once(server: Server, folder
             assert choice["finish_reason"] == expected.stop_reason.value
 
 
-def test_a_client_that_hangs_up_frees_its_place_and_others_are_answered_meanwhile(server: Server) -> None:
+def test_a_client_that_hangs_up_frees_its_place(server: Server) -> None:
     gone = server.metric("requests_given_up_total")
     connections = [socket.create_connection(server.address) for _ in range(4)]
     for index, connection in enumerate(connections):
@@ -76,7 +76,7 @@ def test_a_client_that_hangs_up_frees_its_place_and_others_are_answered_meanwhil
     assert server.metric("requests_given_up_total") == gone + 4
 
 
-def test_requests_that_make_no_sense_over_a_socket_leave_the_server_as_it_was(server: Server) -> None:
+def test_bad_requests_leave_the_server_as_it_was(server: Server) -> None:
     rng = random.Random(7)
     good = {"prompt": [40, 41], "seed": 3, "max_tokens": 8, "return_token_ids": True}
     _, before = server.post(COMPLETIONS, good)
@@ -105,7 +105,7 @@ def test_a_body_in_blocks_without_a_length_is_bounded_too(folder: Path, server: 
     assert server.post(COMPLETIONS, ONE)[0] == 200
 
 
-def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(folder: Path) -> None:
+def test_sigterm_finishes_running_requests(folder: Path) -> None:
     key = {"Authorization": "Bearer s3cret"}
     with served(str(folder), RLVR_API_KEY="s3cret") as server, ThreadPoolExecutor(1) as pool:
         assert server.post(COMPLETIONS, ONE)[0] == 401
@@ -128,12 +128,12 @@ def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(folder: Path)
     assert "everybody" not in log
 
 
-def test_ctrl_c_gives_up_what_takes_too_long_and_tells_its_client(folder: Path) -> None:
+def test_ctrl_c_gives_up_slow_requests(folder: Path) -> None:
     options = ["--host", "0.0.0.0", "--shutdown-timeout", "1"]
     with served(str(folder), options) as server, ThreadPoolExecutor(1) as pool:
         running = pool.submit(server.post, COMPLETIONS, LONG | {"n": 60})
         server.until("completions_running", 60)
-        server.process.send_signal(signal.SIGINT)
+        server.command.send(signal.SIGINT)
         status, answer = running.result()
         assert (status, answer["error"]["message"]) == (503, "the server is shutting down.")
         ended, log = server.ended()

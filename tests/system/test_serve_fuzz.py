@@ -21,7 +21,7 @@ def qwen(tmp_path: Path):
 
 
 @pytest.mark.long
-def test_pitfall_16_ten_thousand_requests_that_make_no_sense_are_refused_and_change_nothing(qwen):
+def test_pitfall_16_ten_thousand_bad_requests_are_refused(qwen):
     """Each is a good request spoilt at one or more places; some are still good, and then they are answered."""
     rng = random.Random(0)
 

@@ -398,8 +398,8 @@ TRAINING = "tests/unit/scale/test_fsdp.py::"
 RANKS = "tests/system/test_distributed.py::"
 SERVERS = "tests/unit/engines/vllm/"
 BY_OTHERS = {  # what takes several processes or a server; tests/unit/app/test_engines.py: all of it gets there
-    "trainer.strategy": f"{RANKS}test_processes_that_would_each_train_by_themselves_are_refused",
-    "trainer.world_size": f"{RANKS}test_a_launcher_that_starts_one_process_in_silence_is_found_out",
+    "trainer.strategy": f"{RANKS}test_processes_that_would_train_alone_are_refused",
+    "trainer.world_size": f"{RANKS}test_a_launcher_that_starts_one_process_is_noticed",
     "trainer.cpu_offload": f"{TRAINING}test_a_cpu_has_nowhere_to_offload_to",
     "engine.urls": f"{SERVERS}test_engine.py::test_requests_are_spread_by_load_bounded_in_number_and_a_session_stays",
     "engine.sync": f"{SERVERS}test_push.py::test_pitfall_32_what_is_pushed_is_the_merged_model_and_the_base_stays_as",

@@ -18,7 +18,6 @@ from rlvr.tracking.rollouts import read_rollouts
 from tests.system.harness import DATA, ENVIRONMENT, metrics
 from tests.system.test_components_doc import ROOT, blocks
 from tests.system.test_own_components import commands
-from tests.system.tool_qwen import save_tool_qwen
 
 PAGE = (ROOT / "docs" / "tools.md").read_text()
 BLOCKS = blocks(PAGE)
@@ -51,11 +50,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLVR_DATA", str(DATA))
     return tmp_path
-
-
-@pytest.fixture(scope="module")
-def tool_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tool_qwen(tmp_path_factory.mktemp("tool_qwen") / "model")
 
 
 def test_the_first_tools_print_what_the_page_says(folder: Path) -> None:

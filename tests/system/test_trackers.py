@@ -142,7 +142,7 @@ def test_the_end_is_told(kept: dict[str, Kept]) -> None:
 # ------------------------------------------------------------------------------------------------------------- resume
 
 
-def test_pitfall_37_a_stopped_run_goes_on_in_the_same_tracker_runs(model: Path, beside_store: Path) -> None:
+def test_pitfall_37_a_stopped_run_resumes_its_tracker_runs(model: Path, beside_store: Path) -> None:
     words = (*SMALL, *pretrained(model), *ALL, "trainer.max_steps=4", "tracker.mlflow.log_model=false")
     folder = beside_store / "run"
     run_train(folder, *words, stopped=lambda: len(metrics(folder)) == 3)
@@ -164,7 +164,7 @@ def test_pitfall_37_a_stopped_run_goes_on_in_the_same_tracker_runs(model: Path, 
     assert [one.status, parts[1].status, events.status] == ["FINISHED", 0, "finished"]
 
 
-def test_pitfall_37_steps_made_again_after_a_kill_are_not_doubled(model: Path, beside_store: Path) -> None:
+def test_pitfall_37_steps_after_a_kill_are_not_doubled(model: Path, beside_store: Path) -> None:
     """Step 6 is held until the trackers have all before it, so that nothing is under way at the kill."""
     folder, hold, last = beside_store / "run", beside_store / "hold", FIRST_HELD + 2
     words = (*SMALL, *pretrained(model), *ALL, f"trainer.max_steps={last}", "trainer.checkpoint_every=3")
@@ -199,7 +199,7 @@ def test_pitfall_37_steps_made_again_after_a_kill_are_not_doubled(model: Path, b
     assert [one.status, parts[1].status, events.status] == ["FINISHED", 0, "finished"]
 
 
-def test_a_tracker_that_is_added_to_a_finished_run_gets_all_of_it(model: Path, tmp_path: Path) -> None:
+def test_a_tracker_added_to_a_finished_run_gets_all_of_it(model: Path, tmp_path: Path) -> None:
     words = (*SMALL, *pretrained(model), "trainer.max_steps=3")
     folder = run_train(tmp_path / "run", *words).folder
     run_train(folder, *words, "resume=true", TENSORBOARD)
@@ -219,10 +219,10 @@ def test_the_runs_of_a_sweep_are_runs_of_one_group(
     monkeypatch.chdir(tmp_path)
     words = ["train", "-m", *SMALL, *pretrained(model), TENSORBOARD, "trainer.max_steps=1", "run_dir=sweep"]
     assert main(once(*words, "seed=0,1")) == 0
-    found = [from_tensorboard(tmp_path / "sweep" / f"seed={seed}" / "tensorboard") for seed in (0, 1)]
+    found = [from_tensorboard(tmp_path / "sweep" / f"seed-{seed}" / "tensorboard") for seed in (0, 1)]
     assert [(one.name, one.group, one.config["seed"]) for one in found] == [
-        ("seed=0", "sweep", 0),
-        ("seed=1", "sweep", 1),
+        ("seed-0", "sweep", 0),
+        ("seed-1", "sweep", 1),
     ]
 
 

@@ -12,19 +12,19 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlvr.cli.main import main
-from rlvr.config.compose import load_config
 from rlvr.tracking.metrics import undocumented
 from rlvr.tracking.rollouts import read_rollouts
+from rlvr.training.warm_start import warm_start
 from tests.system.harness import (
     SCRATCH,
     SMALL,
+    Ran,
     check_equal,
     metrics,
     numbers,
-    once,
     outcome,
     pretrained,
-    rlvr,
+    python_rlvr,
     run_train,
 )
 
@@ -36,7 +36,7 @@ def command_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run from scratch by the real command, with checkpoints, as a user would start it."""
     cwd = tmp_path_factory.mktemp("command")
     overrides = [*SMALL, *SCRATCH, "trainer.max_steps=4", "trainer.checkpoint_every=2", "tracker.rollouts_every=2"]
-    done = rlvr("train", *overrides, "evaluation.every=2", "tracker.console=plain", "run_dir=run", cwd=cwd)
+    done = python_rlvr("train", *overrides, "evaluation.every=2", "tracker.console=plain", "run_dir=run", cwd=cwd)
     assert done.code == 0, done.err
     assert done.out.startswith("rpn: held-out accuracy 0."), "results go to stdout, progress to stderr"
     assert "Warning" not in done.err
@@ -59,7 +59,7 @@ def test_the_run_folder_holds_what_is_promised_and_nothing_else(command_run: Pat
         assert {path.suffix for path in (command_run / folder).iterdir()} <= {".json", ".safetensors"}
 
 
-def test_metrics_start_with_an_evaluation_before_the_first_update(command_run: Path) -> None:
+def test_metrics_start_with_an_evaluation(command_run: Path) -> None:
     rows = metrics(command_run)
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     evaluated = [row["step"] for row in rows if "eval/rpn/accuracy" in row]
@@ -73,11 +73,8 @@ def test_metrics_start_with_an_evaluation_before_the_first_update(command_run: P
             assert row["eval/rpn/accuracy_low"] <= row["eval/rpn/accuracy"] <= row["eval/rpn/accuracy_high"]
 
 
-def test_every_name_in_metrics_is_documented(command_run: Path) -> None:
+def test_what_every_run_shows_is_there_and_documented(command_run: Path) -> None:
     assert undocumented(sorted({name for row in metrics(command_run) for name in row})) == []
-
-
-def test_what_every_run_shows_is_there(command_run: Path) -> None:
     wanted = {
         "reward/within_group_std",
         "rollout/zero_advantage_share",
@@ -121,10 +118,14 @@ def test_rollout_files_tell_what_was_sampled_and_trained_on(command_run: Path) -
     assert all(isinstance(json.loads(line), dict) for line in lines)
 
 
-def test_a_run_can_be_repeated_from_its_own_folder(command_run: Path, tmp_path: Path) -> None:
+def test_pitfall_36_a_run_repeats_and_another_seed_does_not(command_run: Path, tmp_path: Path) -> None:
     words = ["--config-dir", str(command_run), "--config-name", "config", f"run_dir={tmp_path / 'again'}"]
     assert main(["train", *words, "tracker.console=none"]) == 0
     check_equal(outcome(tmp_path / "again"), outcome(command_run))
+    assert main(["train", *words[:4], f"run_dir={tmp_path / 'other'}", "seed=2", "tracker.console=none"]) == 0
+    one, other = outcome(command_run), outcome(tmp_path / "other")
+    assert one.final != other.final
+    assert all(one.rollouts[name] != other.rollouts[name] for name in one.rollouts)
     again, first = (folder / "config.yaml" for folder in (tmp_path / "again", command_run))
     assert again.read_text().replace("console: none", "console: plain") == first.read_text()
 
@@ -132,16 +133,7 @@ def test_a_run_can_be_repeated_from_its_own_folder(command_run: Path, tmp_path: 
 # ------------------------------------------------------------------------------------------------------ determinism
 
 
-def test_pitfall_36_one_seed_gives_one_run_and_another_seed_another(tmp_path: Path) -> None:
-    runs = {name: run_train(tmp_path / name, *SMALL, *SCRATCH, f"seed={name[0]}") for name in ("1a", "1b", "2")}
-    check_equal(outcome(runs["1a"].folder), outcome(runs["1b"].folder))
-    one, two = outcome(runs["1a"].folder), outcome(runs["2"].folder)
-    assert one.final != two.final
-    assert all(one.rollouts[name] != two.rollouts[name] for name in one.rollouts)
-    assert one.numbers[1] != two.numbers[1]
-
-
-def test_pitfall_36_the_run_seed_reaches_the_rollouts_of_a_given_model(model: Path, tmp_path: Path) -> None:
+def test_pitfall_36_the_run_seed_reaches_the_rollouts(model: Path, tmp_path: Path) -> None:
     prompts = []
     for seed in (1, 2):
         run = run_train(tmp_path / str(seed), *SMALL, *pretrained(model), f"seed={seed}")
@@ -151,6 +143,29 @@ def test_pitfall_36_the_run_seed_reaches_the_rollouts_of_a_given_model(model: Pa
     assert prompts[0] != prompts[1]
     held_out = [numbers(tmp_path / seed)[0] for seed in ("1", "2")]
     assert held_out[0] == held_out[1]  # the fixed examples of the evaluation do not depend on the seed
+
+
+def test_a_warm_start_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def run(name: str, *words: str) -> Ran:
+        return run_train(tmp_path / name, *SMALL, *SCRATCH, "trainer.max_steps=1", *words)
+
+    def counted(*args: Any, **how: Any) -> bool:
+        made.append("warm start")
+        return warm_start(*args, **how)
+
+    monkeypatch.setattr("rlvr.app.policies.warm_start", counted)
+    first, second = run("first"), run("second")
+    assert len(made) == 1
+    check_equal(outcome(first.folder), outcome(second.folder))
+    run("ppo", *rows_of("ppo"), "algorithm=ppo")
+    assert len(made) == 1  # another algorithm starts from the same weights
+    without = run("without", "warm_start.cache=false")
+    assert len(made) == 2
+    check_equal(outcome(first.folder), outcome(without.folder))
+    run("other", "seed=5")
+    assert len(made) == 3
 
 
 # ------------------------------------------------------------------------------------------------------ algorithms
@@ -173,7 +188,7 @@ def test_every_algorithm_trains_with_finite_numbers(algorithm: str, model: Path,
     assert run.result.finished
 
 
-def test_pitfall_13_a_step_whose_groups_are_all_dead_changes_no_weight(model: Path, tmp_path: Path) -> None:
+def test_pitfall_13_a_step_of_dead_groups_changes_no_weight(model: Path, tmp_path: Path) -> None:
     run = run_train(tmp_path / "run", *SMALL, *pretrained(model), "rollout.top_k=1")  # all of a group are equal
     start, end = (load_file(folder / "model.safetensors") for folder in (model, run.folder / "final"))
     assert all(torch.equal(start[name], end[name]) for name in start)
@@ -186,9 +201,7 @@ def test_pitfall_13_a_step_whose_groups_are_all_dead_changes_no_weight(model: Pa
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-def test_pitfall_21_before_the_first_update_everything_cancels_in_a_real_run(
-    algorithm: str, model: Path, tmp_path: Path
-) -> None:
+def test_pitfall_21_the_first_update_of_a_real_run_cancels(algorithm: str, model: Path, tmp_path: Path) -> None:
     overrides = [f"algorithm={algorithm}", "algorithm.num_epochs=1", "algorithm.num_minibatches=1", *rows_of(algorithm)]
     overrides += ["algorithm.kl_coef=0.1", "trainer.learning_rate=0.01", "rollout.temperature=1.3", "seed=3"]
     first, second = run_train(tmp_path / "run", *SMALL, *pretrained(model), *overrides).rows[1:]
@@ -248,6 +261,8 @@ LEARN = (
 """Sums of three digits modulo 5, warm-started until a third of the held-out ones is right."""
 
 
+@pytest.mark.long
+@pytest.mark.long
 def test_pitfall_18_a_short_run_learns_to_write_the_steps(tmp_path: Path) -> None:
     rows = run_train(tmp_path / "run", *LEARN).rows
     start, end = rows[0], rows[-1]
@@ -261,49 +276,14 @@ def test_pitfall_18_a_short_run_learns_to_write_the_steps(tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------------------------ configurations
 
 
-def test_cfg_job_prints_a_configuration_that_composes_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--config-name", "rpn_ppo", "algorithm=dapo", "rollout.group_size=4", "trainer.max_steps=7"]
-    assert main(["train", "--cfg", "job", *words]) == 0
-    printed = capsys.readouterr().out
-    (tmp_path / "mine.yaml").write_text(printed)
-    assert main(["train", "--cfg", "job", "--config-dir", str(tmp_path), "--config-name", "mine"]) == 0
-    assert capsys.readouterr().out == printed
-    config = load_config([], config_name="mine", config_dir=str(tmp_path))
-    assert (config.algorithm.name, config.rollout.group_size, config.trainer.max_steps) == ("dapo", 4, 7)
-
-
 def test_multirun_trains_every_value(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*SMALL, *pretrained(model), f"run_dir={tmp_path / 'sweep'}", "seed=1,2"]
     assert main(["train", "--multirun", *words]) == 0
     table = capsys.readouterr().out.splitlines()
-    assert [path.name for path in sorted((tmp_path / "sweep").iterdir())] == ["seed=1", "seed=2"]
-    assert len(table) == 3
-    assert all("done" in line for line in table[1:])
-    one, two = (outcome(tmp_path / "sweep" / name) for name in ("seed=1", "seed=2"))
+    assert [path.name for path in sorted((tmp_path / "sweep").iterdir())] == ["seed-1", "seed-2"]
+    assert all("done" in line for line in table[1:3])
+    assert table[4].startswith("all runs: 2 runs, 0.")
+    one, two = (outcome(tmp_path / "sweep" / name) for name in ("seed-1", "seed-2"))
     assert one.final != two.final
     alone = run_train(tmp_path / "alone", *SMALL, *pretrained(model), "seed=2")
     check_equal(two, outcome(alone.folder))  # a run of a sweep is the run by itself
-
-
-@pytest.mark.parametrize("name", ["rpn", "rpn_small", "rpn_large", "rpn_test", "rpn_ppo"])
-def test_presets_compose_and_keep_their_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--config-name", name, "--cfg", "job"]) == 0
-    assert f"name: {name}\n" in capsys.readouterr().out
-
-
-def test_the_preset_rpn_test_runs(tmp_path: Path) -> None:
-    run = run_train(tmp_path / "run", "tracker.console=none", name="rpn_test")
-    rows = run.rows
-    assert len(rows) == load_config([], config_name="rpn_test").trainer.max_steps + 1
-    assert undocumented(sorted({name for row in rows for name in row})) == []
-
-
-def test_the_default_run_folder_is_named_after_run_and_time(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", *once(*SMALL, *pretrained(model), "name=mine", "trainer.max_steps=1")]) == 0
-    folders = [path for path in (tmp_path / "runs").iterdir() if path.name != "latest"]
-    assert len(folders) == 1
-    assert folders[0].name.startswith("mine-2")
-    assert (tmp_path / "runs" / "latest" / "final" / "model.safetensors").is_file()

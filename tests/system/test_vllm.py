@@ -105,7 +105,7 @@ def tokens(record: EpisodeRecord) -> list[int]:
     return [token for turn in record.turns for token in turn.completion_ids]
 
 
-def test_two_ranks_go_on_when_their_server_is_killed_and_started_again(
+def test_two_ranks_survive_a_killed_server(
     start: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second server has an adapter on the model, and both a key: starting them is what takes the time."""
