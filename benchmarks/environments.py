@@ -39,14 +39,14 @@ from rlvr.core.episode import ChatModel, run_episode
 from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool, make_tool
-from rlvr.evaluation.evaluate import judge
+from rlvr.evaluation.evaluate import grade
 from rlvr.evaluation.players import played
 from rlvr.models.scratch import build_bpe_tokenizer
 from rlvr.rewards.extract import AnswerFormat
 from rlvr.rewards.metrics import NumericMetric
 from rlvr.rewards.numeric import Numeric
 from rlvr.rewards.parts import PartsVerifier
-from rlvr.types import Completion, Example, Message, SamplingParams, StopReason, TurnText, Verdict
+from rlvr.types import Completion, Example, GradedAnswer, Message, SamplingParams, StopReason, TurnText
 
 SINGLE, TOOLS = "one turn", "three turns, two calls of tools"
 NUM_QUESTIONS, GROUP_SIZE = 400, 8
@@ -187,7 +187,7 @@ class InstantEngine:
 
 @dataclass
 class OurSide:
-    """Episodes of rlvr, judged as in an evaluation. Without tools they have one turn."""
+    """Episodes of rlvr, graded as in an evaluation. Without tools they have one turn."""
 
     tokenizer: PreTrainedTokenizerBase
     tools: tuple[Tool, ...]
@@ -208,16 +208,16 @@ class OurSide:
         documents = example.metadata["documents"]
         return ToolEnv(example, tools=self.tools, state=documents, verifier=self._verifier, max_turns=MAX_TURNS)
 
-    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+    async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         """The metric."""
-        return await self._metric.judge(replace(to_attempt(example, turns), format=self._format))
+        return await self._metric.grade(replace(to_attempt(example, turns), format=self._format))
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """None."""
         return ()
 
     async def episode(self, index: int, member: int) -> None:
-        """One episode of a group, scored and judged."""
+        """One episode of a group, scored and graded."""
         example, first = self._examples[index], (index * GROUP_SIZE + member) * self.num_turns
 
         def sampling(turn: int) -> SamplingParams:
@@ -226,7 +226,7 @@ class OurSide:
         env = self.env(example)
         model = ChatModel(engine=self._engine, chat=self.chat, max_context_tokens=4096)
         episode = await run_episode(example, env, model, sampling, sample_index=0, seed=0)
-        record = await judge(self, example, played(self.chat, episode, env.tools), 0)  # pyright: ignore[reportArgumentType]
+        record = await grade(self, example, played(self.chat, episode, env.tools), 0)  # pyright: ignore[reportArgumentType]
         assert (record.correct, record.reward, len(episode.turns)) == (True, 1.0, self.num_turns)
         assert record.diagnostics.get("tool_errors", 0.0) == 0.0
 

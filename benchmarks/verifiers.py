@@ -1,4 +1,4 @@
-"""How many answers a second the verifiers judge, and what answers that hang for ever cost.
+"""How many answers a second the verifiers grade, and what answers that hang for ever cost.
 
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python benchmarks/verifiers.py [--repeats 5] [--num-workers 2] [--pebble]
 
@@ -142,7 +142,7 @@ def grade_all(part: PartRunner, attempts: list[Attempt]) -> tuple[float, int]:
     return asyncio.run(run())
 
 
-def judge(index: int, milliseconds: float) -> int:
+def grade(index: int, milliseconds: float) -> int:
     """An answer that takes its time; every twentieth never comes."""
     if index % 20 == 7:
         hang(index // 20 % 3)
@@ -179,9 +179,9 @@ def hanging(num: int, deadline_s: float, num_workers: int, milliseconds: float) 
     """Seconds, right answers, timeouts, processes left behind."""
     with marked() as count:
         with Sandbox(num_workers=num_workers, timeout_s=deadline_s, max_memory_mb=1024) as pool:
-            pool.submit(judge, 0, 0.0).result()
+            pool.submit(grade, 0, 0.0).result()
             start = time.perf_counter()
-            results = [future.result() for future in [pool.submit(judge, index, milliseconds) for index in range(num)]]
+            results = [future.result() for future in [pool.submit(grade, index, milliseconds) for index in range(num)]]
             seconds = time.perf_counter() - start
         right = sum(result.value == index for index, result in enumerate(results))
         return seconds, right, sum(result.status == "timeout" for result in results), count()
@@ -208,9 +208,9 @@ def hanging_in_pebble(
 
     with marked() as count:
         with ProcessPool(max_workers=num_workers, context=multiprocessing.get_context("spawn")) as pool:
-            pool.schedule(judge, args=(0, 0.0)).result()
+            pool.schedule(grade, args=(0, 0.0)).result()
             start = time.perf_counter()
-            futures = [pool.schedule(judge, args=(index, milliseconds), timeout=deadline_s) for index in range(num)]
+            futures = [pool.schedule(grade, args=(index, milliseconds), timeout=deadline_s) for index in range(num)]
             right = timeouts = 0
             for index, future in enumerate(futures):
                 try:
@@ -225,9 +225,9 @@ def pool_rate(num: int, num_workers: int, milliseconds: float) -> float:
     """Answers a second of the pool where nothing hangs."""
     with Sandbox(num_workers=num_workers, timeout_s=60.0, max_memory_mb=1024) as pool:
         for _ in range(num_workers):
-            pool.submit(judge, 0, 0.0).result()
+            pool.submit(grade, 0, 0.0).result()
         start = time.perf_counter()
-        for future in [pool.submit(judge, 20 * index, milliseconds) for index in range(num)]:
+        for future in [pool.submit(grade, 20 * index, milliseconds) for index in range(num)]:
             future.result()
         return num / (time.perf_counter() - start)
 
@@ -253,9 +253,9 @@ def print_math(repeats: int, num_workers: int) -> None:
             part = PartRunner("math", MathEqual())
             part.preload(pool)
             for rates in (cold, warm):
-                seconds, judged = grade_all(part, attempts)
+                seconds, graded = grade_all(part, attempts)
                 rates.append(len(attempts) / seconds)
-                lost += len(attempts) - judged
+                lost += len(attempts) - graded
     for name, rates in (("first 2,000, processes started", cold), ("the same again", warm)):
         print(f"| {name} | **{statistics.median(rates):,.0f}** | {max(rates):,.0f} | 500 | {lost} |")
     print(flush=True)

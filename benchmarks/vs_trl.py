@@ -156,7 +156,7 @@ class FirstWord:
     name = "first_word"
 
     async def verify(self, attempt: Attempt) -> Score:
-        """The verdict."""
+        """The grade."""
         return Score(value=float(attempt.completion.split(" ", 1)[0] == attempt.example.answer))
 
 

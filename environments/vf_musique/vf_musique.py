@@ -168,7 +168,7 @@ class MusiqueEnv(vf.MultiTurnEnv):
 
     @vf.cleanup
     async def score_episode(self, state: vf.State) -> None:
-        """rlvr's verdict on the whole rollout. What cannot be scored is an error of the rollout, never a 0."""
+        """rlvr's grade on the whole rollout. What cannot be scored is an error of the rollout, never a 0."""
         if not state["trajectory"]:
             return
         score = await state[EPISODE].score([turn(step) for step in state["trajectory"]])

@@ -183,7 +183,7 @@ class Attempt:
             return self.format.answer_of(self)
         return self.text.strip() or None if self.stop_reason is StopReason.STOP else None
 
-    def judged_by(self, answer_format: Any, sandbox: Any) -> Attempt:
+    def with_format(self, answer_format: Any, sandbox: Any) -> Attempt:
         """What `replace` would make of it with this `format` and `sandbox`, in half the time: it is done for each."""
         copy = object.__new__(Attempt)
         for name in self.__slots__:
@@ -231,10 +231,10 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What a metric says of an episode, apart from any reward: `Verdict(answer="7", correct=True)`.
+class GradedAnswer:
+    """What a metric says of an episode, apart from any reward: `GradedAnswer(answer="7", correct=True)`.
 
-    `answer` is None if the completion could not be parsed. `failure` says what kept the metric itself from judging:
+    `answer` is None if the completion could not be parsed. `failure` says what kept the metric itself from grading:
     such an episode is neither right nor wrong.
     """
 

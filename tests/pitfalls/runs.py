@@ -141,7 +141,7 @@ BUGS = [
     Planted(
         pitfall=38,
         name="the reward is the metric",
-        plant=around("rlvr.evaluation.evaluate:judge", right_if_rewarded),
+        plant=around("rlvr.evaluation.evaluate:grade", right_if_rewarded),
         caught_by=EVALUATE + "38_the_reward_is_not_the_metric",
     ),
     Planted(

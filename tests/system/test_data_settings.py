@@ -17,7 +17,7 @@ from rlvr.config.compose import load_config
 from rlvr.tasks.base import Task
 from rlvr.types import Example, Message, ToolSchema
 from tests.system.harness import DATA
-from tests.unit.tasks.data_tasks import judged, scored, solved, sums, turn, write_jsonl
+from tests.unit.tasks.data_tasks import graded, scored, solved, sums, turn, write_jsonl
 
 pytestmark = pytest.mark.long  # every setting of the configuration, one after another
 
@@ -117,9 +117,9 @@ def times(factor: float) -> Look:
     return lambda task: scored(task, first(task), solved(str(float(answer(task)) * factor))).value
 
 
-def verdict(text: str) -> Look:
+def grade(text: str) -> Look:
     """Whether the metric calls a text right."""
-    return lambda task: judged(task, first(task), text.replace("{gold}", answer(task))).correct
+    return lambda task: graded(task, first(task), text.replace("{gold}", answer(task))).correct
 
 
 HERE = "tests.system.functions:"
@@ -170,7 +170,7 @@ TASK = [
         ("question_field", "question", "title", question),
         ("answer_field", "answer", "twice", answer),
         ("id_field", "null", "name", ids),
-        ("metric", "numeric", "exact", verdict("{gold}.0")),
+        ("metric", "numeric", "exact", grade("{gold}.0")),
         ("max_train_examples", "null", 2, num_different),
         ("max_prompt_tokens", "null", 7, num_different),
     ),
@@ -183,7 +183,7 @@ TASK = [
         ("question_field", "question", "title", question),
         ("answer_field", "final_result", "id", answer),
         ("id_field", "null", "name", ids),
-        ("metric", "numeric", "exact", verdict("{gold}.0")),
+        ("metric", "numeric", "exact", grade("{gold}.0")),
         ("max_train_examples", "null", 2, num_different),
         ("max_prompt_tokens", "null", 7, num_different),
     ),
@@ -196,7 +196,7 @@ TASK = [
         ("source", f"'{HERE}few'", f"'{HERE}squares'", question),
         ("settings", "{size: 100}", "{size: 20}", num_different),
         ("eval_share", 0.1, 0.6, lambda task: len(held_out(task))),
-        ("metric", "numeric", "exact", verdict("{gold}.0")),
+        ("metric", "numeric", "exact", grade("{gold}.0")),
         ("max_train_examples", "null", 2, num_different),
         ("max_prompt_tokens", "null", 5, max_words),
     ),

@@ -22,7 +22,7 @@ from rlvr.config.compose import load_config
 from rlvr.core.rollout import RolloutSource
 from rlvr.core.world import World
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.evaluate import judge
+from rlvr.evaluation.evaluate import grade
 from rlvr.tracking.rollouts import read_rollouts
 from rlvr.training.checkpoint import list_checkpoints
 from tests.ranks import Ranks
@@ -144,11 +144,11 @@ def work_of(world: World, folder: str) -> tuple[list[int], int, list[str]]:
     sys.addaudithook(partial(note_writes, Path(folder), touched))
     with (
         patch.object(RolloutSource, "sample", autospec=True, side_effect=RolloutSource.sample) as sample,
-        patch("rlvr.evaluation.evaluate.judge", side_effect=judge) as judged,
+        patch("rlvr.evaluation.evaluate.grade", side_effect=grade) as graded,
     ):
         train(config)
     prompts = [index for call in sample.call_args_list for index in call.args[1]]
-    return prompts, judged.call_count, sorted(touched)
+    return prompts, graded.call_count, sorted(touched)
 
 
 def note_writes(folder: Path, touched: set[str], event: str, args: tuple[object, ...]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.cli.main import main
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, read_records
+from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn, read_records
 from tests.system.harness import Command, wait_until
 
 Capture = pytest.CaptureFixture[str]
@@ -31,7 +31,7 @@ def num_kept(output: Path) -> int:
 def comparable(path: Path) -> list[EvaluationRecord]:
     """All but the clock, and the last bits of logprobs: they depend on how large the batch was."""
 
-    def plain(turn: JudgedTurn) -> JudgedTurn:
+    def plain(turn: GradedTurn) -> GradedTurn:
         return replace(turn, logprobs=tuple(round(value, 3) for value in turn.logprobs))
 
     records, problems = read_records(path)

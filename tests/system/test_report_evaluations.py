@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlvr.cli.main import main
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, write_jsonl
+from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn, write_jsonl
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import TraceStep
 from tests.unit.evaluation.records import record
@@ -44,7 +44,7 @@ def rpn_record(expression: str, gold: str, written: str, model: str) -> Evaluati
     score = scored(made(written, gold, prompt))
     right = score.parts["correct"] == 1.0
     found = written.split()[-2] if score.status == "scored" else None
-    turn = JudgedTurn(
+    turn = GradedTurn(
         completion=written, token_ids=tuple(range(len(written.split()))), logprobs=(-2.5,) * len(written.split())
     )
     return record(
@@ -72,22 +72,22 @@ def musique_record() -> EvaluationRecord:
         said(call("get_document", doc_id="404")),
         said(answer(HOSTILE, (support, "404"))),
     )
-    score, verdict, _ = play(task, example, *turns)
-    judged = [
-        JudgedTurn(completion=HOSTILE, calls=(CallRecord(name=one.name, arguments=dict(one.arguments), problem=None),))
+    score, grade, _ = play(task, example, *turns)
+    graded = [
+        GradedTurn(completion=HOSTILE, calls=(CallRecord(name=one.name, arguments=dict(one.arguments), problem=None),))
         for turn in turns
         for one in turn.calls
     ]
     return record(
         example.id,
-        verdict.correct,
+        grade.correct,
         model="runs/after",
         task="musique",
         retriever="bm25",
         prompt=HOSTILE,
-        turns=tuple(judged),
+        turns=tuple(graded),
         expected=example.answer,
-        answer=verdict.answer,
+        answer=grade.answer,
         trace=score.trace,
     )
 
@@ -163,16 +163,16 @@ def test_scores_stand_in_tables_with_their_intervals(page: Any, report: Path) ->
 def test_pitfall_38_the_filter_for_disagreement(page: Any, report: Path) -> None:
     open_examples(page, report)
     assert len(listed(page)) == 5
-    page.select_option("#ev-verdict", "disagree")
+    page.select_option("#ev-grade", "disagree")
     assert listed(page) == ["4 0 1 + +", "3 4 +"]
     assert page.locator("#ev-count").inner_text() == "2 of 5 examples"
-    page.select_option("#ev-verdict", "right-one")
+    page.select_option("#ev-grade", "right-one")
     assert listed(page) == ["4 0 1 + +"]
-    page.select_option("#ev-verdict", "wrong")
+    page.select_option("#ev-grade", "wrong")
     assert listed(page) == ["4 0 1 + +", "2 2 +"]
-    page.select_option("#ev-verdict", "both-wrong")
+    page.select_option("#ev-grade", "both-wrong")
     assert listed(page) == ["2 2 +"]
-    page.select_option("#ev-verdict", "all")
+    page.select_option("#ev-grade", "all")
     page.select_option("#ev-tag", "3_operators")
     assert listed(page) == ["1 2 + 3 4 + *"]
     page.select_option("#ev-tag", "")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from rlvr.tasks.base import Task
 from rlvr.tasks.verifiers import VerifiersTask
 from tests.system.test_data_settings import DataCase, num_different
-from tests.unit.tasks.verifiers_play import judged
+from tests.unit.tasks.verifiers_play import graded
 
 NUMBERS = ("task=verifiers", "task.env_id=rlvr-test-environments", "task.env_args.kind=numbers")
 LETTERS = ("task=verifiers", "task.env_id=rlvr-test-environments", "task.env_args.kind=letters")
 
 
-def verdicts(task: Task) -> list[bool]:
+def grades(task: Task) -> list[bool]:
     """What the metric says of some texts."""
     assert isinstance(task, VerifiersTask)
-    return [judged(task, task.eval_examples(1)[0], text).correct for text in ("e", "ex", "xxxx")]
+    return [graded(task, task.eval_examples(1)[0], text).correct for text in ("e", "ex", "xxxx")]
 
 
 def num_held_out(task: Task) -> int:
@@ -27,8 +27,8 @@ VERIFIERS_CASES = [
         ("env_id", "rlvr-test-environments", "rlvr-other-environments", num_held_out, NUMBERS),
         ("env_args", "{num: 30}", "{num: 20}", num_different, LETTERS),
         ("eval_share", "0.1", "0.6", num_held_out, NUMBERS),
-        ("metric", "reward", "length", verdicts, LETTERS),
-        ("metric_threshold", "1.0", "0.5", verdicts, LETTERS),
+        ("metric", "reward", "length", grades, LETTERS),
+        ("metric_threshold", "1.0", "0.5", grades, LETTERS),
         ("max_train_examples", "null", "3", num_different, LETTERS),
         ("max_prompt_tokens", "null", "1", num_different, LETTERS),
     )

@@ -11,7 +11,7 @@ from rlvr.errors import UserError
 from rlvr.tasks.base import Task
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import EpisodePrinter
-from rlvr.types import Episode, Example, Group, Verdict
+from rlvr.types import Episode, Example, GradedAnswer, Group
 
 
 def episode_printer(config: Config, task: Task, chat: ChatCodec, console: Console) -> EpisodePrinter | None:
@@ -19,20 +19,20 @@ def episode_printer(config: Config, task: Task, chat: ChatCodec, console: Consol
     if not config.debug:
         return None
 
-    async def judged(example: Example, episode: Episode) -> Verdict:
+    async def graded(example: Example, episode: Episode) -> GradedAnswer:
         try:
-            return await task.judge(example, turn_texts(chat, episode.turns, task.env(example).tools))
-        except UserError as error:  # no metric has to be able to judge a training episode
-            return Verdict(answer=None, correct=False, failure=str(error))
+            return await task.grade(example, turn_texts(chat, episode.turns, task.env(example).tools))
+        except UserError as error:  # no metric has to be able to grade a training episode
+            return GradedAnswer(answer=None, correct=False, failure=str(error))
 
-    async def all_judged(group: Group) -> list[Verdict]:
-        return list(await asyncio.gather(*(judged(group.example, one) for one in group.episodes)))
+    async def all_graded(group: Group) -> list[GradedAnswer]:
+        return list(await asyncio.gather(*(graded(group.example, one) for one in group.episodes)))
 
     return EpisodePrinter(
         print=console.show,
         decode=chat.decode,
         weights=lambda group: _part_weights(config, group.example),
-        verdicts=lambda group: asyncio.run(all_judged(group)),
+        grades=lambda group: asyncio.run(all_graded(group)),
     )
 
 

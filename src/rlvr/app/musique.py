@@ -22,7 +22,7 @@ from rlvr.errors import ConfigError
 from rlvr.rewards.base import run_verifier
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.multihop import MultiHopEnvs, Notes
-from rlvr.types import Attempt, Example, Score, StopReason, ToolCall, Verdict
+from rlvr.types import Attempt, Example, GradedAnswer, Score, StopReason, ToolCall
 
 FAMILY = "qwen2"
 """Whose markers `prompt.markers=auto` takes: no model is loaded here."""
@@ -68,11 +68,11 @@ class Game:
         """
         return await run_verifier(self.task.verifier, _attempt(example, notes, calls, text, is_cut_off))
 
-    async def judge(
+    async def grade(
         self, example: Example, calls: Sequence[ToolCall], *, text: str = "", is_cut_off: bool = False
-    ) -> Verdict:
+    ) -> GradedAnswer:
         """The metric: official exact match."""
-        return await self.task.judge_attempt(_attempt(example, None, calls, text, is_cut_off))
+        return await self.task.grade_attempt(_attempt(example, None, calls, text, is_cut_off))
 
 
 def open_game(overrides: Sequence[str] = (), *, config_name: str = "musique", seed: int = 0) -> Game:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rlvr.tracking.evaluations import EvaluationRecord
 
 DESCRIPTION = """Measure a model on held-out examples: greedy accuracy and, with samples, avg@k, pass@k and maj@k.
-Every score comes with its 95 % interval. The verdict is the task's metric, not the training reward."""
+Every score comes with its 95 % interval. The grade is the task's metric, not the training reward."""
 EXAMPLE = """examples:
   rlvr eval runs/latest                                   greedy accuracy on the run's own task
   rlvr eval runs/latest --samples-per-example 8           sampled accuracy, pass@k and maj@8 too

@@ -88,7 +88,7 @@ def _is_live(args: argparse.Namespace, inference: Inference) -> bool:
 
 
 def _print(args: argparse.Namespace, records: Sequence[EvaluationRecord], *, rpn: bool, live: bool) -> None:
-    """The records on stdout; of one whose words are there already only the verdict."""
+    """The records on stdout; of one whose words are there already only the grade."""
     if args.output and (args.prompt is None and not args.json):
         return
     if args.json:
@@ -97,7 +97,7 @@ def _print(args: argparse.Namespace, records: Sequence[EvaluationRecord], *, rpn
         lines = b"".join(map(to_line, records)).decode("utf-8", errors="replace")
         sys.stdout.write(lines)
     elif live:
-        sys.stdout.write(f"\n{shown(_verdict(records[0]))}\n")
+        sys.stdout.write(f"\n{shown(_grade(records[0]))}\n")
     elif any(_has_tools(record) for record in records):
         sys.stdout.write("\n".join(map(by_turn, records)))
     elif args.prompt is not None:
@@ -195,7 +195,7 @@ def _live_player(inference: Inference, example: Example) -> Player:
 
 
 def steps(record: EvaluationRecord) -> str:
-    """The derivation line by line, then the verdict:
+    """The derivation line by line, then the grade:
 
     3 4 + 5 *
     = 0 5 *
@@ -205,7 +205,7 @@ def steps(record: EvaluationRecord) -> str:
     written = f"{record.prompt} {_last_words(record)}".replace("<boe>", "").partition("<eoe>")[0]
     first, *rest = (part.strip() for part in written.split("="))
     lines = [first, *(f"= {step}" for step in rest)]
-    return shown("\n".join([*lines, _verdict(record)]) + "\n")
+    return shown("\n".join([*lines, _grade(record)]) + "\n")
 
 
 def _has_tools(record: EvaluationRecord) -> bool:
@@ -213,8 +213,8 @@ def _has_tools(record: EvaluationRecord) -> bool:
 
 
 def answer(record: EvaluationRecord) -> str:
-    """What the model wrote, then the verdict; without a known answer, the answer that was read."""
-    return shown(f"{_last_words(record).strip()}\n{_verdict(record)}\n")
+    """What the model wrote, then the grade; without a known answer, the answer that was read."""
+    return shown(f"{_last_words(record).strip()}\n{_grade(record)}\n")
 
 
 def _last_words(record: EvaluationRecord) -> str:
@@ -222,16 +222,16 @@ def _last_words(record: EvaluationRecord) -> str:
 
 
 def by_turn(record: EvaluationRecord) -> str:
-    """An episode with tools: what was said and called, what came back, then the verdict."""
+    """An episode with tools: what was said and called, what came back, then the grade."""
     from rlvr.tracking.episodes import turn_lines, visible
 
     lines = ["".join(text for text, _ in line).rstrip() for line in turn_lines(record.turns, record.prompt)]
-    return "\n".join([f"---- {visible(record.example_id)}", *lines, visible(_verdict(record))]) + "\n"
+    return "\n".join([f"---- {visible(record.example_id)}", *lines, visible(_grade(record))]) + "\n"
 
 
-def _verdict(record: EvaluationRecord) -> str:
-    from rlvr.tracking.episodes import verdict_text
-    from rlvr.types import Verdict
+def _grade(record: EvaluationRecord) -> str:
+    from rlvr.tracking.episodes import grade_text
+    from rlvr.types import GradedAnswer
 
-    verdict = Verdict(answer=record.answer, correct=record.correct, failure=record.failure)
-    return verdict_text(verdict, record.expected, record.stop_reason)
+    grade = GradedAnswer(answer=record.answer, correct=record.correct, failure=record.failure)
+    return grade_text(grade, record.expected, record.stop_reason)

@@ -58,5 +58,5 @@ class Env(Protocol):
         ...
 
     async def score(self, turns: Sequence[TurnText]) -> Score:
-        """The verdict on the whole episode; called once, at its end, also when it was truncated."""
+        """The grade on the whole episode; called once, at its end, also when it was truncated."""
         ...

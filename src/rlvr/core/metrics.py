@@ -25,7 +25,7 @@ TOOL_COUNTS = frozenset({"turns", "tool_calls", *_SHARES_OF_CALLS})
 
 
 def rollout_metrics(groups: Sequence[Group], num_refilled: int) -> dict[str, float]:
-    """`reward/...` over the episodes whose verifier gave a verdict, `rollout/...` over all episodes."""
+    """`reward/...` over the episodes whose verifier gave a grade, `rollout/...` over all episodes."""
     episodes = [episode for group in groups for episode in group.episodes]
     scores = [e.score for e in episodes if e.score.status != "error"]
     rewards = _rewards(episodes)

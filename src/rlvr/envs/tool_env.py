@@ -94,7 +94,7 @@ class ToolEnv:
         return Reply(messages=tuple(replies), done=False)
 
     async def score(self, turns: Sequence[TurnText]) -> Score:
-        """The verifier's verdict on turns and state, with what was counted."""
+        """The verifier's grade on turns and state, with what was counted."""
         attempt = to_attempt(self._example, turns, self._state)
         score = await run_verifier(self._verifier, attempt)
         counted = {"turns": float(len(turns)), **{name: float(self._counts[name]) for name in COUNTED}}

@@ -12,14 +12,14 @@ from statistics import fmean
 from rlvr.errors import ConfigError, nearest
 from rlvr.evaluation.compare import Comparison, compare
 from rlvr.evaluation.intervals import Interval, holm
-from rlvr.evaluation.summary import judged_greedily, measure, samples_by_example
+from rlvr.evaluation.summary import graded_greedily, measure, samples_by_example
 from rlvr.tracking.evaluations import EvaluationRecord
 from rlvr.types import StopReason
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """The examples with one tag, judged greedily: `Kind(tag="2_hops", num_examples=120, accuracy=Interval(...))`."""
+    """The examples with one tag, graded greedily: `Kind(tag="2_hops", num_examples=120, accuracy=Interval(...))`."""
 
     tag: str
     num_examples: int
@@ -50,9 +50,9 @@ class Cell:
     retriever: str | None
     settings: str
     variant: str  # `#3f2a1b`, the settings in short, where the model has several on this task; else empty
-    num_examples: int  # judged greedily
+    num_examples: int  # graded greedily
     samples_per_example: int
-    scores: Mapping[str, Interval]  # accuracy, if anything was judged greedily, then the sampled ones
+    scores: Mapping[str, Interval]  # accuracy, if anything was graded greedily, then the sampled ones
     numbers: Mapping[str, float]  # everything else that `eval` prints
     kinds: tuple[Kind, ...]
     cost: Cost
@@ -98,7 +98,7 @@ def analyze(records: Iterable[EvaluationRecord], *, baseline: str | None = None,
         several = places[one.task, one.split, one.model, one.retriever] > 1
         cells.append(_cell(of_one, f"#{one.settings[:6]}" if several else "", num_shown))
     notes += [
-        f"{cell.name} on {cell.task}: no greedy answer could be judged."
+        f"{cell.name} on {cell.task}: no greedy answer could be graded."
         for cell, of_one in zip(cells, groups, strict=True)
         if not cell.num_examples and any(record.sample_index == 0 for record in of_one)
     ]
@@ -120,7 +120,7 @@ def analyze(records: Iterable[EvaluationRecord], *, baseline: str | None = None,
 
 
 def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRecord]], list[str]]:
-    """The records of each group, and notes about duplicated, unjudgeable and incomplete ones."""
+    """The records of each group, and notes about duplicated, ungradable and incomplete ones."""
     groups: dict[tuple[str, ...], dict[tuple[str, int], EvaluationRecord]] = {}
     num_twice = num_different = num_unknown = 0
     for record in records:
@@ -137,7 +137,7 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRec
     if num_twice:
         notes.append(
             f"{num_twice:,} {'records are' if num_twice > 1 else 'record is'} there twice and counted once"
-            + (f" ({num_different:,} with another verdict: the first one counts)." if num_different else ".")
+            + (f" ({num_different:,} with another grade: the first one counts)." if num_different else ".")
         )
     found = []
     for of_one in groups.values():
@@ -164,7 +164,7 @@ def _with_all_samples(records: list[EvaluationRecord]) -> list[EvaluationRecord]
 
 
 def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int) -> Cell:
-    one, greedy = records[0], list(judged_greedily(records).values())
+    one, greedy = records[0], list(graded_greedily(records).values())
     retriever = "" if one.retriever is None else f" + {one.retriever}"
     scores: dict[str, dict[str, Interval]] = {}  # by tag
     numbers: dict[str, dict[str, float]] = {}
@@ -174,7 +174,7 @@ def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int) -> 
         else:
             numbers.setdefault(tag, {})[name] = value
     del numbers[""]["num_examples"]
-    numbers[""].pop("samples_per_example", None)  # of examples whose samples were all judged
+    numbers[""].pop("samples_per_example", None)  # of examples whose samples were all graded
     kinds = [
         Kind(
             tag=tag,
@@ -246,7 +246,7 @@ def _caveats(one: Cell, two: Cell, comparison: Comparison | None, conditions: tu
     """What a reader of the comparison has to know; records of other programs may have no `conditions`."""
     both = f"{one.name} and {two.name}"
     if comparison is None:
-        return [f"{both} have no example of {one.task} in common that was judged greedily."]
+        return [f"{both} have no example of {one.task} in common that was graded greedily."]
     notes = []
     if one.model != two.model and "" not in conditions and conditions[0] != conditions[1]:
         notes.append(

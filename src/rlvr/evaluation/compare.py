@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from rlvr.evaluation.intervals import Interval, mcnemar, paired_bootstrap
-from rlvr.evaluation.summary import SCORE, fact_values, judged_greedily, judged_samples
+from rlvr.evaluation.summary import SCORE, fact_values, graded_greedily, graded_samples
 from rlvr.tracking.evaluations import EvaluationRecord
 
 ALPHA = 0.05
@@ -21,7 +21,7 @@ HEADLINE = re.compile(r".+_recall|(?:answer|citation)_f1")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """`second` against `first` on the examples that both were judged on, greedily.
+    """`second` against `first` on the examples that both were graded on, greedily.
 
     `Comparison(task="rpn", split="test", first="runs/a", second="runs/b", num_common=500,
     difference=Interval(value=0.032, low=0.004, high=0.061), only_first=("3 4 +", ...), only_second=(...),
@@ -40,7 +40,7 @@ class Comparison:
     adjusted_p_value: float = math.nan  # Holm's correction for all `num_comparisons`
     num_comparisons: int = 1
     scores: Mapping[str, Interval] = field(default_factory=dict)  # differences of F1, recall, ..., where both have one
-    sampled: Interval | None = None  # difference of the sampled accuracies, where all samples of an example were judged
+    sampled: Interval | None = None  # difference of the sampled accuracies, where all samples of an example were graded
     num_changed: int = 0  # examples whose gold answers differ, left out
     disagreeing: tuple[tuple[EvaluationRecord, EvaluationRecord], ...] = ()  # some that only one gets right
 
@@ -90,8 +90,8 @@ def compare(
     names: tuple[str, str],
     num_shown: int = 3,
 ) -> Comparison | None:
-    """The comparison of two evaluations of one task; None if no example was judged greedily in both."""
-    one, two = judged_greedily(first), judged_greedily(second)
+    """The comparison of two evaluations of one task; None if no example was graded greedily in both."""
+    one, two = graded_greedily(first), graded_greedily(second)
     shared = [example for example in one if example in two]
     changed = {example for example in shared if one[example].expected != two[example].expected}
     common = [example for example in shared if example not in changed]
@@ -99,7 +99,7 @@ def compare(
         return None
     only_first = tuple(example for example in common if one[example].correct and not two[example].correct)
     only_second = tuple(example for example in common if two[example].correct and not one[example].correct)
-    of_first, of_second = judged_samples(first), judged_samples(second)
+    of_first, of_second = graded_samples(first), graded_samples(second)
     both = [example for example in of_first if example in of_second and example not in changed]
     rates = [[fmean(r.correct for r in samples[example]) for example in both] for samples in (of_first, of_second)]
     return Comparison(

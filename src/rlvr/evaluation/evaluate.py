@@ -1,6 +1,6 @@
 """Held-out evaluation: greedy accuracy, and with k samples per example avg@k, pass@k and maj@k, with intervals.
 
-The verdict is the task's metric, which shares no code with the training reward: reward hacking must not look like
+The grade is the task's metric, which shares no code with the training reward: reward hacking must not look like
 progress. Examples, draws and resamples are fixed: two evaluations of the same weights agree.
 """
 
@@ -21,7 +21,7 @@ from rlvr.evaluation.summary import EvaluationResult, summarize
 from rlvr.seeding import derive_seed
 from rlvr.tasks.base import Task
 from rlvr.tracking.evaluations import EvaluationRecord, Origin
-from rlvr.types import Example, SamplingParams, Verdict
+from rlvr.types import Example, GradedAnswer, SamplingParams
 
 SAMPLING_SEED = 0
 """Evaluation draws do not depend on the run's seed, so runs with different seeds can be compared."""
@@ -81,7 +81,7 @@ async def play_set(
     samples: Sequence[int],
     session: Session = UNKEPT,
 ) -> Records:
-    """The judged samples of each example: sample 0 is greedy, 1, 2, ... are drawn with `sampling`.
+    """The graded samples of each example: sample 0 is greedy, 1, 2, ... are drawn with `sampling`.
 
     The seed of a draw is a function of (`SAMPLING_SEED`, example id, sample, turn). The player is closed at the end.
     """
@@ -106,7 +106,7 @@ async def play_set(
             async with gate:
                 start, seed = time.perf_counter(), derive_seed(SAMPLING_SEED, "eval", example.id, sample)
                 episode = await player.play(example, task.env(example), drawn, sample_index=sample, seed=seed)
-                record = await judge(task, example, episode, sample, origin=origin, start=start)
+                record = await grade(task, example, episode, sample, origin=origin, start=start)
             if file is not None:
                 file.add(record)
         num_done += 1
@@ -125,7 +125,7 @@ def greedy(params: SamplingParams) -> SamplingParams:
     return replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
-async def judge(
+async def grade(
     task: Task,
     example: Example,
     episode: Played,
@@ -137,9 +137,9 @@ async def judge(
     """The record of a played episode; `start` is the `time.perf_counter()` at its begin."""
     turns = episode.texts
     if episode.failure is None:
-        verdict = await task.judge(example, turns)
+        grade = await task.grade(example, turns)
     else:
-        verdict = Verdict(answer=None, correct=False, failure=episode.failure)
+        grade = GradedAnswer(answer=None, correct=False, failure=episode.failure)
     return EvaluationRecord(
         **asdict(origin),
         example_id=example.id,
@@ -147,8 +147,8 @@ async def judge(
         prompt=turns[0].prompt if turns else "\n".join(message.content for message in example.messages),
         turns=episode.turns,
         expected=example.answer,
-        answer=verdict.answer,
-        correct=verdict.correct,
+        answer=grade.answer,
+        correct=grade.correct,
         reward=episode.score.value,
         stop_reason=episode.stop_reason,
         num_prompt_tokens=episode.num_prompt_tokens,
@@ -156,7 +156,7 @@ async def judge(
         tags=task.tags(example),
         parts=episode.score.parts,
         diagnostics=episode.score.diagnostics,
-        failure=verdict.failure,
+        failure=grade.failure,
         trace=episode.score.trace,
         time_s=0.0 if start is None else time.perf_counter() - start,
     )
@@ -176,7 +176,7 @@ def conclude(task_name: str, records: Records, *, world: World = ALONE) -> Evalu
 
 
 def check_failures(task_name: str, records: Sequence[EvaluationRecord]) -> None:
-    """UserError if too many completions, or all greedy ones, could not be judged."""
+    """UserError if too many completions, or all greedy ones, could not be graded."""
     check_answered(records)
     failures = [record.failure for record in records if record.failure is not None]
     all_greedy_failed = all(record.failure is not None for record in records if record.sample_index == 0)

@@ -13,7 +13,7 @@ from rlvr.core.episode import ChatCodec, ChatModel, Sampling, run_episode, turn_
 from rlvr.engines.chat_completions import EndpointError, Said, to_wire
 from rlvr.engines.openai import Endpoint
 from rlvr.errors import UserError
-from rlvr.tracking.evaluations import JudgedTurn
+from rlvr.tracking.evaluations import GradedTurn
 from rlvr.tracking.rollouts import call_records, reply_ids
 from rlvr.types import Episode, Example, Score, StopReason, ToolSchema
 
@@ -23,15 +23,15 @@ MAX_REPLY_CHARS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """An episode for metric and record: `texts` are judged, `turns` are recorded."""
+    """An episode for metric and record: `texts` are graded, `turns` are recorded."""
 
     texts: Sequence[TurnText]
-    turns: tuple[JudgedTurn, ...]
+    turns: tuple[GradedTurn, ...]
     score: Score
     stop_reason: StopReason
     num_prompt_tokens: int  # those that no earlier turn had read or written
     num_completion_tokens: int
-    failure: str | None = None  # why there is nothing to judge: an endpoint that failed
+    failure: str | None = None  # why there is nothing to grade: an endpoint that failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def played(chat: ChatCodec, episode: Episode, tools: Sequence[ToolSchema]) -> Pl
     sampled = ((completion.token_ids, completion.behavior_logprobs) for completion in completions)
     return Played(
         texts=texts,
-        turns=judged_turns(texts, sampled, [chat.decode(ids) for ids in replies]),
+        turns=graded_turns(texts, sampled, [chat.decode(ids) for ids in replies]),
         score=episode.score,
         stop_reason=episode.stop_reason,
         num_prompt_tokens=len(episode.turns[0].prompt_ids) + sum(map(len, replies)),
@@ -73,14 +73,14 @@ def played(chat: ChatCodec, episode: Episode, tools: Sequence[ToolSchema]) -> Pl
     )
 
 
-def judged_turns(
+def graded_turns(
     texts: Sequence[TurnText], sampled: Iterable[tuple[tuple[int, ...], tuple[float, ...]]], replies: Sequence[str]
-) -> tuple[JudgedTurn, ...]:
+) -> tuple[GradedTurn, ...]:
     """The turns to record; `sampled` has (token ids, logprobs) of each turn, `replies` what came back after all but
     the last.
     """
     return tuple(
-        JudgedTurn(
+        GradedTurn(
             completion=text.completion,
             token_ids=ids,
             logprobs=logprobs,
@@ -119,7 +119,7 @@ class EndpointPlayer:
         sampled = ((said.token_ids, said.logprobs) for said in answers)
         return Played(
             texts=texts,
-            turns=() if failure else judged_turns(texts, sampled, prompts[1:]),
+            turns=() if failure else graded_turns(texts, sampled, prompts[1:]),
             score=_error(failure) if failure else await _score(env, texts),
             stop_reason=stop_reason,
             num_prompt_tokens=num_read,

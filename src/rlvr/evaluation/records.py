@@ -63,7 +63,7 @@ class RecordFile:
             self._write(b"\n")
 
     def known(self, settings: str) -> dict[tuple[str, int], EvaluationRecord]:
-        """The judged records with these settings, by example id and sample index."""
+        """The graded records with these settings, by example id and sample index."""
         return {key[1:]: one for key, one in self._kept.items() if key[0] == settings and one.failure is None}
 
     def add(self, record: EvaluationRecord) -> None:

@@ -1,4 +1,4 @@
-"""From judged episodes to the metrics of docs/metrics.md, each with its 95 % interval."""
+"""From graded episodes to the metrics of docs/metrics.md, each with its 95 % interval."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def samples_by_example(records: Sequence[EvaluationRecord]) -> dict[str, list[Ev
     return samples
 
 
-def judged_samples(records: Sequence[EvaluationRecord]) -> dict[str, list[EvaluationRecord]]:
-    """`samples_by_example` of the examples whose samples were all judged."""
+def graded_samples(records: Sequence[EvaluationRecord]) -> dict[str, list[EvaluationRecord]]:
+    """`samples_by_example` of the examples whose samples were all graded."""
     samples = samples_by_example(records)
     return {example: of_one for example, of_one in samples.items() if all(one.failure is None for one in of_one)}
 
 
-def judged_greedily(records: Sequence[EvaluationRecord]) -> dict[str, EvaluationRecord]:
-    """The greedy completions that the metric could judge, by example."""
+def graded_greedily(records: Sequence[EvaluationRecord]) -> dict[str, EvaluationRecord]:
+    """The greedy completions that the metric could grade, by example."""
     return {one.example_id: one for one in records if one.sample_index == 0 and one.failure is None}
 
 
@@ -66,45 +66,45 @@ def _named(name: str, value: Interval | float) -> dict[str, float]:
 def measure(records: Sequence[EvaluationRecord]) -> Measured:
     """All numbers of an evaluation.
 
-    Completions that could not be judged count in `error_share` only: a greedy one is left out of every other metric,
-    a sample takes its example out of the sampled ones. Without a judged greedy completion, or sample, there are no
+    Completions that could not be graded count in `error_share` only: a greedy one is left out of every other metric,
+    a sample takes its example out of the sampled ones. Without a graded greedy completion, or sample, there are no
     metrics of that kind.
     """
     greedy = [record for record in records if record.sample_index == 0]
-    judged = [record for record in greedy if record.failure is None]
-    found: Measured = {("num_examples", ""): float(len(judged))}
-    if judged:
-        found |= _greedy(judged)
+    graded = [record for record in greedy if record.failure is None]
+    found: Measured = {("num_examples", ""): float(len(graded))}
+    if graded:
+        found |= _greedy(graded)
     if greedy:
         failed = [record.failure is not None or math.isnan(record.reward) for record in greedy]
         found["error_share", ""] = _mean(failed)
-    if complete := judged_samples(records):
+    if complete := graded_samples(records):
         found |= {(name, ""): value for name, value in _sampled(list(complete.values())).items()}
     return found
 
 
-def _greedy(judged: Sequence[EvaluationRecord]) -> Measured:
+def _greedy(graded: Sequence[EvaluationRecord]) -> Measured:
     """Accuracy, behavior, parts and facts, in all and by tag."""
-    tags = sorted({tag for record in judged for tag in record.tags})
-    tagged = {"": judged} | {tag: [record for record in judged if tag in record.tags] for tag in tags}
+    tags = sorted({tag for record in graded for tag in record.tags})
+    tagged = {"": graded} | {tag: [record for record in graded if tag in record.tags] for tag in tags}
     found: Measured = {}
     for tag, records in tagged.items():
         found["accuracy", tag] = wilson(sum(record.correct for record in records), len(records))
     numbers = {
-        "invalid_share": _mean([record.answer is None for record in judged]),
-        "truncated_share": _mean([record.stop_reason == StopReason.LENGTH for record in judged]),
-        "completion_tokens_mean": _mean([record.num_completion_tokens for record in judged]),
+        "invalid_share": _mean([record.answer is None for record in graded]),
+        "truncated_share": _mean([record.stop_reason == StopReason.LENGTH for record in graded]),
+        "completion_tokens_mean": _mean([record.num_completion_tokens for record in graded]),
     }
-    rewards = [record.reward for record in judged if not math.isnan(record.reward)]
+    rewards = [record.reward for record in graded if not math.isnan(record.reward)]
     if rewards:
         numbers["reward"] = _mean(rewards)
-    tools = tool_metrics([record.diagnostics for record in judged], [record.stop_reason for record in judged])
+    tools = tool_metrics([record.diagnostics for record in graded], [record.stop_reason for record in graded])
     for tag, records in tagged.items():
         numbers |= {f"part_{name}": _mean(values) for name, values in _parts(records).items()}
         numbers |= tools | facts([record.diagnostics for record in records])
         found |= {(name, tag): value for name, value in numbers.items()}
         if not tag:
-            values = {name: fact_values(judged, name) for name in numbers if SCORE.fullmatch(name)}
+            values = {name: fact_values(graded, name) for name in numbers if SCORE.fullmatch(name)}
             found |= {(name, ""): bootstrap(of_all) for name, of_all in values.items() if of_all}
         numbers, tools = {}, {}  # those of all examples have no tag
     return found
@@ -148,7 +148,7 @@ def majority_vote(
 ) -> float:
     """1.0 if the most frequent answer is correct, shared among ties: 0.5 when a right and a wrong one tie.
 
-    Votes count together for answers of the same normalized text and verdict: `The Beatles` and `beatles.` are one.
+    Votes count together for answers of the same normalized text and grade: `The Beatles` and `beatles.` are one.
     An answer of None could not be parsed and has no vote; without any vote the result is 0. With `worth`, the mean
     worth (e.g. F1) of those who cast the winning votes.
     """

@@ -203,12 +203,12 @@ def _disagreeing(one: Comparison, markdown: bool) -> str:
 
 
 def _example(record: EvaluationRecord, said: Sequence[tuple[str, EvaluationRecord]], markdown: bool) -> list[str]:
-    """The example, and the end and verdict of each completion in `said`; nothing in them can control the terminal."""
+    """The example, and the end and grade of each completion in `said`; nothing in them can control the terminal."""
     lines = [f"{record.example_id}: {_tail(record.prompt)}", f"  gold: {_tail(record.expected)}"]
     for name, one in said:
-        verdict = "right" if one.correct else "no answer" if one.answer is None else "wrong"
+        grade = "right" if one.correct else "no answer" if one.answer is None else "wrong"
         last = one.turns[-1].completion if one.turns else ""
-        lines.append(f"  {name} ({verdict}, {one.num_completion_tokens:,} tokens, {one.stop_reason}): {_tail(last)}")
+        lines.append(f"  {name} ({grade}, {one.num_completion_tokens:,} tokens, {one.stop_reason}): {_tail(last)}")
     shown = [_safe(line, False) for line in lines]
     return [f"    {line}" for line in shown] if markdown else [_wrapped(line) for line in shown]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rlvr.report.page import Limits, Page, finite, pack
 from rlvr.report.rollouts import shallow_dict, token_texts
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
 
 CellKey = tuple[str, str, str, str, str]
 """Task, split, model, retriever ("" for none) and settings."""
@@ -70,7 +70,7 @@ def evaluation_pages(
         analyzed: of each cell `name`, `scores`, `kinds`, `numbers`, `cost`, as far as they are known.
         comparisons: between two cells of one set.
         notes: sentences to show, e.g. about damaged lines.
-        limits: of the page's size; beyond them only answers and verdicts are embedded.
+        limits: of the page's size; beyond them only answers and grades are embedded.
     """
     cells, rows = _group(records)
     chunk_of, chunks, ids = _pack_texts(rows, limits or Limits())
@@ -81,7 +81,7 @@ def evaluation_pages(
         said.append(f"{len(notes) - MAX_NOTES:,} more remarks of this kind are not shown.")
     if kept < total:
         said.append(
-            f"The texts of {total - kept:,} of {total:,} episodes are left out; answers and verdicts are all there. "
+            f"The texts of {total - kept:,} of {total:,} episodes are left out; answers and grades are all there. "
             "Where models disagree comes first (--max-episodes, --max-mb)."
         )
     chunks["examples"] = pack([_listed(row, place) for row, place in zip(rows, chunk_of, strict=True)])
@@ -188,7 +188,7 @@ def _listed(row: _Row, place: int | None) -> dict[str, Any]:
 
 
 def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
-    """Verdict (1, 0, None if not judged), answer, stop reason, reward, tokens; number of right samples, of samples.
+    """Grade (1, 0, None if not graded), answer, stop reason, reward, tokens; number of right samples, of samples.
 
     All but the last two are of the greedy completion, or of the first sample without one.
     """
@@ -270,7 +270,7 @@ def _episode(record: EvaluationRecord, first: EvaluationRecord) -> dict[str, Any
     return found
 
 
-def _turn(turn: JudgedTurn) -> dict[str, Any]:
+def _turn(turn: GradedTurn) -> dict[str, Any]:
     """`calls` are pairs of text and problem: `["search(query=\\"Oslo\\")", null]`."""
     found: dict[str, Any] = {"said": _cut(turn.completion, MAX_COMPLETION_CHARS)}
     if turn.token_ids:

@@ -132,7 +132,7 @@ class AnswerPart(Part):
 
 
 def checked(name: str, score: object) -> Score:
-    """`score` itself if it is one finite verdict (NaN for `error`), else RewardError naming the reward.
+    """`score` itself if it is one finite grade (NaN for `error`), else RewardError naming the reward.
 
     A list, a bare number, NaN or infinity would otherwise be broadcast over a group or poison its mean in silence.
     """

@@ -1,4 +1,4 @@
-"""Parts that judge the form of a completion, whatever its answer. Length and repetition cost: values in [-1, 0]."""
+"""Parts that grade the form of a completion, whatever its answer. Length and repetition cost: values in [-1, 0]."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from rlvr.rewards.parts import PartRunner
 from rlvr.rewards.reasoning_gym import ReasoningGym
 from rlvr.rewards.text import golds_of, is_match, normalize
 from rlvr.settings import Component
-from rlvr.types import Attempt, Verdict
+from rlvr.types import Attempt, GradedAnswer
 
-NO_ANSWER = Verdict(answer=None, correct=False)
+NO_ANSWER = GradedAnswer(answer=None, correct=False)
 
 
 class Metric(Component, ABC):
-    """Judges the answers to held-out examples; its fields are its settings.
+    """Grades the answers to held-out examples; its fields are its settings.
 
     `uses_sandbox`: it runs code that can hang in the processes of `attempt.sandbox`.
     """
@@ -35,7 +35,7 @@ class Metric(Component, ABC):
     uses_sandbox: ClassVar[bool] = False
 
     @abstractmethod
-    async def judge(self, attempt: Attempt) -> Verdict:
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
         """What was answered, in the form that votes are cast for, and whether it is right. A missing answer never is.
 
         UserError if the example is at fault.
@@ -46,14 +46,14 @@ class Metric(Component, ABC):
 class NumericMetric(Metric):
     """Right if the number equals the gold exactly (`18.0`, `$18`, `18 eggs`), or yes and no agree. Votes: `18`."""
 
-    async def judge(self, attempt: Attempt) -> Verdict:
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
         gold = gold_answer(attempt.example.answer)
         if gold is None:
             raise UserError(f"{unreadable_gold(attempt.example)}: correct the data or choose another metric.")
         prediction = prediction_of(attempt)
         if prediction is None:
             return NO_ANSWER
-        return Verdict(answer=str(prediction), correct=self._is_same(prediction, gold))
+        return GradedAnswer(answer=str(prediction), correct=self._is_same(prediction, gold))
 
     def _is_same(self, prediction: Answer, gold: Answer) -> bool:
         return same_answer(prediction, gold)
@@ -73,57 +73,57 @@ class FinqaMetric(NumericMetric):
 class FinqaProgramMetric(Metric):
     """Official execution accuracy of a program. Votes are cast for results: `0.01639`."""
 
-    async def judge(self, attempt: Attempt) -> Verdict:
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
         example, program = attempt.example, attempt.answer
         missing = missing_metadata(example)
         if missing is not None:
-            raise UserError(f"{missing}: programs cannot be judged; correct the data or ask for numbers.")
+            raise UserError(f"{missing}: programs cannot be graded; correct the data or ask for numbers.")
         result = None if program is None else program_result(program, example)
         if result is None:
             return NO_ANSWER
-        return Verdict(answer=str(result), correct=is_correct_result(False, result, example.metadata["exe_ans"]))
+        return GradedAnswer(answer=str(result), correct=is_correct_result(False, result, example.metadata["exe_ans"]))
 
 
 @register("metric", "text")
 class TextMetric(Metric):
     """Exact match of the normalized text with the answer or one of metadata `aliases`. Votes: the normalized text."""
 
-    async def judge(self, attempt: Attempt) -> Verdict:
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
         text = attempt.answer
         if text is None:
             return NO_ANSWER
-        return Verdict(answer=normalize(text), correct=is_match(text, golds_of(attempt.example)))
+        return GradedAnswer(answer=normalize(text), correct=is_match(text, golds_of(attempt.example)))
 
 
 @register("metric", "exact")
 class ExactMetric(Metric):
     """Right if the answer is the gold, character for character, but for whitespace at both ends."""
 
-    async def judge(self, attempt: Attempt) -> Verdict:
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
         text = attempt.answer
-        return NO_ANSWER if text is None else Verdict(answer=text, correct=text == attempt.example.answer.strip())
+        return NO_ANSWER if text is None else GradedAnswer(answer=text, correct=text == attempt.example.answer.strip())
 
 
 class PartMetric(Metric):
     """Right where a part of a reward, with its default settings, finds the full value 1.
 
-    An answer that the part fails on is neither right nor wrong: the verdict names the failure.
+    An answer that the part fails on is neither right nor wrong: the grade names the failure.
     """
 
     uses_sandbox = True
     runner: ClassVar[PartRunner]
 
-    async def judge(self, attempt: Attempt) -> Verdict:
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
         self.runner.preload(attempt.sandbox)
         grade = await self.runner.grade(attempt)
         if grade.bad_data:
             raise UserError(f"{grade.message}: correct the data or choose another metric.")
         if grade.status == "error":
-            return Verdict(answer=None, correct=False, failure=grade.message or "no message")
+            return GradedAnswer(answer=None, correct=False, failure=grade.message or "no message")
         answer = attempt.answer
         if answer is None or grade.status == "invalid":
             return NO_ANSWER
-        return Verdict(answer=answer, correct=grade.value >= 1.0 - 1e-9)
+        return GradedAnswer(answer=answer, correct=grade.value >= 1.0 - 1e-9)
 
 
 @register("metric", "math")

@@ -63,7 +63,7 @@ class QaState:
         support: document id -> what it supports; of two passages that support the same, one is enough.
         num_support: how many different things have to be supported.
         hops: of the question.
-        rules: whose official scorer judges the answer.
+        rules: whose official scorer grades the answer.
         scope: where was searched; part of the names of the diagnostics.
         retrieved: ids of the documents that the model was shown; the values say nothing.
         trace: what was asked for and found, in order.
@@ -111,7 +111,7 @@ def official_scores(rules: Rules, answer: str, golds: Sequence[str]) -> AnswerSc
 def answer_scores(rules: Rules, answer: str, golds: Sequence[str], *, number_words: bool) -> AnswerScores:
     """The same, but an answer of which normalization leaves nothing is worth nothing, whatever it leaves of a gold.
 
-    With `number_words` also as the official scorer would judge after `with_digits` of answer and golds.
+    With `number_words` also as the official scorer would grade after `with_digits` of answer and golds.
     """
     if not normalize_answer(answer):
         return AnswerScores(0.0, 0.0)

@@ -24,7 +24,7 @@ Invalid: nothing, words, NaN and infinities, more than 200 characters or 40 digi
 another number (`18 twenty-five`), a fraction or multiple (`18 tenths`, `18 lakh`), a comparison (`18 or more`, `~18`),
 a negative change (`5% reduction`), a second thought (`18 is wrong`, `18 nope`). `_NOT_UNITS` lists them.
 
-Units are not judged, as in GSM8K's official scorer, where `18%` answers 18. A percent sign has a second reading,
+Units are not graded, as in GSM8K's official scorer, where `18%` answers 18. A percent sign has a second reading,
 without it, against a number that has neither percent sign nor scale word: `44%` equals 0.44 and 44, but not `4400%`;
 below one it has not: `0.12%` is 0.0012 only. A scale word counts; only FinQA's match, for tables in millions, also
 takes `12.0 million` for a plain 12. Values are exact fractions: 0.1 + 0.2 is 0.3, and no exponent is large enough to

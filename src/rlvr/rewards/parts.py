@@ -71,7 +71,7 @@ class PartsVerifier:
 
     async def verify(self, attempt: Attempt) -> Score:
         """The weighted sum, or why there is none; RewardError if a part returns anything but one finite number."""
-        attempt = attempt.judged_by(self._format, self._sandbox)
+        attempt = attempt.with_format(self._format, self._sandbox)
         grades = {name: runner.grade_now(attempt) for name, runner in self._immediate.items()}
         if self._waiting:  # together
             found = await asyncio.gather(*(runner.grade(attempt) for runner in self._waiting.values()))

@@ -20,7 +20,7 @@ class ReasoningGym(Part):
 
     The example's metadata has `dataset`, a name of reasoning_gym's, `entry`, what it generated, and `settings` if those
     were not the defaults: some verifiers depend on them. No answer is invalid, and so is one that the verifier fails on
-    while it can judge the gold.
+    while it can grade the gold.
     """
 
     needs_metadata = True

@@ -105,12 +105,12 @@ class RpnVerifier:
         ended, correct = END in written, found == attempt.example.answer
         derivation = _derivation(attempt.prompt, written[: written.index(END)] if ended else written, attempt.state)
         diagnostics, trace = dict(score.diagnostics), ()
-        if derivation is not None:  # neither the expression nor a line that was cut off is judged
+        if derivation is not None:  # neither the expression nor a line that was cut off is graded
             right = derivation.right
             if ended:
                 diagnostics["valid_steps"] = sum(right) / len(right)
-            judged = (None, *right) if ended else (None, *right[:-1], None)
-            trace = tuple(map(make_step, repeat("step", MAX_STEPS), map(" ".join, derivation.lines), judged))
+            graded = (None, *right) if ended else (None, *right[:-1], None)
+            trace = tuple(map(make_step, repeat("step", MAX_STEPS), map(" ".join, derivation.lines), graded))
         if found is not None:
             trace = (*trace, make_step("answer", found, correct))
         return replace(score, diagnostics=diagnostics, trace=trace)

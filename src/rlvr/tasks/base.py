@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 from rlvr.core.env import Env
-from rlvr.types import Example, Message, TurnText, Verdict
+from rlvr.types import Example, GradedAnswer, Message, TurnText
 
 CountTokens = Callable[..., int]
 """Messages, and the schemas of tools if there are any -> the tokens of their prompt."""
@@ -44,7 +44,7 @@ class Task(ABC):
         return [self.env(example) for _ in range(count)]
 
     @abstractmethod
-    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+    async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         """The metric: what was answered and whether it is right. Knows nothing of reward settings."""
 
     def tags(self, example: Example) -> tuple[str, ...]:

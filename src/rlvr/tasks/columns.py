@@ -118,7 +118,7 @@ def _part(settings: ColumnSettings, rows: list[Row]) -> Part:
 def parse(row: Row, settings: ColumnSettings) -> Problem | str:
     """The problem of a row, the row's other fields in its metadata; `NO_GOLD` where there is no answer.
 
-    DataError if the metric could not judge it.
+    DataError if the metric could not grade it.
     """
     question = row.text(settings.question_field)
     working, row = _worked(row, settings)
@@ -160,7 +160,7 @@ def answers(row: Row, field: str, metric: str) -> tuple[str, ...]:
     golds = tuple(text for one in values if one is not None and (text := _answer(row, field, one)))
     if len(golds) > 1 and metric != "text":
         raise DataError(
-            f"{row.place}: field {field!r} has {len(golds)} accepted answers, which task.metric={metric} cannot judge: "
+            f"{row.place}: field {field!r} has {len(golds)} accepted answers, which task.metric={metric} cannot grade: "
             "use task.metric=text."
         )
     if metric == "numeric" and golds and parse_answer(golds[0]) is None:

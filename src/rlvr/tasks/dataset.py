@@ -20,7 +20,7 @@ from rlvr.tasks.prompting import plain
 from rlvr.tasks.settings import TaskContext
 from rlvr.tasks.sources import Keep, Source, anything
 from rlvr.tasks.tool_play import ToolEnvironments, played
-from rlvr.types import Attempt, Example, TurnText, Verdict
+from rlvr.types import Attempt, Example, GradedAnswer, TurnText
 
 NUM_SHOTS = 64
 """Examples of an endless source that few-shot examples are chosen from."""
@@ -39,7 +39,7 @@ class Data:
 
 
 class DatasetTask(Task):
-    """Problems from a `Source`, asked by a `Prompter`, rewarded by a verifier, judged by a metric.
+    """Problems from a `Source`, asked by a `Prompter`, rewarded by a verifier, graded by a metric.
 
     Without `environments` an episode has one turn.
 
@@ -52,7 +52,7 @@ class DatasetTask(Task):
         context: TaskContext,
         *,
         data: Data,
-        judge: Metric,
+        metric: Metric,
         max_prompt_tokens: int | None = None,
         environments: ToolEnvironments | None = None,
     ) -> None:
@@ -60,7 +60,7 @@ class DatasetTask(Task):
         self.name, self.vocabulary = context.name, data.vocabulary
         self.source = data.source
         self._notes = list(data.notes)
-        self._prompter, self.verifier, self._judge = context.prompter, context.verifier, judge
+        self._prompter, self.verifier, self._metric = context.prompter, context.verifier, metric
         self._sandbox, self._tool_format = context.sandbox, context.prompt.tool_format
         self._traced = TracedAnswer(self.verifier, self._prompter.answer_format)
         self._seed, self._few_shot = context.seed, context.prompt.few_shot
@@ -84,15 +84,15 @@ class DatasetTask(Task):
             return self.environments.env(example)
         return SingleTurnEnv(example, self._traced)
 
-    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+    async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         """The metric on the last turn. Where no answer is known nothing is right."""
-        return await self.judge_attempt(to_attempt(example, turns))
+        return await self.grade_attempt(to_attempt(example, turns))
 
-    async def judge_attempt(self, attempt: Attempt) -> Verdict:
+    async def grade_attempt(self, attempt: Attempt) -> GradedAnswer:
         """The metric on an episode as verifiers see it."""
         if not attempt.example.metadata.get("has_answer", True):
-            return Verdict(answer=self._prompter.answer_format.answer_of(attempt), correct=False)
-        return await self._judge.judge(replace(attempt, format=self._prompter.answer_format, sandbox=self._sandbox))
+            return GradedAnswer(answer=self._prompter.answer_format.answer_of(attempt), correct=False)
+        return await self._metric.grade(replace(attempt, format=self._prompter.answer_format, sandbox=self._sandbox))
 
     def tags(self, example: Example) -> tuple[str, ...]:
         return tuple(example.metadata.get("tags", ()))

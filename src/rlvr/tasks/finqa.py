@@ -53,7 +53,7 @@ class Finqa(SplitSettings):
     def answer_kind(self) -> str:
         return self.answer
 
-    def judge(self) -> Metric:
+    def make_metric(self) -> Metric:
         return FinqaProgramMetric() if self.answer == "program" else FinqaMetric()
 
     def check_run(self, config: Any) -> None:

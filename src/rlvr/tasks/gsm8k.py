@@ -44,7 +44,7 @@ class Gsm8k(SplitSettings):
     def answer_kind(self) -> str:
         return "number"
 
-    def judge(self) -> Metric:
+    def make_metric(self) -> Metric:
         return NumericMetric()
 
     def load(self, context: TaskContext) -> Data:

@@ -29,7 +29,7 @@ from rlvr.settings import setting
 from rlvr.tasks.base import CountTokens, Task
 from rlvr.tasks.dataset import DatasetTask
 from rlvr.tasks.settings import MixPart, TaskBundle, TaskContext, TaskSettings
-from rlvr.types import Example, TurnText, Verdict
+from rlvr.types import Example, GradedAnswer, TurnText
 
 MAX_BLOCK = 1_000
 """Longest block; weights that would need a longer one are rounded to thousandths, and no task to none."""
@@ -113,8 +113,8 @@ class MixTask(Task):
     def envs(self, example: Example, count: int) -> Sequence[Env]:
         return self._part_of(example).envs(example, count)
 
-    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
-        return await self._part_of(example).judge(example, turns)
+    async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
+        return await self._part_of(example).grade(example, turns)
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """The task's name, and the tags it gives."""

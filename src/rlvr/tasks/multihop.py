@@ -28,7 +28,7 @@ from rlvr.tasks.multihop_sets import Library
 from rlvr.tasks.problems import Problem
 from rlvr.tasks.prompting import DOCUMENTS
 from rlvr.tasks.tool_play import ToolEnvironments
-from rlvr.types import Attempt, Example, Verdict
+from rlvr.types import Attempt, Example, GradedAnswer
 
 if TYPE_CHECKING:
     from rlvr.tasks.multihop_settings import MultiHopSettings
@@ -222,12 +222,12 @@ class OfficialAnswer(Metric):
 
     rules: Rules
 
-    async def judge(self, attempt: Attempt) -> Verdict:
+    async def grade(self, attempt: Attempt) -> GradedAnswer:
         completion = final_answer(attempt)
         if completion is None:
-            return Verdict(answer=None, correct=False)
+            return GradedAnswer(answer=None, correct=False)
         scores = official_scores(self.rules, completion.answer, golds_of(attempt.example))
-        return Verdict(answer=completion.answer, correct=scores.em == 1.0)
+        return GradedAnswer(answer=completion.answer, correct=scores.em == 1.0)
 
 
 # ---------------------------------------------------------------------------------------------------- demonstrations

@@ -51,7 +51,7 @@ class MultiHopSettings(DataSettings):
     has_documents: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
     rules: ClassVar[Rules]
-    """Whose scorer judges."""
+    """Whose scorer grades."""
     match: ClassVar[Match]
     fields: ClassVar[tuple[str, ...]]
     """Columns that are needed."""
@@ -164,7 +164,7 @@ class MultiHopSettings(DataSettings):
 
     # ---------------------------------------------------------------------------------------------------- the task
 
-    def judge(self) -> Metric:
+    def make_metric(self) -> Metric:
         return OfficialAnswer(rules=self.rules)
 
     def load(self, context: TaskContext) -> Data:

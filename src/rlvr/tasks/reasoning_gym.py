@@ -50,7 +50,7 @@ class ReasoningGymTask(DataSettings):
     def metric_uses_sandbox(self) -> bool:
         return True
 
-    def judge(self) -> Metric:
+    def make_metric(self) -> Metric:
         return ReasoningGymMetric()
 
     def load(self, context: TaskContext) -> Data:

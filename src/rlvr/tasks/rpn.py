@@ -32,7 +32,7 @@ from rlvr.tasks.base import CountTokens, Task, text_of
 from rlvr.tasks.problems import is_held_out
 from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
 from rlvr.tasks.shapes import OPERAND, OPERATOR, chain_shape, count_shapes, unrank_shape
-from rlvr.types import Example, Message, TurnText, Verdict
+from rlvr.types import Example, GradedAnswer, Message, TurnText
 
 SHAPE_TRIES, FILL_TRIES = 50, 200  # draws before an expression is held to be impossible
 Weights = tuple[PositiveFloat, ...] | None
@@ -215,9 +215,9 @@ class RpnTask(Task):
     def env(self, example: Example) -> Env:
         return SingleTurnEnv(example, self.verifier, state=self.arithmetic)
 
-    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+    async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         """Exact answer: code apart from the rewards, so no reward setting moves it."""
-        return rpn_metric.judge(text_of(example.messages), turns[-1].completion, example.answer)
+        return rpn_metric.grade(text_of(example.messages), turns[-1].completion, example.answer)
 
     def tags(self, example: Example) -> tuple[str, ...]:
         """`("3_operators",)`"""

@@ -2,12 +2,12 @@
 
 import re
 
-from rlvr.types import Verdict
+from rlvr.types import GradedAnswer
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
-def judge(prompt: str, completion: str, expected: str) -> Verdict:
+def grade(prompt: str, completion: str, expected: str) -> GradedAnswer:
     """Is the last thing the completion says, before the first `<eoe>`, `= expected`?
 
     The `=` may be the prompt's last word, so a direct answer counts:
@@ -20,6 +20,6 @@ def judge(prompt: str, completion: str, expected: str) -> Verdict:
     said, ended, _ = completion.partition("<eoe>")
     words = prompt.split() + said.split()
     if not ended or len(words) < 2 or words[-2] != "=" or not _INTEGER.fullmatch(words[-1]):
-        return Verdict(answer=None, correct=False)
+        return GradedAnswer(answer=None, correct=False)
     answer = str(int(words[-1]))
-    return Verdict(answer=answer, correct=int(answer) == int(expected))
+    return GradedAnswer(answer=answer, correct=int(answer) == int(expected))

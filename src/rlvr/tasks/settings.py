@@ -89,7 +89,7 @@ class TaskSettings(Component, ABC):
 
     @property
     def metric_uses_sandbox(self) -> bool:
-        """Whether held-out answers are judged in a killable process."""
+        """Whether held-out answers are graded in a killable process."""
         return False
 
     @property
@@ -168,7 +168,7 @@ class DataSettings(LimitSettings):
         """The problems, and what there is to say about them."""
 
     @abstractmethod
-    def judge(self) -> Metric:
+    def make_metric(self) -> Metric:
         """What tells whether a held-out answer is right."""
 
     def verifier(self, context: TaskContext) -> Verifier:
@@ -187,7 +187,7 @@ class DataSettings(LimitSettings):
         return DatasetTask(
             context,
             data=self.load(context) if context.reads != "nothing" else Data(source=ListSource([], [], context.seed)),
-            judge=self.judge(),
+            metric=self.make_metric(),
             max_prompt_tokens=self.max_prompt_tokens,
             environments=self.environments(context),
         )
@@ -209,7 +209,7 @@ Subset = Annotated[
 MetricName = Annotated[
     str,
     setting(
-        description="how held-out answers are judged: numeric: equal numbers; math: equivalent expressions; text: "
+        description="how held-out answers are graded: numeric: equal numbers; math: equivalent expressions; text: "
         "equal after normalization; exact: equal characters; or your own module:Class",
         min_length=1,
     ),
@@ -246,9 +246,9 @@ class MetricSettings(DataSettings):
 
     @property
     def metric_uses_sandbox(self) -> bool:
-        return type(self.judge()).uses_sandbox
+        return type(self.make_metric()).uses_sandbox
 
-    def judge(self) -> Metric:
+    def make_metric(self) -> Metric:
         return registry.find("metric", str(self.metric))()
 
     def check_run(self, config: Any) -> None:

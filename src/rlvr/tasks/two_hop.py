@@ -33,7 +33,7 @@ from rlvr.tasks.base import CountTokens, Task, text_of
 from rlvr.tasks.problems import is_held_out
 from rlvr.tasks.prompting import Prompter
 from rlvr.tasks.settings import HeldOutShare, TaskContext, TaskSettings
-from rlvr.types import Attempt, Example, Message, TraceStep, TurnText, Verdict
+from rlvr.types import Attempt, Example, GradedAnswer, Message, TraceStep, TurnText
 
 END = "<eoe>"
 CALL, CALL_END, REPLY, REPLY_END = "<call>", "</call>", "<tool>", "</tool>"
@@ -83,10 +83,10 @@ class WordsEnv(ToolEnv):
         self._walk, self._format = walk, form
 
     async def _ending(self, attempt: Attempt) -> tuple[TraceStep, ...]:
-        verdict = await METRIC.judge(replace(attempt, format=self._format))
-        if verdict.answer is None:
+        grade = await METRIC.grade(replace(attempt, format=self._format))
+        if grade.answer is None:
             return ()
-        return self._walk.trace.ending((), verdict.answer, verdict.correct)
+        return self._walk.trace.ending((), grade.answer, grade.correct)
 
     async def step(self, said: Message) -> Reply:
         reply = await super().step(said)
@@ -226,9 +226,9 @@ class TwoHopTask(Task):
             for name, place in places.items()
         }
 
-    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+    async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         """Is exactly the city named between the markers? Code apart from the rewards."""
-        return await METRIC.judge(replace(to_attempt(example, turns), format=self._prompter.answer_format))
+        return await METRIC.grade(replace(to_attempt(example, turns), format=self._prompter.answer_format))
 
     def example(self, text: str) -> Example:
         """For `<q> where p3`, `where p3` or `p3` a held-out chain of that person; UserError for any other text."""

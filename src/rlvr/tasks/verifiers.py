@@ -37,7 +37,7 @@ from rlvr.tasks.settings import HeldOutShare, LimitSettings, TaskContext
 from rlvr.tasks.sources import ListSource
 from rlvr.tasks.splits import Part, by_hash, make_data
 from rlvr.tasks.verifiers_env import FAILURES, TOOL_ERRORS, Scorer, VerifiersEnv, to_messages, tool_schema
-from rlvr.types import Example, Message, Score, ToolSchema, TurnText, Verdict
+from rlvr.types import Example, GradedAnswer, Message, Score, ToolSchema, TurnText
 
 VERSION = "0.3.1"
 """The last one with `load_environment`, `ToolEnv`, `Rubric`, `vf-install` and their `vf-eval`."""
@@ -75,7 +75,7 @@ class Verifiers(LimitSettings):
 class VerifiersTask(Task):
     """Rows of the library's data sets; what became of an episode is known to its environment alone.
 
-    So `judge` looks up what the environment that `env` made for the example found: the number called `task.metric`.
+    So `grade` looks up what the environment that `env` made for the example found: the number called `task.metric`.
     """
 
     def __init__(self, settings: Verifiers, seed: int, *, name: str) -> None:
@@ -98,7 +98,7 @@ class VerifiersTask(Task):
         return [self._example(problem) for problem in self._source.held_out(num)]
 
     def env(self, example: Example) -> Env:
-        """A rollout that is scored by itself, whose finding is kept for `judge`."""
+        """A rollout that is scored by itself, whose finding is kept for `grade`."""
         remember = functools.partial(self._remember, example)
         return VerifiersEnv(example, self._row(example), self._env, scorer=Scorer(self._env, 1), scored=remember)
 
@@ -107,20 +107,20 @@ class VerifiersTask(Task):
         scorer, row = Scorer(self._env, count), self._row(example)
         return [VerifiersEnv(example, row, self._env, scorer=scorer) for _ in range(count)]
 
-    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+    async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         """Whether the number called `task.metric` reached `task.metric_threshold`. Where no answer is known, nothing is
         right."""
         answer = turns[-1].text.strip() or None
         findings = self._findings.get(key := _key(example, turns))
         if not findings:
-            return Verdict(answer=answer, correct=False, failure="the environment has not scored this episode")
+            return GradedAnswer(answer=answer, correct=False, failure="the environment has not scored this episode")
         found = findings.pop(0)
         if not findings:
             del self._findings[key]
         if isinstance(found, str):
-            return Verdict(answer=answer, correct=False, failure=found)
+            return GradedAnswer(answer=answer, correct=False, failure=found)
         known = example.metadata.get("has_answer", True)
-        return Verdict(answer=answer, correct=known and found >= self._settings.metric_threshold - ROUNDING)
+        return GradedAnswer(answer=answer, correct=known and found >= self._settings.metric_threshold - ROUNDING)
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
         """Prompt and the row's answer. UserError if it has none."""

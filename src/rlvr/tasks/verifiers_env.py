@@ -108,7 +108,7 @@ class VerifiersEnv:
     def __init__(
         self, example: Example, row: Mapping[str, Any], env: Any, *, scorer: Scorer, scored: Scored | None = None
     ) -> None:
-        """`scored` is told the verdict. `row` is a row of the environment's data set."""
+        """`scored` is told the grade. `row` is a row of the environment's data set."""
         limit = getattr(env, "max_turns", None)
         self.max_turns: int | None = limit if isinstance(limit, int) and limit > 0 else None
         self.tools: tuple[ToolSchema, ...] = ()
@@ -161,7 +161,7 @@ class VerifiersEnv:
             await self._scorer(None)
             score = _error(str(error))
         else:
-            score = await self._judged(state, turns)
+            score = await self._graded(state, turns)
         if self._scored is not None:
             self._scored(turns, score)
         return score
@@ -184,7 +184,7 @@ class VerifiersEnv:
         await self._next_request()
         return self._pending is not None
 
-    async def _judged(self, state: Any, turns: Sequence[TurnText]) -> Score:
+    async def _graded(self, state: Any, turns: Sequence[TurnText]) -> Score:
         try:
             await self._scorer(state)
             await self._env.rubric.cleanup(state)

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from rlvr.tracking.rollouts import CallRecord, Decode, EpisodeRecord, TextTurn, TurnRecord
-from rlvr.types import Group, StopReason, Verdict
+from rlvr.types import GradedAnswer, Group, StopReason
 
 Span = tuple[str, str]
 """Text and its style, as rich names styles."""
@@ -45,17 +45,17 @@ def call_text(call: CallRecord) -> str:
     return visible(f"{call.name}({arguments})", MAX_CALL_CHARS)
 
 
-def verdict_text(verdict: Verdict, expected: str, stop_reason: str) -> str:
+def grade_text(grade: GradedAnswer, expected: str, stop_reason: str) -> str:
     """`answer 7: right`, `answer 7: wrong, 5 is right`, `the model gave no answer; 5 is right`."""
-    if verdict.failure is not None:
-        return f"no verdict: {verdict.failure}"
+    if grade.failure is not None:
+        return f"no grade: {grade.failure}"
     known = f"; {expected} is right" if expected else ""
-    if verdict.answer is None:
+    if grade.answer is None:
         reason = "was cut off before an answer" if stop_reason == StopReason.LENGTH else "gave no answer"
         return f"the model {reason}{known}"
     if not expected:
-        return f"answer {verdict.answer}"
-    return f"answer {verdict.answer}: {'right' if verdict.correct else f'wrong, {expected} is right'}"
+        return f"answer {grade.answer}"
+    return f"answer {grade.answer}: {'right' if grade.correct else f'wrong, {expected} is right'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,23 +65,23 @@ class EpisodePrinter:
     print: Callable[[Sequence[Line]], None]  # shows lines of styled text
     decode: Decode
     weights: Callable[[Group], Mapping[str, float]]  # of the parts of a group's reward; empty if they are not known
-    verdicts: Callable[[Group], Sequence[Verdict]]  # the metric's, on a group's episodes
+    grades: Callable[[Group], Sequence[GradedAnswer]]  # the metric's, on a group's episodes
 
     def show(self, step: int, groups: Sequence[Group], records: Sequence[EpisodeRecord]) -> None:
         """All episodes of a step; `records` are those of the groups' episodes, in order."""
-        verdicts = [verdict for group in groups for verdict in self.verdicts(group)]
-        for record, verdict in zip(records, verdicts, strict=True):
+        grades = [grade for group in groups for grade in self.grades(group)]
+        for record, grade in zip(records, grades, strict=True):
             group = groups[record.group]
             title = (
                 f"step {step}, group {record.group + 1} of {len(groups)}, "
                 f"episode {record.sample_index + 1} of {len(group.episodes)}, example "
             )
             head: Line = [(f"---- {title}", LABEL), (visible(record.example_id, 100), LABEL)]
-            self.print([head, *episode_lines(record, verdict, self.weights(group), self.decode)])
+            self.print([head, *episode_lines(record, grade, self.weights(group), self.decode)])
 
 
 def episode_lines(
-    record: EpisodeRecord, verdict: Verdict, weights: Mapping[str, float], decode: Decode
+    record: EpisodeRecord, grade: GradedAnswer, weights: Mapping[str, float], decode: Decode
 ) -> Iterator[Line]:
     """An episode from its prompt to what it is trained with."""
     last = len(record.turns) - 1
@@ -93,8 +93,8 @@ def episode_lines(
         yield from (_labelled("", [(f"calls {call_text(call)}", PLAIN)]) for call in turn.calls)
         if index == last or turn.stop_reason != StopReason.STOP:
             yield _labelled("", [_ending(record, turn)])
-    found = visible(verdict_text(verdict, record.answer, record.stop_reason))
-    yield _labelled("answer", [(found, GOOD if verdict.correct else BAD)])
+    found = visible(grade_text(grade, record.answer, record.stop_reason))
+    yield _labelled("answer", [(found, GOOD if grade.correct else BAD)])
     yield _labelled("reward", [(_reward(record, weights), PLAIN)])
     facts = [f"{name} {_number(value)}" for name, value in record.diagnostics.items() if value or name not in _FAILURES]
     if facts:

@@ -1,4 +1,4 @@
-"""Records of judged episodes, one JSON line each: what `eval`, `predict` and `benchmark` write, and what `analyze` and
+"""Records of graded episodes, one JSON line each: what `eval`, `predict` and `benchmark` write, and what `analyze` and
 `report` read. docs/evaluation.md describes every field.
 """
 
@@ -30,7 +30,7 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]
 class Origin:
     """Where a record comes from: `Origin(model="runs/latest/final", task="rpn", split="test")`.
 
-    `settings` is a short hash of everything that decides what is asked, sampled and judged, the weights included:
+    `settings` is a short hash of everything that decides what is asked, sampled and graded, the weights included:
     records with equal settings, example and sample are the same measurement. `conditions` is a hash of what has to be
     equal for two models to be compared. `retriever` is None where nothing is searched.
     """
@@ -44,7 +44,7 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JudgedTurn(TextTurn):
+class GradedTurn(TextTurn):
     """A turn of an evaluation; `token_ids` and `logprobs` are empty where an endpoint does not tell them."""
 
     token_ids: tuple[int, ...] = ()
@@ -53,10 +53,10 @@ class JudgedTurn(TextTurn):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationRecord(Origin):
-    """One judged episode. `sample_index` 0 is the greedy one, 1..k are sampled. `failure`: why it could not be judged.
+    """One graded episode. `sample_index` 0 is the greedy one, 1..k are sampled. `failure`: why it could not be graded.
 
     `EvaluationRecord(model="runs/latest/final", task="rpn", split="test", retriever=None, settings="3f2a...",
-    example_id="3 4 +", sample_index=0, prompt="<boe> 3 4 + =", turns=(JudgedTurn(completion="7 <eoe>"),),
+    example_id="3 4 +", sample_index=0, prompt="<boe> 3 4 + =", turns=(GradedTurn(completion="7 <eoe>"),),
     expected="7", answer="7", correct=True, reward=1.0, stop_reason=StopReason.STOP, num_prompt_tokens=5,
     num_completion_tokens=2, tags=("1_operators",), parts={"correct": 1.0}, diagnostics={})`
     """
@@ -64,7 +64,7 @@ class EvaluationRecord(Origin):
     example_id: str
     sample_index: Count
     prompt: str
-    turns: tuple[JudgedTurn, ...]
+    turns: tuple[GradedTurn, ...]
     expected: str
     answer: str | None
     correct: bool
@@ -77,7 +77,7 @@ class EvaluationRecord(Origin):
     diagnostics: Mapping[str, Number | str]
     failure: str | None = None
     trace: tuple[TraceStep, ...] = ()
-    time_s: float = 0.0  # from the first prompt to the verdict, other episodes in between: the only field of the clock
+    time_s: float = 0.0  # from the first prompt to the grade, other episodes in between: the only field of the clock
 
     @property
     def completions(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from rlvr.app.evaluation_report import write_evaluation_report
 from rlvr.errors import UserError
 from rlvr.evaluation.analysis import analyze
 from rlvr.report.run import Limits
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, write_jsonl
+from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn, write_jsonl
 from tests.unit.evaluation.records import greedy, record
 from tests.unit.report.runs import chunk_of, save_tokenizer
 
@@ -78,7 +78,7 @@ def test_a_benchmarks_folder_has_the_names_of_its_plan(tmp_path: Path) -> None:
 
 
 def test_tokens_are_spelled_by_the_models_own_tokenizer_where_it_is_at_hand(tmp_path: Path) -> None:
-    turn = JudgedTurn(completion="3 4", token_ids=(1, 2), logprobs=(-0.1, -0.2))
+    turn = GradedTurn(completion="3 4", token_ids=(1, 2), logprobs=(-0.1, -0.2))
     save_tokenizer(tmp_path / "run/final")
     broken = tmp_path / "broken"
     broken.mkdir()

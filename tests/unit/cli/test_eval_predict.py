@@ -22,7 +22,7 @@ from rlvr.cli.predict import by_turn, steps
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.models.policy import HubPolicy
 from rlvr.models.scratch import build_model, build_tokenizer
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn, read_records
+from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn, read_records
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason
 from tests.system.qwen import save_qwen
@@ -119,7 +119,7 @@ def test_a_setting_can_be_changed(run_folder: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["eval/rpn/completion_tokens_mean"] == 1.0
 
 
-def test_predict_prints_steps_and_verdict(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_prints_steps_and_grade(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(run_folder), "--prompt", "3  4 +"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("3 4 +\n")
@@ -227,7 +227,7 @@ def test_failures_show_what_was_not_right_greedy_first_and_why() -> None:
         "---- of a sample",
     ]
     assert "answer 5: wrong, 0 is right" in shown
-    assert "no verdict: the endpoint failed: 500: \\x1b]0;x" in shown
+    assert "no grade: the endpoint failed: 500: \\x1b]0;x" in shown
     assert "\x1b" not in shown
     assert failures([right], 10) == "every answer was right\n"
     assert failures([wrong] * 3, 1).endswith("... and 2 more\n")
@@ -271,7 +271,7 @@ def record(
         example_id="3 4 + 5 *",
         sample_index=0,
         prompt="<boe> 3 4 + 5 * =",
-        turns=(JudgedTurn(completion=completion),),
+        turns=(GradedTurn(completion=completion),),
         expected="0",
         answer=answer,
         correct=correct,
@@ -289,7 +289,7 @@ def test_steps_stand_line_by_line() -> None:
     assert steps(record("2 <eoe>", "2", correct=False)) == "3 4 + 5 *\n= 2\nanswer 2: wrong, 0 is right\n"
     assert steps(record("2 2 <eoe>", None, correct=False)).endswith("the model gave no answer; 0 is right\n")
     failed = replace(record("2 <eoe>", None, correct=False), failure="timed out after 5 s")
-    assert steps(failed).endswith("no verdict: timed out after 5 s\n")
+    assert steps(failed).endswith("no grade: timed out after 5 s\n")
     cut = steps(record("2 2 2", None, correct=False, stop=StopReason.LENGTH))
     assert cut.endswith("the model was cut off before an answer; 0 is right\n")
 
@@ -297,8 +297,8 @@ def test_steps_stand_line_by_line() -> None:
 def test_an_episode_with_tools_is_shown_turn_by_turn() -> None:
     call = CallRecord(name="search", arguments={"name": "p3"}, problem=None)
     turns = (
-        JudgedTurn(completion="<call> search p3 </call>", calls=(call,), reply="<tool> \x1b[2J o7"),
-        JudgedTurn(completion="<ans> c4 </ans>", reply=None),
+        GradedTurn(completion="<call> search p3 </call>", calls=(call,), reply="<tool> \x1b[2J o7"),
+        GradedTurn(completion="<ans> c4 </ans>", reply=None),
     )
     shown = by_turn(replace(record("<ans> c4 </ans>", "c4", correct=False), turns=turns))
     assert shown.splitlines() == [
@@ -358,7 +358,7 @@ def test_predict_writes_what_is_sampled_on_a_terminal_and_the_same_elsewhere(
     monkeypatch.setattr(sys.stdout, "write", lambda text: (written.append(text), write(text))[1])
     assert main(words) == 0
     assert capsys.readouterr().out.split() == elsewhere.split()
-    assert len(written) >= 4  # the problem, each token, the verdict
+    assert len(written) >= 4  # the problem, each token, the grade
     assert main([*words, "--json"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
 from rlvr.types import StopReason
 
 
 def record(example: str, correct: bool, *, sample: int = 0, model: str = "a", **values: Any) -> EvaluationRecord:
-    """One judged answer; the settings are the model's."""
+    """One graded answer; the settings are the model's."""
     plain: dict[str, Any] = {
         "task": "rpn",
         "settings": f"{model:0<16}",
         "prompt": f"{example} =",
-        "turns": (JudgedTurn(completion="7" if correct else "8"),),
+        "turns": (GradedTurn(completion="7" if correct else "8"),),
         "expected": "7",
         "answer": "7" if correct else "8",
         "reward": float(correct),

@@ -12,7 +12,7 @@ from rlvr.errors import ConfigError
 from rlvr.evaluation.analysis import analyze
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.summary import summarize
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason
 from tests.unit.evaluation.records import greedy, record
@@ -65,9 +65,7 @@ def test_pitfall_38_a_measurement_that_is_there_twice_counts_once() -> None:
     found = analyze([*records, *records[:2], replace(records[2], correct=True)])
     assert found.cells[0].num_examples == 4
     assert found.cells[0].scores["accuracy"] == wilson(1, 4)
-    assert found.notes == (
-        "3 records are there twice and counted once (1 with another verdict: the first one counts).",
-    )
+    assert found.notes == ("3 records are there twice and counted once (1 with another grade: the first one counts).",)
 
 
 def test_an_evaluation_that_was_interrupted_counts_whole_examples_only() -> None:
@@ -112,20 +110,20 @@ def test_pitfall_38_models_that_were_asked_in_other_ways_are_compared_with_a_war
     assert analyze(variants).notes == ()  # what differs between them is the question
 
 
-def test_a_model_that_could_never_be_judged_is_named() -> None:
+def test_a_model_that_could_never_be_graded_is_named() -> None:
     failed = [replace(one, failure="timed out") for one in greedy([0, 0])]
     found = analyze([*failed, *greedy([1, 0], model="b")])
     assert [(cell.name, "accuracy" in cell.scores) for cell in found.cells] == [("a", False), ("b", True)]
     assert found.notes == (
-        "a on rpn: no greedy answer could be judged.",
-        "a and b have no example of rpn in common that was judged greedily.",
+        "a on rpn: no greedy answer could be graded.",
+        "a and b have no example of rpn in common that was graded greedily.",
     )
     assert math.isnan(found.cells[0].cost.tokens_per_right)
 
 
 def test_cost_is_counted_over_all_episodes() -> None:
     call = CallRecord(name="retrieve", arguments={}, problem=None)
-    turns = (JudgedTurn(completion="c", calls=(call, call)), JudgedTurn(completion="7"))
+    turns = (GradedTurn(completion="c", calls=(call, call)), GradedTurn(completion="7"))
     one = record("e0", True, turns=turns, num_prompt_tokens=90, num_completion_tokens=10, time_s=3.0)
     (cell,) = analyze([one, record("e1", False, num_prompt_tokens=40, num_completion_tokens=0, time_s=1.0)]).cells
     cost = cell.cost
@@ -135,7 +133,7 @@ def test_cost_is_counted_over_all_episodes() -> None:
 
 def test_calls_of_a_completion_that_was_cut_off_did_not_run() -> None:
     call = CallRecord(name="retrieve", arguments={}, problem=None)
-    turns = (JudgedTurn(completion="c", calls=(call,)), JudgedTurn(completion="c", calls=(call,) * 65))
+    turns = (GradedTurn(completion="c", calls=(call,)), GradedTurn(completion="c", calls=(call,) * 65))
     cut = record("e0", False, turns=turns, stop_reason=StopReason.LENGTH)
     (cell,) = analyze([cut, replace(cut, example_id="e1", diagnostics={"turns": 2.0, "tool_calls": 1.0})]).cells
     assert cell.cost.tool_calls == 1.0

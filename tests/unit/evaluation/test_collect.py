@@ -10,7 +10,7 @@ import pytest
 
 from rlvr.errors import UserError
 from rlvr.evaluation.collect import collect
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
 from rlvr.tracking.jsonl import to_json
 from tests.unit.evaluation.records import greedy
 
@@ -35,10 +35,10 @@ def test_all_records_under_a_folder_are_found_and_nothing_else(tmp_path: Path) -
 
 
 def test_what_is_told_token_by_token_can_be_left_out(tmp_path: Path) -> None:
-    turn = JudgedTurn(completion="7", token_ids=(4, 9), logprobs=(-0.5, -0.25), reply="there")
+    turn = GradedTurn(completion="7", token_ids=(4, 9), logprobs=(-0.5, -0.25), reply="there")
     write(tmp_path / "a.jsonl", greedy([1], turns=(turn,)))
     assert collect([tmp_path]).records[0].turns == (turn,)
-    assert collect([tmp_path], tokens=False).records[0].turns == (JudgedTurn(completion="7", reply="there"),)
+    assert collect([tmp_path], tokens=False).records[0].turns == (GradedTurn(completion="7", reply="there"),)
 
 
 def test_pitfall_38_damaged_lines_and_files_are_named_and_the_rest_is_used(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from tests.unit.evaluation.records import greedy, record
 NAMES = ("a", "b")
 
 
-def test_pitfall_38_models_are_compared_on_the_examples_that_both_were_judged_on() -> None:
+def test_pitfall_38_models_are_compared_on_the_examples_that_both_were_graded_on() -> None:
     first = greedy([1, 1, 0, 0, 1])
     second = greedy([0, 1, 1, 1, 0, 1, 1], model="b")  # e5 and e6 were never asked of a
-    second[4] = replace(second[4], failure="timed out")  # and e4 could not be judged
+    second[4] = replace(second[4], failure="timed out")  # and e4 could not be graded
     found = compare(first, second, names=NAMES)
     assert found is not None
     assert (found.num_common, found.only_first, found.only_second) == (4, ("e0",), ("e2", "e3"))

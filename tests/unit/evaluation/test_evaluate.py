@@ -17,7 +17,7 @@ from rlvr.core.env import TurnText
 from rlvr.core.episode import Sampling, run_episode
 from rlvr.core.world import ALONE, World
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.evaluate import conclude, examples_of, judge, play_set
+from rlvr.evaluation.evaluate import conclude, examples_of, grade, play_set
 from rlvr.evaluation.intervals import wilson
 from rlvr.evaluation.players import MAX_REPLY_CHARS, LocalPlayer, played
 from rlvr.evaluation.summary import EvaluationResult
@@ -29,13 +29,13 @@ from rlvr.types import (
     Completion,
     Episode,
     Example,
+    GradedAnswer,
     Message,
     SamplingParams,
     Score,
     StopReason,
     ToolCall,
     Turn,
-    Verdict,
 )
 from tests.unit.tasks.settings import make_reward
 
@@ -135,7 +135,7 @@ def play(
 def recorded(
     task: RpnTask, codec: WordCodec, example: Example, episode: Episode, tools: Sequence[Any]
 ) -> EvaluationRecord:
-    return asyncio.run(judge(task, example, played(codec, episode, tools), episode.sample_index))
+    return asyncio.run(grade(task, example, played(codec, episode, tools), episode.sample_index))
 
 
 def test_accuracy_is_the_share_of_exact_answers_by_number_of_operators() -> None:
@@ -233,15 +233,15 @@ def test_two_evaluations_of_the_same_policy_agree() -> None:
 
 
 class FailingMetric(RpnTask):
-    """Fails on the first `num_failures` verdicts."""
+    """Fails on the first `num_failures` grades."""
 
     num_failures = 0
 
-    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+    async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         self.num_failures -= 1
         if self.num_failures >= 0:
-            return Verdict(answer=None, correct=False, failure="timed out after 1 s")
-        return await super().judge(example, turns)
+            return GradedAnswer(answer=None, correct=False, failure="timed out after 1 s")
+        return await super().grade(example, turns)
 
 
 def test_pitfall_26_a_metric_that_fails_too_often_ends_the_evaluation() -> None:
@@ -299,9 +299,9 @@ class ListeningTask(RpnTask):
 
     seen: tuple[TurnText, ...] = ()
 
-    async def judge(self, example: Example, turns: Sequence[TurnText]) -> Verdict:
+    async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
         self.seen = tuple(turns)
-        return Verdict(answer="3", correct=True)
+        return GradedAnswer(answer="3", correct=True)
 
 
 def test_pitfall_38_the_metric_sees_all_turns_with_their_calls_and_all_their_tokens_are_counted() -> None:

@@ -1,4 +1,4 @@
-"""From judged episodes to numbers: the parts of the reward beside the metric, and several tasks together."""
+"""From graded episodes to numbers: the parts of the reward beside the metric, and several tasks together."""
 
 import math
 from dataclasses import replace
@@ -43,8 +43,8 @@ def test_pitfall_38_an_answer_whose_reward_failed_still_counts() -> None:
 
 def test_pitfall_26_what_the_metric_failed_on_is_neither_right_nor_wrong() -> None:
     failed = replace(record("a", 0, {"format": 1.0}), answer=None, failure="timed out after 1 s", reward=math.nan)
-    judged = [record("b", 0, {"format": 0.0}, correct=True), record("c", 0, {}, correct=True)]
-    metrics = summarize("math", [failed, *judged])
+    graded = [record("b", 0, {"format": 0.0}, correct=True), record("c", 0, {}, correct=True)]
+    metrics = summarize("math", [failed, *graded])
     assert metrics["eval/math/num_examples"] == 2
     assert metrics["eval/math/accuracy"] == 1.0
     assert metrics["eval/math/error_share"] == 1 / 3

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rlvr.evaluation.analysis import analyze
 from rlvr.evaluation.intervals import Interval
 from rlvr.evaluation.tables import WIDTH, number, percent, plain, report, score_rows, summary_rows, table
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
 from tests.unit.evaluation.records import greedy, record
 
 
@@ -49,7 +49,7 @@ def test_many_models_with_long_names_fit_100_columns() -> None:
 
 def test_model_output_cannot_write_to_the_terminal_or_into_the_markup() -> None:
     said = "\x1b[2J\x1b]0;owned\x07[red]bold[/red] <script>alert(1)</script>\n# head | cell"
-    evil = record("e0", False, model="m|<b>", turns=(JudgedTurn(completion=said),), prompt="[link=x]\x9b31m")
+    evil = record("e0", False, model="m|<b>", turns=(GradedTurn(completion=said),), prompt="[link=x]\x9b31m")
     analysis = analyze([evil, record("e1", True, model="m|<b>"), *greedy([1, 1], model="b")])
     for markdown in (False, True):
         text = report(analysis, markdown=markdown)

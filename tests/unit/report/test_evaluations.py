@@ -15,7 +15,7 @@ from rlvr.report.evaluations import (
     evaluation_pages,
 )
 from rlvr.report.page import Limits, Page, render
-from rlvr.tracking.evaluations import EvaluationRecord, JudgedTurn
+from rlvr.tracking.evaluations import EvaluationRecord, GradedTurn
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
 from tests.unit.evaluation.records import greedy, record
@@ -88,7 +88,7 @@ def test_samples_stand_behind_the_greedy_answer_and_a_record_counts_once() -> No
     assert only_sampled["results"]["0"][0] == 1
 
 
-def test_pitfall_27_what_could_not_be_judged_is_neither_right_nor_wrong() -> None:
+def test_pitfall_27_what_could_not_be_graded_is_neither_right_nor_wrong() -> None:
     made = evaluation_pages([record("e0", False, failure="timed out", reward=math.nan, answer=None)], title="t")
     (row,) = chunk(made, "examples")
     assert row["results"]["0"] == [None, None, "stop", None, 2, 0, 0]
@@ -101,8 +101,8 @@ def test_an_episode_is_kept_with_turns_calls_tokens_and_trace() -> None:
     call = CallRecord(name="search", arguments={"query": "Oslo", "top_n": 3}, problem=None)
     broken = CallRecord(name="", arguments={}, problem="no JSON")
     turns = (
-        JudgedTurn(completion="?", token_ids=(5, 6), logprobs=(-0.5, -math.inf), calls=(call, broken), reply="Oslo is"),
-        JudgedTurn(completion="7"),
+        GradedTurn(completion="?", token_ids=(5, 6), logprobs=(-0.5, -math.inf), calls=(call, broken), reply="Oslo is"),
+        GradedTurn(completion="7"),
     )
     trace = (TraceStep(kind="query", text="Oslo"), TraceStep(kind="answer", text="7", ok=True, turn=1))
     kept = texts(
@@ -134,7 +134,7 @@ def test_another_prompt_or_gold_answer_stands_with_its_record() -> None:
 
 
 def test_long_texts_are_cut_where_they_say_least() -> None:
-    turn = JudgedTurn(completion="a" * 10**6, token_ids=tuple(range(10**5)), logprobs=(0.0,) * 10**5)
+    turn = GradedTurn(completion="a" * 10**6, token_ids=tuple(range(10**5)), logprobs=(0.0,) * 10**5)
     kept = texts(record("e0", True, prompt="x" * 10**6 + "end", turns=(turn,)))
     assert kept["prompt"].endswith("end")
     assert len(kept["prompt"]) < MAX_PROMPT_CHARS + 100
@@ -150,10 +150,10 @@ def hard(number: int) -> str:
 
 
 def test_pitfall_38_above_the_limit_disagreeing_examples_stay_and_the_rest_is_counted() -> None:
-    verdicts = {"a": [1] * 400, "b": [number % 20 != 0 for number in range(400)]}
+    grades = {"a": [1] * 400, "b": [number % 20 != 0 for number in range(400)]}
     records = [
         record(f"e{number}", bool(right), model=model, prompt=hard(number))
-        for model, of_one in verdicts.items()
+        for model, of_one in grades.items()
         for number, right in enumerate(of_one)
     ]
     whole = evaluation_pages(records, title="t")
@@ -172,7 +172,7 @@ def test_pitfall_38_above_the_limit_disagreeing_examples_stay_and_the_rest_is_co
 
 def test_the_texts_of_tokens_are_those_of_models_that_are_folders(tmp_path: Path) -> None:
     save_tokenizer(tmp_path)
-    turn = JudgedTurn(completion="7", token_ids=(5, 6, 5), logprobs=(0.0, 0.0, 0.0))
+    turn = GradedTurn(completion="7", token_ids=(5, 6, 5), logprobs=(0.0, 0.0, 0.0))
     models = (str(tmp_path), "openai:http://x#y")
     made = evaluation_pages([record("e0", True, turns=(turn,), model=model) for model in models], title="t")
     assert chunk(made, "tokens") == {str(tmp_path): {"5": "7", "6": "<eoe>"}, "openai:http://x#y": {}}

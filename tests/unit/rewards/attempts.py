@@ -13,7 +13,7 @@ from rlvr.rewards.base import Grade, Part
 from rlvr.rewards.extract import AnswerFormat, Markers
 from rlvr.rewards.metrics import Metric
 from rlvr.settings import validated
-from rlvr.types import Attempt, Example, StopReason, Verdict
+from rlvr.types import Attempt, Example, GradedAnswer, StopReason
 
 Result = TypeVar("Result")
 MARKERS = Markers(reasoning_start="<r>", reasoning_end="</r>", solution_start="<s>", solution_end="</s>")
@@ -60,9 +60,9 @@ def grade(part: Part, made: Attempt, form: AnswerFormat = SOLUTION) -> Grade:
     return part.grade(replace(made, format=form))
 
 
-def judged(metric: Metric, made: Attempt, form: AnswerFormat = SOLUTION) -> Verdict:
-    """The verdict of a metric that never waits."""
-    return finished(metric.judge(replace(made, format=form)))
+def graded_answer(metric: Metric, made: Attempt, form: AnswerFormat = SOLUTION) -> GradedAnswer:
+    """The found of a metric that never waits."""
+    return finished(metric.grade(replace(made, format=form)))
 
 
 def wrong_settings(kind: type[Any], values: Mapping[str, Any]) -> list[tuple[str, str]]:

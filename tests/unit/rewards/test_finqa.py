@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rlvr.errors import ConfigError
 from rlvr.rewards.finqa import FinqaProgram
 from rlvr.rewards.metrics import FinqaProgramMetric
-from tests.unit.rewards.attempts import attempt, grade, judged, run, solved
+from tests.unit.rewards.attempts import attempt, grade, graded_answer, run, solved
 from tests.unit.rewards.test_numeric import finqa_rows
 
 TABLE = [["", "2019", "2018"], ["revenue", "$ 150", "$ 100"], ["loss", "( 32 )", "n/a"]]
@@ -51,7 +51,7 @@ def test_right_and_wrong_programs(program: str, execution: float, same: float) -
 )
 def test_pitfall_28_the_punctuation_of_a_program_is_mended_for_reward_and_metric(said: str) -> None:
     assert value(said, "execution") == value(said, "program") == (1.0, "scored")
-    assert judged(FinqaProgramMetric(), attempt(solved(said), **METADATA)).correct
+    assert graded_answer(FinqaProgramMetric(), attempt(solved(said), **METADATA)).correct
     assert value(f"{said} or 7", "execution") == (-1.0, "invalid")
 
 

@@ -34,8 +34,8 @@ from rlvr.rewards.official.text import normalize_answer
 from rlvr.rewards.parts import PartsVerifier
 from rlvr.rewards.text import TextMatch
 from rlvr.tasks.multihop import OfficialAnswer, complete
-from rlvr.types import Attempt, Example, Score, StopReason, ToolCall, Verdict
-from tests.unit.rewards.attempts import FIXTURES, finished, grade, judged, run
+from rlvr.types import Attempt, Example, GradedAnswer, Score, StopReason, ToolCall
+from tests.unit.rewards.attempts import FIXTURES, finished, grade, graded_answer, run
 
 FORM = AnswerFormat(answer_in="complete")
 
@@ -99,8 +99,8 @@ def test_pitfall_28_the_metric_and_the_parts_agree_with_the_official_rows(rules:
         made = attempt(said(row["prediction"]), gold=golds[0], aliases=tuple(golds[1:]), notes=state(rules=rules))
         scores = official_scores(rules, row["prediction"], golds)
         assert (round(scores.em, 6), round(scores.f1, 6)) == (row["expected"]["em"], row["expected"]["f1"]), row["vid"]
-        verdict: Verdict = judged(OfficialAnswer(rules=rules), made, FORM)
-        assert verdict.correct == (row["expected"]["em"] == 1)
+        found: GradedAnswer = graded_answer(OfficialAnswer(rules=rules), made, FORM)
+        assert found.correct == (row["expected"]["em"] == 1)
         for metric in ("em", "f1"):
             part = MultiHopAnswer(metric=metric, number_words=False)  # type: ignore[arg-type]
             paid = row["expected"][metric] if normalize_answer(row["prediction"]) else 0.0
@@ -116,8 +116,8 @@ def test_pitfall_28_an_answer_of_which_nothing_is_left_is_worth_nothing_in_a_rew
         for formula in ("spec", "later"):
             part = Combined(formula=formula)  # type: ignore[arg-type]
             assert graded(part, attempt(said(text, "3", "12"), gold="The")).value < 0.4
-        verdict: Verdict = judged(OfficialAnswer(rules="musique"), made, FORM)
-        assert verdict.correct  # the official scorer keeps its rule
+        found: GradedAnswer = graded_answer(OfficialAnswer(rules="musique"), made, FORM)
+        assert found.correct  # the official scorer keeps its rule
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_number_words_are_made_equal_in_answer_and_golds_alike_and_only_where_as
         made = attempt(said(text), gold=gold)
         assert graded(MultiHopAnswer(metric="em"), made).value == 1.0
         assert graded(MultiHopAnswer(metric="em", number_words=False), made).value == 0.0
-        verdict: Verdict = judged(OfficialAnswer(rules="musique"), made, FORM)
-        assert not verdict.correct  # the metric has no leniency
+        found: GradedAnswer = graded_answer(OfficialAnswer(rules="musique"), made, FORM)
+        assert not found.correct  # the metric has no leniency
     assert graded(MultiHopAnswer(metric="em"), attempt(said("30 2nds"), gold="30 seconds")).value == 0.0
 
 

@@ -21,7 +21,7 @@ from tests.unit.rewards.attempts import (
     WHOLE,
     attempt,
     grade,
-    judged,
+    graded_answer,
     run,
     solved,
     wrong_settings,
@@ -40,15 +40,15 @@ def make_part(task: str) -> AnswerPart:
 
 
 def test_the_table_has_every_class_with_answers_that_count_and_answers_that_do_not() -> None:
-    verdicts = {kind: {row["verdict"] for row in PERTURBATIONS if row["kind"] == kind} for kind in CLASSES}
-    assert all("invalid" in found for found in verdicts.values())
-    assert all("right" in found for kind, found in verdicts.items() if kind != "NaN")
+    grades = {kind: {row["grade"] for row in PERTURBATIONS if row["kind"] == kind} for kind in CLASSES}
+    assert all("invalid" in found for found in grades.values())
+    assert all("right" in found for kind, found in grades.items() if kind != "NaN")
 
 
 @pytest.mark.parametrize("row", PERTURBATIONS, ids=lambda row: f"{row['kind']}-{row['gold']}-{row['text'][:40]}")
-def test_pitfall_28_each_perturbation_gets_its_verdict_from_the_reward(row: dict[str, str]) -> None:
+def test_pitfall_28_each_perturbation_gets_its_grade_from_the_reward(row: dict[str, str]) -> None:
     found = grade(make_part(row["task"]), attempt(row["text"], row["gold"]), FORMATS[row["answer_in"]])
-    assert (found.value, found.status) == VALUES[row["verdict"]]
+    assert (found.value, found.status) == VALUES[row["grade"]]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_pitfall_28_each_perturbation_gets_its_verdict_from_the_reward(row: dict
 )
 def test_pitfall_28_the_number_check_never_contradicts_the_answer(row: dict[str, str]) -> None:
     found = grade(NumberCheck(), attempt(row["text"], row["gold"]), FORMATS[row["answer_in"]])
-    assert (found.value, found.status) == (float(row["verdict"] == "right"), "scored")
+    assert (found.value, found.status) == (float(row["grade"] == "right"), "scored")
 
 
 @pytest.mark.parametrize("said", ["18", " 18 ", "18.0", "$18", "18 eggs", "18.", "+18"])
@@ -139,7 +139,7 @@ def test_pitfall_28_finqa_takes_the_gold_rounded_to_the_three_or_more_digits_tha
 ) -> None:
     for said in (*right, *wrong):
         assert grade(STRICT, attempt(said, gold), WHOLE).value == float(said in right), said
-        assert judged(FinqaMetric(), attempt(said, gold), WHOLE).correct == (said in right), said
+        assert graded_answer(FinqaMetric(), attempt(said, gold), WHOLE).correct == (said in right), said
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, math.nan, math.inf])

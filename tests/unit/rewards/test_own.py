@@ -18,7 +18,7 @@ from rlvr.rewards.sandbox import Sandbox
 from rlvr.rewards.settings import RewardSettings
 from rlvr.settings import dumped, validated
 from rlvr.types import Score, StopReason
-from tests.unit.rewards.attempts import SOLUTION, WHOLE, attempt, judged, solved, wrong_settings
+from tests.unit.rewards.attempts import SOLUTION, WHOLE, attempt, graded_answer, solved, wrong_settings
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "own"
 CODE = """
@@ -26,7 +26,7 @@ import asyncio, json, os
 from dataclasses import dataclass
 from rlvr.rewards.base import Grade, Part
 from rlvr.rewards.metrics import Metric
-from rlvr.types import Verdict
+from rlvr.types import GradedAnswer
 
 class Acts(Part):
     def grade(self, attempt):
@@ -73,8 +73,8 @@ class Forgot(Part):
     pass
 
 class Judges(Metric):
-    async def judge(self, attempt):
-        return Verdict(answer=attempt.answer, correct=True)
+    async def grade(self, attempt):
+        return GradedAnswer(answer=attempt.answer, correct=True)
 
 @dataclass
 class Plain:
@@ -177,7 +177,7 @@ def test_a_part_that_cannot_be_found_is_named(kind: str, message: str) -> None:
 
 def test_a_metric_is_found_too() -> None:
     kind: type[Any] = registry.find("metric", "own_rewards:Judges")
-    assert judged(kind(), attempt(solved("7")), SOLUTION).answer == "7"
+    assert graded_answer(kind(), attempt(solved("7")), SOLUTION).answer == "7"
     assert {"numeric", "math", "text", "exact"} <= set(registry.names("metric"))
 
 

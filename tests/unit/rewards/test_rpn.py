@@ -26,7 +26,7 @@ def scored(attempt: Attempt, boxed: float = 0.0, correct: float = 1.0) -> Score:
     return finished(RpnVerifier(parts).verify(attempt))
 
 
-def verdict(
+def found(
     completion: str, answer: str = "5", prompt: str = PROMPT, **weights: float
 ) -> tuple[float, str, float, float]:
     score = scored(made(completion, answer, prompt), **weights)
@@ -41,7 +41,7 @@ def verdict(
     ],
 )
 def test_the_gold_between_equals_and_the_end_is_correct(completion: str, correct: float) -> None:
-    assert verdict(completion) == (correct, "scored", 1.0, correct)
+    assert found(completion) == (correct, "scored", 1.0, correct)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_gold_between_equals_and_the_end_is_correct(completion: str, correct
 )
 def test_a_completion_without_a_boxed_operand_is_invalid(completion: str) -> None:
     for boxed in (0.0, 0.3, 1.0):
-        assert verdict(completion, boxed=boxed, correct=1.0 - boxed) == (0.0, "invalid", 0.0, 0.0)
+        assert found(completion, boxed=boxed, correct=1.0 - boxed) == (0.0, "invalid", 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_completion_without_a_boxed_operand_is_invalid(completion: str) -> Non
     ],
 )
 def test_pitfall_28_exploits_score_nothing(completion: str, prompt: str) -> None:
-    value, _, _, correct = verdict(completion, prompt=prompt)
+    value, _, _, correct = found(completion, prompt=prompt)
     assert (value, correct) == (0.0, 0.0)
 
 
@@ -87,13 +87,13 @@ def test_pitfall_28_signs_count() -> None:
 
 
 def test_pitfall_03_words_after_the_first_end_are_not_scored() -> None:
-    assert verdict("5 <eoe> = 6 <eoe>") == (1.0, "scored", 1.0, 1.0)
-    assert verdict("5 <eoe> 6 7 <pad>") == (1.0, "scored", 1.0, 1.0)
+    assert found("5 <eoe> = 6 <eoe>") == (1.0, "scored", 1.0, 1.0)
+    assert found("5 <eoe> 6 7 <pad>") == (1.0, "scored", 1.0, 1.0)
 
 
 def test_an_answer_that_is_no_operand_never_matches() -> None:
-    assert verdict("x <eoe>", answer="x")[:2] == (0.0, "invalid")
-    assert verdict("", answer="")[:2] == (0.0, "invalid")
+    assert found("x <eoe>", answer="x")[:2] == (0.0, "invalid")
+    assert found("", answer="")[:2] == (0.0, "invalid")
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_an_answer_that_is_no_operand_never_matches() -> None:
     [(1.0, 0.0, 1.0, 1.0), (0.0, 1.0, 1.0, 0.0), (0.3, 0.7, 1.0, 0.3), (0.2, 0.8, 1.0, 0.2), (0.0, 2.0, 2.0, 0.0)],
 )
 def test_weights_make_the_value(boxed: float, correct: float, right: float, wrong: float) -> None:
-    assert verdict("5 <eoe>", boxed=boxed, correct=correct) == (right, "scored", 1.0, 1.0)
-    assert verdict("6 <eoe>", boxed=boxed, correct=correct) == (wrong, "scored", 1.0, 0.0)
+    assert found("5 <eoe>", boxed=boxed, correct=correct) == (right, "scored", 1.0, 1.0)
+    assert found("6 <eoe>", boxed=boxed, correct=correct) == (wrong, "scored", 1.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rlvr.errors import UserError
 from rlvr.rewards.metrics import TextMetric
 from rlvr.rewards.text import TextMatch
-from tests.unit.rewards.attempts import FORMATS, WHOLE, attempt, grade, judged, solved
+from tests.unit.rewards.attempts import FORMATS, WHOLE, attempt, grade, graded_answer, solved
 
 
 def value(said: str, gold: str, metric: Any, **metadata: object) -> float:
@@ -44,7 +44,7 @@ def test_pitfall_28_signs_points_and_sharps_are_part_of_the_answer(said: str, go
     for one, other in ((said, gold), (gold, said)):
         assert value(one, other, "em") == 0.0
         assert value(one, other, "f1") < 1.0
-        assert not judged(TextMetric(), attempt(solved(one), other)).correct
+        assert not graded_answer(TextMetric(), attempt(solved(one), other)).correct
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_pitfall_28_signs_points_and_sharps_are_part_of_the_answer(said: str, go
 )
 def test_numbers_are_equal_in_any_spelling(said: str, gold: str) -> None:
     assert value(said, gold, "em") == value(said, gold, "f1") == 1.0
-    assert judged(TextMetric(), attempt(solved(said), gold)).correct
+    assert graded_answer(TextMetric(), attempt(solved(said), gold)).correct
 
 
 def test_the_best_of_answer_and_aliases_counts() -> None:
@@ -67,7 +67,7 @@ def test_pitfall_28_aliases_that_are_no_list_of_texts_are_refused(aliases: objec
     with pytest.raises(UserError, match="give a list of texts in its metadata"):
         value("a", "gold", "em", aliases=aliases)
     with pytest.raises(UserError, match="aliases of example 'e1'"):
-        judged(TextMetric(), attempt(solved("a"), "gold", aliases=aliases))
+        graded_answer(TextMetric(), attempt(solved("a"), "gold", aliases=aliases))
 
 
 @pytest.mark.parametrize("metric", ["em", "f1"])

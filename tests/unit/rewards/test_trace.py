@@ -21,7 +21,7 @@ def drawn(completion: str) -> list[tuple[str, str, bool | None]]:
         ("5 <eoe>", [("answer", "5", True)]),
         ("6 <eoe>", [("answer", "6", False)]),
         ("4 1 + = 5 <eoe>", [("step", "4 1 +", True), ("step", "5", True), ("answer", "5", True)]),
-        # each line is judged by the line before it, so the answer is wrong although the last step is right
+        # each line is graded_answer by the line before it, so the answer is wrong although the last step is right
         ("4 2 + = 6 <eoe>", [("step", "4 2 +", False), ("step", "6", True), ("answer", "6", False)]),
         # and the other way round: the gold answer by a step that does not follow
         ("4 2 + = 5 <eoe>", [("step", "4 2 +", False), ("step", "5", False), ("answer", "5", True)]),

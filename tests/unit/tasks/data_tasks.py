@@ -20,7 +20,7 @@ from rlvr.settings import validated
 from rlvr.tasks.base import Task
 from rlvr.tasks.prompts import MarkersSettings
 from rlvr.tasks.settings import Functions, TaskBundle
-from rlvr.types import Example, Score, StopReason, Verdict
+from rlvr.types import Example, GradedAnswer, Score, StopReason
 
 CONF = Path(rlvr.__file__).parent / "conf"
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
@@ -68,8 +68,8 @@ def turn(text: str) -> TurnText:
     return TurnText(prompt="", completion=text, text=text, stop_reason=StopReason.STOP, num_tokens=len(text.split()))
 
 
-def judged(task: Task, example: Example, text: str) -> Verdict:
-    return asyncio.run(task.judge(example, [turn(text)]))
+def graded(task: Task, example: Example, text: str) -> GradedAnswer:
+    return asyncio.run(task.grade(example, [turn(text)]))
 
 
 def scored(task: Task, example: Example, text: str) -> Score:

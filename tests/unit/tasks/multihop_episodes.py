@@ -8,7 +8,7 @@ from typing import Any
 
 from rlvr.core.env import TurnText
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.types import Example, Message, Score, StopReason, ToolCall, Verdict
+from rlvr.types import Example, GradedAnswer, Message, Score, StopReason, ToolCall
 from tests.unit.tasks.data_tasks import FIXTURES, make
 
 FOLDERS = {"musique": "musique", "hotpotqa": "hotpotqa", "wiki2": "2wikimultihopqa"}
@@ -42,8 +42,8 @@ def said(*calls: ToolCall, text: str = "", stop_reason: StopReason = StopReason.
 
 async def episode(
     task: DatasetTask, example: Example, turns: Sequence[TurnText]
-) -> tuple[Score, Verdict, list[Message]]:
-    """What an episode of these turns is worth, how it is judged, what the tools said. It ends where the env ends it."""
+) -> tuple[Score, GradedAnswer, list[Message]]:
+    """What an episode of these turns is worth, how it is graded, what the tools said. It ends where the env ends it."""
     env = task.env(example)
     await env.start()
     done: list[TurnText] = []
@@ -56,10 +56,10 @@ async def episode(
         heard += reply.messages
         if reply.done:
             break
-    return await env.score(done), await task.judge(example, done), heard
+    return await env.score(done), await task.grade(example, done), heard
 
 
-def play(task: DatasetTask, example: Example, *turns: TurnText) -> tuple[Score, Verdict, list[Message]]:
+def play(task: DatasetTask, example: Example, *turns: TurnText) -> tuple[Score, GradedAnswer, list[Message]]:
     return asyncio.run(episode(task, example, turns))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rlvr.errors import ConfigError
 from rlvr.rows import DataError
-from tests.unit.tasks.data_tasks import ids, judged, make, scored, solved, sums, write_jsonl
+from tests.unit.tasks.data_tasks import graded, ids, make, scored, solved, sums, write_jsonl
 
 
 def jsonl(path: Path, **changes: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def test_any_file_with_questions_and_answers_is_a_task(tmp_path: Path) -> None:
     assert len(asked) + len(held_out) == 50
     assert not asked & {example.id for example in held_out}
     example = held_out[0]
-    assert judged(made, example, solved(f"${example.answer}.0")).correct
+    assert graded(made, example, solved(f"${example.answer}.0")).correct
     assert scored(made, example, solved(example.answer)).value == 1.0
 
 
@@ -94,9 +94,9 @@ def test_several_accepted_texts_are_all_right(tmp_path: Path) -> None:
     made = make(jsonl(write_jsonl(tmp_path / "x.jsonl", rows), metric="text"), reward="text", prompt="short_answer")
     example = made.eval_examples(1)[0]
     assert (example.answer, example.metadata["aliases"]) == ("New York", ("NYC",))
-    assert judged(made, example, "nyc").correct
+    assert graded(made, example, "nyc").correct
     assert scored(made, example, "the NYC.").value == 1.0
-    assert not judged(made, example, "York").correct
+    assert not graded(made, example, "York").correct
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_several_accepted_texts_are_all_right(tmp_path: Path) -> None:
         ("eighteen", "must be a number, yes or no for task.metric=numeric"),
         (True, "must be a text, a number or a list of them, but is the boolean True"),
         ({"text": ["18"]}, "must be a text, a number or a list of them, but is an object"),
-        (["18", "19"], "has 2 accepted answers, which task.metric=numeric cannot judge"),
+        (["18", "19"], "has 2 accepted answers, which task.metric=numeric cannot grade"),
         ([["18"]], "must be a text, a number or a list of them, but is a list of 1"),
         (float("inf"), "must be a text, a number or a list of them, but is the number inf"),
         (10**400, "must be a text, a number or a list of them, but is the number 1000"),
     ],
 )
-def test_an_answer_that_the_metric_cannot_judge_is_an_error_at_load_time(
+def test_an_answer_that_the_metric_cannot_grade_is_an_error_at_load_time(
     tmp_path: Path, answer: Any, said: str
 ) -> None:
     path = write_jsonl(tmp_path / "x.jsonl", [*sums(9), {"question": "Q?", "answer": answer}])

@@ -8,7 +8,7 @@ import pytest
 from rlvr.errors import ConfigError, UserError
 from rlvr.tasks.problems import fingerprint
 from rlvr.types import Message
-from tests.unit.tasks.data_tasks import FIXTURES, judged, make, opened, scored, solved, sums, turn, write_jsonl
+from tests.unit.tasks.data_tasks import FIXTURES, graded, make, opened, scored, solved, sums, turn, write_jsonl
 
 TASK = {"name": "gsm8k", "path": str(FIXTURES / "gsm8k")}
 
@@ -128,9 +128,9 @@ def test_a_question_of_ones_own_is_asked_in_the_same_way_and_has_no_answer() -> 
     example = made.example("  Six times\x00 seven? ")
     assert example.messages[0] == made.eval_examples(1)[0].messages[0]
     assert example.messages[1].content == "Six times seven?"
-    verdict = judged(made, example, solved("42"))
-    assert (verdict.answer, verdict.correct) == ("42", False)
-    assert judged(made, example, "42").answer is None
+    grade = graded(made, example, solved("42"))
+    assert (grade.answer, grade.correct) == ("42", False)
+    assert graded(made, example, "42").answer is None
     with pytest.raises(UserError, match="blank"):
         made.example(" \n")
 
@@ -139,11 +139,11 @@ def test_a_completion_that_cannot_be_read_is_invalid_and_not_zero() -> None:
     made = make(TASK)
     example = made.train_example(0)
     for text in ("", "0", "The answer is 0.", solved("many"), solved("0") + solved("0")):
-        assert judged(made, example, text).answer is None
+        assert graded(made, example, text).answer is None
         assert scored(made, example, text).status == "invalid"
 
 
-def test_math_is_judged_by_equivalence_in_processes_that_end(tmp_path: Path) -> None:
+def test_math_is_graded_by_equivalence_in_processes_that_end(tmp_path: Path) -> None:
     rows = [row | {"answer": "\\frac{1}{2}"} for row in sums(5)]
     task = {"name": "jsonl", "path": str(write_jsonl(tmp_path / "x.jsonl", rows)), "metric": "math"}
 
@@ -155,8 +155,8 @@ def test_math_is_judged_by_equivalence_in_processes_that_end(tmp_path: Path) -> 
             ("\\boxed{\\frac{1}{3}}", "\\frac{1}{3}", False),
             ("0.5", None, False),
         ):
-            verdict = await made.judge(example, [turn(text)])
-            assert (verdict.answer, verdict.correct) == (answer, correct)
+            grade = await made.grade(example, [turn(text)])
+            assert (grade.answer, grade.correct) == (answer, correct)
             assert (await made.env(example).score([turn(text)])).value == float(correct)
 
     with opened(task, reward="math", prompt="boxed", family=None) as made:

@@ -9,7 +9,7 @@ import pytest
 
 from rlvr.rows import DataError
 from rlvr.tasks.base import Task
-from tests.unit.tasks.data_tasks import FIXTURES, judged, make, opened, scored, solved, write_jsonl
+from tests.unit.tasks.data_tasks import FIXTURES, graded, make, opened, scored, solved, write_jsonl
 
 TASKS: dict[str, dict[str, Any]] = {
     "rpn": {"name": "rpn"},
@@ -60,8 +60,8 @@ def test_what_the_metric_finds_does_not_depend_on_the_reward() -> None:
     for reward in ("gsm8k", "text", "numeric"):
         made = make(TASKS["gsm8k"], reward=reward)
         example = made.eval_examples(1)[0]
-        assert judged(made, example, solved(example.answer)).correct
-        assert not judged(made, example, example.answer).correct
+        assert graded(made, example, solved(example.answer)).correct
+        assert not graded(made, example, example.answer).correct
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_the_metric_finds_does_not_depend_on_the_reward() -> None:
 def test_pitfall_28_each_task_has_the_metric_of_its_data(name: str, said: str, gold: str, correct: bool) -> None:
     made = make(TASKS[name])
     example = replace(made.eval_examples(1)[0], answer=gold)
-    assert judged(made, example, solved(said)).correct is correct
+    assert graded(made, example, solved(said)).correct is correct
 
 
 def test_data_of_one_task_read_as_another_is_refused_by_its_schema(tmp_path: Path) -> None:

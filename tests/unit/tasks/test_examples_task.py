@@ -10,7 +10,7 @@ from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.base import Grade, Part
 from rlvr.tasks.generator import ExamplesTask
 from rlvr.types import Attempt, Example
-from tests.unit.tasks.data_tasks import judged, make, scored
+from tests.unit.tasks.data_tasks import graded, make, scored
 from tests.unit.tasks.multihop_episodes import call, play, said
 
 HERE = __name__
@@ -84,7 +84,7 @@ def test_a_class_that_yields_examples_is_a_task_with_settings() -> None:
     assert made.notes == (f"examples from {HERE}:Doubles, 30% of them, chosen by hash, held out",)
     assert len(held_out) + len(trained) == 20
     assert not {example.id for example in held_out} & trained
-    assert judged(made, held_out[0], f"{held_out[0].answer}.0").correct
+    assert graded(made, held_out[0], f"{held_out[0].answer}.0").correct
     assert scored(made, held_out[0], held_out[0].answer).value == 1.0
 
 
@@ -105,11 +105,11 @@ def test_tools_and_reward_share_a_state_that_is_each_episodes_own() -> None:
     made = shop()
     example = made.eval_examples(1)[0]
     for _ in range(2):
-        score, verdict, messages = play(
+        score, grade, messages = play(
             made, example, said(call("price", item="pen")), said(call("price", item="hat")), said(text=example.answer)
         )
         assert [message.content for message in messages] == [example.answer, "Error: price: KeyError: 'hat'"]
-        assert (score.value, score.diagnostics["tool_errors"], verdict.correct) == (2.0, 1.0, True)
+        assert (score.value, score.diagnostics["tool_errors"], grade.correct) == (2.0, 1.0, True)
 
 
 def test_the_turns_of_an_episode_are_limited() -> None:

@@ -13,7 +13,7 @@ from rlvr.tasks.finqa import parse
 from rlvr.tasks.problems import Problem
 from rlvr.tasks.splits import NO_GOLD
 from rlvr.types import Example
-from tests.unit.tasks.data_tasks import FIXTURES, ids, judged, make, real_data, scored, solved, turn
+from tests.unit.tasks.data_tasks import FIXTURES, graded, ids, make, real_data, scored, solved, turn
 
 FINQA = FIXTURES / "finqa"
 PROGRAM: dict[str, str] = {"reward": "finqa_program", "prompt": "financial_program"}
@@ -149,7 +149,7 @@ def test_every_gold_of_both_kinds_of_rows_passes_verifier_and_metric(answer: str
     _check(made, examples)
     wrong = "subtract(1, 2)" if answer == "program" else "123.456"
     for example in examples:
-        assert not judged(made, example, solved(wrong)).correct
+        assert not graded(made, example, solved(wrong)).correct
         assert scored(made, example, solved(wrong)).value == 1.5
 
 
@@ -172,7 +172,7 @@ def _check(made: Task, examples: list[Example]) -> None:
             text = solved(example.answer)
             score = await made.env(example).score([turn(text)])
             assert score.value == 4.5, (example.id, score)
-            assert (await made.judge(example, [turn(text)])).correct, example.id
+            assert (await made.grade(example, [turn(text)])).correct, example.id
             system, user = example.messages
             assert "{" not in system.content
             assert "<SOLUTION>" in system.content

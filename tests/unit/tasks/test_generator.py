@@ -7,7 +7,7 @@ from rlvr.models.scratch import build_tokenizer
 from rlvr.rows import DataError
 from rlvr.tasks.dataset import DatasetTask
 from tests.unit.tasks import yielding
-from tests.unit.tasks.data_tasks import ids, judged, make, scored
+from tests.unit.tasks.data_tasks import graded, ids, make, scored
 from tests.unit.tasks.yielding import CALLS, WORDS, token_ids
 
 HERE = "tests.unit.tasks.yielding"
@@ -29,7 +29,7 @@ def test_a_function_with_settings_is_a_task() -> None:
     assert not set(ids(made, range(200))) & {example.id for example in held_out}
     example = held_out[0]
     assert example.answer == str(int(example.messages[0].content.split()[2]) + 1)
-    assert judged(made, example, f" {example.answer}.0").correct
+    assert graded(made, example, f" {example.answer}.0").correct
     assert scored(made, example, example.answer).value == 1.0
     assert example.metadata == {"task": "generator"}
 
@@ -136,7 +136,7 @@ def test_arrays_of_token_ids_come_through_dlpack_and_give_the_same_ids_back(libr
         prompt = tuple(tokenizer.encode(example.messages[-1].content, add_special_tokens=False))
         answer, _ = rows[prompt]
         assert [*tokenizer.encode(example.answer, add_special_tokens=False), 2] == answer  # <eoe> is sampled
-        assert judged(made, example, example.answer).correct
+        assert graded(made, example, example.answer).correct
     prompt, completion = made.demonstration(3, 1.0)
     _, demonstration = rows[tuple(tokenizer.encode(prompt, add_special_tokens=False))]
     assert [*tokenizer.encode(completion, add_special_tokens=False), 0] == demonstration  # but for the padding

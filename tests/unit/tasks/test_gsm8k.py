@@ -12,7 +12,7 @@ from rlvr.rows import DataError, Row
 from rlvr.tasks.gsm8k import Gsm8k, parse
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.splits import NO_GOLD
-from tests.unit.tasks.data_tasks import FIXTURES, judged, make, real_data, scored, solved, turn, write_jsonl
+from tests.unit.tasks.data_tasks import FIXTURES, graded, make, real_data, scored, solved, turn, write_jsonl
 
 GSM8K = FIXTURES / "gsm8k"
 MAX_LOADING_S = 5.0
@@ -68,9 +68,9 @@ def test_the_prompt_asks_for_the_markers_and_the_gold_passes_verifier_and_metric
         system, user = example.messages
         assert "<start_working_out>" in system.content
         assert "{" not in system.content + user.content
-        assert judged(made, example, solved(example.answer)).correct
+        assert graded(made, example, solved(example.answer)).correct
         assert scored(made, example, solved(example.answer)).value == 4.5
-        assert not judged(made, example, solved(f"{example.answer}1")).correct
+        assert not graded(made, example, solved(f"{example.answer}1")).correct
         assert scored(made, example, solved(f"{example.answer}1")).value == 1.5
         assert example.metadata["task"] == "gsm8k"
 
@@ -82,7 +82,7 @@ def test_every_demonstration_earns_full_marks() -> None:
         prompt, completion = made.demonstration(index, 1.0)
         example = by_question[prompt.rpartition("\n")[2]]
         assert scored(made, example, completion).value == 4.5
-        assert judged(made, example, completion).correct
+        assert graded(made, example, completion).correct
 
 
 def test_demonstrations_without_the_format_are_the_datas_own_words() -> None:
@@ -156,7 +156,7 @@ def test_all_of_the_real_data_loads_and_renders_in_time_and_every_gold_passes() 
         for example in [*train, *held_out]:
             turns = [turn(solved(example.answer))]
             assert (await made.env(example).score(turns)).value == 4.5, example
-            assert (await made.judge(example, turns)).correct, example
+            assert (await made.grade(example, turns)).correct, example
             assert example.messages[1].content
 
     asyncio.run(check())

@@ -11,7 +11,7 @@ from rlvr.tasks.mix import Mix, MixTask, block_counts
 from rlvr.tasks.problems import fingerprint
 from rlvr.tasks.prompts import Prompt
 from rlvr.tasks.settings import MixPart, TaskBundle
-from tests.unit.tasks.data_tasks import FIXTURES, bundle, judged, make, scored, solved, sums, write_jsonl
+from tests.unit.tasks.data_tasks import FIXTURES, bundle, graded, make, scored, solved, sums, write_jsonl
 
 GSM8K = {"name": "gsm8k", "path": str(FIXTURES / "gsm8k")}
 FINQA = {"name": "finqa", "path": str(FIXTURES / "finqa")}
@@ -89,8 +89,8 @@ def test_each_part_has_its_own_prompt_reward_and_metric() -> None:
     assert polish.messages[0].content.startswith("<boe>")
     assert scored(made, word, solved(word.answer)).value == 4.5
     assert scored(made, polish, f"{polish.answer} <eoe>").value == 1.0
-    assert judged(made, polish, f"{polish.answer} <eoe>").correct
-    assert not judged(made, polish, solved(polish.answer)).correct
+    assert graded(made, polish, f"{polish.answer} <eoe>").correct
+    assert not graded(made, polish, solved(polish.answer)).correct
     assert made.tags(polish)[0] == "rpn"
     assert made.stop_words == (END,)
 

@@ -53,10 +53,10 @@ def test_pitfall_28_golden_retrieval_and_the_gold_answer_get_full_marks_on_every
     async def run() -> list[str]:
         bad = []
         for example in examples:
-            score, verdict, _ = await episode(task, example, solve(example))
+            score, grade, _ = await episode(task, example, solve(example))
             paid = {key: value for key, value in score.parts.items() if key != "combined"}
             found = (score.diagnostics[f"{scope}_recall"], score.diagnostics["answer_em"])
-            if not verdict.correct or set(paid.values()) != {1.0} or found != (1.0, 1.0) or score.status != "scored":
+            if not grade.correct or set(paid.values()) != {1.0} or found != (1.0, 1.0) or score.status != "scored":
                 bad.append(f"{example.id}: {score}")
         return bad
 
@@ -68,8 +68,8 @@ def test_every_gold_and_alias_passes_its_own_verifier(name: str) -> None:
     task = make_qa(name)
     for example in task.eval_examples(100):
         for gold in (example.answer, *example.metadata["aliases"]):
-            score, verdict, _ = play(task, example, said(answer(gold)))
-            assert verdict.correct
+            score, grade, _ = play(task, example, said(answer(gold)))
+            assert grade.correct
             assert score.parts["em"] == score.parts["f1"] == 1.0
 
 
@@ -157,19 +157,19 @@ def test_pitfall_28_the_answer_counts_in_whichever_turn_complete_was_called(task
     example = task.eval_examples(1)[0]
     turns = [said(call("list_documents")) for _ in range(3)]
     turns[turn] = said(call("list_documents"), answer(example.answer, tuple(example.metadata["support"])))
-    score, verdict, _ = play(task, example, *turns)
-    assert verdict.correct
+    score, grade, _ = play(task, example, *turns)
+    assert grade.correct
     assert score.parts["em"] == score.parts["citation"] == 1.0
     assert score.diagnostics["turns"] == turn + 1
 
 
 def test_pitfall_14_only_a_call_of_complete_in_a_whole_turn_answers(task: DatasetTask) -> None:
     example = task.eval_examples(1)[0]
-    score, verdict, _ = play(task, example, said(text=example.answer))
-    assert verdict.answer is None
+    score, grade, _ = play(task, example, said(text=example.answer))
+    assert grade.answer is None
     assert (score.status, score.parts["em"], score.parts["format"]) == ("invalid", 0.0, 0.0)
-    score, verdict, _ = play(task, example, said(answer(example.answer), stop_reason=StopReason.LENGTH))
-    assert (score.status, verdict.correct, score.trace) == ("invalid", False, ())
+    score, grade, _ = play(task, example, said(answer(example.answer), stop_reason=StopReason.LENGTH))
+    assert (score.status, grade.correct, score.trace) == ("invalid", False, ())
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_pitfall_28_arguments_of_another_type_are_read_and_counted_as_a_fault_of
     task: DatasetTask, made: ToolCall, answered: str, form: float
 ) -> None:
     example = replace(task.eval_examples(1)[0], answer=answered)
-    score, verdict, messages = play(task, example, said(made))
-    assert verdict.correct
+    score, grade, messages = play(task, example, said(made))
+    assert grade.correct
     assert messages == []  # the episode ended
     assert score.parts["format"] == pytest.approx(form)
 
@@ -217,10 +217,10 @@ def test_pitfall_28_arguments_of_another_type_are_read_and_counted_as_a_fault_of
 )
 def test_what_cannot_be_read_is_a_message_and_the_episode_goes_on(task: DatasetTask, made: ToolCall) -> None:
     example = replace(task.eval_examples(1)[0], answer="Oslo")
-    score, verdict, messages = play(task, example, said(made), said(answer("Oslo")))
+    score, grade, messages = play(task, example, said(made), said(answer("Oslo")))
     assert len(messages) == 1
     assert messages[0].content.startswith("Error: ")
-    assert verdict.correct
+    assert grade.correct
     assert score.diagnostics["tool_errors"] == 1
     left, unanswered, _ = play(task, example, said(made))
     assert (left.status, unanswered.answer) == ("invalid", None)
@@ -241,8 +241,8 @@ def test_pitfall_28_ids_are_whole_ids_and_those_that_do_not_exist_cost_precision
 def test_a_reminder_is_a_setting() -> None:
     task = make_qa(no_call="remind")
     example = task.eval_examples(1)[0]
-    _, verdict, heard = play(task, example, said(text="It is so."), said(answer(example.answer)))
-    assert verdict.correct
+    _, grade, heard = play(task, example, said(text="It is so."), said(answer(example.answer)))
+    assert grade.correct
     assert [message.role for message in heard] == ["user"]
 
 
@@ -294,11 +294,11 @@ def with_retriever(finds: Any, **changes: Any) -> DatasetTask:
 def test_a_search_that_hangs_is_given_up_and_the_episode_goes_on() -> None:
     task = with_retriever(None, tool_timeout_s=0.05)
     example = task.eval_examples(1)[0]
-    score, verdict, messages = play(
+    score, grade, messages = play(
         task, example, said(call("retrieve_documents", query="town")), said(answer(example.answer))
     )
     assert "took more than 0.05 s" in messages[0].content
-    assert verdict.correct
+    assert grade.correct
     assert score.diagnostics["tool_timeouts"] == 1
 
 
@@ -318,11 +318,11 @@ def test_pitfall_26_a_search_that_fails_ends_the_run_and_is_no_reward_of_0(error
 def test_a_search_service_without_an_answer_is_told_to_the_model_and_counted() -> None:
     task = with_retriever(NoAnswerError("the service at http://secret does not answer."))
     example = task.eval_examples(1)[0]
-    score, verdict, messages = play(
+    score, grade, messages = play(
         task, example, said(call("retrieve_documents", query="town")), said(answer(example.answer))
     )
     assert "the search service does not answer; try again" in messages[0].content
-    assert (verdict.correct, score.diagnostics["tool_errors"]) == (True, 1)
+    assert (grade.correct, score.diagnostics["tool_errors"]) == (True, 1)
 
 
 def test_in_a_corpus_ids_are_the_corpus_ids_and_a_title_may_have_any_number_of_passages(tmp_path: Any) -> None:
@@ -411,8 +411,8 @@ def test_answers_in_the_text_of_the_last_turn() -> None:
     example = task.eval_examples(1)[0]
     ids = ", ".join(example.metadata["support"])
     text = f"<think>It follows.</think>\n<cite>{ids}</cite>\n<answer>{example.answer}</answer>"
-    score, verdict, _ = play(task, example, said(call("get_document", doc_id="0")), said(text=text))
-    assert verdict.correct
+    score, grade, _ = play(task, example, said(call("get_document", doc_id="0")), said(text=text))
+    assert grade.correct
     assert score.parts["em"] == score.parts["citation"] == score.parts["format"] == 1.0
     without, _, _ = play(task, example, said(text=f"<think>So.</think><answer>{example.answer}</answer>"))
     assert (without.parts["em"], without.parts["citation"]) == (1.0, 0.0)
@@ -426,11 +426,11 @@ def test_a_question_of_the_users_own_needs_a_corpus(task: DatasetTask, tmp_path:
         task.env(task.example("Who was it?"))
     searching = make_qa(retrieval=corpus(index_dir=str(tmp_path)))
     own = searching.example("Which town has people?")
-    score, verdict, messages = play(
+    score, grade, messages = play(
         searching, own, said(call("retrieve_documents", query="town people")), said(answer("Oslo"))
     )
     assert "Document ID: m" in messages[0].content
-    assert (verdict.answer, verdict.correct) == ("Oslo", False)
+    assert (grade.answer, grade.correct) == ("Oslo", False)
     assert score.status == "scored"
 
 
@@ -453,11 +453,11 @@ def test_a_demonstration_searches_for_what_supports_then_answers_and_cites(scope
     example = next(e for e in map(task.train_example, range(8)) if prompt.endswith(e.messages[-1].content))
     tools = task.environments.tools
     turns = [read_message(text, THINK, FORMATS["hermes"], tools) for text in parts[::2]]
-    score, verdict, messages = play(task, example, *(said(*turn.tool_calls) for turn in turns))
+    score, grade, messages = play(task, example, *(said(*turn.tool_calls) for turn in turns))
     assert "retrieve_documents" in prompt
     assert [message.content for message in messages] == parts[1::2]
     assert len(turns) == 1 + example.metadata["hops"]
-    assert verdict.correct
+    assert grade.correct
     assert score.diagnostics["citation_f1"] == score.diagnostics[f"{scope}_recall"] == 1.0
     assert task.demonstration(0, 0.0) == (prompt, parts[-1])
 
@@ -473,8 +473,8 @@ def test_it_says_what_it_cannot_demonstrate(elsewhere: tuple[DatasetTask, Exampl
 def test_calls_of_one_turn_after_complete_are_not_executed(task: DatasetTask) -> None:
     example = task.eval_examples(1)[0]
     late = said(answer("wrong"), call("get_document", doc_id="0"), answer(example.answer))
-    score, verdict, _ = play(task, example, late)
-    assert not verdict.correct
+    score, grade, _ = play(task, example, late)
+    assert not grade.correct
     assert score.parts["em"] == 0.0
     assert score.diagnostics["paragraphs_precision"] == 0.0
 
@@ -514,7 +514,7 @@ def test_pitfall_28_an_episode_is_traced_in_the_order_in_which_it_happened(task:
 def test_a_trace_says_of_an_answer_what_the_metric_says(task: DatasetTask) -> None:
     example = task.eval_examples(1)[0]
     for text in (example.answer, "Atlantis"):
-        score, verdict, _ = play(task, example, said(answer(text)))
-        assert score.trace[-1] == TraceStep(kind="answer", text=text, ok=verdict.correct)
+        score, grade, _ = play(task, example, said(answer(text)))
+        assert score.trace[-1] == TraceStep(kind="answer", text=text, ok=grade.correct)
     score, _, _ = play(task, example, said(call("retrieve_documents", query="town")), said(text="Nothing."))
     assert "answer" not in {step.kind for step in score.trace}

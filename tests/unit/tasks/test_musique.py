@@ -32,15 +32,15 @@ def test_scores_agree_to_the_last_digit_with_the_environment_of_the_task(game: G
         calls = calls_of(example)
         for each in calls[:-1]:
             await game.tools[each.name].call(each.arguments, notes)
-        return await game.score(example, notes, calls), await game.judge(example, calls)
+        return await game.score(example, notes, calls), await game.grade(example, calls)
 
     for example in game.held_out():
-        score, verdict = asyncio.run(outside(example))
-        ours, judged, _ = play(game.task, example, *(said(each) for each in calls_of(example)))
+        score, grade = asyncio.run(outside(example))
+        ours, graded, _ = play(game.task, example, *(said(each) for each in calls_of(example)))
         assert score.value == ours.value  # type: ignore[attr-defined]
         assert score.parts == ours.parts  # type: ignore[attr-defined]
         assert score.diagnostics.items() <= ours.diagnostics.items()  # type: ignore[attr-defined]
-        assert verdict == judged
+        assert grade == graded
 
 
 def test_questions_come_once_by_default_and_as_many_as_asked_for(game: Game) -> None:
@@ -55,7 +55,7 @@ def test_an_episode_that_was_cut_off_has_no_answer(game: Game) -> None:
     notes = game.begin(example)
     score = asyncio.run(game.score(example, notes, [answer(example.answer)], is_cut_off=True))
     assert (score.status, score.parts["em"]) == ("invalid", 0.0)
-    assert not asyncio.run(game.judge(example, [answer(example.answer)], is_cut_off=True)).correct
+    assert not asyncio.run(game.grade(example, [answer(example.answer)], is_cut_off=True)).correct
 
 
 def test_only_tasks_with_documents_are_games() -> None:

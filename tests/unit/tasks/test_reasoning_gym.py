@@ -6,7 +6,7 @@ import pytest
 
 from rlvr.errors import ConfigError, UserError
 from rlvr.tasks.dataset import DatasetTask
-from tests.unit.tasks.data_tasks import ids, judged, make, opened, solved, turn
+from tests.unit.tasks.data_tasks import graded, ids, make, opened, solved, turn
 
 
 def gym(dataset: str = "chain_sum", seed: int = 0, prompt: dict[str, Any] | None = None, **changes: Any) -> DatasetTask:
@@ -49,11 +49,11 @@ def test_every_gold_earns_full_marks_from_the_librarys_own_verifier(dataset: str
         for example in [made.train_example(0), *made.eval_examples(1)]:
             text = solved(example.answer)
             assert (await made.env(example).score([turn(text)])).value == 1.0
-            assert (await made.judge(example, [turn(text)])).correct
+            assert (await made.grade(example, [turn(text)])).correct
             wrong = solved("no answer at all")
             assert (await made.env(example).score([turn(wrong)])).value < 0.5
-            assert not (await made.judge(example, [turn(wrong)])).correct
-            unread = await made.judge(example, [turn(example.answer)])
+            assert not (await made.grade(example, [turn(wrong)])).correct
+            unread = await made.grade(example, [turn(example.answer)])
             assert (unread.answer, unread.correct) == (None, False)
 
     with opened({"name": "reasoning_gym", "dataset": dataset}) as made:
@@ -85,7 +85,7 @@ def test_data_sets_without_reference_answers_can_be_trained_on_but_not_demonstra
     made = gym("graph_color")
     example = made.train_example(0)
     assert example.answer == ""
-    assert judged(made, example, "no solution block").answer is None
+    assert graded(made, example, "no solution block").answer is None
     with pytest.raises(UserError, match=r"no reference answers to demonstrate: set warm_start\.enabled=false"):
         made.demonstration(0, 1.0)
     with pytest.raises(ConfigError, match=r"prompt\.few_shot=1: reasoning_gym has 0 different training examples"):

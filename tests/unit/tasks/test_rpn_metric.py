@@ -2,10 +2,10 @@
 
 import pytest
 
-from rlvr.tasks.rpn_metric import judge
-from rlvr.types import Verdict
+from rlvr.tasks.rpn_metric import grade
+from rlvr.types import GradedAnswer
 
-NONE = Verdict(answer=None, correct=False)
+NONE = GradedAnswer(answer=None, correct=False)
 PROMPT = "<boe> 3 4 + ="
 
 
@@ -15,7 +15,7 @@ PROMPT = "<boe> 3 4 + ="
         (PROMPT, "7 <eoe>", "7", "7"),  # direct: the `=` is the prompt's last word
         (PROMPT, "3 4 + = 7 <eoe>", "7", "7"),  # worked
         ("<boe> 4 0 1 + + =", "4 1 + = 5 <eoe>", "5", "5"),
-        ("<boe> 4 0 1 + + =", "9 9 + = 5 <eoe>", "5", "5"),  # the steps are not judged
+        ("<boe> 4 0 1 + + =", "9 9 + = 5 <eoe>", "5", "5"),  # the steps are not graded
         (PROMPT, "6 <eoe>", "7", "6"),
         (PROMPT, "7 = 6 <eoe>", "7", "6"),  # the last one counts
         (PROMPT, "6 = 7 <eoe>", "7", "7"),
@@ -29,12 +29,12 @@ PROMPT = "<boe> 3 4 + ="
 def test_pitfall_38_the_answer_is_the_integer_after_the_last_equals(
     prompt: str, completion: str, expected: str, answer: str
 ) -> None:
-    assert judge(prompt, completion, expected) == Verdict(answer=answer, correct=answer == expected)
+    assert grade(prompt, completion, expected) == GradedAnswer(answer=answer, correct=answer == expected)
 
 
 @pytest.mark.parametrize("completion", ["7", "3 4 + = 7", "7 eoe", "7 <eoe", ""])
 def test_pitfall_38_a_completion_that_never_ended_has_no_answer(completion: str) -> None:
-    assert judge(PROMPT, completion, "7") == NONE
+    assert grade(PROMPT, completion, "7") == NONE
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_pitfall_38_a_completion_that_never_ended_has_no_answer(completion: str)
     ],
 )
 def test_pitfall_38_a_number_that_does_not_follow_an_equals_is_no_answer(prompt: str, completion: str) -> None:
-    assert judge(prompt, completion, "7") == NONE
+    assert grade(prompt, completion, "7") == NONE
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_pitfall_38_a_number_that_does_not_follow_an_equals_is_no_answer(prompt:
     [("-7", "-7", True), ("-7", "7", False), ("7", "-7", False), ("17", "7", False), ("70", "7", False)],
 )
 def test_pitfall_28_the_sign_and_every_digit_count(said: str, expected: str, correct: bool) -> None:
-    assert judge("<boe> 3 4 - =", f"{said} <eoe>", expected) == Verdict(answer=said, correct=correct)
+    assert grade("<boe> 3 4 - =", f"{said} <eoe>", expected) == GradedAnswer(answer=said, correct=correct)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_pitfall_28_the_sign_and_every_digit_count(said: str, expected: str, cor
     [("6 <eoe> 7 <eoe>", "6"), ("7 <eoe> = 6 <eoe>", "7"), ("7 <eoe> junk", "7"), ("<eoe> 7 <eoe>", None)],
 )
 def test_pitfall_28_nothing_after_the_first_end_is_read(completion: str, answer: str | None) -> None:
-    assert judge(PROMPT, completion, "7") == Verdict(answer=answer, correct=answer == "7")
+    assert grade(PROMPT, completion, "7") == GradedAnswer(answer=answer, correct=answer == "7")
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_pitfall_28_nothing_after_the_first_end_is_read(completion: str, answer:
     ["", "=", "= =", "+", "7.0", "+7", "--7", "- 7", "7e0", "seven", "7=", "\u0667", "\uff17", "1_0", "1" * 19, "[7]"],
 )
 def test_pitfall_28_only_plain_integers_are_answers(garbage: str) -> None:
-    assert judge(PROMPT, f"{garbage} <eoe>", "7") == NONE
+    assert grade(PROMPT, f"{garbage} <eoe>", "7") == NONE

@@ -231,7 +231,7 @@ def test_the_right_city_between_the_marks_is_right_however_it_was_found() -> Non
 
         async def both() -> tuple[float, bool]:
             await env.start()
-            return (await env.score(made)).value, (await TASK.judge(example, made)).correct
+            return (await env.score(made)).value, (await TASK.grade(example, made)).correct
 
         return asyncio.run(both())
 

@@ -19,7 +19,7 @@ from rlvr.rewards.base import RewardError
 from rlvr.tasks.verifiers import library
 from rlvr.tasks.verifiers_env import to_messages
 from rlvr.types import Message, StopReason
-from tests.unit.tasks.verifiers_play import ENVIRONMENTS, Codec, Engine, call, episode, judged, make_task, play
+from tests.unit.tasks.verifiers_play import ENVIRONMENTS, Codec, Engine, call, episode, graded, make_task, play
 
 needs_library = pytest.mark.verifiers
 CUT = StopReason.LENGTH
@@ -337,19 +337,19 @@ def test_environments_can_be_made_in_another_thread() -> None:
 def test_pitfall_38_the_metric_is_the_number_that_the_settings_name() -> None:
     by_reward, by_length = make_task("letters"), make_task("letters", metric="length", metric_threshold=3)
     example = by_reward.eval_examples(1)[0]
-    assert [judged(by_reward, example, said).correct for said in ("e", "eex", "xxxx")] == [True, False, False]
-    assert [judged(by_length, example, said).correct for said in ("e", "eex", "xxxx")] == [False, True, True]
-    assert judged(by_reward, example, " e ").answer == "e"
+    assert [graded(by_reward, example, said).correct for said in ("e", "eex", "xxxx")] == [True, False, False]
+    assert [graded(by_length, example, said).correct for said in ("e", "eex", "xxxx")] == [False, True, True]
+    assert graded(by_reward, example, " e ").answer == "e"
 
 
 @needs_library
-def test_the_metric_cannot_judge_what_was_not_scored() -> None:
+def test_the_metric_cannot_grade_what_was_not_scored() -> None:
     task = make_task("breaks")
     example = next(e for e in (task.train_example(index) for index in range(60)) if e.answer == "3")
-    assert "KeyError" in (judged(task, example, "3").failure or "")
+    assert "KeyError" in (graded(task, example, "3").failure or "")
     other = make_task("breaks")
-    assert judged(other, other.train_example(0), "1").failure is None
-    assert asyncio.run(other.judge(example, _turns("1"))).failure == "the environment has not scored this episode"
+    assert graded(other, other.train_example(0), "1").failure is None
+    assert asyncio.run(other.grade(example, _turns("1"))).failure == "the environment has not scored this episode"
 
 
 def _turns(text: str) -> Any:
@@ -362,7 +362,7 @@ def _turns(text: str) -> Any:
 def test_an_unknown_metric_is_named_with_those_there_are() -> None:
     task = make_task("letters", metric="accuracy")
     with pytest.raises(ConfigError, match=r"task\.metric=accuracy.*choose one of reward, share_of_e, length"):
-        judged(task, task.eval_examples(1)[0], "e")
+        graded(task, task.eval_examples(1)[0], "e")
 
 
 @needs_library
@@ -376,7 +376,7 @@ def test_demonstrations_texts_and_questions_of_ones_own() -> None:
     assert any(text.startswith("Answer in digits.\nsay ") for text in task.texts())
     own = task.example(" how many? ")
     assert [message.content for message in own.messages] == ["Answer in digits.", "how many?"]
-    assert not judged(task, own, "").correct
+    assert not graded(task, own, "").correct
 
 
 @needs_library

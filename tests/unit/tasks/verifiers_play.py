@@ -16,11 +16,11 @@ from rlvr.types import (
     Completion,
     Episode,
     Example,
+    GradedAnswer,
     Message,
     SamplingParams,
     StopReason,
     ToolCall,
-    Verdict,
 )
 
 ENVIRONMENTS = Path(__file__).parents[2] / "fixtures" / "environments"
@@ -146,12 +146,12 @@ def play(task: VerifiersTask, *said: Said, index: int = 0, max_turns: int | None
     return asyncio.run(episode(example, env, *said, codec=codec)), codec
 
 
-def judged(task: VerifiersTask, example: Example, *said: Said) -> Verdict:
-    """The metric's verdict on an episode."""
+def graded(task: VerifiersTask, example: Example, *said: Said) -> GradedAnswer:
+    """The metric's grade on an episode."""
 
-    async def run() -> Verdict:
+    async def run() -> GradedAnswer:
         codec, env = Codec(), task.env(example)
         found = await episode(example, env, *said, codec=codec)
-        return await task.judge(example, turn_texts(codec, found.turns, env.tools))
+        return await task.grade(example, turn_texts(codec, found.turns, env.tools))
 
     return asyncio.run(run())

@@ -10,7 +10,7 @@ import pytest
 from rlvr.tracking.console import Console
 from rlvr.tracking.episodes import MASKED, TRAINED, EpisodePrinter, call_text, episode_lines, turn_lines, visible
 from rlvr.tracking.rollouts import CallRecord, EpisodeRecord, RowRecord, TextTurn, TurnRecord
-from rlvr.types import Example, Group, Verdict
+from rlvr.types import Example, GradedAnswer, Group
 
 
 def decode(ids: Sequence[int]) -> str:
@@ -70,12 +70,12 @@ def record(**changes: Any) -> EpisodeRecord:
     return dataclasses.replace(made, **changes)
 
 
-RIGHT = Verdict(answer="norway", correct=True)
+RIGHT = GradedAnswer(answer="norway", correct=True)
 WEIGHTS = {"answer": 0.5, "citation": 0.2}
 
 
-def lines(made: EpisodeRecord, verdict: Verdict = RIGHT) -> list[str]:
-    found = episode_lines(made, verdict, WEIGHTS, decode)
+def lines(made: EpisodeRecord, grade: GradedAnswer = RIGHT) -> list[str]:
+    found = episode_lines(made, grade, WEIGHTS, decode)
     return ["".join(text for text, _ in line).rstrip() for line in found]
 
 
@@ -121,12 +121,14 @@ def test_pitfall_07_turns_of_a_second_row_are_shown_with_its_mask() -> None:
 )
 def test_how_an_episode_ended_is_said(stop: str, sentence: str) -> None:
     cut = record(stop_reason=stop, turns=[record().turns[0], turn([1, 2, 3, 4, 5], [6, 4], stop_reason=stop)])
-    assert any(sentence in line for line in lines(cut, Verdict(answer=None, correct=False)))
+    assert any(sentence in line for line in lines(cut, GradedAnswer(answer=None, correct=False)))
 
 
-def test_verdicts_and_scores_of_every_kind() -> None:
-    assert "answer    answer 5: wrong, Norway is right" in lines(record(), Verdict(answer="5", correct=False))
-    assert "answer    the model gave no answer; Norway is right" in lines(record(), Verdict(answer=None, correct=False))
+def test_grades_and_scores_of_every_kind() -> None:
+    assert "answer    answer 5: wrong, Norway is right" in lines(record(), GradedAnswer(answer="5", correct=False))
+    assert "answer    the model gave no answer; Norway is right" in lines(
+        record(), GradedAnswer(answer=None, correct=False)
+    )
     failed = record(reward=None, score_status="error", diagnostics={"error": "service down"})
     assert "reward    none: the verifier failed (service down)" in lines(failed)
     assert "training  left out, its reward is not known" in lines(failed)
@@ -174,7 +176,7 @@ def test_both_consoles_show_every_episode_as_it_is(mode: Any) -> None:
             print=console.show,
             decode=lambda ids: HOSTILE,
             weights=lambda group: {},
-            verdicts=lambda group: [Verdict(answer=HOSTILE, correct=False), RIGHT],
+            grades=lambda group: [GradedAnswer(answer=HOSTILE, correct=False), RIGHT],
         )
         printer.show(3, [group], [hostile, record()])
     shown = stream.getvalue()

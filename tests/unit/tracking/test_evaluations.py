@@ -1,4 +1,4 @@
-"""The record of a judged episode as a line, and the line as a record: whatever stands in the file."""
+"""The record of a graded episode as a line, and the line as a record: whatever stands in the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlvr.errors import UserError
-from rlvr.tracking.evaluations import SCHEMA, EvaluationRecord, JudgedTurn, read_records
+from rlvr.tracking.evaluations import SCHEMA, EvaluationRecord, GradedTurn, read_records
 from rlvr.tracking.jsonl import from_line, to_json, to_line
 from rlvr.tracking.rollouts import CallRecord
 from rlvr.types import StopReason, TraceStep
@@ -27,14 +27,14 @@ RECORD = EvaluationRecord(
     sample_index=2,
     prompt="<boe> 3 4 + =",
     turns=(
-        JudgedTurn(
+        GradedTurn(
             completion="look",
             token_ids=(4, 9),
             logprobs=(-0.5, -1e-7),
             calls=(CallRecord(name="look", arguments={"at": [1, None]}, problem=None),),
             reply="there",
         ),
-        JudgedTurn(completion="7 <eoe>"),
+        GradedTurn(completion="7 <eoe>"),
     ),
     expected="7",
     answer="7",
@@ -69,7 +69,7 @@ def test_missing_numbers_are_null_and_every_line_is_json() -> None:
 
 
 def test_half_a_surrogate_pair_does_not_lose_the_file() -> None:
-    line = to_line(replace(RECORD, turns=(JudgedTurn(completion="\ud83d"),)))
+    line = to_line(replace(RECORD, turns=(GradedTurn(completion="\ud83d"),)))
     assert from_line(SCHEMA, line).turns[0].completion in ("\ud83d", "\\ud83d")
 
 
@@ -139,7 +139,7 @@ def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
 DOCS = Path(__file__).parents[3] / "docs" / "evaluation.md"
 
 
-@pytest.mark.parametrize(("title", "record"), [("## Records", EvaluationRecord), ("### Turn", JudgedTurn)])
+@pytest.mark.parametrize(("title", "record"), [("## Records", EvaluationRecord), ("### Turn", GradedTurn)])
 def test_the_documentation_lists_exactly_the_fields(title: str, record: type) -> None:
     section = DOCS.read_text().split(f"{title}\n")[1].split("\n##")[0]
     named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)

@@ -84,7 +84,7 @@ def test_a_signal_that_stays_wrong_is_named_after_some_steps(name: str, value: f
     assert keys([bad] * (WINDOW - 1) + [TOOLS]) == []
 
 
-def test_pitfall_13_a_short_run_is_judged_by_all_of_its_steps() -> None:
+def test_pitfall_13_a_short_run_is_graded_by_all_of_its_steps() -> None:
     bad = HEALTHY | {"rollout/truncated_share": 0.9}
     assert [hint.key for hint in hints([bad] * 3, window=3)] == ["truncated"]
     assert hints([HEALTHY] + [bad] * 2, window=3) == []

@@ -16,7 +16,7 @@ from rlvr.tracking.episodes import EpisodePrinter, Line
 from rlvr.tracking.jsonl import MetricsFile
 from rlvr.tracking.rollouts import Reader, read_rollouts
 from rlvr.training.recorder import FolderRecorder
-from rlvr.types import Group, Message, Verdict
+from rlvr.types import GradedAnswer, Group, Message
 from tests.unit.core.test_loop import one_group
 
 GROUPS: tuple[Group, ...] = tuple(one_group(0) for _ in range(3))
@@ -72,7 +72,7 @@ def test_a_printer_sees_every_episode_of_every_step_and_the_file_what_it_always_
         print=shown.extend,
         decode=decode,
         weights=lambda group: {},
-        verdicts=lambda group: [Verdict(answer=None, correct=False)] * len(group.episodes),
+        grades=lambda group: [GradedAnswer(answer=None, correct=False)] * len(group.episodes),
     )
     made = recorder(tmp_path, every=2, groups=1, printer=printer)
     for step in (1, 2, 3):

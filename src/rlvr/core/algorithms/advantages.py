@@ -68,7 +68,7 @@ class Compared(NamedTuple):
     episode: Tensor  # [valid rows] 0 .. E - 1
 
     def spread(self, values: Tensor, batch: TokenBatch, mask: Tensor) -> Estimate:
-        """The episode's value [E] at each of its tokens; 0 in rows without a verdict."""
+        """The episode's value [E] at each of its tokens; 0 in rows without a grade."""
         per_row = batch.rewards.new_zeros(batch.rewards.shape).masked_scatter(batch.valid, values[self.episode])
         return Estimate(advantages=per_row[:, None].expand(mask.shape))
 

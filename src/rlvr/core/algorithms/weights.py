@@ -20,7 +20,7 @@ def keep(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def sampled_tokens(batch: TokenBatch) -> Tensor:
-    """[B, T] bool: tokens the policy sampled, in rows whose verifier gave a verdict."""
+    """[B, T] bool: tokens the policy sampled, in rows whose verifier gave a grade."""
     return batch.loss_mask & batch.valid[:, None]
 
 

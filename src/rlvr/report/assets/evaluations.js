@@ -10,7 +10,7 @@
 //             p_value, adjusted_p_value, is_real, sentence}]}]
 //   tokens   whether there is a chunk "tokens": {model: {token id: text}}
 // chunk "examples"  [{set, id, tags, expected, text, chunk, results: {cell: [right, answer, stop reason, reward, tokens,
-//             right samples, samples]}}], right: 1, 0 or null (not judged); chunk: number or null (left out)
+//             right samples, samples]}}], right: 1, 0 or null (not graded); chunk: number or null (left out)
 // chunk "texts-N"   {number of the example: {prompt, expected, records: {cell: [{sample, turns: [{said, ids, logprobs,
 //             calls: [[text, problem]], reply}], answer, correct, reward, stop, tokens: [read, written], seconds, parts,
 //             facts, trace, failure, prompt, expected}]}}}; prompt and expected only where they differ
@@ -74,7 +74,7 @@ function scoreCards(cells) {
   const names = [...new Set(cells.flatMap((cell) => Object.keys(cell.scores)))];
   if (!names.length) {
     return [el("div", {class: "card"}, cells.map((cell) => el("p", null, el("span", {class: "ev-name"}, cell.name),
-      cell.num_right === undefined ? ": nothing was judged" : `: ${cell.num_right} of ${plural(cell.num_examples, "example")} right`)))];
+      cell.num_right === undefined ? ": nothing was graded" : `: ${cell.num_right} of ${plural(cell.num_examples, "example")} right`)))];
   }
   return [el("div", {class: "card ev-bars"}, names.map((name) => el("div", {class: "ev-block"},
     el("h3", null, scoreName(name)), cells.filter((cell) => cell.scores[name]).map((cell) =>

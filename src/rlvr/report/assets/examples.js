@@ -5,13 +5,13 @@ const EXAMPLE_ROWS = 100; // of the list, at once in the page
 const RIGHT = 0, ANSWER = 1, STOP = 2, REWARD = 3, TOKENS = 4; // of an example's result
 
 /** What can be asked of an example's results of the left (a) and the right (b) model; b is null where there is one. */
-const EXAMPLE_VERDICTS = [
+const EXAMPLE_GRADES = [
   ["all", "all", () => true],
   ["right", "right", (a) => a !== null && a[RIGHT] === 1],
   ["wrong", "wrong", (a) => a !== null && a[RIGHT] === 0],
   ["none", "no answer", (a) => a !== null && a[ANSWER] === null],
   ["cut", "cut off", (a) => a !== null && a[STOP] === "length"],
-  ["failed", "could not be judged", (a) => a !== null && a[RIGHT] === null],
+  ["failed", "could not be graded", (a) => a !== null && a[RIGHT] === null],
   ["disagree", "the two disagree", (a, b) => both(a, b) && a[RIGHT] !== b[RIGHT]],
   ["left", "only the first is right", (a, b) => both(a, b) && a[RIGHT] === 1 && b[RIGHT] !== 1],
   ["right-one", "only the second is right", (a, b) => both(a, b) && a[RIGHT] !== 1 && b[RIGHT] === 1],
@@ -35,7 +35,7 @@ async function mountExamples(panel, data) {
   const texts = data.tokens ? await chunk("tokens") : {};
   const searched = rows.map((row) => [row.id, row.text, row.expected, ...Object.values(row.results).map((one) => one[ANSWER] || "")]
     .join("\n").toLowerCase());
-  const view = {set: 0, first: null, second: null, verdict: "all", tag: "", order: "asked", text: "", page: 0, open: null, found: []};
+  const view = {set: 0, first: null, second: null, grade: "all", tag: "", order: "asked", text: "", page: 0, open: null, found: []};
   const filters = el("div", {class: "ev-filters"}), list = el("div", {class: "card ev-list", id: "ev-list"});
   const count = el("p", {class: "muted", id: "ev-count", role: "status"}), detail = el("div", {id: "ev-detail"});
   panel.append(filters, el("div", {class: "ev-split"}, el("div", {class: "ev-side"}, count, list), detail));
@@ -43,13 +43,13 @@ async function mountExamples(panel, data) {
 
   function drawFilters() {
     const set = data.sets[view.set], cells = set.cells.map((number) => [String(number), data.cells[number].label]);
-    const options = EXAMPLE_VERDICTS.filter(([name]) => view.second !== null || !EXAMPLE_PAIRS.has(name));
+    const options = EXAMPLE_GRADES.filter(([name]) => view.second !== null || !EXAMPLE_PAIRS.has(name));
     filters.replaceChildren(...[
       data.sets.length > 1 ? choice("task", "ev-set", data.sets.map((one, index) => [String(index), setName(one)]), String(view.set), (value) => chooseSet(Number(value))) : null,
       choice("model", "ev-first", cells, String(view.first), (value) => change({first: Number(value)})),
       cells.length > 1 ? choice("beside", "ev-second", [["", "nothing"], ...cells], view.second === null ? "" : String(view.second),
-        (value) => change({second: value === "" ? null : Number(value), verdict: value === "" && EXAMPLE_PAIRS.has(view.verdict) ? "all" : view.verdict})) : null,
-      choice("verdict", "ev-verdict", options.map(([name, label]) => [name, label]), view.verdict, (value) => change({verdict: value})),
+        (value) => change({second: value === "" ? null : Number(value), grade: value === "" && EXAMPLE_PAIRS.has(view.grade) ? "all" : view.grade})) : null,
+      choice("grade", "ev-grade", options.map(([name, label]) => [name, label]), view.grade, (value) => change({grade: value})),
       set.tags.length ? choice("kind", "ev-tag", [["", "all"], ...set.tags.map((tag) => [tag, tag.replaceAll("_", " ")])], view.tag, (value) => change({tag: value})) : null,
       choice("order", "ev-order", EXAMPLE_ORDERS.map(([name, label]) => [name, label]), view.order, (value) => change({order: value})),
       el("label", null, "text", el("input", {id: "ev-text", type: "search", value: view.text, placeholder: "in prompt, answer, completion",
@@ -60,7 +60,7 @@ async function mountExamples(panel, data) {
   function chooseSet(index) {
     const [first, second] = data.sets[index].cells;
     Object.assign(view, {set: index, first, second: second === undefined ? null : second, tag: "", open: null, page: 0});
-    if (view.second === null && EXAMPLE_PAIRS.has(view.verdict)) view.verdict = "all";
+    if (view.second === null && EXAMPLE_PAIRS.has(view.grade)) view.grade = "all";
     detail.replaceChildren(el("p", {class: "muted"}, "Choose an example."));
     drawFilters();
     filter();
@@ -74,7 +74,7 @@ async function mountExamples(panel, data) {
   }
 
   function filter() {
-    const wanted = EXAMPLE_VERDICTS.find(([name]) => name === view.verdict)[2];
+    const wanted = EXAMPLE_GRADES.find(([name]) => name === view.grade)[2];
     const words = view.text.toLowerCase().trim();
     view.found = [];
     rows.forEach((row, number) => {
@@ -180,7 +180,7 @@ function episodeNodes(episode, place, texts) {
   const facts = [["reward", number(episode.reward)], ["parts", numbers(episode.parts)], ["facts", numbers(episode.facts)],
     ["stopped by", episode.stop], ["tokens", `${episode.tokens[0]} read, ${episode.tokens[1]} written`], ["seconds", number(episode.seconds)]];
   return [
-    verdictLine(episode, gold),
+    gradeLine(episode, gold),
     episode.prompt === undefined ? null : el("details", null, el("summary", null, "Its prompt is another one"), el("pre", null, episode.prompt)),
     episode.trace.some((step) => step.kind !== "answer") ? drawTrace(episode.trace, gold) : null, // else the line above says it all
     ...episode.turns.map((turn, index) => turnNode(turn, index, texts)),
@@ -189,10 +189,10 @@ function episodeNodes(episode, place, texts) {
   ].filter((node) => node);
 }
 
-function verdictLine(episode, gold) {
-  if (episode.failure !== undefined) return el("p", {class: "note"}, "It could not be judged: " + episode.failure);
+function gradeLine(episode, gold) {
+  if (episode.failure !== undefined) return el("p", {class: "note"}, "It could not be graded: " + episode.failure);
   const said = episode.answer === null ? (episode.stop === "length" ? "cut off before an answer" : "no answer") : episode.answer;
-  return el("p", {class: "ev-verdict " + (episode.correct ? "good" : "bad")}, traceMark(episode.correct), el("span", {class: "mono"}, said),
+  return el("p", {class: "ev-grade " + (episode.correct ? "good" : "bad")}, traceMark(episode.correct), el("span", {class: "mono"}, said),
     episode.correct ? " is right" : gold ? " is wrong; the gold answer is " : " is not the gold answer",
     !episode.correct && gold ? el("span", {class: "mono"}, gold) : null);
 }

@@ -24,7 +24,7 @@ function drawTrace(steps, gold) {
 function traceMark(ok, name) {
   const shape = ok === true ? "✓" : ok === false ? "✗" : "·";
   const kind = ok === true ? "good" : ok === false ? "bad" : "open";
-  return el("span", {class: "trace-mark " + kind, role: "img", "aria-label": name || {good: "right", bad: "wrong", open: "not judged"}[kind]}, shape);
+  return el("span", {class: "trace-mark " + kind, role: "img", "aria-label": name || {good: "right", bad: "wrong", open: "not graded"}[kind]}, shape);
 }
 
 function answerNode(answers, gold) {
@@ -38,9 +38,9 @@ function answerNode(answers, gold) {
   }
   const answer = answers[answers.length - 1];
   node.classList.add(answer.ok === true ? "good" : answer.ok === false ? "bad" : "open");
-  const verdict = answer.ok === true ? "right" : answer.ok === false ? "wrong" : null;
+  const grade = answer.ok === true ? "right" : answer.ok === false ? "wrong" : null;
   node.append(traceMark(answer.ok), el("span", {class: "muted"}, "answer "),
-    el("span", {class: "mono trace-said"}, answer.text), ...(verdict ? [el("span", {class: "trace-verdict"}, verdict)] : []),
+    el("span", {class: "mono trace-said"}, answer.text), ...(grade ? [el("span", {class: "trace-grade"}, grade)] : []),
     ...(right ? [right] : []));
   return node;
 }
@@ -64,7 +64,7 @@ function drawDerivation(root, all) {
       isFirst ? el("span", {class: "trace-why"}, el("strong", null, "First wrong line. "), reason.text) : null,
       line.ok === false && !isFirst ? el("span", {class: "muted trace-after"}, "does not follow from the line above either") : null,
       line.ok === true && first >= 0 && index > first ? el("span", {class: "muted trace-after"}, "follows from the line above") : null,
-      line.ok === null && index > 0 ? el("span", {class: "muted trace-after"}, "cut off, not judged") : null));
+      line.ok === null && index > 0 ? el("span", {class: "muted trace-after"}, "cut off, not graded") : null));
   });
   root.append(list);
 }

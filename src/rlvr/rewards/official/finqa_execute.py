@@ -6,7 +6,7 @@ A program is a list of tokens, four to a step and `EOF` at the end:
     ["subtract(", "5829", "5735", ")", "divide(", "#0", "5735", ")", "EOF"]
 
 The official script joins the tokens again and cuts the text at `)`, `(` and `|`. So does this file: arguments may hold
-such characters, and then the verdict depends on where the cuts fall.
+such characters, and then the grade depends on where the cuts fall.
 
 Nothing is evaluated, and the work is bounded: numbers are floats, so `exp` overflows at once instead of filling the
 memory. The one thing that could grow is text: `greater` gives "yes" or "no", and `add` glues two of them together.

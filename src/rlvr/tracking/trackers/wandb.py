@@ -51,7 +51,7 @@ class Wandb(Tracker):
         import wandb
 
         mode: Any = self.mode
-        if mode == "auto":  # what WANDB_MODE says is W&B's to judge
+        if mode == "auto":  # what WANDB_MODE says is W&B's to grade
             mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
         project = self.project if self.project != PROJECT else os.environ.get("WANDB_PROJECT") or PROJECT
         entity = self.entity or os.environ.get("WANDB_ENTITY") or None

@@ -68,7 +68,7 @@ def batch_of(mask: list[list[int]], rewards: list[float], **overrides: Any) -> T
 
 
 def ragged_batch(seed: int = 0, num_ids: int = 5) -> TokenBatch:
-    """Eight rows in two groups: ragged, tool spans in some, row 2 without a verdict, row 5 truncated."""
+    """Eight rows in two groups: ragged, tool spans in some, row 2 without a grade, row 5 truncated."""
     draw = torch.Generator().manual_seed(seed)
     num_rows, num_tokens = 8, 14
     lengths = torch.tensor([14, 9, 12, 6, 14, 14, 4, 11])

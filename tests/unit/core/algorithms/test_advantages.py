@@ -84,7 +84,7 @@ def test_the_rows_of_an_episode_need_not_stand_together():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_without_a_verdict_are_in_no_statistic(name: str):
+def test_rows_without_a_grade_are_in_no_statistic(name: str):
     mask, good = [[0, 1, 1]] * 4, torch.tensor([True, True, False, True])
     batch = batch_of(mask, [1.0, 0.0, float("nan"), 0.0], valid=good)
     alone = batch_of(mask[:3], [1.0, 0.0, 0.0])

@@ -168,7 +168,7 @@ def test_pitfall_28_a_program_that_works_on_the_same_value_for_hours_is_not_the_
 
 
 def test_a_square_that_is_multiplied_out_is_found_equal_to_itself() -> None:
-    # the same trick, small enough for sympy: its verdict counts
+    # the same trick, small enough for sympy: its found counts
     gold = finqa.tokens("add(a, b), subtract(a, b), multiply(#0, #1), divide(#2, #0)")
     assert finqa.same_program(gold, finqa.tokens("subtract(a, b)"))
     assert finqa.same_program(
