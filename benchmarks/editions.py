@@ -78,8 +78,9 @@ def measure(checkout: Path, workload: Workload) -> Mapping[str, float]:
     """The figures of one run, in an empty folder."""
     script = workload.argv[0]
     argv = (str(checkout / script), *workload.argv[1:]) if script.endswith(".py") else workload.argv
-    variables = os.environ | {"PYTHONPATH": str(checkout / "src")}
     with tempfile.TemporaryDirectory() as folder:
+        # an empty cache: each round computes its warm start
+        variables = os.environ | {"PYTHONPATH": str(checkout / "src"), "XDG_CACHE_HOME": folder}
         start = time.perf_counter()
         done = subprocess.run([sys.executable, *argv], cwd=folder, env=variables, capture_output=True, text=True)
         seconds = time.perf_counter() - start

@@ -44,6 +44,13 @@ def command_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cwd / "run"
 
 
+def test_rpn_test_shows_learning_in_its_seconds(tmp_path: Path) -> None:
+    """With its own seed: "it works here" is what the preset is for."""
+    rewards = [row["reward/mean"] for row in metrics(run_train(tmp_path / "run", name="rpn_test").folder)[1:]]
+    assert len(rewards) == 15
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.1
+
+
 def test_the_run_folder_holds_what_is_promised_and_nothing_else(command_run: Path) -> None:
     visible = {path.name for path in command_run.iterdir() if not path.name.startswith(".")}
     assert visible == {"config.yaml", "metrics.jsonl", "rollouts", "checkpoints", "warm_start", "final", "report.html"}
