@@ -14,6 +14,7 @@ import huggingface_hub
 import pytest
 
 from rlvr.cli.main import main
+from tests.system.harness import SCRATCH, SMALL, run_train
 from tests.unit.models.test_hub import use
 
 
@@ -101,6 +102,25 @@ def test_a_run_is_pushed_to_a_private_repository(
     assert capsys.readouterr().out.endswith(f"uploaded to {hub.url}/ann/sums\n")
     assert 'from_pretrained("ann/sums")' in hub.files["README.md"].decode()
     assert str(tmp_path).encode() not in b"".join(hub.files.values())
+
+
+def test_the_newest_checkpoint_is_pushed_while_the_run_goes_on(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", str(tmp_path / "run"), "--push", "ann/sums", "--output", str(tmp_path / "out"), "--overwrite"]
+    checkpoints = tmp_path / "run/checkpoints"
+    pushed: list[tuple[int, bool]] = []
+
+    def push_thrice() -> bool:  # asked in the warm start, and after each step before its checkpoint
+        if checkpoints.is_dir():
+            newest = max(checkpoints.iterdir()) / "model/model.safetensors"
+            pushed.append((main(words), hub.files["model.safetensors"] == newest.read_bytes()))
+        return len(pushed) == 3
+
+    settings = ("trainer.max_steps=9", "trainer.checkpoint_every=1", "tracker.console=none")
+    run_train(tmp_path / "run", *SMALL, *SCRATCH, *settings, stopped=push_thrice)
+    assert pushed == [(0, True)] * 3
+    assert "whole model of step 1:" in capsys.readouterr().out
 
 
 def test_a_dry_run_lists_what_would_be_pushed(

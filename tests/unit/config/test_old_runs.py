@@ -15,7 +15,12 @@ WARM = ("warm_start.num_steps=60", "warm_start.final_phase_steps=20")
 PPO = ("trainer.max_steps=4", *WARM, "evaluation.num_examples=64")
 HOP = ("trainer.max_steps=3", *WARM, "evaluation.num_examples=16")
 GSM = ("trainer.max_steps=3", *("warm_start.num_steps=30", "warm_start.final_phase_steps=10"), HOP[-1])
-COMMANDS = {"rpn": ("rpn_test", ("rollout.prompts_per_step=4",)), "ppo": ("rpn_ppo", PPO), "hop": ("two_hop", HOP), "gsm": ("gsm8k_smoke", GSM)}
+COMMANDS = {
+    "rpn": ("rpn_test", ("rollout.prompts_per_step=4",)),
+    "ppo": ("rpn_ppo", PPO),
+    "hop": ("two_hop", HOP),
+    "gsm": ("gsm8k_smoke", GSM),
+}
 
 
 def values(config: Config) -> dict[str, Any]:
