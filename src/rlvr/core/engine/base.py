@@ -64,7 +64,7 @@ def within_context(prompt_ids: Sequence[int], sampling: SamplingParams, max_cont
     room = max_context_tokens - len(prompt_ids)
     if room < 0:
         raise ValueError(f"the prompt has {len(prompt_ids)} tokens, more than max_context_tokens={max_context_tokens}")
-    return replace(sampling, max_tokens=min(room, sampling.max_tokens))
+    return sampling if sampling.max_tokens <= room else replace(sampling, max_tokens=room)
 
 
 def empty_completion(version: int) -> Completion:

@@ -35,7 +35,8 @@ class Request:
         """Append a token; whether the request leaves the batch."""
         self.token_ids.append(token)
         self.logprobs.append((behavior_logprob, sampling_logprob))
-        return self.aborted or self._stopped or len(self.token_ids) >= self.sampling.max_tokens
+        sampling = self.sampling
+        return self.aborted or token in sampling.stop_ids or len(self.token_ids) >= sampling.max_tokens
 
     def note_version(self, version: int) -> None:
         """Later tokens are sampled with weights of this version."""

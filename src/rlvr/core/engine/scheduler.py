@@ -162,8 +162,8 @@ class Scheduler:
                 "the model's logits are not finite: its weights hold NaN or have grown too large; use another model, "
                 "or train again with a lower trainer.learning_rate."
             )
-        tokens = zip(requests, map(int, ids), behavior, sampled, strict=True)
-        done = [first + i for i, (request, *token) in enumerate(tokens) if request.add(*token)]
+        tokens = enumerate(zip(requests, map(int, ids), behavior, sampled, strict=True), first)
+        done = [row for row, (request, token, own, truncated) in tokens if request.add(token, own, truncated)]
         _report(requests, logits, sampling)
         if done:
             self._leave(done)
