@@ -1,0 +1,50 @@
+"""Draw a run's held-out accuracy, with its 95 % interval, and its mean reward: the picture of the README.
+
+    rlvr train run_dir=runs/readme && python benchmarks/curve.py runs/readme > docs/images/curve.svg
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 260, 44, 16, 28, 36
+ACCURACY, REWARD = "#1f6fb4", "#b0b0b0"
+
+
+def picture(rows: list[dict[str, float]], name: str) -> str:
+    """SVG of the lines of metrics.jsonl; `name` is the metric of the evaluations."""
+    last = rows[-1]["step"]
+
+    def points(values: Iterable[tuple[float, float]]) -> str:
+        across, up = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        return " ".join(f"{LEFT + across * step / last:.1f},{TOP + up * (1 - value):.1f}" for step, value in values)
+
+    def text(step: float, value: float, said: str, more: str = "") -> str:
+        x, y = points([(step, value)]).split(",")
+        return f'<text x="{x}" y="{y}" fill="#444" {more}>{said}</text>'
+
+    evaluated = [row for row in rows if name in row]
+    band = [(row["step"], row[f"{name}_low"]) for row in evaluated]
+    band += [(row["step"], row[f"{name}_high"]) for row in reversed(evaluated)]
+    accuracy, rewards = ((r["step"], r[name]) for r in evaluated), ((r["step"], r["reward/mean"]) for r in rows[1:])
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', '<rect width="100%" height="100%" fill="white"/>']
+    for value in (0, 0.25, 0.5, 0.75, 1):
+        parts.append(f'<polyline points="{points([(0, value), (last, value)])}" stroke="#e4e4e4"/>')
+        parts.append(text(0, value, f"{value:g}", 'dx="-6" dy="4" text-anchor="end"'))
+    parts += [text(row["step"], 0, f"{row['step']:g}", 'dy="16" text-anchor="middle"') for row in evaluated]
+    parts.append(f'<polygon points="{points(band)}" fill="{ACCURACY}" fill-opacity="0.2"/>')
+    for values, color in ((rewards, REWARD), (accuracy, ACCURACY)):
+        parts.append(f'<polyline points="{points(values)}" fill="none" stroke="{color}" stroke-width="2"/>')
+    parts.append(text(0, 1, "held-out accuracy with its 95 % interval", f'dy="-12" style="fill:{ACCURACY}"'))
+    parts.append(text(last, 1, "mean reward of the step", 'dy="-12" text-anchor="end" style="fill:#888"'))
+    parts.append(text(last / 2, 0, "step", 'dy="32" text-anchor="middle"'))
+    return "\n".join([*parts, "</svg>"])
+
+
+if __name__ == "__main__":
+    lines = (Path(sys.argv[1]) / "metrics.jsonl").read_text().splitlines()
+    print(picture([json.loads(line) for line in lines], "eval/rpn/accuracy"))
