@@ -1,6 +1,6 @@
 """Draw a run's held-out accuracy, with its 95 % interval, and its mean reward: the picture of the README.
 
-    rlvr train run_dir=runs/readme && python benchmarks/curve.py runs/readme > docs/images/curve.svg
+rlvr train run_dir=runs/readme && python benchmarks/curve.py runs/readme > docs/images/curve.svg
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def test_files_and_the_model_are_kept(tracked: tuple[Path, Finished], kept: dict
 def test_completions_of_the_recorded_steps_are_shown(kept: dict[str, Kept]) -> None:
     tables = kept["mlflow"].completions
     assert kept["wandb"].completions == tables
-    assert {step: len(rows) for step, rows in tables.items()} == {1: 4, 2: 4}
+    assert {step: len(rows) for step, rows in tables.items()} == {1: 8, 2: 8}  # tracker.max_completions
     texts = kept["tensorboard"].completions
     for step, rows in tables.items():
         assert {row[0] for row in rows} == {step}

@@ -93,7 +93,7 @@ def _point_latest(runs: Path, root: Path) -> None:
     temporary = runs / f".latest.tmp-{os.getpid()}"
     with suppress(OSError):
         temporary.unlink(missing_ok=True)
-        temporary.symlink_to(os.path.relpath(root, runs))
+        temporary.symlink_to(os.path.relpath(root.resolve(), runs.resolve()))  # root may be runs/latest itself
         temporary.replace(runs / "latest")
     with suppress(OSError):
         temporary.unlink(missing_ok=True)

@@ -107,6 +107,14 @@ def test_latest_points_to_a_run_in_a_folder_of_its_own(base: Config, tmp_path: P
         assert (tmp_path / "runs" / "latest").resolve() == tmp_path / "mine"
 
 
+def test_a_run_that_is_resumed_as_latest_stays_latest(base: Config, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    with open_run_folder(base, runs=runs, now=NOW) as first:
+        pass
+    opened(with_values(base, run_dir=str(runs / "latest"), resume=True), runs=runs)
+    assert (runs / "latest").resolve() == first.root.resolve()
+
+
 def test_a_latest_that_is_not_ours_is_left_alone(base: Config, tmp_path: Path) -> None:
     (tmp_path / "latest").mkdir()
     opened(base, runs=tmp_path, now=NOW)
