@@ -30,9 +30,7 @@ def part(folder: Path, steps: range, known: Started | None, *, end: bool = True)
     """A run, or its continuation, that makes some steps."""
     backend = Tensorboard()
     about = replace(facts(folder, steps.start), known=known)
-    with patch(
-        "time.time", return_value=1e9 + (known is not None)
-    ):  # names the event file: a part is of its own second
+    with patch("time.time", return_value=1e9 + (known is not None)):  # the name of its file
         started = backend.start(about)
     backend.log([(step, {"loss/total": float(step + 10 * (known is not None))}) for step in steps])
     if end:
