@@ -21,11 +21,7 @@ class Task(ABC):
     name: str  # part of the metrics' names
     stop_words: tuple[str, ...] = ()  # words that end a completion, beside the tokenizer's own end
     vocabulary: tuple[str, ...] | None = None  # words of a word-level tokenizer made for this task; None: free text
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What loading found, in sentences: sizes, overlap, what was left out."""
-        return ()
+    notes: tuple[str, ...] = ()  # what loading found, in sentences: sizes, overlap, what was left out
 
     @abstractmethod
     def train_example(self, index: int) -> Example:

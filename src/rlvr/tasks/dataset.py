@@ -58,8 +58,7 @@ class DatasetTask(Task):
     ) -> None:
         """ConfigError if there are too few training examples to show `prompt.few_shot` of them."""
         self.name, self.vocabulary = context.name, data.vocabulary
-        self.source = data.source
-        self._notes = list(data.notes)
+        self.source, self.notes = data.source, data.notes
         self._prompter, self.verifier, self._metric = context.prompter, context.verifier, metric
         self._sandbox, self._tool_format = context.sandbox, context.prompt.tool_format
         self._traced = TracedAnswer(self.verifier, self._prompter.answer_format)
@@ -68,10 +67,6 @@ class DatasetTask(Task):
         self.environments = environments
         self._tools = environments.tools if environments is not None else ()
         self._fill_shot_pool()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return tuple(self._notes)
 
     def train_example(self, index: int) -> Example:
         return self._train_example(self.source.train(index))
@@ -153,19 +148,17 @@ class DatasetTask(Task):
             return lambda problem: count_tokens(made(problem).messages, self._tools) <= limit
 
         fit = fits(self._train_example), fits(self._eval_example)
-        self._notes += leave_out_long(self.name, self.source, *fit, limit)
+        self.notes += leave_out_long(self.name, self.source, *fit, limit)
 
     @property
     def sizes(self) -> tuple[int, int] | None:
         """Training and held-out problems; None where there is no end to them."""
-        return self.source.sizes()
+        return self.source.sizes
 
     def hold_out_for(self, other: DatasetTask) -> None:
         """Never train on what asks the same as something the other task holds out; noted."""
-        before = self.source.sizes()
-        left_out = self.source.leave_out(lambda problem: not other.source.holds_out(problem.key), anything)
-        if left_out is not None and before is not None:
-            note_overlap(self._notes, left_out[0], before[0], f"held out by {other.name}")
+        for _, num, total in self.source.leave_out(lambda problem: not other.source.holds_out(problem.key), anything):
+            self.notes += overlap(num, total, f"held out by {other.name}")
         self._fill_shot_pool()
 
     def _train_example(self, problem: Problem) -> Example:
@@ -210,25 +203,20 @@ class DatasetTask(Task):
             )
 
 
-def leave_out_long(name: str, source: Source, fits: Keep, fits_held_out: Keep, limit: int) -> list[str]:
+def leave_out_long(name: str, source: Source, fits: Keep, fits_held_out: Keep, limit: int) -> tuple[str, ...]:
     """Leave out what does not fit into `limit` tokens; notes on it. UserError if that leaves nothing."""
-    before = source.sizes()
-    left_out = source.leave_out(fits, fits_held_out)
-    if left_out is None or before is None:
-        return []
-    notes: list[str] = []
-    for kind, num, total in zip(("training", "held-out"), left_out, before, strict=True):
+    notes: tuple[str, ...] = ()
+    for kind, num, total in source.leave_out(fits, fits_held_out):
         if num and num == total:
             raise UserError(
                 f"{name}: the prompts of all {total:,} {kind} examples have more than {limit:,} tokens; raise "
                 "task.max_prompt_tokens, shorten the prompt, or use a model with more context."
             )
         if num:
-            notes.append(f"{num:,} of {total:,} {kind} examples have prompts of more than {limit:,} tokens: left out")
+            notes += (f"{num:,} of {total:,} {kind} examples have prompts of more than {limit:,} tokens: left out",)
     return notes
 
 
-def note_overlap(notes: list[str], num: int, total: int, what: str) -> None:
+def overlap(num: int, total: int, what: str) -> tuple[str, ...]:
     """`3 of 7,473 training examples are also held out: left out`"""
-    if num:
-        notes.append(f"{num:,} of {total:,} training examples are also {what}: left out")
+    return (f"{num:,} of {total:,} training examples are also {what}: left out",) if num else ()

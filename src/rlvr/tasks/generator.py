@@ -23,7 +23,7 @@ from rlvr import imports
 from rlvr.envs.tools import Tool, make_tool
 from rlvr.errors import ConfigError, UserError, suggestion
 from rlvr.registry import register
-from rlvr.rows import DataError, Row, ascii_text, shown
+from rlvr.rows import DataError, FilledText, Row, ascii_text, shown
 from rlvr.settings import ImportPath, PositiveInt, Text, setting
 from rlvr.tasks.columns import answers
 from rlvr.tasks.dataset import Data
@@ -80,7 +80,7 @@ class ExamplesTask(MetricSettings):
         return None
 
     @property
-    def made_of_words(self) -> bool:
+    def made_of_words(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.words is not None
 
     @property
@@ -164,13 +164,13 @@ def _problems_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: s
 
 def _problem_of(task: ExamplesTask, item: object, place: str, tools: Mapping[str, Tool]) -> Problem:
     row = Row(place, {name: _in_words(task, value, place, name) for name, value in _fields(item, place).items()})
-    question = row.text("question")
+    question = row.read(FilledText, "question")
     golds = answers(row, "answer", task.metric)
     if not golds:
         raise row.wrong("answer", row.get("answer"), "an answer")
     said = row.fields.get("demonstration")
     turns = _turns(row, said, tools) if isinstance(said, list | tuple) else ()
-    demonstration = row.text("demonstration") if said is not None and not turns else None
+    demonstration = row.read(FilledText, "demonstration") if said is not None and not turns else None
     if task.words is not None:
         golds = tuple(_without_end(gold) for gold in golds)
         demonstration = None if demonstration is None else _without_end(demonstration)
@@ -179,10 +179,10 @@ def _problem_of(task: ExamplesTask, item: object, place: str, tools: Mapping[str
                 raise DataError(f"{place}: the word {ascii_text(word[:60])!r} is not in task.vocabulary.")
     metadata = row.fields.get("metadata") or {}
     if not isinstance(metadata, Mapping):
-        raise row.wrong("metadata", metadata, "a dict")
+        raise row.wrong("metadata", metadata, "must be a dict")
     given = metadata.get("aliases", [])
     if not isinstance(given, list | tuple) or not all(isinstance(alias, str) for alias in given):
-        raise row.wrong("metadata.aliases", given, "a list of texts")
+        raise row.wrong("metadata.aliases", given, "must be a list of texts")
     key = fingerprint(question)
     return Problem(
         id=f"generator/{key.hex()}",
@@ -251,13 +251,15 @@ class Generator(ExamplesTask):
 def _turns(row: Row, said: Sequence[Any], tools: Mapping[str, Tool]) -> tuple[Any, ...]:
     """What the model says in its turns: calls, then a text."""
     if not tools:
-        raise row.wrong("demonstration", said, "a text, where the task has no tools")
+        raise row.wrong("demonstration", said, "must be a text, where the task has no tools")
     if not said or not isinstance(said[-1], str):
-        raise row.wrong("demonstration", said, "calls and in the end a text")
+        raise row.wrong("demonstration", said, "must be calls and in the end a text")
     for turn in said[:-1]:
         arguments = turn.get("arguments", {}) if isinstance(turn, Mapping) else None
         if not isinstance(arguments, Mapping) or not isinstance(turn.get("name"), str):
-            raise row.wrong("demonstration", turn, "calls {'name': ..., 'arguments': {...}} before its last text")
+            raise row.wrong(
+                "demonstration", turn, "must be calls {'name': ..., 'arguments': {...}} before its last text"
+            )
         what = f"{row.place}: the demonstration calls {turn['name']!r}"
         if turn["name"] not in tools:
             raise DataError(f"{what}, which is no tool; {suggestion(turn['name'], [*tools])}")

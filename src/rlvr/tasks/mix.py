@@ -55,7 +55,7 @@ class Mix(TaskSettings):
         return any(part.task.has_tools for part in self.parts.values())
 
     @property
-    def made_of_words(self) -> bool:
+    def made_of_words(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return all(part.task.made_of_words for part in self.parts.values())
 
     @property
@@ -92,7 +92,7 @@ class MixTask(Task):
             part.hold_out_for(other)
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return tuple(f"{key}: {note}" for key, part in self._parts.items() for note in part.notes)
 
     def train_example(self, index: int) -> Example:

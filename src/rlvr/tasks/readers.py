@@ -16,7 +16,7 @@ from rlvr.rows import ENDINGS, DataError, Row, ascii_text, read_file
 if TYPE_CHECKING:
     from datasets import Dataset
 
-HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
+HUB_ID = re.compile(r"(?!.*(--|\.\.))[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
 TIMEOUT_S = 5.0
 """How long the Hub may take to say whether it has a data set."""
 
@@ -64,13 +64,13 @@ class Split:
             file = self._file(folder)
             if file is not None:
                 return list(read_file(file))
-            with _quiet(), tempfile.TemporaryDirectory() as cache:
+            with quiet(), tempfile.TemporaryDirectory() as cache:
                 return self._rows(self._load(str(folder), cache), str(folder), fields)
         if folder.exists():
             raise ConfigError(f"{self.key}={shown} is a file: name its folder, or read it with task=jsonl.")
-        if not HUB_ID.fullmatch(self.path) or self.path.startswith("."):
-            raise self._no_hub_id(shown)
-        with _quiet():
+        if not HUB_ID.fullmatch(self.path):
+            raise ConfigError(f"{self.key}={shown}: there is no such folder, and it is no Hub id (owner/name).")
+        with quiet():
             unreachable = self._ask()
             return self._rows(self._cached(unreachable) if unreachable else self._load(self.path), self.path, fields)
 
@@ -109,25 +109,15 @@ class Split:
         `load_dataset` would ask several times, with pauses, before it says that there is no network.
         """
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import (
-            GatedRepoError,
-            HfHubHTTPError,
-            HFValidationError,
-            OfflineModeIsEnabled,
-            RepositoryNotFoundError,
-        )
+        from huggingface_hub.errors import HfHubHTTPError
 
         try:
             HfApi().dataset_info(self.path, timeout=TIMEOUT_S)
-        except HFValidationError:
-            raise self._no_hub_id(self.path) from None
-        except OfflineModeIsEnabled:
-            return "HF_HUB_OFFLINE is set"
         except HfHubHTTPError as error:
             status = error.response.status_code
-            if isinstance(error, GatedRepoError) or status in (401, 403):
+            if status in (401, 403):
                 raise self._refused() from None
-            if isinstance(error, RepositoryNotFoundError):
+            if status == 404:
                 raise ConfigError(
                     f"{self.key}={self.path}: there is no such folder, and the Hub has no such data set (or it is "
                     "private and the token may not read it)."
@@ -136,9 +126,6 @@ class Split:
         except Exception as error:  # of the network; which classes it has depends on the version of the library
             return f"{type(error).__name__}: {_first_line(error)}"
         return None
-
-    def _no_hub_id(self, shown: str) -> ConfigError:
-        return ConfigError(f"{self.key}={shown}: there is no such folder, and it is no Hub id (owner/name).")
 
     def _refused(self) -> UserError:
         return UserError(
@@ -171,35 +158,25 @@ class Split:
         try:
             return load()
         except Exception as error:  # a foreign library with errors of many kinds
-            text, path = _first_line(error), ascii_text(self.path)
+            text, where = _first_line(error), f"{ascii_text(self.path)}, split {self.name}"
             if "gated dataset" in text:
                 raise self._refused() from None
-            if "scripts are no longer supported" in text:
-                raise DataError(
-                    f"{path} is loaded by a program, which is not run: download its data files and set {self.key} to "
-                    "their folder."
+            if "onfig" in text:
+                raise ConfigError(
+                    f"{self.subset_key}={self.subset or 'null'}: {where} has no such one ({text})."
                 ) from None
-            if "Config name is missing" in text:
-                text = text.partition(" Example of usage")[0]
-                raise ConfigError(f"{self.subset_key}=null: {path} has several configurations ({text}).") from None
-            if "BuilderConfig" in text:
-                subset = self.subset or "null"
-                raise ConfigError(f"{self.subset_key}={subset}: {path} has no such configuration ({text}).") from None
-            if isinstance(error, ValueError | KeyError) and "split" in text.lower():
-                raise ConfigError(f"split {self.name}: {path} has no such split ({text}).") from None
-            raise DataError(
-                f"{path}, split {self.name}: cannot be loaded ({type(error).__name__}: {text}); {self._remedy}."
-            ) from None
+            kind = ConfigError if "split" in text.lower() else DataError
+            raise kind(f"{where}: cannot be loaded ({type(error).__name__}: {text}); {self._remedy}.") from None
 
 
 def _first_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or "no message"
+    text = " ".join(str(error).split()).partition(" Example of usage")[0] or "no message"
     return ascii_text(text[:200].rstrip("."))
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without progress bars and log lines, which are as they were afterwards."""
+def quiet() -> Iterator[None]:
+    """Without the progress bars and log lines of `datasets`, which are as they were afterwards."""
     import datasets
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 

@@ -43,7 +43,9 @@ class Rpn(TaskSettings):
     """Reverse Polish arithmetic, generated: `<boe> 4 0 1 + + = 4 1 + = 5 <eoe>`."""
 
     reward = "rpn"
+    answer_kind = "number"
     is_generated: ClassVar[bool] = True
+    made_of_words: ClassVar[bool] = True
     writes_prompts: ClassVar[bool] = True
     stop_words: ClassVar[tuple[str, ...]] = (END,)
     operators: Annotated[tuple[Literal["+", "-", "*"], ...], Field(min_length=1)] = setting(
@@ -68,14 +70,6 @@ class Rpn(TaskSettings):
     eval_complexity_weights: Weights = setting((1.0, 2.0, 2.0), "the same for held-out examples; null: uniform")
     held_out_share: HeldOutShare = setting(0.1, "share of all expressions, chosen by hash, that is never trained on")
     max_prompt_tokens: PositiveInt = setting(16, "longest prompt; complexity_range must fit into it")
-
-    @property
-    def made_of_words(self) -> bool:
-        return True
-
-    @property
-    def answer_kind(self) -> str:
-        return "number"
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:

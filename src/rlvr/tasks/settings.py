@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -15,6 +15,7 @@ from rlvr import registry
 from rlvr.errors import ConfigError
 from rlvr.rewards.settings import RewardSettings
 from rlvr.rows import ENDINGS, Row
+from rlvr.seeding import EVAL_SEED
 from rlvr.settings import Component, PositiveFloat, PositiveInt, Settings, Text, chosen, setting
 from rlvr.tasks.prompts import Prompt
 from rlvr.tasks.readers import Split, split_names
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from rlvr.rewards.sandbox import Sandbox
     from rlvr.tasks.base import Task
     from rlvr.tasks.dataset import Data
+    from rlvr.tasks.problems import Problem
     from rlvr.tasks.prompting import Prompter
+    from rlvr.tasks.splits import Part
     from rlvr.tasks.tool_play import ToolEnvironments
 
 HeldOutShare = Annotated[float, Field(gt=0, lt=1)]
@@ -52,7 +55,7 @@ class TaskContext:
 
     @property
     def verifier(self) -> Verifier:
-        """The parts of the reward, of a task that does not score its episodes itself."""
+        """The reward of a task that does not score its episodes itself."""
         assert self.reward is not None
         return self.reward
 
@@ -76,21 +79,9 @@ class TaskSettings(Component, ABC):
     brings_verifier: ClassVar[bool] = False  # each example has a verifier of its own
     shows_calls: ClassVar[bool] = True  # few-shot examples can be shown
     stop_words: ClassVar[tuple[str, ...]] = ()  # words that end a completion, beside the tokenizer's own end
-
-    @property
-    def made_of_words(self) -> bool:
-        """Whether prompts and completions are words of one small vocabulary, as model=scratch needs."""
-        return False
-
-    @property
-    def answer_kind(self) -> str:
-        """`text`, `number` or `program`."""
-        return "text"
-
-    @property
-    def metric_uses_sandbox(self) -> bool:
-        """Whether held-out answers are graded in a killable process."""
-        return False
+    made_of_words: ClassVar[bool] = False  # prompts and completions are of one small vocabulary, for model=scratch
+    answer_kind: ClassVar[str] = "text"  # or number, or program
+    metric_uses_sandbox: ClassVar[bool] = False  # held-out answers are graded in a killable process
 
     @property
     def origin(self) -> str:
@@ -193,6 +184,46 @@ class DataSettings(LimitSettings):
         )
 
 
+class RowSettings(DataSettings):
+    """A task of rows: those that one setting names are trained on, those of another (or a share) are held out."""
+
+    train_key: ClassVar[str] = "train_split"
+    eval_key: ClassVar[str] = "eval_split"
+
+    @abstractmethod
+    def rows(self, key: str) -> Iterable[Row]:
+        """The rows that a setting names."""
+
+    @abstractmethod
+    def parse(self, row: Row) -> Problem | str:
+        """The problem of a row, or why it is left out. DataError if it is not what it should be."""
+
+    def parser(self, key: str, seed: int) -> Callable[[Row], Problem | str]:
+        """`parse` for the rows of a setting; `seed` is that of their order."""
+        return self.parse
+
+    def load(self, context: TaskContext, **order: Any) -> Data:
+        """`order` is that of `ListSource`."""
+        from rlvr.tasks.splits import by_hash, make_data, parse_rows
+
+        def part(key: str, seed: int) -> Part | None:
+            return None if getattr(self, key) is None else parse_rows(self.rows(key), self.parser(key, seed))
+
+        held_out, train = part(self.eval_key, EVAL_SEED), None
+        if held_out is None or context.reads == "all":
+            train = part(self.train_key, context.seed)
+        if held_out is None:
+            assert train is not None
+            train, held_out = by_hash(train, getattr(self, "eval_share"), self.origin)  # noqa: B009
+        return make_data(
+            (train if context.reads == "all" else None, held_out),
+            where=self.origin,
+            max_train=self.max_train_examples,
+            seed=context.seed,
+            **order,
+        )
+
+
 # Fields whose default differs between tasks.
 DataPath = Annotated[
     str,
@@ -216,9 +247,10 @@ MetricName = Annotated[
 ]
 
 
-class SplitSettings(DataSettings):
+class SplitSettings(RowSettings):
     """A data set with splits, on the Hub or in a local folder."""
 
+    columns: ClassVar[tuple[str, ...]] = ()  # those that are needed; empty: all
     path: DataPath
     subset: Subset = None
     train_split: Text = setting("train", "split to train on; several are joined with +")
@@ -233,10 +265,12 @@ class SplitSettings(DataSettings):
     def origin(self) -> str:
         return self.path
 
-    def rows(self, key: str, fields: Collection[str] = ()) -> list[Row]:
-        """The rows of the splits that a setting names, with these fields at least."""
-        splits = split_names(f"task.{key}", getattr(self, key))
-        return [row for split in splits for row in Split(self.path, split, self.subset).rows(fields)]
+    def rows(self, key: str) -> list[Row]:
+        return [
+            replace(row, name=f"{split}/{number}")
+            for split in split_names(f"task.{key}", getattr(self, key))
+            for number, row in enumerate(Split(self.path, split, self.subset).rows(self.columns), start=1)
+        ]
 
 
 class MetricSettings(DataSettings):
@@ -245,7 +279,7 @@ class MetricSettings(DataSettings):
     metric: MetricName = "numeric"
 
     @property
-    def metric_uses_sandbox(self) -> bool:
+    def metric_uses_sandbox(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return type(self.make_metric()).uses_sandbox
 
     def make_metric(self) -> Metric:
@@ -254,14 +288,6 @@ class MetricSettings(DataSettings):
     def check_run(self, config: Any) -> None:
         super().check_run(config)
         registry.find("metric", str(self.metric))  # a class of the user's may have given it another type
-
-
-class ColumnSettings(MetricSettings):
-    """Which fields of a row are what."""
-
-    question_field: Text = setting("question", "field with the question")
-    answer_field: Text = setting("answer", "field with the gold answer: text, a number, or a list of accepted texts")
-    id_field: Text | None = setting(None, "field with the row's id, each once; null: a hash of the question")
 
 
 class TaskBundle(Settings):

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlvr.errors import ConfigError
 from rlvr.rows import DataError, Row, ascii_text
-from rlvr.tasks.dataset import Data, note_overlap
+from rlvr.tasks.dataset import Data, overlap
 from rlvr.tasks.problems import Problem, hash_rank, is_held_out
 from rlvr.tasks.sources import ListSource
 
 NO_GOLD = "have no gold answer"
-Parse = Callable[[Row], Problem | str]
-"""The problem of a row, or why it is left out: `NO_GOLD`. DataError if it is not what it should be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +29,7 @@ class Part:
         ]
 
 
-def parse_rows(rows: Iterable[Row], parse: Parse) -> Part:
+def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str]) -> Part:
     """The problems of the rows in order, repeated questions left out. DataError for an id of two questions."""
     found: dict[str, tuple[Problem, str]] = {}
     left_out: dict[str, list[str]] = {}
@@ -57,41 +55,31 @@ def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
     keys = {problem.key for problem in part.problems}
     if len(keys) < 2:
         raise ConfigError(f"{place} has {len(keys)} different questions with an answer: 2 are needed, one to hold out.")
-    held_out_keys = {key for key in keys if is_held_out(key, share)}
-    if not held_out_keys or held_out_keys == keys:
-        held_out_keys = {min(keys, key=hash_rank)}
-    train = tuple(problem for problem in part.problems if problem.key not in held_out_keys)
-    held_out = tuple(problem for problem in part.problems if problem.key in held_out_keys)
-    return Part(problems=train, left_out=part.left_out), Part(problems=held_out)
+    held_out = {key for key in keys if is_held_out(key, share)}
+    if not held_out or held_out == keys:
+        held_out = {min(keys, key=hash_rank)}
+    train = tuple(problem for problem in part.problems if problem.key not in held_out)
+    rest = tuple(problem for problem in part.problems if problem.key in held_out)
+    return replace(part, problems=train), Part(problems=rest)
 
 
-def make_data(
-    parts: tuple[Part | None, Part],
-    *,
-    where: str,
-    max_train: int | None,
-    **order: Any,
-) -> Data:
+def make_data(parts: tuple[Part | None, Part], *, where: str, max_train: int | None, **order: Any) -> Data:
     """The task's data of a training and a held-out part, which is never trained on; notes say what became of every row.
 
     All training examples may be held out, too: that is no error for those who only evaluate. Without a training part
-    only the other one was read. `order` is that of `ListSource`: `seed`, `difficulty` and `stratum`. Raises DataError
-    if one of the parts is empty.
+    only the other one was read. `order` is that of `ListSource`. DataError if a part is empty.
     """
     train, held_out = parts
     keys = {problem.key for problem in held_out.problems}
     kept = [problem for problem in train.problems if problem.key not in keys] if train else []
     notes: list[str] = []
-    for kind, part in zip(("training", "held-out"), parts, strict=True):
-        if part is None:
-            continue
-        notes += part.notes(kind)
-        if not part.problems:
+    for kind, part in (("training", train), ("held-out", held_out)):
+        notes += part.notes(kind) if part else []
+        if part and not part.problems:
             raise DataError(f"{ascii_text(where)}: no {kind} row can be used; {'; '.join(part.notes(kind))}.")
     if train is not None:
-        note_overlap(notes, len(train.problems) - len(kept), len(train.problems), "held out")
-    if max_train is not None:
-        kept = kept[:max_train]
+        notes += overlap(len(train.problems) - len(kept), len(train.problems), "held out")
+    kept = kept[:max_train]
     training = f"{len(kept):,} training and " if train else ""
     sizes = f"{training}{len(held_out.problems):,} held-out examples from {ascii_text(where)}"
     return Data(source=ListSource(kept, held_out.problems, **order), notes=(sizes, *notes))

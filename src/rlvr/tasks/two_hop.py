@@ -106,6 +106,7 @@ class TwoHop(TaskSettings):
     prompt: ClassVar[str] = "two_hop"
     reward = "two_hop"
     is_generated: ClassVar[bool] = True
+    made_of_words: ClassVar[bool] = True
     has_tools: ClassVar[bool] = True
     shows_calls: ClassVar[bool] = False
     stop_words: ClassVar[tuple[str, ...]] = (CALL_END, END)
@@ -118,10 +119,6 @@ class TwoHop(TaskSettings):
     max_turns: int = setting(
         4, "completions of an episode, the answer included; two searches and an answer need 3", ge=3
     )
-
-    @property
-    def made_of_words(self) -> bool:
-        return True
 
     @property
     def num_turns(self) -> int:

@@ -83,12 +83,8 @@ class VerifiersTask(Task):
         self.name, self._settings = name, settings
         self._env = make_environment(settings.env_id, settings.env_args)
         self._rows: dict[str, Any] = {"train": self._env.dataset, "eval": self._env.eval_dataset}
-        self._source, self._notes = self._load(seed)
+        self._source, self.notes = self._load(seed)
         self._findings: dict[Any, list[float | str]] = {}  # by example and what was said
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return tuple(self._notes)
 
     def train_example(self, index: int) -> Example:
         """UserError if there is nothing to train on."""
@@ -161,11 +157,11 @@ class VerifiersTask(Task):
             example = self._example(problem)
             return count_tokens(example.messages, self._tools(self._row(example))) <= limit
 
-        self._notes += leave_out_long(self.name, self._source, fits, fits, limit)
+        self.notes += leave_out_long(self.name, self._source, fits, fits, limit)
 
     # --------------------------------------------------------------------------------------------------- the data
 
-    def _load(self, seed: int) -> tuple[ListSource, list[str]]:
+    def _load(self, seed: int) -> tuple[ListSource, tuple[str, ...]]:
         where = f"the verifiers environment {self._settings.env_id}"
         train, held_out = (self._part(split) for split in ("train", "eval"))
         if held_out is None:
@@ -173,10 +169,10 @@ class VerifiersTask(Task):
             train, held_out = by_hash(train, self._settings.eval_share, where)
         if train is None:
             source = ListSource((), held_out.problems, seed)
-            return source, [f"{len(held_out.problems):,} held-out examples from {where}, which has no training set"]
+            return source, (f"{len(held_out.problems):,} held-out examples from {where}, which has no training set",)
         data = make_data((train, held_out), where=where, seed=seed, max_train=self._settings.max_train_examples)
         assert isinstance(data.source, ListSource)
-        return data.source, list(data.notes)
+        return data.source, data.notes
 
     def _part(self, split: str) -> Part | None:
         """The problems of a data set, told apart by what they ask, or by everything where all ask the same."""
