@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 from rlvr.core.env import Env
+from rlvr.errors import UserError
+from rlvr.rows import clean
+from rlvr.tasks.problems import fingerprint
 from rlvr.types import Example, GradedAnswer, Message, TurnText
 
 CountTokens = Callable[..., int]
@@ -73,6 +76,14 @@ class Task(ABC):
     def eval_sets(self) -> tuple[Task, ...]:
         """What is evaluated, each by itself: the task, or the parts of a mix."""
         return (self,)
+
+
+def own_question(task: str, text: str) -> tuple[str, str]:
+    """A question of the user's own, cleaned, and the id of its example. UserError if it is blank."""
+    question = clean(text)
+    if not question:
+        raise UserError("the prompt is blank: write a question.")
+    return question, f"{task}/{fingerprint(question).hex()}"
 
 
 def text_of(messages: Sequence[Message]) -> str:

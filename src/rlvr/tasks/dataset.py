@@ -12,9 +12,8 @@ from rlvr.envs.single_turn import SingleTurnEnv
 from rlvr.errors import ConfigError, UserError
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.trace import TracedAnswer
-from rlvr.rows import clean
 from rlvr.seeding import EVAL_SEED, derive_seed
-from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, text_of
+from rlvr.tasks.base import NUM_TEXTS, CountTokens, Task, own_question, text_of
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.prompting import plain
 from rlvr.tasks.settings import TaskContext
@@ -131,13 +130,10 @@ class DatasetTask(Task):
 
     def example(self, text: str) -> Example:
         """The example of a user's own question, asked as the held-out ones are, with metadata `has_answer` False."""
-        question = clean(text)
-        if not question:
-            raise UserError("the prompt is blank: write a question.")
-        key = fingerprint(question)
-        name = f"{self.name}/{key.hex()}"
+        question, name = own_question(self.name, text)
+        metadata = {"has_answer": False}
         return self._eval_example(
-            Problem(id=name, key=key, question=question, answer="", metadata={"has_answer": False})
+            Problem(id=name, key=fingerprint(question), question=question, answer="", metadata=metadata)
         )
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:

@@ -103,7 +103,7 @@ class ListSource(Source):
 
     def train(self, index: int, stream: str = "train") -> Problem:
         if not self._train:
-            raise UserError("every training example is also held out, so nothing is left to train on: give other data.")
+            raise UserError("every training example is also held out, or there is none to train on: give other data.")
         return self._train[self._epochs.place(index, len(self._train), stream)]
 
     def held_out(self, num: int) -> list[Problem]:

@@ -12,6 +12,7 @@ from rlvr.core.env import Env
 from rlvr.envs.tool_env import ToolEnv
 from rlvr.envs.tools import Tool
 from rlvr.rewards.base import Verifier
+from rlvr.tasks.base import text_of
 from rlvr.tasks.problems import Problem
 from rlvr.types import Example, Message, ToolCall, ToolSchema
 
@@ -53,7 +54,7 @@ def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -
         opening = await env.start()
         if not written.is_taught:
             opening = tuple(described(opening, written, env.tools))
-        parts = [_text(opening)]
+        parts = [text_of(opening)]
         for number, turn in enumerate(turns):
             calls = ()
             if not isinstance(turn, str):
@@ -62,11 +63,7 @@ def played(example: Example, env: Env, turns: Sequence[Any], tool_format: str) -
             reply = await env.step(Message(role="assistant", content=parts[-1], tool_calls=calls))
             if reply.done:
                 break
-            parts.append(_text(reply.messages))
+            parts.append(text_of(reply.messages))
         return parts
 
     return tuple(asyncio.run(play()))
-
-
-def _text(messages: Sequence[Message]) -> str:
-    return "\n".join(message.content for message in messages)
