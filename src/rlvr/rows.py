@@ -27,7 +27,6 @@ ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".parq
 MAX_FIELD_CHARS = 2_000_000
 SHOWN_CHARS = 60
 
-_MISSING = object()
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no tokenizer can encode
 
@@ -65,14 +64,15 @@ class Row:
     fields: Mapping[str, Any]
     name: str = ""  # split and number, `train/17`
 
-    def __contains__(self, field: str) -> bool:
-        return self._find(field) is not _MISSING
-
     def get(self, field: str) -> Any:
         """The field; `qa.question` is field `question` of field `qa`. DataError if there is none."""
-        found = self._find(field)
-        if found is _MISSING:
-            raise self._missing(field)
+        if field in self.fields:
+            return self.fields[field]
+        found: Any = self.fields
+        for name in field.split("."):
+            if not isinstance(found, Mapping) or name not in found:
+                raise self._missing(field)
+            found = found[name]
         return found
 
     def read(self, shape: Any, field: str | None = None) -> Any:
@@ -97,16 +97,6 @@ class Row:
     def _missing(self, field: str) -> DataError:
         there = ", ".join(map(repr, self.fields)) or "no field at all"
         return DataError(f"{self.place}: field {field!r} is missing; there are {_cut(ascii_text(there), 200)}.")
-
-    def _find(self, field: str) -> Any:
-        if field in self.fields:
-            return self.fields[field]
-        found: Any = self.fields
-        for name in field.split("."):
-            if not isinstance(found, Mapping) or name not in found:
-                return _MISSING
-            found = found[name]
-        return found
 
 
 _adapter = cache(TypeAdapter)

@@ -53,8 +53,6 @@ class ToolEnv:
         self.tools: tuple[ToolSchema, ...] = tuple(tool.schema for tool in tools)
         self._example, self._state, self._verifier = example, state, verifier
         self._tools = {tool.name: tool for tool in tools}
-        if len(self._tools) < len(tools):
-            raise ValueError(f"two of the tools {[tool.name for tool in tools]} have the same name")
         self._last_turn = max_turns - 1
         self._potential, self._reminds = potential, reminds
         trace = getattr(state, "trace", None)
@@ -82,7 +80,7 @@ class ToolEnv:
             self._trace.turn = self._num_turns
         self._num_turns += 1
         self._counts["tool_calls"] += len(said.tool_calls)
-        if not said.tool_calls and not (self._reminds and not is_last):
+        if not said.tool_calls and (is_last or not self._reminds):
             return Reply(messages=(), done=True)
         replies = [] if said.tool_calls else [self._reminder()]
         for index, call in enumerate(said.tool_calls):

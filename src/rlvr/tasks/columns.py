@@ -61,12 +61,6 @@ class ColumnSettings(MetricSettings, RowSettings):
         working, _, gold = text.rpartition("####")
         return clean(CALCULATION.sub("", working)), Row(row.place, {**row.fields, self.answer_field: gold})
 
-    def _with_answers(self, rows: list[Row]) -> list[Row]:
-        """The rows. DataError if none of them has the field with the answer."""
-        if all(self.answer_field not in row for row in rows):
-            rows[0].get(self.answer_field)
-        return rows
-
 
 @register("task", "jsonl")
 class Jsonl(ColumnSettings):
@@ -90,7 +84,7 @@ class Jsonl(ColumnSettings):
                 check_file(file)
 
     def rows(self, key: str) -> list[Row]:
-        return self._with_answers([row for file in self._files(getattr(self, key)) for row in read_file(file)])
+        return [row for file in self._files(getattr(self, key)) for row in read_file(file)]
 
     def _files(self, path: str) -> list[Path]:
         """The file, or those of a folder by name. ConfigError if it has none, or some that are meant to be held out."""
@@ -118,9 +112,6 @@ class Hub(ColumnSettings, SplitSettings):
     eval_split: Text | None = setting(None, "held-out split; null: eval_share of the rows of train_split")
     eval_share: HeldOutShare = setting(0.1, EVAL_SHARE, only_if="eval_split is None")
 
-    def rows(self, key: str) -> list[Row]:
-        return self._with_answers(super().rows(key))
-
 
 def _accepted(value: Any) -> tuple[str, ...]:
     """The accepted answers of a field, as text, without blank ones."""
@@ -135,8 +126,8 @@ def _accepted(value: Any) -> tuple[str, ...]:
 
 
 def answers(row: Row, field: str, metric: str) -> tuple[str, ...]:
-    """The accepted answers of a row; none where the field is missing, null or blank."""
-    golds = row.read(Annotated[Any, PlainValidator(_accepted)], field) if field in row else ()
+    """The accepted answers of a row; none where the field is null or blank."""
+    golds = row.read(Annotated[Any, PlainValidator(_accepted)], field)
     if len(golds) > 1 and metric != "text":
         raise DataError(
             f"{row.place}: field {field!r} has {len(golds)} accepted answers, which task.metric={metric} cannot grade: "

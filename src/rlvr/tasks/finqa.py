@@ -57,20 +57,16 @@ class Finqa(SplitSettings):
 
     def check_run(self, config: Any) -> None:
         super().check_run(config)
-        shows_steps = CALL.search(config.prompt.text) is not None
-        if (
-            self.answer == "program"
-            and config.prompt.system
-            and not (shows_steps or "program" in config.prompt.text.lower())
-        ):
+        text, wants_program = config.prompt.text, self.answer == "program"
+        if CALL.search(text) is not None:
+            is_wrong = not wants_program
+        else:
+            is_wrong = wants_program and config.prompt.system and "program" not in text.lower()
+        if is_wrong:
             raise ConfigError(
-                "task.answer=program: prompt.system does not ask for a program, so no answer would be one; choose "
-                "prompt=financial_program."
-            )
-        if self.answer == "number" and shows_steps:
-            raise ConfigError(
-                "task.answer=number: the prompt asks for a program, so no answer could be read; choose "
-                "prompt=financial_reasoning, or task.answer=program reward=finqa_program."
+                f"task.answer={self.answer}: the prompt asks for a {'number' if wants_program else 'program'}, so no "
+                "answer could be read; choose prompt=financial_reasoning for numbers, or prompt=financial_program "
+                "reward=finqa_program for programs."
             )
 
     def parse(self, row: Row) -> Problem | str:

@@ -12,7 +12,6 @@ joined by spaces, and a word-level tokenizer made of the vocabulary gives back t
 
 from __future__ import annotations
 
-import inspect
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -105,23 +104,10 @@ class ExamplesTask(MetricSettings):
     def environments(self, context: TaskContext) -> ToolEnvironments | None:
         if not self.has_tools:
             return None
-
-        def state(example: Example) -> object:
-            try:
-                return self.state(example)
-            except Exception as error:  # the user's code
-                said = imports.described(error, own_only=True)
-                raise UserError(f"task={self.name}: state of example {example.id}: {said}") from error
-
-        return ToolEnvironments(self.toolbox(), context.verifier, state=state, max_turns=self.max_turns)
+        return ToolEnvironments(self.toolbox(), context.verifier, state=self.state, max_turns=self.max_turns)
 
     def load(self, context: TaskContext) -> Data:
-        """Examples are read as they are needed.
-
-        Raises:
-            ConfigError: the vocabulary cannot be one, or nothing is held out.
-            DataError: it yields nothing, something else than examples, or other examples when it is called again.
-        """
+        """Examples are read as they are needed. DataError if there are none, or other ones when it is called again."""
         return _data_of(self, self.examples, f"task={self.name}", context.seed)
 
 
@@ -282,14 +268,8 @@ class Generator(ExamplesTask):
         return self._imported()(**self.settings)
 
     def load(self, context: TaskContext) -> Data:
-        """ConfigError if there is no such function, or it does not take the settings; else as every `ExamplesTask`."""
         function = context.functions.get(self.source) or self._imported()
-        place = f"task.source={self.source}"
-        try:
-            inspect.signature(function).bind(**self.settings)
-        except TypeError as error:
-            raise ConfigError(f"task.settings={dict(self.settings)}: {place} does not take them ({error}).") from None
-        return _data_of(self, partial(function, **self.settings), place, context.seed)
+        return _data_of(self, partial(function, **self.settings), f"task.source={self.source}", context.seed)
 
     def check_found(self, key: str) -> None:
         self._imported()

@@ -45,7 +45,7 @@ def read_sets(key: str, sets: str, fields: Collection[str]) -> Iterator[Row]:
         found = _SET.fullmatch(text.strip())
         path, name, split, start, stop = [part and part.strip() for part in found.groups()] if found else [None] * 5
         if path and split:
-            rows = Split(path, split, name or None, key, f"the name in {key}").rows(fields)
+            rows = Split(path, split, name or None, key).rows(fields)
         elif path == made_rows.NAME:
             rows = made_rows.made_rows()
         elif path and path.endswith(ENDINGS):

@@ -22,13 +22,11 @@ TIMEOUT_S = 5.0
 
 
 def split_names(key: str, splits: str) -> list[str]:
-    """`train+dev` -> `["train", "dev"]`. ConfigError for an empty, repeated or unsafe name."""
+    """`train+dev` -> `["train", "dev"]`. ConfigError for an empty or unsafe name."""
     names = splits.split("+")
     for name in names:
         if not re.fullmatch(r"[\w][\w.-]*", name):
             raise ConfigError(f"{key}={ascii_text(splits)}: {ascii_text(name)!r} names no split; join names with +.")
-    if len(set(names)) != len(names):
-        raise ConfigError(f"{key}={splits} names a split twice: name each one once.")
     return names
 
 
@@ -42,14 +40,12 @@ class Split:
         name: of the split.
         subset: the configuration of a repository; None for its only one.
         key: of the setting that names the path, for errors.
-        subset_key: of the one that names the subset.
     """
 
     path: str
     name: str
     subset: str | None = None
     key: str = "task.path"
-    subset_key: str = "task.subset"
 
     def rows(self, fields: Collection[str] = ()) -> list[Row]:
         """Its rows, with these fields at least (all if empty); others may be missing.
@@ -82,8 +78,6 @@ class Split:
         """The split's file; None if the folder is a copy of a data set of the Hub."""
         files = [file for ending in ENDINGS if (file := folder / f"{self.name}{ending}").is_file()]
         shown = ascii_text(self.path)
-        if len(files) > 1:
-            raise ConfigError(f"{shown} has both {files[0].name} and {files[1].name}: keep one of them.")
         # signs of a copy: a card, Parquet files, or a loading script (which will be refused)
         signs = ("README.md", f"{folder.name}.py", "*.parquet", "*/*.parquet")
         if files or any(next(folder.glob(sign), None) is not None for sign in signs):
@@ -162,9 +156,7 @@ class Split:
             if "gated dataset" in text:
                 raise self._refused() from None
             if "onfig" in text:
-                raise ConfigError(
-                    f"{self.subset_key}={self.subset or 'null'}: {where} has no such one ({text})."
-                ) from None
+                raise ConfigError(f"{where}: has no configuration {self.subset or 'null'} ({text}).") from None
             kind = ConfigError if "split" in text.lower() else DataError
             raise kind(f"{where}: cannot be loaded ({type(error).__name__}: {text}); {self._remedy}.") from None
 

@@ -83,9 +83,7 @@ class Rpn(TaskSettings):
         for key in ("complexity_weights", "eval_complexity_weights"):
             weights, usual = getattr(self, key), type(self).model_fields[key].default
             if weights not in (None, usual) and len(weights) != most - fewest + 1:
-                raise wrong(
-                    key, "needs one weight for each number of operators in complexity_range, or null for uniform"
-                )
+                raise wrong(key, "needs one weight for each number of operators in complexity_range, or null")
         if prompt_tokens(most) > self.max_prompt_tokens:
             raise wrong("max_prompt_tokens", f"{most} operators need {prompt_tokens(most)}; raise it, or ask for fewer")
         if self.modulus is None and self.max_abs_value is None:
@@ -235,9 +233,7 @@ class RpnTask(Task):
     def _nothing(self, what: str) -> ConfigError:
         names = ("held_out_share", "max_abs_value", "operand_range", "complexity_range")
         said = ", ".join(f"task.{name}={plain(getattr(self.settings, name))}" for name in names)
-        return ConfigError(
-            f"{said} leave no {what}: allow more operators or operands, or change the share or the bound."
-        )
+        return ConfigError(f"{said} leave no {what}: allow more operators or operands.")
 
     def _draw(self, rng: random.Random, size: int, accept: Callable[[str], bool]) -> list[str] | None:
         """Words of an accepted expression with `size` operators, or None if many draws found none.
