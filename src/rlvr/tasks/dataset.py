@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rlvr.core.env import Env, to_attempt
 from rlvr.envs.single_turn import SingleTurnEnv
@@ -40,10 +39,8 @@ class Data:
 class DatasetTask(Task):
     """Problems from a `Source`, asked by a `Prompter`, rewarded by a verifier, graded by a metric.
 
-    Without `environments` an episode has one turn.
-
-    Shown examples (`few_shot`) are training problems: for each training example they are drawn by the seed, for
-    held-out ones they are the same for all and for every seed.
+    Without `environments` an episode has one turn. Shown examples (`few_shot`) are training problems: for each training
+    example they are drawn by the seed, for held-out ones they are the same for all and for every seed.
     """
 
     def __init__(
@@ -56,14 +53,12 @@ class DatasetTask(Task):
         environments: ToolEnvironments | None = None,
     ) -> None:
         """ConfigError if there are too few training examples to show `prompt.few_shot` of them."""
-        self.name, self.vocabulary = context.name, data.vocabulary
-        self.source, self.notes = data.source, data.notes
+        self.name, self.source, self.notes, self.vocabulary = context.name, data.source, data.notes, data.vocabulary
         self._prompter, self.verifier, self._metric = context.prompter, context.verifier, metric
         self._sandbox, self._tool_format = context.sandbox, context.prompt.tool_format
         self._traced = TracedAnswer(self.verifier, self._prompter.answer_format)
         self._seed, self._few_shot = context.seed, context.prompt.few_shot
-        self._max_prompt_tokens = max_prompt_tokens
-        self.environments = environments
+        self._max_prompt_tokens, self.environments = max_prompt_tokens, environments
         self._tools = environments.tools if environments is not None else ()
         self._fill_shot_pool()
 
@@ -79,11 +74,10 @@ class DatasetTask(Task):
         return SingleTurnEnv(example, self._traced)
 
     async def grade(self, example: Example, turns: Sequence[TurnText]) -> GradedAnswer:
-        """The metric on the last turn. Where no answer is known nothing is right."""
         return await self.grade_attempt(to_attempt(example, turns))
 
     async def grade_attempt(self, attempt: Attempt) -> GradedAnswer:
-        """The metric on an episode as verifiers see it."""
+        """The metric on an episode as verifiers see it. Where no answer is known nothing is right."""
         if not attempt.example.metadata.get("has_answer", True):
             return GradedAnswer(answer=self._prompter.answer_format.answer_of(attempt), correct=False)
         return await self._metric.grade(replace(attempt, format=self._prompter.answer_format, sandbox=self._sandbox))
@@ -114,8 +108,7 @@ class DatasetTask(Task):
         env = self.environments.env(example)
         if env.max_turns is not None and len(problem.turns) > env.max_turns:
             raise UserError(
-                f"task.max_turns={env.max_turns}: the demonstration of example {problem.id} has {len(problem.turns)} "
-                "turns; raise it."
+                f"task.max_turns={env.max_turns}: the demonstration of example {problem.id} has more; raise it."
             )
         return played(example, env, problem.turns if worked else problem.turns[-1:], self._tool_format)
 
@@ -164,15 +157,12 @@ class DatasetTask(Task):
         return self._example(problem, derive_seed(EVAL_SEED, self.name, "shots"))
 
     def _example(self, problem: Problem, shots_seed: int) -> Example:
-        metadata: dict[str, Any] = {**problem.metadata, "task": self.name}
-        if problem.tags:
-            metadata["tags"] = problem.tags
         shots = self._shots(problem, shots_seed) if self._few_shot else ()
         return Example(
             id=problem.id,
             messages=self._prompter.messages(problem.question, shots, self._fields(problem)),
             answer=problem.answer,
-            metadata=metadata,
+            metadata={**problem.metadata, "task": self.name} | ({"tags": problem.tags} if problem.tags else {}),
         )
 
     def _fields(self, problem: Problem) -> Mapping[str, str]:

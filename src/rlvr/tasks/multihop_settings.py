@@ -11,14 +11,14 @@ from pydantic import Field, model_validator
 
 from rlvr.errors import ConfigError
 from rlvr.retrieval.corpus import open_corpus
-from rlvr.retrieval.retriever import find_retriever, open_retriever
+from rlvr.retrieval.retriever import find_retriever
 from rlvr.retrieval.settings import RetrievalSettings
-from rlvr.rewards.base import Verifier
 from rlvr.rewards.metrics import Metric
 from rlvr.rewards.multihop import MultiHopVerifier, Rules
 from rlvr.rows import Row
 from rlvr.seeding import derive_seed
 from rlvr.settings import NonNegativeFloat, PositiveFloat, PositiveInt, Share, Text, setting, wrong
+from rlvr.tasks.base import Task
 from rlvr.tasks.dataset import Data
 from rlvr.tasks.multihop import TOOLS, MultiHopEnvs, OfficialAnswer, demonstration
 from rlvr.tasks.multihop_sets import Library, Match, read_sets, with_noise
@@ -88,7 +88,9 @@ class MultiHopSettings(RowSettings):
         only_if=PARAGRAPHS,
     )
     eval_noise_rate: Share = setting(1.0, "the same for held-out questions", only_if=PARAGRAPHS)
-    hops: tuple[PositiveInt, ...] | None = setting(None, "keep only questions with these numbers of hops; null: all")
+    hops: tuple[PositiveInt, ...] | None = setting(
+        None, "keep only questions with these numbers of hops; null: all", min_length=1
+    )
     eval_order: Literal["random", "balanced"] = setting(
         "random",
         "held-out questions: a fair sample, or as many of each number of hops as there are, in turn",
@@ -139,8 +141,6 @@ class MultiHopSettings(RowSettings):
             raise wrong("tools", f"there is no tool {unknown[0]}; there are {', '.join(TOOLS)}, and module:function")
         if self.top_n > self.max_top_n:
             raise wrong("top_n", f"is more than task.max_top_n={self.max_top_n}; lower it")
-        if self.hops is not None and len(set(self.hops)) != max(len(self.hops), 1):
-            raise wrong("hops", "must name at least one number of hops, and none twice; null keeps all")
         return self
 
     def check_run(self, config: Any) -> None:
@@ -153,15 +153,9 @@ class MultiHopSettings(RowSettings):
                 "it)."
             )
         if prompt.tool_format == "words":
-            raise ConfigError(
-                f"prompt.tool_format=words: task={self.name} has tools whose arguments are texts and lists, which need "
-                "JSON; choose auto, hermes or llama."
-            )
+            raise ConfigError(f"prompt.tool_format=words: task={self.name} has tools whose arguments need JSON.")
         if self.retrieval.scope == "corpus" and "{documents}" in prompt.user:
-            raise ConfigError(
-                "prompt.user: {documents} lists the question's own paragraphs, and task.retrieval.scope=corpus has "
-                "none; leave it out."
-            )
+            raise ConfigError("prompt.user: {documents} lists the question's own paragraphs, not those of a corpus.")
         find_retriever(self.retriever, self.retrieval).check(self.tool_timeout_s)
 
     # ---------------------------------------------------------------------------------------------------- the task
@@ -192,14 +186,12 @@ class MultiHopSettings(RowSettings):
 
         return parse
 
-    def verifier(self, context: TaskContext) -> Verifier:
-        return MultiHopVerifier(context.verifier, context.prompter.answer_format)
+    def open(self, context: TaskContext) -> Task:
+        verifier = MultiHopVerifier(context.verifier, context.prompter.answer_format)
+        return super().open(replace(context, reward=verifier))
 
     def environments(self, context: TaskContext) -> MultiHopEnvs:
-        retriever = open_retriever(self.retriever, self.retrieval)
-        return MultiHopEnvs(
-            self, retriever=retriever, verifier=context.verifier, library=self.library, functions=context.functions
-        )
+        return MultiHopEnvs(self, context.verifier, context.functions)
 
     @cached_property
     def library(self) -> Library | None:

@@ -44,7 +44,7 @@ class TaskContext:
     """What a task is opened with."""
 
     name: str  # what its metrics are called
-    seed: int  # the run's
+    seed: int
     prompt: Prompt
     prompter: Prompter
     reward: Verifier | None  # its parts; None where the task scores its episodes itself
@@ -105,12 +105,7 @@ class TaskSettings(Component, ABC):
 
     @abstractmethod
     def open(self, context: TaskContext) -> Task:
-        """The task, its data loaded.
-
-        Raises:
-            ConfigError: settings, prompt or data do not fit together, or there is no such data.
-            UserError: the data cannot be had, or is damaged.
-        """
+        """The task, its data loaded. ConfigError or UserError for data that is not there, damaged, or does not fit."""
 
     def check_run(self, config: Any) -> None:
         words, model = self.made_of_words, config.model
@@ -128,10 +123,9 @@ class TaskSettings(Component, ABC):
                 f"prompt.answer_in=complete: task={self.name} has no tool complete; choose another prompt, e.g. "
                 f"prompt={self.prompt}."
             )
-        if self.scores_itself and config.reward.parts:
-            raise ConfigError(f"reward: task={self.name} scores its episodes by itself; leave out reward=...")
-        if not self.scores_itself and not config.reward.parts:
-            raise ConfigError(f"reward: task={self.name} needs parts; choose one, e.g. reward=text.")
+        if self.scores_itself == bool(config.reward.parts):
+            said = "scores its episodes by itself; leave out reward=..." if self.scores_itself else "needs parts"
+            raise ConfigError(f"reward: task={self.name} {said}.")
         if self.writes_prompts and not config.prompt.is_plain:
             raise ConfigError(
                 f"prompt: task={self.name} writes its prompts by itself, so these settings would have no effect; leave "
@@ -162,10 +156,6 @@ class DataSettings(LimitSettings):
     def make_metric(self) -> Metric:
         """What tells whether a held-out answer is right."""
 
-    def verifier(self, context: TaskContext) -> Verifier:
-        """What scores an episode: the parts of the reward, and what the task adds to their findings."""
-        return context.verifier
-
     def environments(self, context: TaskContext) -> ToolEnvironments | None:
         """What opens the environments of episodes with several turns; None: one turn."""
         return None
@@ -174,14 +164,9 @@ class DataSettings(LimitSettings):
         from rlvr.tasks.dataset import Data, DatasetTask
         from rlvr.tasks.sources import ListSource
 
-        context = replace(context, reward=self.verifier(context))
-        return DatasetTask(
-            context,
-            data=self.load(context) if context.reads != "nothing" else Data(source=ListSource([], [], context.seed)),
-            metric=self.make_metric(),
-            max_prompt_tokens=self.max_prompt_tokens,
-            environments=self.environments(context),
-        )
+        data = self.load(context) if context.reads != "nothing" else Data(source=ListSource([], [], context.seed))
+        limits = {"max_prompt_tokens": self.max_prompt_tokens, "environments": self.environments(context)}
+        return DatasetTask(context, data=data, metric=self.make_metric(), **limits)
 
 
 class RowSettings(DataSettings):

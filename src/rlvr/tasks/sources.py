@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from rlvr.errors import UserError
@@ -30,10 +30,7 @@ class Source(ABC):
 
     @abstractmethod
     def train(self, index: int, stream: str = "train") -> Problem:
-        """Problem `index` of an endless stream; streams of other names have another order where there is a choice.
-
-        UserError if there is nothing to train on.
-        """
+        """Problem `index` of an endless stream; streams of other names have another order where there is a choice."""
 
     @abstractmethod
     def held_out(self, num: int) -> list[Problem]:
@@ -109,12 +106,8 @@ class ListSource(Source):
     def held_out(self, num: int) -> list[Problem]:
         if self._stratum is None:
             return self._held_out[:num]
-        places: Counter[float] = Counter()
-        ranked: list[tuple[int, float, Problem]] = []
-        for problem in self._held_out:
-            stratum = self._stratum(problem)
-            ranked.append((places[stratum], stratum, problem))
-            places[stratum] += 1
+        places: dict[float, Iterator[int]] = defaultdict(count)
+        ranked = [(next(places[stratum := self._stratum(each)]), stratum, each) for each in self._held_out]
         return [problem for *_, problem in sorted(ranked, key=lambda one: one[:2])[:num]]
 
     def some(self, num: int) -> Sequence[Problem]:
