@@ -114,7 +114,6 @@ class MusiqueEnv(vf.MultiTurnEnv):
         return self._examples[name]
 
     async def setup_state(self, state: vf.State) -> vf.State:
-        """An environment of rlvr's for this rollout alone."""
         state[EPISODE] = self.game.task.env(self.example(state["info"]["id"]))
         await state[EPISODE].start()
         return state
@@ -130,7 +129,6 @@ class MusiqueEnv(vf.MultiTurnEnv):
             state["final_env_response"] = []
 
     async def env_response(self, messages: vf.Messages, state: vf.State, **kwargs: Any) -> vf.Messages:
-        """What the tools returned."""
         return [
             vf.ToolMessage(tool_call_id=message.call_id, content=message.content)
             if message.call_id is not None
@@ -140,7 +138,6 @@ class MusiqueEnv(vf.MultiTurnEnv):
 
     @vf.stop
     async def completion_is_cut_off(self, state: vf.State) -> bool:
-        """As in rlvr: the episode ends with it."""
         return bool(state["trajectory"]) and state["trajectory"][-1]["is_truncated"]
 
     @vf.cleanup
@@ -155,7 +152,6 @@ class MusiqueEnv(vf.MultiTurnEnv):
 
 
 def reward(state: vf.State) -> float:
-    """The reward that rlvr gives."""
     return state[SCORE].value
 
 
@@ -176,7 +172,6 @@ def said(completion: Sequence[Any]) -> Message:
 
 
 def turn(step: Mapping[str, Any]) -> TurnText:
-    """A step of the library's trajectory as rlvr's verifiers see it."""
     message = said(step["completion"])
     usage = getattr(step.get("response"), "usage", None)
     return TurnText(

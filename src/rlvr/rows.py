@@ -142,7 +142,6 @@ def read_file(path: Path) -> Iterator[Row]:
 
 
 def _placed(file: Any, kind: str, name: str) -> Iterator[tuple[str, object]]:
-    """Rows, each behind its place."""
     if kind.endswith(".jsonl"):
         for number, line in enumerate(file, start=1):
             if line.strip():

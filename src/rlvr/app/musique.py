@@ -54,7 +54,6 @@ class Game:
         return self.task.sizes
 
     def begin(self, example: Example) -> Notes:
-        """The state of a new episode."""
         return self.environments.notes(example)
 
     async def score(
@@ -70,7 +69,6 @@ class Game:
     async def grade(
         self, example: Example, calls: Sequence[ToolCall], *, text: str = "", is_cut_off: bool = False
     ) -> GradedAnswer:
-        """The metric: official exact match."""
         return await self.task.grade_attempt(_attempt(example, None, calls, text, is_cut_off))
 
 

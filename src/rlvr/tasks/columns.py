@@ -24,8 +24,6 @@ EVAL_SHARE = "share of the rows, chosen by hash, that is never trained on"
 
 
 class ColumnSettings(MetricSettings, RowSettings):
-    """Which fields of a row are what."""
-
     prompt: ClassVar[str] = "math_reasoning"
     reward = "numeric"
     question_field: Text = setting("question", "field with the question")
@@ -114,7 +112,6 @@ class Hub(ColumnSettings, SplitSettings):
 
 
 def _accepted(value: Any) -> tuple[str, ...]:
-    """The accepted answers of a field, as text, without blank ones."""
     texts = []
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, bool) or not isinstance(one, str | int | float | None):

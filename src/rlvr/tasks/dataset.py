@@ -52,7 +52,6 @@ class DatasetTask(Task):
         max_prompt_tokens: int | None = None,
         environments: ToolEnvironments | None = None,
     ) -> None:
-        """ConfigError if there are too few training examples to show `prompt.few_shot` of them."""
         self.name, self.source, self.notes, self.vocabulary = context.name, data.source, data.notes, data.vocabulary
         self._prompter, self.verifier, self._metric = context.prompter, context.verifier, metric
         self._sandbox, self._tool_format = context.sandbox, context.prompt.tool_format
@@ -113,7 +112,6 @@ class DatasetTask(Task):
         return played(example, env, problem.turns if worked else problem.turns[-1:], self._tool_format)
 
     def texts(self) -> Iterator[str]:
-        """Without the examples shown before them."""
         for problem in self.source.some(NUM_TEXTS):
             if problem.turns:
                 yield "\n".join(self._played(problem, worked=True))
@@ -169,7 +167,6 @@ class DatasetTask(Task):
         return {} if self.environments is None else self.environments.fields(problem)
 
     def _shots(self, problem: Problem, seed: int) -> list[Problem]:
-        """Different training problems, none of which asks what `problem` asks."""
         rng = random.Random(seed)
         chosen: dict[bytes, Problem] = {}
         while len(chosen) < self._few_shot:

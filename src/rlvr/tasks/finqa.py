@@ -116,7 +116,6 @@ def _table_cell(value: object) -> object:
 
 
 def _of_qa(name: str, flat: str) -> Any:
-    """A field of `qa`, or beside the page in the Hub's copy."""
     return Field(validation_alias=AliasChoices(AliasPath("qa", name), flat))
 
 
@@ -124,8 +123,6 @@ Lines = Annotated[list[Cell], AfterValidator(lambda lines: [line for line in lin
 
 
 class _Page(BaseModel):
-    """A row, of either kind."""
-
     table: list[list[Annotated[Cell, BeforeValidator(_table_cell)]]]
     pre_text: Lines
     post_text: Lines

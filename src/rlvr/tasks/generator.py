@@ -112,7 +112,6 @@ class ExamplesTask(MetricSettings):
 
 
 def _data_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: str, seed: int) -> Data:
-    """The data of what `call` yields; `place` names it in errors."""
     words = task.words
     if words is not None and (
         not set(SPECIAL) <= set(words) or len(set(words)) < len(words) or any(word.split() != [word] for word in words)
@@ -136,7 +135,6 @@ def _data_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: str, 
 
 
 def _problems_of(task: ExamplesTask, call: Callable[[], Iterable[Any]], place: str) -> Iterator[Problem]:
-    """What `call` yields, from the start."""
     items, tools = None, {tool.name: tool for tool in task.toolbox()} if task.has_tools else {}
     where = place
     for number in count(1):
@@ -264,7 +262,6 @@ class Generator(ExamplesTask):
         return self.source
 
     def examples(self) -> Iterable[Any]:
-        """What the function yields."""
         return self._imported()(**self.settings)
 
     def load(self, context: TaskContext) -> Data:

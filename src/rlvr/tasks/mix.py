@@ -74,8 +74,6 @@ class Mix(TaskSettings):
 
 
 class MixTask(Task):
-    """The tasks by name, in proportion to their weights."""
-
     def __init__(self, settings: Mix, context: TaskContext, parts: Mapping[str, Task]) -> None:
         """What one part holds out no part is trained on."""
         self.name, self._seed, self._parts = context.name, context.seed, parts

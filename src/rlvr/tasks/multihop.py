@@ -51,7 +51,6 @@ class Notes(QaState):
     search: Search
 
     def find(self, name: str) -> Document | None:
-        """The document with this id, if there is one."""
         return self.documents.get(name) or (self.library.get(name) if self.library is not None else None)
 
     def note(self, document: Document) -> None:
@@ -153,7 +152,6 @@ def complete(final_answer: Text, reasoning: Text = "", cited_doc_ids: Ids = []) 
 
 
 def render(document: Document) -> str:
-    """`Document ID: 7`, `# Van Hook Township`, and the text, each on a line of its own."""
     return f"Document ID: {document.id}\n# {document.title}\n{document.text}"
 
 
@@ -168,8 +166,6 @@ def titles(documents: Sequence[Document]) -> str:
 
 
 class MultiHopEnvs(ToolEnvironments):
-    """Opens the environments of a task's examples."""
-
     def __init__(self, settings: MultiHopSettings, verifier: Verifier, functions: Functions) -> None:
         super().__init__(
             make_tools(settings, functions),

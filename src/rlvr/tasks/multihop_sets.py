@@ -92,8 +92,6 @@ def table(*columns: str) -> Any:
 
 
 class Question(BaseModel):
-    """What the rows of all sets have."""
-
     answer: Cell | None
     question: FilledText
     id: FilledText = Field(validation_alias=AliasChoices("_id", "id"))
@@ -161,7 +159,6 @@ class Library:
         return title if self._match == "title" else (title, clean(document.text))
 
     def get(self, name: str) -> Document | None:
-        """The passage with this id, if it is known."""
         place = self._places.get(name)
         return None if place is None else self._documents[place]
 

@@ -119,12 +119,10 @@ class Prompt(Component):
 
     @property
     def text(self) -> str:
-        """System and user message."""
         return f"{self.system or ''}\n{self.user}"
 
     @property
     def uses_markers(self) -> bool:
-        """Whether the prompt or the place of its answer has to do with markers."""
         return self.answer_in == "solution" or any(place in self.text for place in PLACEHOLDERS)
 
     def check_run(self, config: Any) -> None:
@@ -153,7 +151,6 @@ class Prompt(Component):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it adds nothing to the question."""
         return self.system is None and self.user == "{question}" and self.answer_in == "whole" and self.few_shot == 0
 
 

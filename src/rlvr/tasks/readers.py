@@ -129,7 +129,6 @@ class Split:
         )
 
     def _cached(self, reason: str) -> Dataset:
-        """What an earlier run downloaded."""
         from datasets.packaged_modules.cache.cache import Cache
 
         name = self.path.rpartition("/")[2]
@@ -148,7 +147,6 @@ class Split:
         return self._call(lambda: load_dataset(path, self.subset, split=self.name, cache_dir=cache_dir))
 
     def _call(self, load: Callable[[], Any]) -> Dataset:
-        """The data set that `load` gives, its errors as sentences."""
         try:
             return load()
         except Exception as error:  # a foreign library with errors of many kinds

@@ -49,7 +49,6 @@ class ReasoningGymTask(DataSettings):
         return ReasoningGymMetric()
 
     def load(self, context: TaskContext) -> Data:
-        """ConfigError for what the library cannot make, UserError if it is not installed."""
         require_reasoning_gym()
         source = DrawnSource(
             Drawer(self).draw,

@@ -124,12 +124,9 @@ def prompt_tokens(num_operators: int) -> int:
 
 
 class RpnTask(Task):
-    """A stream of expressions; `verifier` is the parts of its reward."""
-
     stop_words = Rpn.stop_words
 
     def __init__(self, settings: Rpn, seed: int, verifier: Verifier, name: str = "rpn") -> None:
-        """ConfigError if the settings leave nothing to train or evaluate on."""
         self.name, self.settings, self.seed = name, settings, seed
         smallest, largest = settings.bounds
         self.arithmetic = Arithmetic(
@@ -177,7 +174,6 @@ class RpnTask(Task):
         return list(self._eval_examples[num])
 
     def example(self, text: str) -> Example:
-        """ExpressionError if it is not valid, or its prompt too long."""
         words = parse(text, self.arithmetic)
         if len(words) + 2 > self.settings.max_prompt_tokens:
             limit = f"task.max_prompt_tokens={self.settings.max_prompt_tokens}"

@@ -157,7 +157,6 @@ class DataSettings(LimitSettings):
         """What tells whether a held-out answer is right."""
 
     def environments(self, context: TaskContext) -> ToolEnvironments | None:
-        """What opens the environments of episodes with several turns; None: one turn."""
         return None
 
     def open(self, context: TaskContext) -> Task:
@@ -259,8 +258,6 @@ class SplitSettings(RowSettings):
 
 
 class MetricSettings(DataSettings):
-    """A task whose metric can be chosen."""
-
     metric: MetricName = "numeric"
 
     @property
@@ -276,16 +273,12 @@ class MetricSettings(DataSettings):
 
 
 class TaskBundle(Settings):
-    """A task with the reward and the prompt that go with it."""
-
     task: Annotated[TaskSettings, chosen("task")]
     reward: RewardSettings
     prompt: Annotated[Prompt, chosen("prompt")]
 
 
 class MixPart(TaskBundle):
-    """One task of a mix."""
-
     weight: PositiveFloat = setting(1.0, "examples of it, in proportion to the other tasks")
 
 

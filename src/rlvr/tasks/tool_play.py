@@ -34,12 +34,10 @@ class ToolEnvironments:
         self._verifier, self._state, self._limits = verifier, state, limits
 
     def env(self, example: Example) -> ToolEnv:
-        """A fresh single-use environment."""
         state = self._state(example)
         return ToolEnv(example, tools=self.toolbox, state=state, verifier=self._verifier, **self._limits)
 
     def fields(self, problem: Problem) -> Mapping[str, str]:
-        """Nothing beside the question."""
         return {}
 
 

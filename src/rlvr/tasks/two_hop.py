@@ -49,8 +49,6 @@ Chain = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Walk:
-    """One episode in a world: which chain is asked for, and what was looked up so far."""
-
     facts: Mapping[str, str]  # {"p3": "p3 works-at o7", "o7": "o7 located-in c4", ...}
     chain: Chain
     trace: Trace = field(default_factory=Trace)
@@ -137,12 +135,9 @@ class TwoHop(TaskSettings):
 
 
 class TwoHopTask(Task):
-    """A stream of questions, each with a world of its own."""
-
     stop_words = TwoHop.stop_words
 
     def __init__(self, settings: TwoHop, context: TaskContext) -> None:
-        """ConfigError if the share leaves nothing to train or to evaluate on, or a marker of answers is not a word."""
         self.name, self._settings, self._seed = context.name, settings, context.seed
         self._prompter, self._verifier = context.prompter, context.verifier
         self._persons, self._organizations, self._cities = (
@@ -276,7 +271,6 @@ class TwoHopTask(Task):
     def _draw(
         self, rng: random.Random, *, held_out: bool, person: str | None = None, other_than: Collection[Chain] = ()
     ) -> Chain | None:
-        """A chain, or None if many draws found none."""
         for _ in range(MAX_TRIES):
             chain = (person or rng.choice(self._persons), rng.choice(self._organizations), rng.choice(self._cities))
             if self.is_held_out(chain) is held_out and chain not in other_than:

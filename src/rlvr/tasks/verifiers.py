@@ -78,7 +78,6 @@ class VerifiersTask(Task):
     """
 
     def __init__(self, settings: Verifiers, seed: int, *, name: str) -> None:
-        """ConfigError if the environment cannot be made, or has no data."""
         self.name, self._settings = name, settings
         self._env = make_environment(settings.env_id, settings.env_args)
         self._rows: dict[str, Any] = {"train": self._env.dataset, "eval": self._env.eval_dataset}
@@ -119,14 +118,12 @@ class VerifiersTask(Task):
         return GradedAnswer(answer=answer, correct=known and found >= self._settings.metric_threshold - ROUNDING)
 
     def demonstration(self, index: int, worked_share: float) -> tuple[str, ...]:
-        """Prompt and the row's answer. UserError if it has none."""
         problem = self._source.train(index, "demonstration")
         if not problem.answer:
             raise UserError(f"{self.name} has no reference answers to demonstrate: set warm_start.enabled=false.")
         return text_of(self._example(problem).messages), problem.answer
 
     def texts(self) -> Iterator[str]:
-        """Prompts and answers of the training rows."""
         for problem in self._source.some(0):
             yield f"{text_of(self._example(problem).messages)}\n{problem.answer}"
 
@@ -140,7 +137,6 @@ class VerifiersTask(Task):
         return Example(id=name, messages=to_messages(prompt), answer="", metadata=metadata)
 
     def limit_prompts(self, count_tokens: CountTokens, max_tokens: int) -> None:
-        """Leave out, and note, rows with longer prompts than this or than task.max_prompt_tokens."""
         limit = min(max_tokens, self._settings.max_prompt_tokens or max_tokens)
 
         def fits(problem: Problem) -> bool:
@@ -182,7 +178,6 @@ class VerifiersTask(Task):
         return Example(id=problem.id, messages=_messages(row["prompt"]), answer=problem.answer, metadata=metadata)
 
     def _row(self, example: Example) -> Mapping[str, Any]:
-        """The environment's own row of an example."""
         about = example.metadata
         return about["row"] if "row" in about else self._rows[about["split"]][about["index"]]
 

@@ -105,7 +105,6 @@ class VerifiersEnv:
     def __init__(
         self, example: Example, row: Mapping[str, Any], env: Any, *, scorer: Scorer, scored: Scored | None = None
     ) -> None:
-        """`scored` is told the grade. `row` is a row of the environment's data set."""
         limit = getattr(env, "max_turns", None)
         self.max_turns: int | None = limit if isinstance(limit, int) and limit > 0 else None
         self.tools: tuple[ToolSchema, ...] = ()
@@ -290,7 +289,6 @@ def _client_class() -> Any:
 
 
 def tool_schema(tool: Any) -> ToolSchema:
-    """A tool of the library as OpenAI's schema."""
     return {"type": "function", "function": {key: tool[key] for key in ("name", "description", "parameters")}}
 
 
@@ -309,7 +307,6 @@ def to_messages(messages: Sequence[Any]) -> tuple[Message, ...]:
 
 
 def _text(content: Any) -> str:
-    """The text of a message's content: a text, a list of text parts, or nothing."""
     if content is None or isinstance(content, str):
         return content or ""
     for part in content:
