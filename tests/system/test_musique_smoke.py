@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.cli.main import main
-from rlvr.tasks.made_rows import made_rows
+from rlvr.tasks.multihop_sets import made_rows
 from tests.system.harness import metrics, num_lines, run_train
 
 ACCURACY = "eval/musique/accuracy"

@@ -14,10 +14,10 @@ from rlvr.registry import register
 from rlvr.rewards.numbers import parse_answer
 from rlvr.rows import ENDINGS, DataError, FilledText, Row, ascii_text, check_file, clean, number_text, read_file
 from rlvr.settings import Text, setting
+from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.gsm8k import CALCULATION
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.settings import HeldOutShare, MetricSettings, RowSettings, SplitSettings
-from rlvr.tasks.splits import NO_GOLD
 
 SPLIT = re.compile(r"(test|dev|val|valid|validation|eval)[.-]", re.IGNORECASE)
 EVAL_SHARE = "share of the rows, chosen by hash, that is never trained on"

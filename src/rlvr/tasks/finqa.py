@@ -23,9 +23,9 @@ from rlvr.rewards.metrics import FinqaMetric, FinqaProgramMetric, Metric
 from rlvr.rewards.numbers import parse_answer
 from rlvr.rows import Cell, FilledText, Row, clean, number_text
 from rlvr.settings import Text, setting
+from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.settings import DataPath, SplitSettings, data_folder
-from rlvr.tasks.splits import NO_GOLD
 
 CELL = " | "  # no cell of the data has a bar, and a model tells bars from the spaces inside cells
 STEP = re.compile(r"[a-z_]+\(")

@@ -12,9 +12,9 @@ from rlvr.rewards.metrics import Metric, NumericMetric
 from rlvr.rewards.numbers import parse_answer
 from rlvr.rows import FilledText, Row, clean
 from rlvr.settings import PositiveInt, Text, setting
+from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.settings import DataPath, SplitSettings, Subset, data_folder
-from rlvr.tasks.splits import NO_GOLD
 
 CALCULATION = re.compile(r"<<[^<>\n]{0,200}>>")
 SIZES = ("1_step", "2_steps", "3_steps", "4_steps", "5_or_more_steps")

@@ -20,10 +20,10 @@ from pydantic import BaseModel
 from rlvr.registry import register
 from rlvr.retrieval.base import Document
 from rlvr.rows import Cell, Row
+from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.multihop_sets import Library, Question, table
 from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
 from rlvr.tasks.problems import Problem
-from rlvr.tasks.splits import NO_GOLD
 
 INCOMPLETE = "have a context without all supporting paragraphs, and need task.retrieval.scope=corpus"
 

@@ -3,7 +3,7 @@
     train_sets: bdsaglam/musique,answerable,train[:256];my/folder,,train;more.jsonl.gz
 
 Of each set: a Hub id with its configuration and a split; a folder and a split (with or without an empty name between
-them); one file; or `made`, see `rlvr.tasks.made_rows`. Each may be a slice of its first rows, or of rows in the middle.
+them); one file; or `made`, see `made_rows`. Each may be a slice of its first rows, or of rows in the middle.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 from rlvr.errors import ConfigError
 from rlvr.retrieval.base import Document
 from rlvr.rows import ENDINGS, Cell, FilledText, Row, ascii_text, clean, read_file
-from rlvr.tasks import made_rows
 from rlvr.tasks.problems import Problem, fingerprint
 from rlvr.tasks.readers import Split
 
+MADE = "made"
 _SET = re.compile(r"([^,\[\]]+)(?:,([^,\[\]]*))??(?:,([^,\[\]]+))?(?:\[(\d*):(\d*)\])?")
 """`path,name,split[start:stop]`, without the name, or a path alone."""
 
@@ -46,8 +46,8 @@ def read_sets(key: str, sets: str, fields: Collection[str]) -> Iterator[Row]:
         path, name, split, start, stop = [part and part.strip() for part in found.groups()] if found else [None] * 5
         if path and split:
             rows = Split(path, split, name or None, key).rows(fields)
-        elif path == made_rows.NAME:
-            rows = made_rows.made_rows()
+        elif path == MADE:
+            rows = made_rows()
         elif path and path.endswith(ENDINGS):
             rows = list(read_file(Path(path).expanduser()))
         else:
@@ -176,3 +176,45 @@ class Library:
                     found[document.id], support[document.id] = document, name
         is_whole = not self.is_known or len(set(support.values())) == len(wanted)
         return (tuple(found.values()), support) if is_whole else None
+
+
+# ------------------------------------------------------------------------------------------------------- made questions
+
+BUILDINGS = ("bridge", "castle", "harbor", "library", "mill", "school", "theater", "tower")
+NUM_NUMBERS = 100
+
+
+def made_rows() -> list[Row]:
+    """800 different questions of two hops, the same ones always: what a multi-hop run needs where there is no data.
+
+    question    Where was the builder of tower 17 born?                       answer   town 4
+    paragraphs  # tower 17: tower 17 was built by person 40.    # person 40: person 40 was born in town 4.
+                and another tower and another person, who support nothing
+    """
+    rng = random.Random(MADE)
+    asked = [(building, number) for building in BUILDINGS for number in range(NUM_NUMBERS)]
+    return [_row(place, *asked[place], rng) for place in rng.sample(range(len(asked)), len(asked))]
+
+
+def _row(place: int, building: str, number: int, rng: random.Random) -> Row:
+    (builder, other_builder), (town, other_town) = (rng.sample(range(NUM_NUMBERS), 2) for _ in range(2))
+    other = (number + rng.randrange(1, NUM_NUMBERS)) % NUM_NUMBERS
+    paragraphs = [  # those that support, in the order in which they are found
+        (f"{building} {number}", f"was built by person {builder}.", True),
+        (f"person {builder}", f"was born in town {town}.", True),
+    ]
+    for noise in (
+        (f"{building} {other}", f"was built by person {other_builder}.", False),
+        (f"person {other_builder}", f"was born in town {other_town}.", False),
+    ):
+        paragraphs.insert(rng.randint(0, len(paragraphs)), noise)
+    fields = {
+        "id": f"{MADE}_{place}",
+        "question": f"Where was the builder of {building} {number} born?",
+        "answer": f"town {town}",
+        "paragraphs": [
+            {"idx": idx, "title": title, "paragraph_text": f"{title} {text}", "is_supporting": is_supporting}
+            for idx, (title, text, is_supporting) in enumerate(paragraphs)
+        ],
+    }
+    return Row(f"{MADE}, question {place}", fields)

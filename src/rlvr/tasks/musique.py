@@ -18,10 +18,10 @@ from pydantic import BaseModel
 from rlvr.registry import register
 from rlvr.retrieval.base import Document
 from rlvr.rows import Cell, DataError, Row
+from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.multihop_sets import Library, Question, table
 from rlvr.tasks.multihop_settings import EvalSets, MultiHopSettings, TrainSets, sets
 from rlvr.tasks.problems import Problem
-from rlvr.tasks.splits import NO_GOLD
 
 
 @register("task", "musique")

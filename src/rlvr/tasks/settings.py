@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from rlvr.rewards.metrics import Metric
     from rlvr.rewards.sandbox import Sandbox
     from rlvr.tasks.base import Task
-    from rlvr.tasks.dataset import Data
+    from rlvr.tasks.dataset import Data, Part
     from rlvr.tasks.problems import Problem
     from rlvr.tasks.prompting import Prompter
-    from rlvr.tasks.splits import Part
     from rlvr.tasks.tool_play import ToolEnvironments
 
 HeldOutShare = Annotated[float, Field(gt=0, lt=1)]
@@ -188,7 +187,7 @@ class RowSettings(DataSettings):
 
     def load(self, context: TaskContext, **order: Any) -> Data:
         """`order` is that of `ListSource`."""
-        from rlvr.tasks.splits import by_hash, make_data, parse_rows
+        from rlvr.tasks.dataset import by_hash, make_data, parse_rows
 
         def part(key: str, seed: int) -> Part | None:
             return None if getattr(self, key) is None else parse_rows(self.rows(key), self.parser(key, seed))

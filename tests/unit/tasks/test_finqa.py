@@ -9,9 +9,9 @@ import pytest
 
 from rlvr.rows import DataError, Row
 from rlvr.tasks.base import Task
+from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.finqa import parse
 from rlvr.tasks.problems import Problem
-from rlvr.tasks.splits import NO_GOLD
 from rlvr.types import Example
 from tests.unit.tasks.data_tasks import FIXTURES, graded, ids, make, real_data, scored, solved, turn
 

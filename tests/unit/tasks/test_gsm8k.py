@@ -9,9 +9,9 @@ import pytest
 
 from rlvr.errors import UserError
 from rlvr.rows import DataError, Row
+from rlvr.tasks.dataset import NO_GOLD
 from rlvr.tasks.gsm8k import Gsm8k, parse
 from rlvr.tasks.problems import Problem, fingerprint
-from rlvr.tasks.splits import NO_GOLD
 from tests.unit.tasks.data_tasks import FIXTURES, graded, make, real_data, scored, solved, turn, write_jsonl
 
 GSM8K = FIXTURES / "gsm8k"
