@@ -160,12 +160,3 @@ def test_a_local_folder_is_a_hub_data_set_too(tmp_path: Path) -> None:
     assert 1 <= len(cut.eval_examples(20)) <= 6
     split = make(hub(tmp_path, eval_split="test"))
     assert split.notes == (f"20 training and 3 held-out examples from {tmp_path}",)
-
-
-def test_a_share_of_all_rows_in_two_files_cannot_leak(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", sums(60))
-    write_jsonl(tmp_path / "b.jsonl", sums(60, start=30))
-    made = make(hub(tmp_path, train_split="a+b", eval_share=0.4))
-    held_out = {e.id for e in made.eval_examples(100)}
-    assert not held_out & set(ids(made, range(200)))
-    assert any(note.startswith("30 training rows repeat an earlier question: left out (first: ") for note in made.notes)

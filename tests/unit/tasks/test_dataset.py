@@ -64,31 +64,10 @@ def test_pitfall_36_demonstrations_come_in_an_order_of_their_own() -> None:
     assert shown != trained
 
 
-def test_the_examples_shown_in_training_depend_on_seed_and_example() -> None:
-    made, other = make(TASK, seed=0, prompt={"few_shot": 3}), make(TASK, seed=1, prompt={"few_shot": 3})
-    chosen = {e.id: shots(e.messages) for e in (made.train_example(i) for i in range(12))}
-    others = {e.id: shots(e.messages) for e in (other.train_example(i) for i in range(12))}
-    assert chosen != others
-    assert len({str(value) for value in chosen.values()}) > 1
-    again = make(TASK, seed=0, prompt={"few_shot": 3})
-    assert {e.id: shots(e.messages) for e in (again.train_example(i) for i in range(12))} == chosen
-
-
 def test_too_many_shown_examples_are_an_error_with_the_numbers() -> None:
     make(TASK, prompt={"few_shot": 11})
     with pytest.raises(ConfigError, match=r"prompt\.few_shot=12: gsm8k has 12 different .* and 13 are needed"):
         make(TASK, prompt={"few_shot": 12})
-
-
-def test_examples_shown_are_not_limited_to_short_ones_by_the_limit_on_prompts() -> None:
-    made = make(TASK, prompt={"few_shot": 2})
-    before = {example.id: example for example in (made.train_example(index) for index in range(12))}
-    limit = sorted(words(example.messages) for example in before.values())[5]
-    made.limit_prompts(words, limit)
-    after = {example.id: example for example in (made.train_example(index) for index in range(6))}
-    assert len(after) == 6
-    assert all(before[name] == example for name, example in after.items())  # the same prompts: none grew too long
-    assert all(words(example.messages) <= limit for example in after.values())
 
 
 def test_long_prompts_are_left_out_counted_and_noted() -> None:
@@ -100,15 +79,6 @@ def test_long_prompts_are_left_out_counted_and_noted() -> None:
     assert f"{num_long} of 12 training examples have prompts of more than {limit} tokens: left out" in made.notes
     assert max(words(made.train_example(index).messages) for index in range(100)) <= limit
     assert all(words(example.messages) <= limit for example in made.eval_examples(100))
-
-
-def test_the_tasks_own_limit_counts_where_it_is_smaller() -> None:
-    made = make({**TASK, "max_prompt_tokens": 45})
-    made.limit_prompts(words, 10_000)
-    assert any("more than 45 tokens" in note for note in made.notes)
-    loose = make({**TASK, "max_prompt_tokens": 10_000})
-    loose.limit_prompts(words, 45)
-    assert loose.notes == made.notes
 
 
 def test_a_limit_that_leaves_nothing_is_an_error() -> None:

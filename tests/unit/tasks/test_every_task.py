@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlvr.rows import DataError
 from rlvr.tasks.base import Task
-from tests.unit.tasks.data_tasks import FIXTURES, graded, make, opened, scored, solved, write_jsonl
+from tests.unit.tasks.data_tasks import FIXTURES, graded, make, opened, scored, solved
 
 TASKS: dict[str, dict[str, Any]] = {
     "rpn": {"name": "rpn"},
@@ -78,10 +76,3 @@ def test_pitfall_28_each_task_has_the_metric_of_its_data(name: str, said: str, g
     made = make(TASKS[name])
     example = replace(made.eval_examples(1)[0], answer=gold)
     assert graded(made, example, solved(said)).correct is correct
-
-
-def test_data_of_one_task_read_as_another_is_refused_by_its_schema(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "train.jsonl", [{"question": "?", "answer": "x\n#### 1"}])
-    write_jsonl(tmp_path / "test.jsonl", [{"question": "?", "answer": "x\n#### 1"}])
-    with pytest.raises(DataError, match=r"train\.jsonl, line 1: field 'table' is missing"):
-        make({"name": "finqa", "path": str(tmp_path)})

@@ -47,12 +47,6 @@ def test_a_block_has_each_task_in_proportion(weights: dict[str, float], counts: 
     assert block_counts(weights) == counts
 
 
-def test_odd_weights_are_met_to_a_thousandth() -> None:
-    counts = block_counts({"a": 3.14159, "b": 2.71828, "c": 1.41421})
-    total = sum(counts.values())
-    assert counts["a"] / total == pytest.approx(3.14159 / 7.27408, abs=1e-3)
-
-
 def test_examples_come_in_proportion_and_not_in_a_fixed_order() -> None:
     made = both()
     found = owners(made, 300)
@@ -121,23 +115,6 @@ def test_pitfall_38_what_one_part_holds_out_no_other_is_trained_on(tmp_path: Pat
     asked = {fingerprint(made.train_example(index).messages[-1].content) for index in range(200)}
     assert not asked & {fingerprint(e.messages[-1].content) for e in held_out}
     assert any("training examples are also held out by gsm8k: left out" in note for note in made.notes)
-
-
-def test_a_part_with_nothing_left_to_train_on_is_an_error(tmp_path: Path) -> None:
-    rows = [{"question": e.messages[-1].content, "answer": e.answer} for e in make(GSM8K).eval_examples(6)]
-    path = write_jsonl(tmp_path / "copy.jsonl", rows)
-    made = mix({"gsm8k": (GSM8K, 1), "mine": ({"name": "jsonl", "path": str(path)}, 1)})
-    with pytest.raises(UserError, match="every training example is also held out"):
-        made.eval_sets()[1].train_example(0)
-
-
-def test_prompts_are_limited_in_every_part() -> None:
-    made = both()
-    made.limit_prompts(lambda messages, tools=(): len(messages[-1].content) % 50, 25)
-    assert [note.partition(":")[0] for note in made.notes if "training examples have prompts" in note] == [
-        "gsm8k",
-        "finqa",
-    ]
 
 
 def test_a_prompt_of_ones_own_needs_to_say_whose_it_is() -> None:

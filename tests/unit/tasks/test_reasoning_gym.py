@@ -60,13 +60,6 @@ def test_every_gold_earns_full_marks_from_the_librarys_own_verifier(dataset: str
         asyncio.run(run())
 
 
-def test_an_unknown_data_set_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"task\.dataset=chain_sums: .* did you mean chain_sum\?"):
-        gym("chain_sums")
-    with pytest.raises(ConfigError, match=r"there are \d\d\d, e\.g\. chain_sum"):
-        gym("xyzzy")
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

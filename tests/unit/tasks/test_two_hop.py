@@ -278,13 +278,6 @@ def test_pitfall_07_an_episode_is_traced_from_its_searches_to_its_answer() -> No
     assert [(step.kind, step.text) for step in trace] == [("query", "nobody"), ("answer", "c?")]
 
 
-@pytest.mark.parametrize(("said", "expected"), [("<ans> nowhere </ans>", [("nowhere", False)]), ("nowhere", [])])
-def test_a_wrong_answer_is_traced_as_wrong_and_none_as_none(said: str, expected: list[tuple[str, bool]]) -> None:
-    example = TASK.train_example(0)
-    trace = traced(example, TASK.env(example), said=said)
-    assert [(step.text, step.ok) for step in trace] == expected
-
-
 # ---------------------------------------------------------------------------------------------- questions, limits
 
 
@@ -311,10 +304,3 @@ def test_an_episode_that_does_not_fit_is_refused() -> None:
     make_task().limit_prompts(words, 33)  # 3 + 3 x (4 + 6)
     with pytest.raises(ConfigError, match=r"task.max_turns=4: .* have 33 tokens, but 32 are left"):
         make_task().limit_prompts(words, 32)
-
-
-def test_the_markers_are_words_of_their_own() -> None:
-    assert make_task("prompt.markers=think").demonstration(1, 1.0)[-1] == "<answer> c4 </answer> <eoe>"
-    made = "{reasoning_start: a, reasoning_end: b, solution_start: '<q>', solution_end: '</q>'}"
-    with pytest.raises(ConfigError, match="the marker '<q>' is not one word of its own"):
-        make_task(f"+markers.sets.mine={made}", "prompt.markers=mine")
