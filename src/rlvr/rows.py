@@ -149,12 +149,13 @@ def _placed(file: Any, kind: str, name: str) -> Iterator[tuple[str, object]]:
         return
     if kind.endswith(".csv"):
         csv.field_size_limit(MAX_FIELD_CHARS)
-        reader = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
-        for fields in reader:
-            place = f"{name}, line {reader.line_num}"
-            if None in fields or None in fields.values():
-                raise DataError(f"{place}: has not {len(reader.fieldnames or ())} fields, as the first line has.")
-            yield place, fields
+        with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            reader = csv.DictReader(text, strict=True)
+            for fields in reader:
+                place = f"{name}, line {reader.line_num}"
+                if None in fields or None in fields.values():
+                    raise DataError(f"{place}: has not {len(reader.fieldnames or ())} fields, as the first line has.")
+                yield place, fields
         return
     if kind.endswith(".json"):
         rows = _parsed(data, name) if (data := file.read()).strip() else []

@@ -39,8 +39,9 @@ def parse(given: Row, *, wants_program: bool = False) -> Problem | str:
     return Finqa(path="x", answer="program" if wants_program else "number").parse(given)
 
 
-def parsed(given: Row, **more: bool) -> Problem:
-    problem = parsed(given, **more)
+def parsed(given: Row, *, wants_program: bool = False) -> Problem:
+    problem = parse(given, wants_program=wants_program)
+    assert isinstance(problem, Problem)
     return problem
 
 

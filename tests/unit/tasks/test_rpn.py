@@ -252,46 +252,31 @@ def test_a_users_expression_is_checked() -> None:
     ("key", "changes", "remedy"),
     [
         ("operators", {"operators": ("+", "+")}, "names an operator twice; name each once"),
-        ("complexity_range", {"complexity_range": (3, 1)}, "the fewest operators come first; write [1,3]"),
-        ("complexity_weights", {"complexity_weights": (1, 2)}, "one weight for each number .* complexity_range=[1,3]"),
-        ("eval_complexity_weights", {"eval_complexity_weights": (1,)}, "needs one weight for each .* or null"),
-        (
-            "max_prompt_tokens",
-            {"max_prompt_tokens": 8},
-            "too short for task.complexity_range=[1,3], .* 9 tokens; raise",
-        ),
-        ("operand_range", {"operand_range": (4, 2)}, "the smallest operand comes first; write [2,4]"),
-        ("operand_range", {"operand_range": (0, 7)}, "within 0..6, the numbers of task.modulus=7; narrow it"),
-        ("operand_range", {"operand_range": (-1, 6)}, "within 0..6, the numbers of task.modulus=7; narrow it"),
+        ("complexity_range", {"complexity_range": (3, 1)}, r"the smaller number comes first; write \[1,3\]"),
+        ("complexity_weights", {"complexity_weights": (1, 2)}, "one weight for each number of operators"),
+        ("eval_complexity_weights", {"eval_complexity_weights": (1,)}, "one weight for each number of operators"),
+        ("max_prompt_tokens", {"max_prompt_tokens": 8}, "3 operators need 9; raise it"),
+        ("operand_range", {"operand_range": (0, 7)}, "leave the numbers 0..6; narrow it"),
         ("modulus", {"modulus": None}, "plain integers need a bound on results; set task.max_abs_value"),
-        ("operand_range", {"modulus": None, "max_abs_value": 5}, "within -5..5, the .* task.max_abs_value=5; narrow"),
+        ("operand_range", {"modulus": None, "max_abs_value": 5}, "leave the numbers -5..5; narrow it"),
     ],
 )
 def test_contradicting_settings_are_named_with_their_remedy(key: str, changes: dict[str, Any], remedy: str) -> None:
     ((found, message),) = wrong_settings(Rpn, MODULAR | changes)
     assert found == key
-    assert re.search(re.sub(r"([\[\]])", r"\\\1", remedy), message), message
+    assert re.search(remedy, message), message
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        (
-            {"modulus": None, "max_abs_value": 6, "operand_range": (4, 6), "operators": ("+",)},
-            r"task\.max_abs_value=6 leaves no expression of 1 operators",
-        ),
-        (
-            {"modulus": 2, "operand_range": (1, 1), "operators": ("+",), "complexity_range": (1, 1)},
-            r"task\.held_out_share=0\.1 leaves no held-out expression",
-        ),
-        (
-            {"modulus": 2, "operand_range": (1, 1), "complexity_range": (1, 1), "held_out_share": 0.999},
-            r"task\.held_out_share=0\.999 leaves no expression of 1 operators to train on",
-        ),
+        {"modulus": None, "max_abs_value": 6, "operand_range": (4, 6), "operators": ("+",)},
+        {"modulus": 2, "operand_range": (1, 1), "operators": ("+",), "complexity_range": (1, 1)},
+        {"modulus": 2, "operand_range": (1, 1), "complexity_range": (1, 1), "held_out_share": 0.999},
     ],
 )
-def test_settings_that_leave_no_expression_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_settings_that_leave_no_expression_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"task\.held_out_share=.*, task\.max_abs_value=.* leave no .*expression"):
         make_task(**changes)
 
 
