@@ -6,7 +6,7 @@ by hash, is held out. The metric is a number of the rubric: at `task.metric_thre
 The library is kept from doing what would break a run. An environment's constructor installs handlers of SIGINT and
 SIGTERM in the place of ours, and because of that works in the main thread alone: environments are made while
 `signal.signal` does nothing. A rubric logs what its functions raise and gives 0.0 for it, so that a broken function
-looks like a wrong answer: every rubric is watched.
+looks like a wrong answer: rubrics are watched.
 """
 
 from __future__ import annotations
@@ -252,8 +252,7 @@ def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
         ) from error
     if not env.score_rollouts:
         raise ConfigError(f"task.env_id={env_id}: gives no scores (score_rollouts=False), so nothing could be learnt.")
-    for rubric in _rubrics(env):
-        _watch(rubric)
+    _watch(vf.Rubric)
     for part in (env, *getattr(env, "envs", ())):
         if hasattr(part, "error_formatter"):
             part.error_formatter = functools.partial(_noted, part.error_formatter)
@@ -266,33 +265,24 @@ def _noted(formatted: Callable[[Exception], str], error: Exception) -> str:
     return text
 
 
-def _rubrics(env: Any) -> Iterator[Any]:
-    """All rubrics of an environment: those inside a group, and those of the environments inside one."""
-    waiting = [env.rubric, *(rubric for part in getattr(env, "envs", ()) for rubric in _rubrics(part))]
-    while waiting:
-        rubric = waiting.pop()
-        waiting += getattr(rubric, "rubrics", ())
-        yield rubric
-
-
 def _watch(rubric: Any) -> None:
-    """Have what a rubric's functions raise written into the state of the episodes that they should have scored."""
-    if FAILURES in vars(rubric):
-        return  # two environments share it
+    """Have what the functions of rubrics raise written into the state of the episodes that they should have scored."""
+    if hasattr(rubric, FAILURES):
+        return
     setattr(rubric, FAILURES, True)
     score_one, score_all = rubric._call_individual_reward_func, rubric._call_group_reward_func
 
-    async def watched_one(func: Callable[..., Any], state: Any) -> float:
-        return await score_one(_recording(func, [state], float), state)
+    async def watched_one(self: Any, func: Callable[..., Any], state: Any) -> float:
+        return await score_one(self, _recording(func, [state], float), state)
 
-    async def watched_all(func: Callable[..., Any], states: Sequence[Any]) -> Sequence[float]:
+    async def watched_all(self: Any, func: Callable[..., Any], states: Sequence[Any]) -> Sequence[float]:
         def one_each(values: Any) -> list[float]:
             numbers = [float(value) for value in values]
             if len(numbers) != len(states):
                 raise ValueError(f"returned {len(numbers)} numbers for {len(states)} episodes")
             return numbers
 
-        return await score_all(_recording(func, states, one_each), states)
+        return await score_all(self, _recording(func, states, one_each), states)
 
     rubric._call_individual_reward_func, rubric._call_group_reward_func = watched_one, watched_all
 

@@ -86,13 +86,6 @@ def test_a_limit_that_leaves_nothing_is_an_error() -> None:
         make(TASK).limit_prompts(words, 5)
 
 
-def test_texts_are_prompts_with_their_solutions() -> None:
-    texts = list(make(TASK, prompt={"few_shot": 2}).texts())
-    assert len(texts) == 12
-    assert all(text.count("<SOLUTION>") == 2 for text in texts)  # named in the system message, used in the solution
-    assert any("How many rolls are left?" in text for text in texts)
-
-
 def test_a_question_of_ones_own_is_asked_in_the_same_way_and_has_no_answer() -> None:
     made = make(TASK)
     example = made.example("  Six times\x00 seven? ")

@@ -130,11 +130,6 @@ def test_turns_that_are_none_are_an_error_naming_the_example(shown: Any) -> None
         shop(shown=shown)
 
 
-def test_a_demonstration_with_wrong_arguments_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"example 1: the demonstration calls 'price' in a wrong way: .*item"):
-        shop(shown=[PEN | {"arguments": {"thing": "pen"}}, "3"])
-
-
 class Unprompted(Doubles):
     prompt = "boxd"
 

@@ -8,7 +8,7 @@ from rlvr.rows import DataError
 from rlvr.tasks.dataset import DatasetTask
 from tests.unit.tasks import yielding
 from tests.unit.tasks.data_tasks import graded, ids, make, scored
-from tests.unit.tasks.yielding import CALLS, WORDS, token_ids
+from tests.unit.tasks.yielding import WORDS, token_ids
 
 HERE = "tests.unit.tasks.yielding"
 
@@ -39,14 +39,6 @@ def test_pitfall_37_an_endless_generator_is_replayed_to_where_it_was() -> None:
     assert len(set(straight)) == 60
     resumed = generated("endless")
     assert [resumed.train_example(index).messages[-1].content for index in range(37, 60)] == straight[37:]
-
-
-def test_only_what_is_needed_is_read() -> None:
-    CALLS.clear()
-    made = generated("endless")
-    made.train_example(5)
-    assert max(CALLS) < 60
-    assert made.train_example(0).metadata["number"] == int(made.train_example(0).answer)
 
 
 def test_a_demonstration_is_used_word_for_word() -> None:

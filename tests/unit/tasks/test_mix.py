@@ -89,15 +89,6 @@ def test_each_part_has_its_own_prompt_reward_and_metric() -> None:
     assert made.stop_words == (END,)
 
 
-def test_parts_are_evaluated_each_by_itself_under_the_names_of_the_mix() -> None:
-    made = mix({"words": (GSM8K, 3), "pages": (FINQA, 1)})
-    assert [part.name for part in made.eval_sets()] == ["words", "pages"]
-    assert [len(part.eval_examples(100)) for part in made.eval_sets()] == [6, 4]
-    assert all(e.metadata["task"] == part.name for part in made.eval_sets() for e in part.eval_examples(9))
-    assert [e.metadata["task"] for e in made.eval_examples(4)] == ["words", "pages", "words", "pages"]
-    assert len(made.eval_examples(100)) == 10
-
-
 def test_pitfall_36_two_parts_with_the_same_data_see_it_in_different_orders(tmp_path: Path) -> None:
     data = {"name": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", sums(40)))}
     made = mix({"a": (data, 1.0), "b": (data, 1.0)})

@@ -192,14 +192,9 @@ def test_pitfall_28_arguments_of_another_type_are_read_and_counted_as_a_fault_of
     "made",
     [
         answer(None),
-        answer(True),
         answer(["Oslo"]),
-        answer({"answer": "Oslo"}),
         answer(math.nan),
-        answer("Oslo", {"0": 1}),
         answer("Oslo", [["0"]]),
-        answer("Oslo", None),
-        answer("Oslo", True),
         answer("Oslo", reasoning=None),
         call("complete", reasoning="so", cited_doc_ids=["0"]),
         call("complete", final_answer="Oslo", confidence=1),
@@ -400,14 +395,6 @@ def test_a_demonstration_searches_for_what_supports_then_answers_and_cites(scope
     assert grade.correct
     assert score.diagnostics["citation_f1"] == score.diagnostics[f"{scope}_recall"] == 1.0
     assert task.demonstration(0, 0.0) == (prompt, parts[-1])
-
-
-def test_it_says_what_it_cannot_demonstrate(elsewhere: tuple[DatasetTask, Example]) -> None:
-    tools = ("retrieve_documents", "get_document")
-    for task in (make_qa(prompt="musique_tags", tools=tools), elsewhere[0]):
-        with pytest.raises(UserError, match="choose model=hf"):
-            task.demonstration(0, 1.0)
-        assert next(task.texts()).startswith("Answer the question")
 
 
 def test_pitfall_28_an_episode_is_traced_in_the_order_in_which_it_happened(task: DatasetTask) -> None:

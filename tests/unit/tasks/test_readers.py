@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from rlvr.errors import ConfigError, UserError
+from rlvr.errors import ConfigError
 from rlvr.rows import DataError, FilledText, Row, read_file
 from rlvr.tasks.readers import Split, split_names
 
@@ -46,31 +46,22 @@ def test_every_kind_of_file_gives_its_rows_in_order(tmp_path: Path, name: str, d
         ("x.jsonl", LINES.encode() + b'{"question": \n', "line 3: this is not JSON"),
         ("x.jsonl", LINES.encode() + b'{"question": "\xff"}\n', "line 3: this is not JSON"),
         ("x.jsonl", LINES.encode() + b"[1, 2]\n", "line 3: a row must be a JSON object, but is a list of 2"),
-        ("x.jsonl", b"null\n", "line 1: a row must be a JSON object, but is null"),
         ("x.jsonl", b"[" * 100_000 + b"\n", "line 1: this is not JSON"),
-        ("x.jsonl", b'{"a": ' + b"1" * 5_000 + b"}\n", "line 1: this is not JSON"),
         ("x.jsonl", b"", "is empty"),
-        ("x.jsonl", b"\n  \n", "is empty"),
         ("x.json", b"", "is empty"),
-        ("x.json", b"[]", "is empty"),
         ("x.json", b'{"data": []}', "must be a JSON list of objects, but is an object with the fields 'data'"),
-        ("x.json", LINES.encode(), "this is not JSON"),
         ("x.json", b'[{"a": 1}, 7]', "row 2: a row must be a JSON object, but is the number 7"),
-        ("x.jsonl.gz", gzip.compress(LINES.encode() * 5_000, mtime=0)[:-200], "line"),
         (
             "x.jsonl.gz",
             gzip.compress(LINES.encode(), mtime=0)[:-4] + b"\0\0\0\0",
             "line 2: the file is damaged from here on",
         ),
         ("x.csv", b"a,b\n1,2\n1\n", "line 3: has not 2 fields, as the first line has"),
-        ("x.csv", b"a,b\n1,2,3\n", "line 2: has not 2 fields"),
         ("x.csv", b'a,b\n1,"2\n', "the file is damaged"),
         ("x.csv", b"a\n\xff\n", "the file is damaged from here on ('utf-8' codec"),
         ("x.csv", b"a,b\n", "is empty"),
         ("x.parquet", TABLE.getvalue()[:-20], "the file is damaged"),
-        ("x.parquet", b"", "the file is damaged"),
         ("x.jsonl.gz", b"no gzip at all", "x.jsonl.gz: the file is damaged"),
-        ("x.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0)[:20], "the file is damaged"),
     ],
 )
 def test_a_damaged_file_is_one_sentence_that_names_file_and_place(
@@ -82,12 +73,6 @@ def test_a_damaged_file_is_one_sentence_that_names_file_and_place(
     assert said in str(error.value)
     assert str(tmp_path / name) in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_rows_before_the_damage_are_no_data_set(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text(LINES + "{broken\n")
-    with pytest.raises(DataError, match="line 3"):
-        Split(str(tmp_path), "train").rows()
 
 
 def test_a_file_that_is_not_there_or_not_data_is_an_error(tmp_path: Path) -> None:
@@ -131,25 +116,6 @@ def test_a_missing_field_names_row_and_what_is_there() -> None:
         row.read(FilledText, "question")
     with pytest.raises(DataError, match=r"field 'qa\.answer' is missing"):
         row.get("qa.answer")
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (None, "null"),
-        (True, "the boolean True"),
-        (7, "the number 7"),
-        ([1, 2], "a list of 2"),
-        ({"a": 1}, "an object with the fields 'a'"),
-        (" \n", "the text ' \\n'"),
-        ("\x1b\x07\x00", "the text '\\x1b\\x07\\x00'"),
-    ],
-)
-def test_a_wrong_value_is_said_and_can_do_nothing_to_a_terminal(value: Any, said: str) -> None:
-    with pytest.raises(UserError) as error:
-        Row("p", {"question": value}).read(FilledText, "question")
-    assert str(error.value).endswith(f"but is {said}.")
-    assert str(error.value).isprintable()
 
 
 def test_texts_lose_control_characters_and_halves_of_characters() -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from rlvr.errors import ConfigError
 from rlvr.rows import DataError
-from rlvr.tasks.readers import Split
 from tests.unit.tasks.data_tasks import make
 
 CARD = """---
@@ -66,18 +65,6 @@ def test_a_repository_on_disk_is_a_task(repository: Path, capfd: pytest.CaptureF
     assert {made.train_example(index).id for index in range(8)} == {f"gsm8k/train/{n}" for n in range(1, 9)}
     assert made.eval_examples(1)[0].messages[-1].content.startswith("main test")
     assert capfd.readouterr() == ("", "")
-
-
-def test_rows_know_their_place_and_only_the_wanted_fields_are_read(repository: Path) -> None:
-    rows = Split(str(repository), "train", "main").rows(("question",))
-    assert rows[2].place == f"{repository}, split train, row 3"
-    assert set(rows[0].fields) == {"question"}
-    assert set(Split(str(repository), "train", "main").rows()[0].fields) == {"question", "answer", "extra"}
-    assert set(Split(str(repository), "train", "main").rows(("nothing",))[0].fields) == {
-        "question",
-        "answer",
-        "extra",
-    }
 
 
 def test_unknown_splits_and_subsets_are_errors_naming_the_known_ones(repository: Path) -> None:

@@ -130,12 +130,6 @@ def test_a_small_space_gives_what_it_has_and_no_duplicates() -> None:
     assert sorted(example.id for example in examples) == sorted(filter(task.is_held_out, every))
 
 
-def test_a_used_up_number_of_operators_leaves_its_place_to_the_others() -> None:
-    examples = make_task(complexity_range=(1, 2), eval_complexity_weights=(100, 1)).eval_examples(300)
-    assert len({example.id for example in examples}) == 300
-    assert 10 < sum(example.metadata["num_operators"] == 1 for example in examples) < 20
-
-
 # ------------------------------------------------------------------------------------------------ demonstrations
 
 

@@ -174,24 +174,6 @@ def test_pitfall_06_a_demonstration_is_token_for_token_the_episode_of_who_speaks
 # ------------------------------------------------------------------------------------------------------ episodes
 
 
-def test_each_episode_is_answered_from_its_own_world() -> None:
-    examples = [TASK.train_example(index) for index in range(8)]
-    envs = [env for example in examples for env in TASK.envs(example, 2)]
-    owners = [example for example in examples for _ in range(2)]
-
-    async def together() -> list[tuple[Reply, Reply]]:
-        for env in envs:
-            await env.start()
-        first = await asyncio.gather(*(env.step(call("p7")) for env in envs))
-        second = await asyncio.gather(*(env.step(call("o7")) for env in reversed(envs)))
-        return list(zip(first, reversed(second), strict=True))
-
-    for example, (works_at, located_in) in zip(owners, asyncio.run(together()), strict=True):
-        world = TASK.facts(example)
-        assert texts([works_at]) == [f"<tool> {world['p7']} . </tool>"]
-        assert texts([located_in]) == [f"<tool> {world['o7']} . </tool>"]
-
-
 @pytest.mark.parametrize(
     "said",
     [

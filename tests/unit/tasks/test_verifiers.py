@@ -274,19 +274,6 @@ def test_pitfall_27_an_episode_that_is_cancelled_leaves_no_task_behind() -> None
 
 
 @needs_library
-def test_an_environment_is_single_use() -> None:
-    task = make_task("letters")
-    (env,) = task.envs(task.train_example(0), 1)
-
-    async def twice() -> None:
-        await env.start()
-        await env.start()
-
-    with pytest.raises(RuntimeError, match="single-use"):
-        asyncio.run(twice())
-
-
-@needs_library
 @pytest.mark.parametrize("kind", ["letters", "handlers"])
 def test_our_signal_handlers_stay(kind: str) -> None:
     def ours(number: int, frame: object) -> None: ...
