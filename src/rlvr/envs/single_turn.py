@@ -34,6 +34,4 @@ class SingleTurnEnv:
         return Reply(messages=(), done=True)
 
     async def score(self, turns: Sequence[TurnText]) -> Score:
-        if len(turns) != 1:
-            raise ValueError(f"example {self._example.id!r} is single-turn, but its episode has {len(turns)} turns")
         return await run_verifier(self._verifier, to_attempt(self._example, turns, self._state))

@@ -96,7 +96,7 @@ class Finqa(SplitSettings):
         )
 
 
-def _gold(value: object) -> float | str | None:
+def _gold(value: Any) -> float | str | None:
     """A number, `yes` or `no`; None if there is none."""
     if value is None or value == "":
         return None

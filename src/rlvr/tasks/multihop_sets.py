@@ -30,16 +30,9 @@ _SET = re.compile(r"([^,\[\]]+)(?:,([^,\[\]]*))??(?:,([^,\[\]]+))?(?:\[(\d*):(\d
 
 
 def read_sets(key: str, sets: str, fields: Collection[str]) -> Iterator[Row]:
-    """The rows of all sets, in order.
+    """The rows of all sets, in order; of data sets of the Hub with these columns. `key` is that of the setting.
 
-    Args:
-        key: of the setting, for errors: `task.train_sets`.
-        sets: its value.
-        fields: columns that are needed, of a data set of the Hub.
-
-    Raises:
-        ConfigError: a set is written wrongly, has no row, or there is no such folder, file, configuration or split.
-        DataError: the data is damaged.
+    ConfigError for a set that is written wrongly, empty or not there, DataError if it is damaged.
     """
     for text in sets.split(";"):
         found = _SET.fullmatch(text.strip())
@@ -99,13 +92,10 @@ class Question(BaseModel):
     def problem(self, documents: tuple[Document, ...], hops: int, kind: str | None = None, **about: Any) -> Problem:
         """The problem of a row; its metadata is what an episode needs.
 
-        Args:
-            documents: what can be searched, in order; with a corpus the supporting passages only.
-            hops: how many documents have to be combined.
-            kind: what the data set calls the sort of question, if it does.
-            about: `support` is {document id: what it supports}, `num_support` how many different things have to be
-                supported, `wanted`, with a corpus, is {`Library.key` of a passage: what it supports}, and `aliases`
-                are other right answers.
+        `documents` can be searched, in order (with a corpus the supporting passages only); `hops` of them have to be
+        combined. `kind` is the sort of question. `about`: `support` is {document id: what it supports}, `num_support`
+        how many different things have to be supported, `wanted` (with a corpus) {`Library.key` of a passage: what it
+        supports}, and `aliases` are other right answers.
         """
         return Problem(
             id=self.id,

@@ -83,9 +83,7 @@ class MultiHopSettings(RowSettings):
     )
     tool_timeout_s: PositiveFloat = setting(120.0, "a call of a tool is given up after so long")
     noise_rate: Share = setting(
-        1.0,
-        "training: share of the documents that support nothing that stays; 1: all, 0: none",
-        only_if=PARAGRAPHS,
+        1.0, "training: share of the documents that support nothing that stays; 1: all, 0: none", only_if=PARAGRAPHS
     )
     eval_noise_rate: Share = setting(1.0, "the same for held-out questions", only_if=PARAGRAPHS)
     hops: tuple[PositiveInt, ...] | None = setting(

@@ -82,8 +82,7 @@ def plain(problem: Problem) -> str:
 def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None) -> MarkerSettings | None:
     """The markers that a prompt uses with a model of this family (`model_type`), None if it uses none.
 
-    Raises:
-        ConfigError: the set is unknown, the family has none, or two of its markers cannot be told apart.
+    ConfigError if the set is unknown, the family has none, or two of its markers cannot be told apart.
     """
     if not prompt.uses_markers:
         return None

@@ -112,9 +112,7 @@ class Prompt(Component):
     markers: MarkerSet = "auto"
     tool_format: ToolFormat = "auto"
     few_shot: NonNegativeInt = setting(
-        0,
-        "worked training examples that are shown before the question",
-        only_if=f"{OWN_PROMPTS} and task.shows_calls",
+        0, "worked training examples that are shown before the question", only_if=f"{OWN_PROMPTS} and task.shows_calls"
     )
 
     @property

@@ -34,12 +34,9 @@ def split_names(key: str, splits: str) -> list[str]:
 class Split:
     """A split of a local folder or of a data set of the Hub.
 
-    Args:
-        path: a folder with `<split>.jsonl` or another of `ENDINGS`; a folder with a repository in the Hub's format; or
-            a Hub id, of which an earlier download is read where the Hub cannot be reached.
-        name: of the split.
-        subset: the configuration of a repository; None for its only one.
-        key: of the setting that names the path, for errors.
+    `path` is a folder with `<split>.jsonl` or another of `ENDINGS`; a folder with a repository in the Hub's format; or
+    a Hub id, of which an earlier download is read where the Hub cannot be reached. `subset` is the configuration of a
+    repository, None for its only one, and `key` that of the setting that names the path, for errors.
     """
 
     path: str
@@ -50,10 +47,7 @@ class Split:
     def rows(self, fields: Collection[str] = ()) -> list[Row]:
         """Its rows, with these fields at least (all if empty); others may be missing.
 
-        Raises:
-            ConfigError: there is no such folder, file, data set, subset or split.
-            DataError: the data is damaged.
-            UserError: the Hub cannot be reached and nothing was downloaded before, or it refuses access.
+        ConfigError if it is not there, DataError if it is damaged, UserError if the Hub cannot be reached or refuses.
         """
         folder, shown = Path(self.path).expanduser(), ascii_text(self.path)
         if folder.is_dir():
@@ -76,17 +70,16 @@ class Split:
 
     def _file(self, folder: Path) -> Path | None:
         """The split's file; None if the folder is a copy of a data set of the Hub."""
-        files = [file for ending in ENDINGS if (file := folder / f"{self.name}{ending}").is_file()]
-        shown = ascii_text(self.path)
+        for ending in ENDINGS:
+            if (file := folder / f"{self.name}{ending}").is_file():
+                return file
         # signs of a copy: a card, Parquet files, or a loading script (which will be refused)
-        signs = ("README.md", f"{folder.name}.py", "*.parquet", "*/*.parquet")
-        if files or any(next(folder.glob(sign), None) is not None for sign in signs):
-            return files[0] if files else None
-        found = sorted(entry.name for entry in folder.iterdir())
-        names = ", ".join([*found[:10], *(["..."] if len(found) > 10 else [])]) or "nothing"
+        if any(any(folder.glob(sign)) for sign in ("README.md", f"{folder.name}.py", "*.parquet", "*/*.parquet")):
+            return None
+        names = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
         raise ConfigError(
-            f"{shown} has no {self.name}.jsonl, .json, .csv (or one with .gz) or .parquet, only {ascii_text(names)}: "
-            f"name another split, or another folder as {self.key}."
+            f"{ascii_text(self.path)} has no {self.name}.jsonl, .json, .csv (or one with .gz) or .parquet, only "
+            f"{ascii_text(names)}: name another split, or another folder as {self.key}."
         )
 
     def _rows(self, dataset: Dataset, source: str, fields: Collection[str]) -> list[Row]:

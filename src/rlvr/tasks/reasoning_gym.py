@@ -37,13 +37,16 @@ class ReasoningGymTask(DataSettings):
     reward = "reasoning_gym"
     is_generated: ClassVar[bool] = True
     brings_verifier: ClassVar[bool] = True
-    metric_uses_sandbox: ClassVar[bool] = True
     dataset: Text = setting(description="name of the task in reasoning_gym, e.g. chain_sum")
     settings: Mapping[str, Scalar | tuple[Scalar, ...] | None] = setting({}, "its settings, as in reasoning_gym")
 
     @property
     def origin(self) -> str:
         return self.dataset
+
+    @property
+    def metric_uses_sandbox(self) -> bool:
+        return True
 
     def make_metric(self) -> Metric:
         return ReasoningGymMetric()

@@ -80,7 +80,11 @@ class TaskSettings(Component, ABC):
     stop_words: ClassVar[tuple[str, ...]] = ()  # words that end a completion, beside the tokenizer's own end
     made_of_words: ClassVar[bool] = False  # prompts and completions are of one small vocabulary, for model=scratch
     answer_kind: ClassVar[str] = "text"  # or number, or program
-    metric_uses_sandbox: ClassVar[bool] = False  # held-out answers are graded in a killable process
+
+    @property
+    def metric_uses_sandbox(self) -> bool:
+        """Whether held-out answers are graded in a killable process."""
+        return False
 
     @property
     def origin(self) -> str:
@@ -139,8 +143,7 @@ class LimitSettings(TaskSettings):
         None, "train on this many examples, the first ones; null: all", only_if="run.is_trained or prompt.few_shot"
     )
     max_prompt_tokens: PositiveInt | None = setting(
-        None,
-        "examples whose prompt has more tokens are left out, and counted; null: whatever the context holds",
+        None, "examples whose prompt has more tokens are left out, and counted; null: whatever the context holds"
     )
 
 
@@ -260,7 +263,7 @@ class MetricSettings(DataSettings):
     metric: MetricName = "numeric"
 
     @property
-    def metric_uses_sandbox(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def metric_uses_sandbox(self) -> bool:
         return type(self.make_metric()).uses_sandbox
 
     def make_metric(self) -> Metric:

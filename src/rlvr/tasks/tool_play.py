@@ -21,12 +21,7 @@ class ToolEnvironments:
     """Opens an environment with the same tools, and a state of its own, for each episode."""
 
     def __init__(
-        self,
-        toolbox: Sequence[Tool],
-        verifier: Verifier,
-        *,
-        state: Callable[[Example], Any],
-        **limits: Any,
+        self, toolbox: Sequence[Tool], verifier: Verifier, *, state: Callable[[Example], Any], **limits: Any
     ) -> None:
         """`limits` are those of `ToolEnv`: `max_turns`, `potential`, `reminds`."""
         self.toolbox = tuple(toolbox)

@@ -227,8 +227,7 @@ def library() -> Any:
 def make_environment(env_id: str, env_args: Mapping[str, Any]) -> Any:
     """The environment that `env_id`'s `load_environment` makes, with its data sets, its rubrics watched. In any thread.
 
-    Raises:
-        ConfigError: there is no such environment, it does not take the arguments, or it gives no scores.
+    ConfigError if there is none, it does not take the arguments, or it gives no scores.
     """
     vf = library()
     arguments = {key: list(value) if isinstance(value, tuple) else value for key, value in env_args.items()}

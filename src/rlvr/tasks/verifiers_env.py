@@ -151,13 +151,15 @@ class VerifiersEnv:
         An error of the environment, and a function of the rubric that raises, are status "error". RewardError for a
         reward that is no finite number, UserError if the environment or its rubric raises one.
         """
+        state = None
         try:
             state = await self._finished(turns)
-        except EpisodeError as error:
-            await self._scorer(None)
-            score = _error(str(error))
-        else:
             score = await self._graded(state, turns)
+        except EpisodeError as error:
+            if state is None:
+                await self._scorer(None)
+            diagnostics = {"error": str(error)[:MAX_ERROR_CHARS]}
+            score = Score(value=math.nan, status="error", diagnostics=diagnostics)
         if self._scored is not None:
             self._scored(turns, score)
         return score
@@ -187,13 +189,13 @@ class VerifiersEnv:
         except UserError:
             raise
         except Exception as error:  # the rubric's own code
-            return _error(f"the rubric failed: {_chain(error)}")
+            raise EpisodeError(f"the rubric failed: {_chain(error)}") from error
         for name, error in state.get(FAILURES, ()):
             if isinstance(error, UserError):
                 raise error
-            return _error(f"reward function {name}: {_chain(error)}")
+            raise EpisodeError(f"reward function {name}: {_chain(error)}")
         if state.get("reward") is None:
-            return _error("the rubric gave no reward")
+            raise EpisodeError("the rubric gave no reward")
         parts = {name: float(value) for name, value in (state.get("metrics") or {}).items()}
         score = Score(value=float(state["reward"]), parts=parts, diagnostics=self._counted(turns, parts))
         return checked(self._env.env_id, score)
@@ -256,10 +258,6 @@ class VerifiersEnv:
 def _scores_groups(env: Any) -> bool:
     """Whether some reward is given to the episodes of a group together."""
     return env.requires_group_rollouts or any(_scores_groups(part) for part in getattr(env, "envs", ()))
-
-
-def _error(message: str) -> Score:
-    return Score(value=math.nan, status="error", diagnostics={"error": message[:MAX_ERROR_CHARS]})
 
 
 def _chain(error: BaseException) -> str:

@@ -261,10 +261,7 @@ def test_a_search_that_hangs_is_given_up_and_the_episode_goes_on() -> None:
 
 @pytest.mark.parametrize(
     ("error", "said_of_it"),
-    [
-        (RetrievalError("the service is down: start it."), "start it"),
-        (KeyError("no index"), "KeyError"),
-    ],
+    [(RetrievalError("the service is down: start it."), "start it"), (KeyError("no index"), "KeyError")],
 )
 def test_pitfall_26_a_search_that_fails_ends_the_run_and_is_no_reward_of_0(error: Exception, said_of_it: str) -> None:
     task = with_retriever(error)

@@ -193,13 +193,7 @@ def test_what_cannot_be_found_is_said_in_words_of_the_vocabulary(said: Message) 
 
 def turns(*said: str, stop_reason: StopReason = StopReason.STOP) -> list[TurnText]:
     return [
-        TurnText(
-            prompt="",
-            completion=text,
-            text=text.removesuffix(" <eoe>"),
-            stop_reason=stop_reason,
-            num_tokens=4,
-        )
+        TurnText(prompt="", completion=text, text=text.removesuffix(" <eoe>"), stop_reason=stop_reason, num_tokens=4)
         for text in said
     ]
 

@@ -7,6 +7,7 @@ import gc
 import importlib.metadata
 import math
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
