@@ -88,6 +88,7 @@ class Row:
             if first["type"] == "missing":
                 raise self._missing(name) from None
             said = first["msg"].removeprefix("Value error, ").replace("Input should", "must")
+            said = said.replace("Extra inputs are not permitted", "must not be there")
             raise self.wrong(name, first["input"], said) from None
 
     def wrong(self, field: str, value: object, said: str) -> DataError:

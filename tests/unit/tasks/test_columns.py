@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -150,12 +149,3 @@ def test_a_folder_of_files_of_any_kind_is_read(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"has no data file; data files end in \.jsonl"):
         make(jsonl(tmp_path / "empty"))
-
-
-def test_a_local_folder_is_a_hub_data_set_too(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "train.jsonl", sums(20))
-    (tmp_path / "test.json").write_text(json.dumps(sums(3, start=100)))
-    cut = make(hub(tmp_path))
-    assert 1 <= len(cut.eval_examples(20)) <= 6
-    split = make(hub(tmp_path, eval_split="test"))
-    assert split.notes == (f"20 training and 3 held-out examples from {tmp_path}",)

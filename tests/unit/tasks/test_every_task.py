@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlvr.tasks.base import Task
-from tests.unit.tasks.data_tasks import FIXTURES, graded, make, opened, scored, solved
+from tests.unit.tasks.data_tasks import FIXTURES, graded, make, opened, solved
 
 TASKS: dict[str, dict[str, Any]] = {
     "rpn": {"name": "rpn"},
@@ -45,13 +45,6 @@ def test_every_kind_of_task_trains_evaluates_and_demonstrates(task: Task) -> Non
     assert task.eval_sets() == (task,)
     task.limit_prompts(lambda messages, tools=(): 10, 10)
     assert task.eval_examples(2) == held_out
-
-
-def test_a_reward_may_use_a_function_of_the_script() -> None:
-    reward = {"mine": {"type": "custom", "function": "__main__:long"}}
-    functions = {"__main__:long": lambda completion: float(len(completion))}
-    with opened(TASKS["gsm8k"], reward=reward, functions=functions) as made:
-        assert scored(made, made.train_example(0), "four").value == 4.0
 
 
 @pytest.mark.parametrize(

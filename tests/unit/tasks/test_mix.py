@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from rlvr.errors import UserError
 from rlvr.rewards.rpn import END
 from rlvr.rewards.settings import RewardSettings
 from rlvr.tasks.mix import Mix, MixTask, block_counts
@@ -106,9 +105,3 @@ def test_pitfall_38_what_one_part_holds_out_no_other_is_trained_on(tmp_path: Pat
     asked = {fingerprint(made.train_example(index).messages[-1].content) for index in range(200)}
     assert not asked & {fingerprint(e.messages[-1].content) for e in held_out}
     assert any("training examples are also held out by gsm8k: left out" in note for note in made.notes)
-
-
-def test_a_prompt_of_ones_own_needs_to_say_whose_it_is() -> None:
-    with pytest.raises(UserError, match="--task gsm8k or --task finqa"):
-        both().example("Six times seven?")
-    assert mix({"words": (GSM8K, 1)}).example("Six times seven?").metadata["task"] == "words"

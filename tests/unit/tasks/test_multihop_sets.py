@@ -50,7 +50,6 @@ def question(found: Problem | str) -> Problem:
     ("text", "words"),
     [
         ("", "names no set; write path,name,split"),
-        ("a,b,c,d", "names no set"),
         ("a,b,train[1]", "names no set"),
         ("a,b,train[:-3]", "names no set"),
         ("a", "'a' names no set"),

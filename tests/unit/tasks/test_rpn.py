@@ -209,30 +209,6 @@ def test_pitfall_28_every_gold_scores_full_marks_and_a_perturbed_one_none(
 # ----------------------------------------------------------------------------------------------------- settings
 
 
-@pytest.mark.parametrize(
-    ("key", "changes"),
-    [
-        ("operators", {"operators": ("+",)}),
-        ("operand_range", {"operand_range": (2, 4)}),
-        ("modulus", {"modulus": 11}),
-        ("max_abs_value", {"modulus": None, "max_abs_value": 30}),
-        ("shape", {"shape": "chain"}),
-        ("complexity_range", {"complexity_range": (2, 3)}),
-        ("complexity_weights", {"complexity_weights": (1, 2, 9)}),
-        ("eval_complexity_weights", {"eval_complexity_weights": (1, 2, 9)}),
-        ("held_out_share", {"held_out_share": 0.5}),
-    ],
-)
-def test_every_setting_changes_the_examples(key: str, changes: dict[str, object]) -> None:
-    def content(task: RpnTask) -> tuple[list[Example], list[Example]]:
-        return [task.train_example(index) for index in range(100)], task.eval_examples(100)
-
-    train, held_out = content(make_task())
-    changed_train, changed_held_out = content(make_task(**changes))
-    assert (changed_train != train) == (key != "eval_complexity_weights")
-    assert (changed_held_out != held_out) == (key != "complexity_weights")
-
-
 def test_a_users_expression_is_checked() -> None:
     task = make_task()
     assert task.example("  3 4   + ").id == "3 4 +"

@@ -16,8 +16,7 @@ import pytest
 from rlvr.core.metrics import tool_metrics
 from rlvr.errors import ConfigError, UserError
 from rlvr.tasks.verifiers import library
-from rlvr.tasks.verifiers_env import to_messages
-from rlvr.types import Message, StopReason
+from rlvr.types import StopReason
 from tests.unit.tasks.verifiers_play import ENVIRONMENTS, Codec, Engine, call, episode, graded, make_task, play
 
 needs_library = pytest.mark.verifiers
@@ -47,21 +46,6 @@ def test_without_the_library_or_with_another_version_the_extra_is_named(
     monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(UserError, match=r"pip install 'rlvr\[verifiers\]'"):
         library()
-
-
-def test_messages_may_be_dicts_with_parts_and_calls() -> None:
-    messages = to_messages(
-        [
-            {"role": "text", "content": "hello"},
-            {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "name": "add", "arguments": '{"b": 1}'}]},
-            {"role": "tool", "content": [{"type": "text", "text": "1"}], "tool_call_id": "a"},
-            {"role": "assistant", "content": "", "tool_calls": [{"id": "b", "name": "add", "arguments": "[1"}]},
-        ]
-    )
-    assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"]
-    assert messages[1].tool_calls[0].arguments == {"b": 1}
-    assert messages[2] == Message(role="tool", content="1", name="add", call_id="a")
-    assert messages[3].tool_calls[0].problem is not None
 
 
 # ------------------------------------------------------------------------------------------------------- one turn

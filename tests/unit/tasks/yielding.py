@@ -101,7 +101,6 @@ def arrays(kind: str) -> list[Any]:
         "float": np.array([1.0, 2.0]),
         "matrix": np.array([[1, 2]]),
         "unknown": np.array([1, 99]),
-        "negative": np.array([-1]),
         "empty": np.array([], dtype=np.int64),
     }
     return [(good, np.array([6])), (good + 2, np.array([6])), (bad[kind], good)]
