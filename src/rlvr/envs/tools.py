@@ -156,8 +156,8 @@ def load_tool(path: str, *, timeout_s: float) -> Tool:
 def _described(name: str, function: Callable[..., object]) -> tuple[str, dict[str, str]]:
     """A Google-style docstring's text before its sections, and what it says of each argument."""
     doc = inspect.getdoc(function) if getattr(function, "__doc__", None) else None
-    if not doc:
-        raise UserError(f"the tool {name!r} has no docstring: the model is told what a tool does by its docstring.")
+    if not doc or not name.isidentifier():
+        raise UserError(f"the tool {name!r} has no docstring or name: the model is told by them what a tool does.")
     text, *sections = _SECTIONS.split(doc)
     described = dict(zip(sections[::2], sections[1::2], strict=True))
     notes: dict[str, str] = {}
