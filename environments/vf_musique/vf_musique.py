@@ -58,7 +58,9 @@ def load_environment(
     Raises ConfigError or UserError, one sentence; `vf-eval` ends with it, without a traceback.
     """
     chosen = {"reward": reward} | {f"task.{key}": value for key, value in task.items()}
-    lines = [f"{key}={json.dumps(value)}" for key, value in chosen.items() if value is not None] + [*settings]
+    lines = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in chosen.items() if value is not None] + [
+        *settings
+    ]
     try:
         parts = load_task_config("musique", lines).reward.parts
         game = open_game(lines, seed=seed)

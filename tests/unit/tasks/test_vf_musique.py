@@ -114,7 +114,7 @@ def by_us(env: Env, example: Example, script: Sequence[Any]) -> Score:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"retriver": "bm25"}, r"vf-musique has no argument retriver; did you mean retriever\?"),
+        ({"retriver": "bm25"}, r"there is no key task\.retriver; did you mean task\.retriever\?"),
         ({"retriever": "bm26"}, r"task\.retriever=bm26: there is no such retriever; did you mean bm25\?"),
         ({"settings": ["task.hop=3"]}, r"there is no key task\.hop; did you mean task\.hops\?"),
     ],
