@@ -367,5 +367,5 @@ def test_what_cannot_be_an_environment_is_one_sentence(changes: dict[str, Any], 
 def test_an_environment_that_only_evaluates_can_be_evaluated() -> None:
     task = make_task("only_eval")
     assert len(task.eval_examples(99)) == 40
-    with pytest.raises(UserError, match="evaluation set alone"):
+    with pytest.raises(UserError, match="none to train on"):
         task.train_example(0)
