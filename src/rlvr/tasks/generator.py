@@ -104,7 +104,15 @@ class ExamplesTask(MetricSettings):
     def environments(self, context: TaskContext) -> ToolEnvironments | None:
         if not self.has_tools:
             return None
-        return ToolEnvironments(self.toolbox(), context.verifier, state=self.state, max_turns=self.max_turns)
+
+        def state(example: Example) -> object:
+            try:
+                return self.state(example)
+            except Exception as error:  # the user's code
+                said = imports.described(error, own_only=True)
+                raise UserError(f"task={self.name}: state of example {example.id}: {said}") from error
+
+        return ToolEnvironments(self.toolbox(), context.verifier, state=state, max_turns=self.max_turns)
 
     def load(self, context: TaskContext) -> Data:
         """Examples are read as they are needed. DataError if there are none, or other ones when it is called again."""

@@ -109,8 +109,10 @@ class VerifiersTask(Task):
         """Whether the number called `task.metric` reached `task.metric_threshold`. Where no answer is known, nothing is
         right."""
         answer = turns[-1].text.strip() or None
-        findings = self._findings.get(_key(example, turns)) or ["the environment has not scored this episode"]
+        findings = self._findings.pop(key := _key(example, turns), ["the environment has not scored this episode"])
         found = findings.pop(0)
+        if findings:
+            self._findings[key] = findings
         if isinstance(found, str):
             return GradedAnswer(answer=answer, correct=False, failure=found)
         known = example.metadata.get("has_answer", True)

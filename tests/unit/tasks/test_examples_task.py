@@ -153,3 +153,17 @@ class Empty(ExamplesTask):
 def test_what_a_class_lacks_or_misspells_is_one_sentence_that_names_it(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"^task={HERE}:{name}: {said}"):
         load_task_config(f"{HERE}:{name}", [])
+
+
+class Stateless(Shop):
+    """Its state cannot be made."""
+
+    def state(self, example: Example) -> dict[str, Any]:
+        return example.metadata["no"]
+
+
+def test_a_state_that_fails_is_an_error_that_names_it() -> None:
+    made = make({"name": f"{HERE}:Stateless"}, reward="text")
+    failed = rf"^task={HERE}:Stateless: state of example generator/.*: KeyError: 'no' \(.*, line \d+\)$"
+    with pytest.raises(UserError, match=failed):
+        made.env(made.train_example(0))
